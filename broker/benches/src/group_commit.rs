@@ -8,7 +8,7 @@
 //! written to one file with as many syncs, right afterwards.
 
 use bytes::Bytes;
-use consensus::{GroupId, Host, HostConfig, JobId, JobResult, Limits, Membership, Output};
+use consensus::{GroupId, Host, HostConfig, HostOutput, JobId, JobResult, Limits, Membership};
 use consensus::{ProposeError, RaftHost, StorageJob, WalToken};
 use env::real::{RealClock, RealDisk};
 use env::{Clock, Disk, Incarnation, NodeId};
@@ -221,7 +221,7 @@ struct Shard {
     to_log: Sender<ToLog>,
     to_jobs: Sender<(JobId, Box<dyn StorageJob>)>,
     inbox: Receiver<Told>,
-    out: Vec<Output>,
+    out: Vec<HostOutput>,
     committed: u64,
     led: u64,
     applied: BTreeMap<GroupId, u64>,
@@ -339,25 +339,29 @@ impl Shard {
         Ok(())
     }
 
-    fn carry_out(&mut self, output: Output) -> Result<(), Box<dyn Error>> {
+    fn carry_out(&mut self, output: HostOutput) -> Result<(), Box<dyn Error>> {
         match output {
-            Output::Append { token, records } => self.to_log.send(ToLog::Append(token, records))?,
-            Output::Job { id, job } => self.to_jobs.send((id, job))?,
-            Output::WalFree { up_to } => self.to_log.send(ToLog::Free(up_to))?,
-            Output::Committed { group, entries } => {
+            HostOutput::Append { token, records } => {
+                self.to_log.send(ToLog::Append(token, records))?
+            }
+            HostOutput::Job { id, job } => self.to_jobs.send((id, job))?,
+            HostOutput::WalFree { up_to } => self.to_log.send(ToLog::Free(up_to))?,
+            HostOutput::Committed { group, entries } => {
                 self.committed += entries.len() as u64;
                 if let Some(last) = entries.last() {
                     self.applied.insert(group, last.index);
                 }
             }
             // As of a queue whose messages were all consumed.
-            Output::CheckpointDue { group } => {
+            HostOutput::CheckpointDue { group } => {
                 let index = self.applied.get(&group).copied().unwrap_or(0);
                 self.host.checkpoint(group, index, Bytes::new(), Vec::new());
             }
-            Output::Leadership { is_leader, .. } => self.led += u64::from(is_leader),
-            Output::Failed { error, .. } => return Err(error.into()),
-            Output::Send { .. } | Output::Restore { .. } | Output::Membership { .. } => {}
+            HostOutput::Leadership { is_leader, .. } => self.led += u64::from(is_leader),
+            HostOutput::Failed { error, .. } => return Err(error.into()),
+            HostOutput::Send { .. }
+            | HostOutput::Restore { .. }
+            | HostOutput::Membership { .. } => {}
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use codec_amqp091::{Frame, FrameKind, Method, parse_frame};
 use fake::Conn;
 use libfuzzer_sys::fuzz_target;
-use session::{Notice, Session, Standing};
+use session::{SessionEvent, Session, SessionState};
 use std::time::Duration;
 
 /// `Limits::outbox` with what one step may add.
@@ -87,7 +87,7 @@ fuzz_target!(|input: &[u8]| {
     conn.drain();
     conn.got.clear();
     while let Some(step) = script.byte() {
-        if conn.standing == Standing::Closing {
+        if conn.session_state == SessionState::Closing {
             break;
         }
         take(step, &mut script, &mut conn);
@@ -123,11 +123,11 @@ fn take(step: u8, script: &mut Script<'_>, conn: &mut Conn) {
         13 => conn.pass(Duration::from_secs(script.byte().unwrap_or(0).into())),
         14 => {
             let notice = match script.byte().unwrap_or(0) % 5 {
-                0 => Notice::Blocked(Some("memory")),
-                1 => Notice::Blocked(None),
-                2 => Notice::Relieved,
-                3 => Notice::Verified { right: true },
-                _ => Notice::Close {
+                0 => SessionEvent::Blocked(Some("memory")),
+                1 => SessionEvent::Blocked(None),
+                2 => SessionEvent::Relieved,
+                3 => SessionEvent::Verified { right: true },
+                _ => SessionEvent::Close {
                     text: "an operator".to_owned(),
                 },
             };

@@ -5,8 +5,8 @@ use crate::script::Script;
 use bytes::Bytes;
 use env::sim::SimDisk;
 use env::{Incarnation, NodeId, Time, WallTime};
-use metadata::features::Program;
-use metadata::{Change, Name, NodeRecord, QueueId, QueueKind, QueueRecord, UserRecord};
+use metadata::features::Version;
+use metadata::{Change, Name, NodeRecord, QueueId, QueueType, QueueRecord, UserRecord};
 use shard::{Effect, Founding, RecoveredShard, Shard, ShardConfig, ShardDriver, ShardLimits};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn config() -> ShardConfig {
                 limits: Vec::new(),
             },
             default_queue_type: None,
-            features: Program::default().facts().features,
+            features: Version::default().facts().features,
         }),
         seed: 1,
         mechanisms: vec![auth::Mechanism::Plain],
@@ -62,12 +62,12 @@ fn config() -> ShardConfig {
         placement: shard::Placement::default(),
         mqtt: Default::default(),
         web_mqtt: Default::default(),
-        program: Program::default(),
+        program: Version::default(),
         groups: consensus::Limits::default(),
     }
 }
 
-fn queue(name: &str, kind: QueueKind) -> Change {
+fn queue(name: &str, kind: QueueType) -> Change {
     let mut arguments = message::Table::default();
     arguments.set("x-queue-type", kind.name().into());
     Change::DeclareQueue(QueueRecord {
@@ -103,8 +103,8 @@ impl Rig {
         };
         rig.pass(40);
         for change in [
-            queue("q", QueueKind::Quorum),
-            queue("c", QueueKind::Classic),
+            queue("q", QueueType::Quorum),
+            queue("c", QueueType::Classic),
             Change::PutNode(record(2)),
             Change::PutNode(record(3)),
         ] {

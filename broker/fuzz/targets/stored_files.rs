@@ -17,7 +17,7 @@ use libfuzzer_sys::fuzz_target;
 use metadata::{Change, Tree};
 use queue::classic::ClassicQueue;
 use queue::quorum::{Effects, Machine};
-use queue::{DeadLettering, Moment, Output, Overflow, Queue, QueueId, QueueSettings};
+use queue::{DeadLettering, Timestamps, QueueOutput, Overflow, Queue, QueueId, QueueSettings};
 use script::Script;
 use segment::{Segment, SegmentName};
 use std::collections::BTreeMap;
@@ -303,15 +303,15 @@ fn open_classic(disk: &SimDisk) {
         Incarnation(2),
     );
     let Ok(mut queue) = opened else { return };
-    let mut out = Output::default();
-    let at = Moment::default();
+    let mut out = QueueOutput::default();
+    let at = Timestamps::default();
     let get = |seq| queue::Request {
         session: Default::default(),
         seq,
         body: queue::RequestBody::Purge,
     };
     queue.tick(at, &mut out);
-    queue.step(at, queue::ToQueue::Request(get(1)), &mut out);
+    queue.step(at, queue::QueueMessage::Request(get(1)), &mut out);
     queue.flush(at, &mut out);
     assert_eq!(queue.stats().ready, 0, "purged");
 }

@@ -3,7 +3,7 @@
 
 use crate::script::Script;
 use bytes::Bytes;
-use consensus::{GroupId, Host, HostConfig, Limits, Membership, Output, RaftHost};
+use consensus::{GroupId, Host, HostConfig, Limits, Membership, HostOutput, RaftHost};
 use env::sim::SimDisk;
 use env::{Incarnation, NodeId, Time};
 use std::collections::{BTreeMap, VecDeque};
@@ -96,37 +96,37 @@ impl Pair {
         }
     }
 
-    fn carry_out(&mut self, at: usize, output: Output) {
+    fn carry_out(&mut self, at: usize, output: HostOutput) {
         let member = &mut self.members[at];
         match output {
-            Output::Append { token, .. } => member.host.durable(token),
-            Output::Job { id, job } => {
+            HostOutput::Append { token, .. } => member.host.durable(token),
+            HostOutput::Job { id, job } => {
                 let result = job.run(&member.disk);
                 assert!(result.is_ok(), "{result:?}");
                 member.host.job_done(id, result);
             }
-            Output::Committed { entries, .. } => {
+            HostOutput::Committed { entries, .. } => {
                 for entry in entries {
                     assert!(entry.index > member.applied, "{} again", entry.index);
                     member.applied = entry.index;
                 }
             }
-            Output::Restore { index, state, .. } => {
+            HostOutput::Restore { index, state, .. } => {
                 assert!(state.len() <= STATE && index > member.applied);
                 member.applied = index;
             }
-            Output::CheckpointDue { group } => {
+            HostOutput::CheckpointDue { group } => {
                 let state = Bytes::from(vec![7; STATE]);
                 member.host.checkpoint(group, member.applied, state, Vec::new());
             }
-            Output::Send { frame, .. } => {
+            HostOutput::Send { frame, .. } => {
                 let way = &mut self.frames[at];
                 way.push_back(frame);
                 if way.len() > UNDER_WAY {
                     way.pop_front();
                 }
             }
-            Output::Failed { error, .. } => panic!("{error}"),
+            HostOutput::Failed { error, .. } => panic!("{error}"),
             _ => {}
         }
     }

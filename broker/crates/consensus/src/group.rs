@@ -5,7 +5,7 @@ use crate::guard::{self, Refused};
 use crate::sink::{Sink, Waiting};
 use crate::snapshot::Checkpoint;
 use crate::store::LogStore;
-use crate::{Committed, GroupId, GroupStatus, Limits, Membership, Output, ProposeError};
+use crate::{Committed, GroupId, GroupStatus, HostOutput, Limits, Membership, ProposeError};
 use bytes::Bytes;
 use env::planted::{self, Bug};
 use env::{NodeId, Rng, SeededRng};
@@ -636,7 +636,7 @@ impl Group {
     pub fn tell_due(&mut self, sink: &mut Sink) {
         if self.applied > self.store().checkpoint().position.index && !self.stopped {
             self.due_told = true;
-            sink.out.push(Output::CheckpointDue { group: self.id });
+            sink.out.push(HostOutput::CheckpointDue { group: self.id });
         }
     }
 

@@ -10,8 +10,8 @@ use crate::snapshot::{Checkpoint, Incoming, Outgoing};
 use crate::store::{LogStore, Segments};
 use crate::tombstone::{self, Tombstone};
 use crate::{
-    GroupId, GroupStatus, HostConfig, JobId, JobResult, MAX_COMMAND_BYTES, Membership,
-    MembershipChange, Output, ProposeError, RaftHost, ReadError, WalToken,
+    GroupId, GroupStatus, HostConfig, HostOutput, JobId, JobResult, MAX_COMMAND_BYTES, Membership,
+    MembershipChange, ProposeError, RaftHost, ReadError, WalToken,
 };
 use bytes::Bytes;
 use env::{Disk, Incarnation, NodeId, SeededRng, Time};
@@ -437,7 +437,7 @@ impl RaftHost for Host {
         self.status_of(group)
     }
 
-    fn poll(&mut self, out: &mut Vec<Output>) {
+    fn poll(&mut self, out: &mut Vec<HostOutput>) {
         self.go_through(out);
     }
 }

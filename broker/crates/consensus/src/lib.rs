@@ -1,6 +1,6 @@
 //! Many Raft groups on one log (Q3, C1). A sans-io host over raft-rs whose types never leave this crate.
 //!
-//! The owner of a group's state machine calls in; the host answers with [`Output`]s that its driver carries
+//! The owner of a group's state machine calls in; the host answers with [`HostOutput`]s that its driver carries
 //! out: append to the write-ahead log, send to a peer, run a storage job. Nothing here blocks or reads a clock,
 //! but for reads of log entries that have left memory (page cache).
 #![forbid(unsafe_code)]
@@ -116,7 +116,7 @@ pub struct JobId(pub u64);
 
 /// What the driver must do. Outputs are in order; an `Append` must reach the log in this order.
 #[derive(Debug)]
-pub enum Output {
+pub enum HostOutput {
     /// Write these records to the log; when they are durable call [`RaftHost::durable`] with the token.
     Append {
         token: WalToken,
@@ -186,7 +186,7 @@ pub trait RaftHost {
     fn create(&mut self, group: GroupId, membership: &Membership);
     /// Drops this node's replica with its data.
     fn remove(&mut self, group: GroupId);
-    /// Hands a command (never empty) to the group's leader, which must be this node. Commit shows as `Output::Committed`;
+    /// Hands a command (never empty) to the group's leader, which must be this node. Commit shows as `HostOutput::Committed`;
     /// a command that is lost with the leadership never shows: proposers number their commands and try again.
     fn propose(&mut self, group: GroupId, command: Bytes) -> Result<(), ProposeError>;
     fn change_membership(
@@ -206,7 +206,7 @@ pub trait RaftHost {
     fn wake_at(&self) -> Option<Time>;
     fn durable(&mut self, token: WalToken);
     /// The log goes on in a new file: every token that was durable before this call lies in `file` or an older one,
-    /// every later one in a newer. [`Output::WalFree`] follows when nothing up to `file` is needed any more.
+    /// every later one in a newer. [`HostOutput::WalFree`] follows when nothing up to `file` is needed any more.
     fn wal_rolled(&mut self, file: u64);
     fn job_done(&mut self, id: JobId, result: JobResult);
     /// The command of an entry that the state machine holds live.
@@ -216,5 +216,5 @@ pub trait RaftHost {
     fn checkpoint(&mut self, group: GroupId, index: u64, state: Bytes, live: Vec<u64>);
     fn status(&self, group: GroupId) -> Option<GroupStatus>;
     /// Everything there is to do now, in order. Call after each burst of calls.
-    fn poll(&mut self, out: &mut Vec<Output>);
+    fn poll(&mut self, out: &mut Vec<HostOutput>);
 }

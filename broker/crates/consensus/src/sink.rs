@@ -1,7 +1,7 @@
 //! What groups have to say while the host goes through them, until it is handed out.
 
 use crate::codec::{self, Transfer};
-use crate::{GroupId, Output};
+use crate::{GroupId, HostOutput};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::NodeId;
 use raft::eraftpb::Message;
@@ -34,7 +34,7 @@ pub enum Waiting {
 
 #[derive(Debug, Default)]
 pub struct Sink {
-    pub out: Vec<Output>,
+    pub out: Vec<HostOutput>,
     pub records: Vec<Record>,
     pub waiting: Vec<Waiting>,
     frames: BTreeMap<NodeId, BytesMut>,
@@ -69,7 +69,7 @@ impl Sink {
             .filter(|f| f.len() >= self.max_frame_bytes);
         if let Some(frame) = full {
             let frame = std::mem::take(frame).freeze();
-            self.out.push(Output::Send { to, frame });
+            self.out.push(HostOutput::Send { to, frame });
         }
     }
 
@@ -99,7 +99,7 @@ impl Sink {
         for (to, frame) in &mut self.frames {
             if frame.len() > 1 {
                 let frame: Bytes = std::mem::take(frame).freeze();
-                self.out.push(Output::Send { to: *to, frame });
+                self.out.push(HostOutput::Send { to: *to, frame });
             }
         }
         self.frames.clear();

@@ -89,7 +89,7 @@ fn start(files: &Files) -> Result<BTreeMap<GroupId, Found>, String> {
     node.poll(&mut out);
     let mut states = BTreeMap::new();
     for output in out {
-        if let consensus::Output::Restore {
+        if let consensus::HostOutput::Restore {
             group,
             index,
             state,

@@ -503,7 +503,7 @@ fn another_history_behind_a_checkpoint_is_cut() {
     let mut out = Vec::new();
     host.poll(&mut out);
     let told = out.iter().any(|o| {
-        matches!(o, consensus::Output::Append { records, .. } if records.iter().any(|r| {
+        matches!(o, consensus::HostOutput::Append { records, .. } if records.iter().any(|r| {
             r.body == wal::RecordBody::Checkpointed { index: 10, term: 5 }
         }))
     });

@@ -2,7 +2,7 @@
 //! was asked as JSON: a node of another version leaves out what it does not know.
 
 use env::NodeId;
-use queue::{DeadLettering, DeadReason, DeathCounts, Deliveries, QueueKind, QueueStats};
+use queue::{DeadLettering, DeadReason, DeathCounts, DeliveryCounters, QueueStats, QueueType};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -120,8 +120,8 @@ impl MessageCounts {
     }
 }
 
-impl From<&Deliveries> for MessageCounts {
-    fn from(d: &Deliveries) -> MessageCounts {
+impl From<&DeliveryCounters> for MessageCounts {
+    fn from(d: &DeliveryCounters) -> MessageCounts {
         MessageCounts {
             deliver: d.deliver,
             deliver_no_ack: d.deliver_no_ack,
@@ -152,9 +152,9 @@ pub struct Counters {
     pub protocols: BTreeMap<String, ProtocolCounters>,
     /// By protocol, as RabbitMQ labels login attempts: all versions of MQTT are `mqtt`.
     pub logins: BTreeMap<String, LoginCounts>,
-    pub mqtt: MqttFigures,
-    pub classic_deaths: Deaths,
-    pub quorum_deaths: Deaths,
+    pub mqtt: MqttCounters,
+    pub classic_deaths: DeadLetterTotals,
+    pub quorum_deaths: DeadLetterTotals,
 }
 
 /// Login attempts.
@@ -182,11 +182,11 @@ impl LoginCounts {
 /// Messages that left queues of one type without having been accepted, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Deaths {
+pub struct DeadLetterTotals {
     /// Gone: their queue names no dead letter exchange.
-    pub disabled: DeathReasons,
-    pub at_most_once: DeathReasons,
-    pub at_least_once: DeathReasons,
+    pub disabled: DeadLetterReasons,
+    pub at_most_once: DeadLetterReasons,
+    pub at_least_once: DeadLetterReasons,
     /// Of the last: confirmed by every queue they went to.
     pub confirmed: u64,
 }
@@ -194,15 +194,15 @@ pub struct Deaths {
 /// What messages died of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct DeathReasons {
+pub struct DeadLetterReasons {
     pub maxlen: u64,
     pub expired: u64,
     pub rejected: u64,
     pub delivery_limit: u64,
 }
 
-impl DeathReasons {
-    fn add(&mut self, other: &DeathReasons) {
+impl DeadLetterReasons {
+    fn add(&mut self, other: &DeadLetterReasons) {
         self.maxlen += other.maxlen;
         self.expired += other.expired;
         self.rejected += other.rejected;
@@ -210,16 +210,16 @@ impl DeathReasons {
     }
 }
 
-impl Deaths {
+impl DeadLetterTotals {
     /// Those in queues of this type.
-    pub fn of(counts: &DeathCounts, kind: QueueKind) -> Deaths {
-        let reasons = |way| DeathReasons {
+    pub fn of(counts: &DeathCounts, kind: QueueType) -> DeadLetterTotals {
+        let reasons = |way| DeadLetterReasons {
             maxlen: counts.of(kind, way, DeadReason::MaxLength),
             expired: counts.of(kind, way, DeadReason::Expired),
             rejected: counts.of(kind, way, DeadReason::Rejected),
             delivery_limit: counts.of(kind, way, DeadReason::DeliveryLimit),
         };
-        Deaths {
+        DeadLetterTotals {
             disabled: reasons(DeadLettering::Off),
             at_most_once: reasons(DeadLettering::AtMostOnce),
             at_least_once: reasons(DeadLettering::AtLeastOnce),
@@ -227,7 +227,7 @@ impl Deaths {
         }
     }
 
-    fn add(&mut self, other: &Deaths) {
+    fn add(&mut self, other: &DeadLetterTotals) {
         self.disabled.add(&other.disabled);
         self.at_most_once.add(&other.at_most_once);
         self.at_least_once.add(&other.at_least_once);
@@ -344,7 +344,7 @@ impl ProtocolCounters {
 /// What a node's hubs of MQTT subscriptions have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct MqttFigures {
+pub struct MqttCounters {
     pub connected: u64,
     /// Sessions whose clients are away.
     pub sessions_away: u64,
@@ -369,8 +369,8 @@ pub struct MqttFigures {
     pub wills_not_kept: u64,
 }
 
-impl MqttFigures {
-    fn add(&mut self, other: &MqttFigures) {
+impl MqttCounters {
+    fn add(&mut self, other: &MqttCounters) {
         self.connected += other.connected;
         self.sessions_away += other.sessions_away;
         self.most += other.most;
@@ -434,7 +434,7 @@ impl Counters {
 /// Virtual hosts and exchanges whose messages somebody wants to know of.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct TrafficOf {
+pub struct TrafficFilter {
     pub vhosts: Vec<String>,
     /// Virtual host and name.
     pub exchanges: Vec<(String, String)>,
@@ -480,11 +480,11 @@ impl TrafficFacts {
 
 /// What shard 0 asks all shards of all nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Question {
+pub enum ShardQuery {
     Connections,
     Consumers,
     Counters,
-    Traffic(TrafficOf),
+    Traffic(TrafficFilter),
     /// End the connection of this name.
     Close {
         name: String,
@@ -494,7 +494,7 @@ pub enum Question {
 
 /// One shard's answer, or a part of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Facts {
+pub enum ShardFacts {
     Connections(Vec<ConnectionFacts>),
     Consumers(Vec<ConsumerFacts>),
     Counters(Box<Counters>),
@@ -502,23 +502,23 @@ pub enum Facts {
     Closed(bool),
 }
 
-impl Question {
+impl ShardQuery {
     pub fn encode(&self) -> Vec<u8> {
         // Strings and numbers: nothing that JSON cannot say.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    pub fn decode(raw: &[u8]) -> Option<Question> {
+    pub fn decode(raw: &[u8]) -> Option<ShardQuery> {
         serde_json::from_slice(raw).ok()
     }
 }
 
-impl Facts {
+impl ShardFacts {
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    pub fn decode(raw: &[u8]) -> Option<Facts> {
+    pub fn decode(raw: &[u8]) -> Option<ShardFacts> {
         serde_json::from_slice(raw).ok()
     }
 }
@@ -542,22 +542,25 @@ mod tests {
             }],
             ..ConnectionFacts::default()
         };
-        let raw = Facts::Connections(vec![connection.clone()]).encode();
-        let Some(Facts::Connections(back)) = Facts::decode(&raw) else {
+        let raw = ShardFacts::Connections(vec![connection.clone()]).encode();
+        let Some(ShardFacts::Connections(back)) = ShardFacts::decode(&raw) else {
             panic!("{}", String::from_utf8_lossy(&raw));
         };
         assert_eq!(back[0].channels, connection.channels);
         // Who sends it is known from the link, not from what it says.
         assert_eq!(back[0].node, NodeId::default());
-        assert!(Facts::decode(b"").is_none() && Facts::decode(b"{\"Connections\":3}").is_none());
-        assert!(Question::decode(&Question::Consumers.encode()).is_some());
-        assert!(Question::decode(b"\"Everything\"").is_none());
+        assert!(
+            ShardFacts::decode(b"").is_none()
+                && ShardFacts::decode(b"{\"Connections\":3}").is_none()
+        );
+        assert!(ShardQuery::decode(&ShardQuery::Consumers.encode()).is_some());
+        assert!(ShardQuery::decode(b"\"Everything\"").is_none());
     }
 
     #[test]
     fn a_part_that_an_older_node_leaves_out_is_empty() {
-        let Some(Facts::Counters(counters)) =
-            Facts::decode(b"{\"Counters\":{\"connections\":4,\"dreams\":1}}")
+        let Some(ShardFacts::Counters(counters)) =
+            ShardFacts::decode(b"{\"Counters\":{\"connections\":4,\"dreams\":1}}")
         else {
             panic!();
         };

@@ -12,9 +12,9 @@ mod membership;
 mod walk;
 
 pub use facts::{
-    ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeathReasons, Deaths, ExchangeCounts,
-    Facts, LoginCounts, MessageCounts, MqttFigures, ProtocolCounters, Question, QueueTotals,
-    TrafficCounts, TrafficFacts, TrafficOf,
+    ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeadLetterReasons, DeadLetterTotals,
+    ExchangeCounts, LoginCounts, MessageCounts, MqttCounters, ProtocolCounters, QueueTotals,
+    ShardFacts, ShardQuery, TrafficCounts, TrafficFacts, TrafficFilter,
 };
 pub use membership::{
     Forgetting, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus, Vote,
@@ -23,9 +23,9 @@ pub use walk::{Collect, Progress, TreeWalk};
 
 use env::{NodeId, WallTime};
 use message::Message;
-use metadata::features::ProgramFacts;
-use metadata::{Change, Done, Name, QueueId, QueueRecord, Refused, Tree};
-use queue::{Answer, Delivery, QueueCounters, QueueStats, RequestBody};
+use metadata::features::VersionFacts;
+use metadata::{Change, ChangeError, ChangeResult, Name, QueueId, QueueRecord, Tree};
+use queue::{Delivery, QueueCounters, QueueReply, QueueStats, RequestBody};
 
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 
@@ -38,7 +38,7 @@ pub enum ControlRequest {
     /// Answered after this node has applied it, so that a read that follows sees it.
     Change {
         change: Change,
-        reply: Reply<Result<Done, Refused>>,
+        reply: Reply<Result<ChangeResult, ChangeError>>,
     },
     /// Members for a new queue, the one that is to lead it first.
     Place {
@@ -58,7 +58,7 @@ pub enum ControlRequest {
     Queue {
         queue: QueueId,
         body: RequestBody,
-        reply: Reply<Result<Answer, Refused>>,
+        reply: Reply<Result<QueueReply, ChangeError>>,
     },
     Nodes {
         reply: Reply<Vec<NodeFacts>>,
@@ -82,7 +82,7 @@ pub enum ControlRequest {
     },
     /// Cluster-wide; of nodes that answer in time. A thousand names at most: shards answer in one turn.
     Traffic {
-        of: TrafficOf,
+        of: TrafficFilter,
         reply: Reply<TrafficFacts>,
     },
     /// Through an exchange, as a client with confirms would. `build` makes the message at the time it is given.
@@ -91,7 +91,7 @@ pub enum ControlRequest {
         /// Who publishes: for those who trace the virtual host.
         user: Name,
         build: Box<dyn FnOnce(WallTime) -> Result<Message, String> + Send>,
-        reply: Reply<Result<Published, Refused>>,
+        reply: Reply<Result<PublishResult, ChangeError>>,
     },
     /// Takes messages from the front of a queue; then, all together, they are settled.
     Get {
@@ -102,8 +102,8 @@ pub enum ControlRequest {
         count: u32,
         /// Bytes of bodies after which no more are taken.
         bytes: usize,
-        settle: queue::Outcome,
-        reply: Reply<Result<Vec<Delivery>, Refused>>,
+        settle: queue::SettlementOutcome,
+        reply: Reply<Result<Vec<Delivery>, ChangeError>>,
     },
     /// By `ConnectionFacts::name`, on any node; false when there is none.
     CloseConnection {
@@ -140,14 +140,14 @@ pub struct QueueFacts {
 
 /// What came of a publish: whether it went to a queue at all, and whether all queues took it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishResult {
     pub routed: bool,
     pub taken: bool,
 }
 
 /// What a node uses of its machine, and where its alarms are; memory and disk in bytes. None: it is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resources {
+pub struct NodeResources {
     pub memory_used: Option<u64>,
     /// From here on the memory alarm is on.
     pub memory_limit: Option<u64>,
@@ -182,7 +182,7 @@ pub struct NodeFacts {
     pub memory_alarm: bool,
     pub disk_alarm: bool,
     /// What runs there, as far as it is known: of nodes that are up, and have told.
-    pub program: Option<ProgramFacts>,
+    pub program: Option<VersionFacts>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use crate::Reply;
 use env::NodeId;
-use metadata::{QueueId, Refused};
+use metadata::{ChangeError, QueueId};
 
 pub enum MembershipRequest {
     /// Changes who is to be a member of these quorum queues. Each has an outcome of its own; a change that would cost a
@@ -20,7 +20,7 @@ pub enum MembershipRequest {
     /// Takes a node that is gone out of the cluster for good, after others hold what it held.
     Forget {
         node: NodeId,
-        reply: Reply<Result<Forgetting, Refused>>,
+        reply: Reply<Result<Forgetting, ChangeError>>,
     },
 }
 
@@ -41,7 +41,7 @@ pub enum MemberChange {
 pub struct MemberOutcome {
     pub queue: QueueId,
     /// Who is to be a member now.
-    pub result: Result<Vec<NodeId>, Refused>,
+    pub result: Result<Vec<NodeId>, ChangeError>,
 }
 
 /// How a member counts, as the group's leader tells.

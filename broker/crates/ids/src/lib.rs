@@ -30,28 +30,28 @@ pub struct SessionId {
 
 /// The type of a queue (`x-queue-type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum QueueKind {
+pub enum QueueType {
     Classic,
     Quorum,
 }
 
-impl QueueKind {
+impl QueueType {
     /// All queue types, in the order of their names.
-    pub const ALL: [QueueKind; 2] = [QueueKind::Classic, QueueKind::Quorum];
+    pub const ALL: [QueueType; 2] = [QueueType::Classic, QueueType::Quorum];
 
     /// The name in `x-queue-type` and in the HTTP API.
     pub fn name(self) -> &'static str {
         match self {
-            QueueKind::Classic => "classic",
-            QueueKind::Quorum => "quorum",
+            QueueType::Classic => "classic",
+            QueueType::Quorum => "quorum",
         }
     }
 
     /// The name in RabbitMQ's error texts, which its clients match on.
     pub fn module(self) -> &'static str {
         match self {
-            QueueKind::Classic => "rabbit_classic_queue",
-            QueueKind::Quorum => "rabbit_quorum_queue",
+            QueueType::Classic => "rabbit_classic_queue",
+            QueueType::Quorum => "rabbit_quorum_queue",
         }
     }
 }

@@ -132,7 +132,7 @@ impl Api {
         &self,
         call: &Call,
         vhost: &str,
-        needs: Vec<(Right, Thing)>,
+        needs: Vec<(Right, ResourceName)>,
     ) -> Result<(), ApiError> {
         if call.is_operator {
             return Ok(());
@@ -180,22 +180,22 @@ impl Api {
 
 /// A queue or exchange, as error texts call it.
 #[derive(Clone, Debug)]
-pub(crate) enum Thing {
+pub(crate) enum ResourceName {
     Queue(String),
     Exchange(String),
 }
 
-impl Thing {
+impl ResourceName {
     fn kind(&self) -> &'static str {
         match self {
-            Thing::Queue(_) => "queue",
-            Thing::Exchange(_) => "exchange",
+            ResourceName::Queue(_) => "queue",
+            ResourceName::Exchange(_) => "exchange",
         }
     }
 
     fn name(&self) -> &str {
         match self {
-            Thing::Queue(name) | Thing::Exchange(name) => name,
+            ResourceName::Queue(name) | ResourceName::Exchange(name) => name,
         }
     }
 }

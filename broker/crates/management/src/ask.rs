@@ -1,14 +1,14 @@
 //! Asking the node, with a bound on the wait.
 
 use crate::error::ApiError;
-use crate::lengths::Lately;
+use crate::lengths::RecentSums;
 use crate::login::Logins;
 use crate::rates::{Moment, Rates};
 use crate::{Config, Node, entropy};
 use axum::body::{Body, Bytes};
-use control::{Collect, ControlRequest, QueueFacts, Reply, TrafficFacts, TrafficOf};
+use control::{Collect, ControlRequest, QueueFacts, Reply, TrafficFacts, TrafficFilter};
 use http_body::Body as _;
-use metadata::{Change, Cursor, Done, QueueId, Tree};
+use metadata::{Change, ChangeResult, Cursor, QueueId, Tree};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -38,7 +38,7 @@ struct Shared {
     config: Config,
     logins: Logins,
     rates: Mutex<Rates>,
-    lately: Lately,
+    lately: RecentSums,
     /// Memory for bodies of requests, in KiB.
     bodies: Arc<Semaphore>,
     /// Since when a sign of life is waited for.
@@ -55,7 +55,7 @@ impl Api {
             config,
             logins: Logins::new(key),
             rates: Mutex::new(Rates::default()),
-            lately: Lately::default(),
+            lately: RecentSums::default(),
             bodies,
             unanswered: Mutex::new(None),
         })))
@@ -79,7 +79,7 @@ impl Api {
         rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn lately(&self) -> &Lately {
+    pub(crate) fn lately(&self) -> &RecentSums {
         &self.0.lately
     }
 
@@ -151,7 +151,7 @@ impl Api {
             .await
     }
 
-    pub(crate) async fn change(&self, change: Change) -> Result<Done, ApiError> {
+    pub(crate) async fn change(&self, change: Change) -> Result<ChangeResult, ApiError> {
         let result = self
             .ask(|reply| ControlRequest::Change { change, reply })
             .await?;
@@ -168,16 +168,16 @@ impl Api {
     }
 
     /// What clients did in virtual hosts and with exchanges: asked for in parts that a shard answers in one turn.
-    pub(crate) async fn traffic(&self, of: TrafficOf) -> Result<TrafficFacts, ApiError> {
+    pub(crate) async fn traffic(&self, of: TrafficFilter) -> Result<TrafficFacts, ApiError> {
         /// [`ControlRequest::Traffic`]
         const PART: usize = 1_000;
-        let vhosts = of.vhosts.chunks(PART).map(|part| TrafficOf {
+        let vhosts = of.vhosts.chunks(PART).map(|part| TrafficFilter {
             vhosts: part.to_vec(),
-            ..TrafficOf::default()
+            ..TrafficFilter::default()
         });
-        let exchanges = of.exchanges.chunks(PART).map(|part| TrafficOf {
+        let exchanges = of.exchanges.chunks(PART).map(|part| TrafficFilter {
             exchanges: part.to_vec(),
-            ..TrafficOf::default()
+            ..TrafficFilter::default()
         });
         let mut all = TrafficFacts::default();
         for of in vhosts.chain(exchanges) {

@@ -1,6 +1,6 @@
 //! `/api/bindings` and the bindings of queues and exchanges.
 
-use crate::access::{Call, Thing};
+use crate::access::{Call, ResourceName};
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
@@ -75,12 +75,12 @@ impl Pair {
     }
 
     /// The rights binding needs: to write to what gets messages, to read what gives them.
-    fn needs(&self) -> Vec<(Right, Thing)> {
+    fn needs(&self) -> Vec<(Right, ResourceName)> {
         let to = match &self.destination {
-            Destination::Queue(name) => Thing::Queue(name.to_string()),
-            Destination::Exchange(name) => Thing::Exchange(name.to_string()),
+            Destination::Queue(name) => ResourceName::Queue(name.to_string()),
+            Destination::Exchange(name) => ResourceName::Exchange(name.to_string()),
         };
-        let from = Thing::Exchange(self.source.clone());
+        let from = ResourceName::Exchange(self.source.clone());
         vec![(Right::Write, to), (Right::Read, from)]
     }
 }

@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use metadata::Refused;
+use metadata::ChangeError;
 use serde_json::{Value as Json, json};
 
 /// The word that clients compare with.
@@ -122,15 +122,15 @@ impl ApiError {
     }
 }
 
-impl From<Refused> for ApiError {
-    fn from(refused: Refused) -> ApiError {
+impl From<ChangeError> for ApiError {
+    fn from(refused: ChangeError) -> ApiError {
         match refused {
-            Refused::NotFound(text) => ApiError::missing(text),
-            Refused::AccessRefused(text) => ApiError::not_authorised(text),
-            Refused::Unavailable(text) => ApiError::unavailable(text),
-            Refused::PreconditionFailed(text)
-            | Refused::ResourceLocked(text)
-            | Refused::Invalid(text) => ApiError::bad_request(text),
+            ChangeError::NotFound(text) => ApiError::missing(text),
+            ChangeError::AccessRefused(text) => ApiError::not_authorised(text),
+            ChangeError::Unavailable(text) => ApiError::unavailable(text),
+            ChangeError::PreconditionFailed(text)
+            | ChangeError::ResourceLocked(text)
+            | ChangeError::Invalid(text) => ApiError::bad_request(text),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! `/api/exchanges`.
 
-use crate::access::{Call, Thing};
+use crate::access::{Call, ResourceName};
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content, put};
 use crate::error::ApiError;
 use crate::json::{Members, from_table};
 use crate::page::Window;
 use crate::rates::{self, Key, Range};
-use control::{TrafficFacts, TrafficOf};
+use control::{TrafficFacts, TrafficFilter};
 use message::Value;
 use metadata::{Change, ExchangeCursor, ExchangeRecord, Name, Right, Tree};
 use serde_json::{Value as Json, json as object};
@@ -45,11 +45,11 @@ fn show(api: &Api, known: &Known, traffic: &TrafficFacts, range: Option<&Range>)
 /// What was published to them.
 async fn traffic(api: &Api, known: &[Known]) -> Result<TrafficFacts, ApiError> {
     let names = known.iter().map(|x| &x.record);
-    let of = TrafficOf {
+    let of = TrafficFilter {
         exchanges: names
             .map(|x| (x.vhost.to_string(), x.name.to_string()))
             .collect(),
-        ..TrafficOf::default()
+        ..TrafficFilter::default()
     };
     api.traffic(of).await
 }
@@ -138,12 +138,12 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
     api.member(call, vhost).await?;
     let body = call.object()?;
     let record = record(vhost, name, &Members(&body))?;
-    let exchange = Thing::Exchange(name.to_owned());
+    let exchange = ResourceName::Exchange(name.to_owned());
     let mut needs = vec![(Right::Configure, exchange.clone())];
     let alternate = record.arguments.get("alternate-exchange");
     if let Some(alternate) = alternate.and_then(Value::as_str) {
         needs.push((Right::Read, exchange));
-        needs.push((Right::Write, Thing::Exchange(alternate.to_owned())));
+        needs.push((Right::Write, ResourceName::Exchange(alternate.to_owned())));
     }
     api.permitted(call, vhost, needs).await?;
     let existed = find(api, vhost, name).await?.is_some();
@@ -159,7 +159,7 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
 pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     let name = plain(name);
     api.member(call, vhost).await?;
-    let exchange = Thing::Exchange(name.to_owned());
+    let exchange = ResourceName::Exchange(name.to_owned());
     api.permitted(call, vhost, vec![(Right::Configure, exchange)])
         .await?;
     if find(api, vhost, name).await?.is_none() {

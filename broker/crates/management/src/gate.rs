@@ -76,7 +76,7 @@ impl Gate {
 
     /// Takes a connection in, and sheds one that waits where there is no room. None: its address holds its share with
     /// requests under way. Waits while all connections carry requests.
-    pub(crate) async fn admit(&self, from: IpAddr) -> Option<Place> {
+    pub(crate) async fn admit(&self, from: IpAddr) -> Option<ConnectionPermit> {
         let address = network(from);
         loop {
             let mut changed = pin!(self.0.changed.notified());
@@ -97,7 +97,7 @@ impl Gate {
         }
     }
 
-    fn enter(&self, open: &mut Open, address: IpAddr) -> Place {
+    fn enter(&self, open: &mut Open, address: IpAddr) -> ConnectionPermit {
         let (id, shed) = (open.stamp(), Arc::new(Notify::new()));
         let entry = Entry {
             address,
@@ -105,7 +105,7 @@ impl Gate {
             shed: shed.clone(),
         };
         open.connections.insert(id, entry);
-        Place {
+        ConnectionPermit {
             gate: self.clone(),
             id,
             shed,
@@ -126,19 +126,19 @@ impl std::fmt::Debug for Gate {
 }
 
 /// An admitted connection. Dropping it makes room.
-pub(crate) struct Place {
+pub(crate) struct ConnectionPermit {
     gate: Gate,
     id: u64,
     shed: Arc<Notify>,
 }
 
-impl Place {
+impl ConnectionPermit {
     /// Resolves when the connection has to make room for another.
     pub(crate) async fn is_shed(&self) {
         self.shed.notified().await;
     }
 
-    /// It is not shed until [`Place::wait`].
+    /// It is not shed until [`ConnectionPermit::wait`].
     pub(crate) fn protect(&self) {
         if let Some(entry) = self.gate.0.open().connections.get_mut(&self.id) {
             entry.waiting = None;
@@ -157,7 +157,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.gate.0.open().connections.remove(&self.id);
         self.gate.0.changed.notify_waiters();
@@ -188,7 +188,7 @@ mod tests {
         runtime.unwrap().block_on(test);
     }
 
-    fn is_open(gate: &Gate, place: &Place) -> bool {
+    fn is_open(gate: &Gate, place: &ConnectionPermit) -> bool {
         gate.0.open().connections.contains_key(&place.id)
     }
 

@@ -18,9 +18,9 @@ const KEPT: Duration = Duration::from_secs(5);
 
 /// Sums that were made lately.
 #[derive(Default)]
-pub(crate) struct Lately(Mutex<Option<(Time, Arc<Depths>)>>);
+pub(crate) struct RecentSums(Mutex<Option<(Time, Arc<Depths>)>>);
 
-impl Lately {
+impl RecentSums {
     fn get(&self, now: Time) -> Option<Arc<Depths>> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = kept.as_ref().filter(|(made, _)| now.since(*made) < KEPT);

@@ -50,11 +50,11 @@ mod users;
 mod vhosts;
 
 pub use axum::Router;
-use control::{ControlRequest, Resources};
+use control::{ControlRequest, NodeResources};
 use env::NodeId;
 use env::real::RealClock;
-use metadata::QueueKind;
-use metadata::features::Program;
+use metadata::QueueType;
+use metadata::features::Version;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +114,7 @@ impl std::fmt::Debug for LogLevels {
 
 /// What this node uses of its machine.
 #[derive(Clone)]
-pub struct Measure(pub Arc<dyn Fn() -> Resources + Send + Sync>);
+pub struct Measure(pub Arc<dyn Fn() -> NodeResources + Send + Sync>);
 
 impl std::fmt::Debug for Measure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -141,13 +141,13 @@ pub struct Config {
     /// What people call the cluster, until they have given it another name.
     pub cluster_name: String,
     /// What runs this node.
-    pub program: Program,
+    pub program: Version,
     /// For `/api/overview`: protocol and port of each listener.
     pub listeners: Vec<(String, u16)>,
     /// Users who may log in from loopback only (`loopback_users`).
     pub loopback_users: Vec<String>,
     /// Of new vhosts that do not say theirs; None: classic.
-    pub default_queue_type: Option<QueueKind>,
+    pub default_queue_type: Option<QueueType>,
     /// How long clients may keep a delivery where the queue does not say (`consumer_timeout`); None: for ever.
     pub consumer_timeout_ms: Option<u64>,
     /// Connections of one [`Gate`] together, where memory allows so many.
@@ -181,9 +181,9 @@ pub const MAX_BODY: usize = 256 * 1024;
 pub const MAX_DEFINITIONS: usize = 4 * 1024 * 1024;
 
 impl Config {
-    pub(crate) fn measured(&self) -> Resources {
+    pub(crate) fn measured(&self) -> NodeResources {
         let measure = self.resources.as_ref();
-        measure.map_or_else(Resources::default, |measure| (measure.0)())
+        measure.map_or_else(NodeResources::default, |measure| (measure.0)())
     }
 
     pub fn new(node: NodeId, name: impl Into<String>) -> Config {
@@ -191,7 +191,7 @@ impl Config {
             node,
             name: name.into(),
             cluster_name: "posthorn".to_owned(),
-            program: Program::default(),
+            program: Version::default(),
             listeners: Vec::new(),
             loopback_users: vec!["guest".to_owned()],
             default_queue_type: None,
@@ -290,7 +290,7 @@ pub async fn serve(
         gate: gate.clone(),
         tls,
         operator,
-        patience: listen::Patience {
+        patience: listen::ConnectionTimeouts {
             idle: config.idle_timeout,
             head: config.head_timeout,
             // The answer that says that it took too long gets through.

@@ -40,23 +40,25 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
 }
 
 /// Why a limit is not set.
-pub(crate) enum Bad {
+pub(crate) enum LimitError {
     /// Nobody knows it: name and value as a term.
     Unknown(String),
     NoNumber(String),
 }
 
 /// The value of a limit, if it is one of these and a number.
-pub(crate) fn number(limit: &str, value: &Json, known: &[&str]) -> Result<i64, Bad> {
+pub(crate) fn number(limit: &str, value: &Json, known: &[&str]) -> Result<i64, LimitError> {
     if !known.contains(&limit) {
-        return Err(Bad::Unknown(format!(
+        return Err(LimitError::Unknown(format!(
             "[{{{},{}}}]",
             term(&object!(limit)),
             term(value)
         )));
     }
     let no_number = || format!("{limit} should be a number, actually was {}", term(value));
-    value.as_i64().ok_or_else(|| Bad::NoNumber(no_number()))
+    value
+        .as_i64()
+        .ok_or_else(|| LimitError::NoNumber(no_number()))
 }
 
 /// What a limit's body gives.
@@ -64,7 +66,7 @@ pub(crate) fn value(
     call: &Call,
     limit: &str,
     known: &[&str],
-) -> Result<Result<i64, Bad>, ApiError> {
+) -> Result<Result<i64, LimitError>, ApiError> {
     let body = call.object()?;
     Members(&body).require(&["value"])?;
     Ok(number(
@@ -75,12 +77,12 @@ pub(crate) fn value(
 }
 
 /// RabbitMQ's words for a vhost's limit that is not set.
-pub(crate) fn refusal(bad: Bad) -> String {
+pub(crate) fn refusal(bad: LimitError) -> String {
     match bad {
-        Bad::Unknown(terms) => {
+        LimitError::Unknown(terms) => {
             format!("Validation failed\n\nUnrecognised terms {terms} in limits\n")
         }
-        Bad::NoNumber(why) => format!("Validation failed\n\n{why}\n"),
+        LimitError::NoNumber(why) => format!("Validation failed\n\n{why}\n"),
     }
 }
 

@@ -18,7 +18,7 @@ pub struct Peer(pub SocketAddr);
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct ConnectionTimeouts {
     /// Without a byte.
     pub(crate) idle: Duration,
     /// For the whole head of a request, counted from its first byte.
@@ -57,7 +57,7 @@ enum Busy {
 
 pub(crate) struct Connection {
     stream: Stream,
-    patience: Patience,
+    patience: ConnectionTimeouts,
     quiet: Pin<Box<Sleep>>,
     busy: Busy,
     progress: HeadProgress,
@@ -65,7 +65,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream, patience: Patience, progress: HeadProgress) -> Connection {
+    pub(crate) fn new(
+        stream: Stream,
+        patience: ConnectionTimeouts,
+        progress: HeadProgress,
+    ) -> Connection {
         Connection {
             stream,
             quiet: Box::pin(tokio::time::sleep(patience.idle)),

@@ -1,6 +1,6 @@
 //! Messages through the API: `exchanges/.../publish` and `queues/.../get` (O9). For looking and trying, not for traffic.
 
-use crate::access::{Call, Thing};
+use crate::access::{Call, ResourceName};
 use crate::ask::Api;
 use crate::dispatch::{Answer, json};
 use crate::error::ApiError;
@@ -16,7 +16,7 @@ use control::ControlRequest;
 use env::WallTime;
 use message::{Message, MessageBuilder, Protocol};
 use metadata::Right;
-use queue::{Delivery, Outcome};
+use queue::{Delivery, SettlementOutcome};
 use serde_json::{Map, Value as Json, json as object};
 
 /// Messages that one request takes at the most, and bytes of bodies after which it takes no more.
@@ -232,7 +232,7 @@ async fn may_publish(
     wanted: &Wanted,
     encoded: &Encoded,
 ) -> Result<(), ApiError> {
-    let to = Thing::Exchange(wanted.exchange.clone());
+    let to = ResourceName::Exchange(wanted.exchange.clone());
     let permitted = api.permitted(call, vhost, vec![(Right::Write, to)]).await;
     permitted.map_err(access_refused)?;
     let of = vhost;
@@ -278,13 +278,13 @@ async fn may_publish(
 }
 
 /// What becomes of messages that were taken.
-fn outcome(mode: &str) -> Result<Outcome, ApiError> {
+fn outcome(mode: &str) -> Result<SettlementOutcome, ApiError> {
     match mode {
-        "ack_requeue_false" => Ok(Outcome::Accepted),
+        "ack_requeue_false" => Ok(SettlementOutcome::Accepted),
         // Only looked at: no failed attempt, or looking often enough would kill the message (Q9).
-        "ack_requeue_true" => Ok(Outcome::Released),
-        "reject_requeue_true" => Ok(Outcome::Requeue),
-        "reject_requeue_false" => Ok(Outcome::Rejected),
+        "ack_requeue_true" => Ok(SettlementOutcome::Released),
+        "reject_requeue_true" => Ok(SettlementOutcome::Requeue),
+        "reject_requeue_false" => Ok(SettlementOutcome::Rejected),
         other => Err(ApiError::bad_request(format!(
             "ackmode '{other}' is not known: ack_requeue_true, ack_requeue_false, reject_requeue_true and \
              reject_requeue_false are"

@@ -10,7 +10,7 @@ use crate::rates::{self, Key};
 use crate::{Config, LogLevels};
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
-use control::{ControlRequest, Counters, Forgetting, MembershipRequest, NodeFacts, Resources};
+use control::{ControlRequest, Counters, Forgetting, MembershipRequest, NodeFacts, NodeResources};
 use serde_json::{Value as Json, json as object};
 
 fn auth_mechanisms() -> Json {
@@ -77,7 +77,7 @@ fn show(api: &Api, node: &NodeFacts, own: &Counters) -> Json {
 }
 
 /// Of the node that answers: nobody measures another's machine.
-fn show_resources(shown: &mut Json, measured: &Resources) {
+fn show_resources(shown: &mut Json, measured: &NodeResources) {
     for (name, figure) in [
         ("mem_used", measured.memory_used),
         ("mem_limit", measured.memory_limit),

@@ -3,7 +3,7 @@
 use crate::ask::Api;
 use crate::dispatch::Answer;
 use crate::gate::Gate;
-use crate::listen::Patience;
+use crate::listen::ConnectionTimeouts;
 use crate::{Config, Node, health, serving};
 use axum::Router;
 use axum::extract::State;
@@ -52,7 +52,7 @@ pub async fn serve_probes(
         gate: Gate::new(MAX_CONNECTIONS),
         tls: None,
         operator: None,
-        patience: Patience {
+        patience: ConnectionTimeouts {
             idle: ANSWER_TIMEOUT,
             head: ASK_TIMEOUT,
             request: ANSWER_TIMEOUT,

@@ -1,6 +1,6 @@
 //! `/api/queues`.
 
-use crate::access::{Call, Thing};
+use crate::access::{Call, ResourceName};
 use crate::ask::Api;
 use crate::connections;
 use crate::consumers;
@@ -14,10 +14,10 @@ use control::{ControlRequest, QueueFacts};
 use env::NodeId;
 use message::Value;
 use metadata::{
-    Change, Done, EffectivePolicy, QueueCursor, QueueId, QueueKind, QueueRecord, QueuesById, Right,
-    SessionId, Tree,
+    Change, ChangeResult, EffectivePolicy, QueueCursor, QueueId, QueueRecord, QueueType,
+    QueuesById, Right, SessionId, Tree,
 };
-use queue::{Answer as FromQueue, QueueCounters, QueueStats, RequestBody};
+use queue::{QueueCounters, QueueReply, QueueStats, RequestBody};
 use serde_json::{Value as Json, json as object};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -89,15 +89,15 @@ fn show(
         |ids: &[NodeId]| -> Vec<String> { ids.iter().map(|id| name_of(names, *id)).collect() };
     let stats = facts.and_then(|f| f.stats.as_ref());
     let leader = match (facts.and_then(|f| f.leader), record.kind) {
-        (None, QueueKind::Classic) => record.members.first().copied(),
+        (None, QueueType::Classic) => record.members.first().copied(),
         (leader, _) => leader,
     };
     let leader = leader.map(|id| name_of(names, id));
     let members = facts.map(|f| &f.members).filter(|m| !m.is_empty());
     let online: &[NodeId] = match (facts, record.kind) {
-        (Some(facts), QueueKind::Quorum) => &facts.online,
+        (Some(facts), QueueType::Quorum) => &facts.online,
         // The one node that holds it answered.
-        (Some(facts), QueueKind::Classic) if facts.stats.is_some() => &record.members,
+        (Some(facts), QueueType::Classic) if facts.stats.is_some() => &record.members,
         _ => &[],
     };
     let mut shown = object!({
@@ -132,7 +132,7 @@ fn show(
             shown["message_bytes_ready"] = object!(stats.bytes.saturating_sub(out));
             shown["message_bytes_unacknowledged"] = object!(out);
         }
-        if record.kind == QueueKind::Quorum {
+        if record.kind == QueueType::Quorum {
             // Whatever its publisher asked for, all of it is on disk.
             shown["messages_persistent"] = shown["messages"].clone();
             shown["message_bytes_persistent"] = shown["message_bytes"].clone();
@@ -333,7 +333,7 @@ pub(crate) async fn to_read(
     vhost: &str,
     name: &str,
 ) -> Result<QueueId, ApiError> {
-    let queue = Thing::Queue(name.to_owned());
+    let queue = ResourceName::Queue(name.to_owned());
     let permitted = api.permitted(call, vhost, vec![(Right::Read, queue)]).await;
     permitted.map_err(|e| e.with_amqp_code("ACCESS_REFUSED"))?;
     let record = to_change(api, vhost, name).await?.record;
@@ -357,7 +357,7 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
     api.member(call, vhost).await?;
     let body = call.object()?;
     let record = record(api, call, vhost, name, &Members(&body)).await?;
-    let queue = Thing::Queue(name.to_owned());
+    let queue = ResourceName::Queue(name.to_owned());
     let mut needs = vec![(Right::Configure, queue.clone())];
     let arguments = &record.arguments;
     if let Some(dead) = arguments
@@ -366,7 +366,7 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
     {
         // As over AMQP: who declares a dead letter exchange reads the queue and writes to the exchange.
         needs.push((Right::Read, queue));
-        needs.push((Right::Write, Thing::Exchange(dead.to_owned())));
+        needs.push((Right::Write, ResourceName::Exchange(dead.to_owned())));
     }
     api.permitted(call, vhost, needs).await?;
     let exists = find(api, vhost, name).await.is_ok();
@@ -376,7 +376,7 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
         )));
     }
     match api.change(Change::DeclareQueue(record)).await? {
-        Done::Queue { created, .. } => put(!created),
+        ChangeResult::Queue { created, .. } => put(!created),
         other => Err(ApiError::unavailable(format!(
             "the declaration was answered with {other:?}"
         ))),
@@ -439,7 +439,7 @@ pub(crate) async fn record(
 
 pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     api.member(call, vhost).await?;
-    let queue = Thing::Queue(name.to_owned());
+    let queue = ResourceName::Queue(name.to_owned());
     api.permitted(call, vhost, vec![(Right::Configure, queue)])
         .await?;
     let Known {
@@ -468,7 +468,7 @@ pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> A
 
 pub(crate) async fn purge(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     api.member(call, vhost).await?;
-    let queue = Thing::Queue(name.to_owned());
+    let queue = ResourceName::Queue(name.to_owned());
     api.permitted(call, vhost, vec![(Right::Read, queue)])
         .await?;
     let record = find(api, vhost, name).await?.record;
@@ -482,10 +482,11 @@ async fn request(api: &Api, queue: QueueId, body: RequestBody) -> Result<(), Api
         .ask(|reply| ControlRequest::Queue { queue, body, reply })
         .await??;
     match answer {
-        FromQueue::Refused { text, .. } => Err(ApiError::bad_request(text)),
-        FromQueue::NotTaken(_) => Err(ApiError::unavailable("the queue is not available")),
-        FromQueue::Consuming | FromQueue::GoesOn | FromQueue::Empty | FromQueue::Count { .. } => {
-            Ok(())
-        }
+        QueueReply::Refused { text, .. } => Err(ApiError::bad_request(text)),
+        QueueReply::NotTaken(_) => Err(ApiError::unavailable("the queue is not available")),
+        QueueReply::Consuming
+        | QueueReply::GoesOn
+        | QueueReply::Empty
+        | QueueReply::Count { .. } => Ok(()),
     }
 }

@@ -84,7 +84,7 @@ pub(crate) struct Rates {
 }
 
 /// Figures that were looked at, and how they changed.
-pub(crate) struct Seen {
+pub(crate) struct SampledCounts {
     figures: Vec<u64>,
     rates: Vec<f64>,
     /// Times in milliseconds and figures, the newest first; None: not asked for.
@@ -99,7 +99,7 @@ impl Rates {
         at: Moment,
         figures: &[u64],
         range: Option<&Range>,
-    ) -> Seen {
+    ) -> SampledCounts {
         let nothing = Series::new(SHORT);
         let series = match self.entry(key, at.now) {
             Some(known) => {
@@ -108,7 +108,7 @@ impl Rates {
             }
             None => &nothing,
         };
-        Seen {
+        SampledCounts {
             figures: figures.to_vec(),
             rates: series.rates(at.now, figures),
             samples: range.map(|range| series.samples(at.wall, figures, range)),
@@ -175,7 +175,7 @@ impl Rates {
     }
 }
 
-impl Seen {
+impl SampledCounts {
     /// The rate of one figure, and its samples where they were asked for.
     fn details(&self, at: usize, monotonous: bool) -> Json {
         let rate = self.rates.get(at).copied().unwrap_or(0.0);
@@ -242,7 +242,7 @@ pub(crate) fn show_levels(
     observe(api, key, figures, range).show(shown, names, false);
 }
 
-fn observe(api: &Api, key: Key, figures: &[u64], range: Option<&Range>) -> Seen {
+fn observe(api: &Api, key: Key, figures: &[u64], range: Option<&Range>) -> SampledCounts {
     let at = api.moment();
     let mut rates = api.rates();
     let seen = rates.look(key.clone(), at, figures, range);

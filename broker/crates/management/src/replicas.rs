@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
 use control::{ControlRequest, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, Vote};
 use env::NodeId;
-use metadata::{QueueCursor, QueueId, QueueKind, QueueRecord};
+use metadata::{QueueCursor, QueueId, QueueRecord, QueueType};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ async fn queue(api: &Api, vhost: &str, name: &str) -> Result<Arc<QueueRecord>, A
 async fn status(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     api.visible(call, vhost).await?;
     let record = queue(api, vhost, name).await?;
-    if record.kind != QueueKind::Quorum {
+    if record.kind != QueueType::Quorum {
         return Err(ApiError::unavailable("classic_queue_not_supported"));
     }
     let queue = record.id;
@@ -224,7 +224,7 @@ async fn of_many(
 ) -> Result<Json, ApiError> {
     let mut records: Vec<Arc<QueueRecord>> = api
         .walk(QueueCursor::default(), move |_, q| {
-            (q.kind == QueueKind::Quorum && fits(q)).then(|| q.clone())
+            (q.kind == QueueType::Quorum && fits(q)).then(|| q.clone())
         })
         .await?;
     records.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));

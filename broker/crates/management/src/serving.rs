@@ -1,7 +1,7 @@
 //! HTTP/1.1 on a listener, within limits on memory and time for clients that nobody knows yet.
 
-use crate::gate::{Gate, Place};
-use crate::listen::{Connection, HeadProgress, Patience, Peer};
+use crate::gate::{ConnectionPermit, Gate};
+use crate::listen::{Connection, ConnectionTimeouts, HeadProgress, Peer};
 use crate::stream::{ClientCertificate, Stream};
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -36,7 +36,7 @@ pub(crate) struct Terms {
     pub(crate) tls: Option<Arc<tls::Server>>,
     /// The name of the client certificates whose holders are the operator.
     pub(crate) operator: Option<Arc<str>>,
-    pub(crate) patience: Patience,
+    pub(crate) patience: ConnectionTimeouts,
     /// Largest head, in bytes.
     pub(crate) head: usize,
     /// Whether a connection takes more than one request.
@@ -45,7 +45,7 @@ pub(crate) struct Terms {
 
 /// Protects the connection of a request whose sender is known.
 #[derive(Clone)]
-pub(crate) struct Protection(Arc<Place>);
+pub(crate) struct Protection(Arc<ConnectionPermit>);
 
 impl Protection {
     pub(crate) fn protect(&self) {
@@ -118,7 +118,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 async fn serve_one(
     stream: TcpStream,
     peer: SocketAddr,
-    place: Place,
+    place: ConnectionPermit,
     terms: Arc<Terms>,
     app: Router,
     mut end: watch::Receiver<()>,
@@ -187,7 +187,7 @@ fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
 /// Says that a request has got its answer, or never will.
 struct Ended {
     progress: HeadProgress,
-    place: Arc<Place>,
+    place: Arc<ConnectionPermit>,
 }
 
 impl Drop for Ended {

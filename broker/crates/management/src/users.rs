@@ -6,7 +6,7 @@ use crate::dispatch::{Answer, json, no_content, put as put_answer};
 use crate::entropy;
 use crate::error::ApiError;
 use crate::json::Members;
-use crate::limits::{self, Bad};
+use crate::limits::{self, LimitError};
 use crate::page::Window;
 use crate::permissions;
 use auth::{BadHash, HashAlgorithm, PasswordHash, SALT_LEN};
@@ -255,11 +255,11 @@ pub(crate) async fn limits(api: &Api, name: Option<&str>) -> Answer {
 pub(crate) async fn set_limit(api: &Api, call: &Call, name: &str, limit: &str) -> Answer {
     let value = match limits::value(call, limit, USER_LIMITS)? {
         Ok(value) => value,
-        Err(Bad::Unknown(terms)) => {
+        Err(LimitError::Unknown(terms)) => {
             let why = format!("Unrecognised terms {terms} in user-limits");
             return Err(ApiError::bad_request(why));
         }
-        Err(Bad::NoNumber(why)) => return Err(ApiError::bad_request(why)),
+        Err(LimitError::NoNumber(why)) => return Err(ApiError::bad_request(why)),
     };
     if find(api, name).await?.is_none() {
         return Err(ApiError::bad_request(object!(["no_such_user", name])));

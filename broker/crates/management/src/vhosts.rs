@@ -10,8 +10,8 @@ use crate::limits;
 use crate::nodes;
 use crate::page::Window;
 use crate::rates::{self, Key, Samples};
-use control::{NodeFacts, TrafficFacts, TrafficOf};
-use metadata::{Change, Name, PermissionRecord, QueueKind, VhostRecord};
+use control::{NodeFacts, TrafficFacts, TrafficFilter};
+use metadata::{Change, Name, PermissionRecord, QueueType, VhostRecord};
 use serde_json::{Map, Value as Json, json as object};
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(crate) fn definition(vhost: &VhostRecord) -> Json {
     let tags: Vec<&str> = vhost.tags.iter().map(|t| &**t).collect();
     let kind = vhost
         .default_queue_type
-        .unwrap_or(QueueKind::Classic)
+        .unwrap_or(QueueType::Classic)
         .name();
     object!({
         "name": &*vhost.name,
@@ -83,9 +83,9 @@ pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
 
 /// What clients did in them.
 async fn traffic(api: &Api, vhosts: &[VhostRecord]) -> Result<TrafficFacts, ApiError> {
-    let of = TrafficOf {
+    let of = TrafficFilter {
         vhosts: vhosts.iter().map(|v| v.name.to_string()).collect(),
-        ..TrafficOf::default()
+        ..TrafficFilter::default()
     };
     api.traffic(of).await
 }
@@ -114,7 +114,7 @@ pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {
 }
 
 /// The type that a request names, if it does: at the top, or as in RabbitMQ's definitions files in `metadata`.
-fn default_type(body: &Members<'_>) -> Result<Option<QueueKind>, ApiError> {
+fn default_type(body: &Members<'_>) -> Result<Option<QueueType>, ApiError> {
     let inner = body.0.get("metadata").and_then(Json::as_object);
     let inner = inner.and_then(|m| m.get("default_queue_type")?.as_str());
     // "undefined" is what RabbitMQ writes when there is none.
@@ -122,7 +122,7 @@ fn default_type(body: &Members<'_>) -> Result<Option<QueueKind>, ApiError> {
     match name {
         None | Some("undefined" | "") => Ok(None),
         Some(name) => {
-            let kinds = [QueueKind::Classic, QueueKind::Quorum];
+            let kinds = [QueueType::Classic, QueueType::Quorum];
             let kind = kinds.into_iter().find(|k| k.name() == name);
             let why = || ApiError::bad_request(format!("Unsupported default queue type: '{name}'"));
             kind.ok_or_else(why).map(Some)
@@ -144,7 +144,7 @@ pub(crate) async fn declare(
     let kind = kind.or_else(|| api.config().default_queue_type.filter(|_| there.is_none()));
     api.change(change(name, body, old)?).await?;
     let before = there.as_ref().and_then(|v| v.default_queue_type);
-    let quorum = kind.filter(|k| *k != QueueKind::Classic);
+    let quorum = kind.filter(|k| *k != QueueType::Classic);
     if kind.is_some() && quorum != before {
         let change = Change::SetDefaultQueueType {
             vhost: name.into(),

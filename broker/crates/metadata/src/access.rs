@@ -2,11 +2,11 @@
 
 use crate::apply::{check_name, no_vhost, unknown_user};
 use crate::features::PASSWORD_MD5;
-use crate::traffic::Counter;
+use crate::traffic::TrafficCounter;
 use crate::tree::{Map, TreeEvent, Vhost, VhostRecord};
 use crate::{
-    Done, ExchangeRecord, Name, PermissionRecord, Refused, Right, TopicPermissionRecord, Tree,
-    UserRecord, limits,
+    ChangeError, ChangeResult, ExchangeRecord, Name, PermissionRecord, Right,
+    TopicPermissionRecord, Tree, UserRecord, limits,
 };
 use auth::{HashAlgorithm, Pattern};
 use message::Table;
@@ -131,10 +131,10 @@ impl Tree {
         name: &Name,
         description: &Name,
         tags: &[Name],
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         check_name("vhost", name)?;
         if description.len() > limits::DESCRIPTION_BYTES {
-            return Err(Refused::Invalid(format!(
+            return Err(ChangeError::Invalid(format!(
                 "the vhost's description is longer than {} bytes",
                 limits::DESCRIPTION_BYTES
             )));
@@ -149,14 +149,14 @@ impl Tree {
         };
         if let Some(vhost) = self.vhosts.get_mut(name) {
             if *vhost.record == record {
-                return Ok(Done::AsBefore);
+                return Ok(ChangeResult::AsBefore);
             }
             vhost.record = Arc::new(record);
-            return Ok(Done::Changed);
+            return Ok(ChangeResult::Changed);
         }
         self.insert_vhost(record);
         self.insert_default_exchanges(name);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     pub(crate) fn insert_vhost(&mut self, record: VhostRecord) {
@@ -165,7 +165,7 @@ impl Tree {
             record: Arc::new(record),
             exchanges: Map::default(),
             alternates: 0,
-            default_exchange: Counter::default(),
+            default_exchange: TrafficCounter::default(),
             queues: Map::default(),
             policies: BTreeMap::new(),
             effective: BTreeMap::new(),
@@ -195,12 +195,12 @@ impl Tree {
         }
     }
 
-    pub(crate) fn delete_vhost(&mut self, name: &Name) -> Result<Done, Refused> {
+    pub(crate) fn delete_vhost(&mut self, name: &Name) -> Result<ChangeResult, ChangeError> {
         let Some(vhost) = self.vhosts.get(name) else {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         };
         if vhost.record.protected {
-            return Err(Refused::PreconditionFailed(format!(
+            return Err(ChangeError::PreconditionFailed(format!(
                 "Refusing to delete virtual host '{name}' because it is protected from deletion"
             )));
         }
@@ -226,15 +226,15 @@ impl Tree {
         self.retained.remove_vhost(name);
         self.find_traced();
         self.events.push(TreeEvent::VhostRemoved(name.clone()));
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
-    pub(crate) fn put_user(&mut self, user: &UserRecord) -> Result<Done, Refused> {
+    pub(crate) fn put_user(&mut self, user: &UserRecord) -> Result<ChangeResult, ChangeError> {
         check_name("user", &user.name)?;
         check_tags(&user.tags)?;
         if let Some(password) = &user.password {
             let checked = password.check();
-            checked.map_err(|e| Refused::Invalid(e.to_string()))?;
+            checked.map_err(|e| ChangeError::Invalid(e.to_string()))?;
             if password.algorithm == HashAlgorithm::Md5 {
                 self.needs(PASSWORD_MD5)?;
             }
@@ -243,11 +243,11 @@ impl Tree {
             check_limit(limit)?;
         }
         if self.user(&user.name).is_some_and(|old| **old == *user) {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         self.insert_user(user.clone());
         self.permissions_changed(&user.name);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     /// Rights that the user has stay.
@@ -271,12 +271,12 @@ impl Tree {
             .push(TreeEvent::PermissionsChanged { user: user.clone() });
     }
 
-    pub(crate) fn delete_user(&mut self, name: &Name) -> Result<Done, Refused> {
+    pub(crate) fn delete_user(&mut self, name: &Name) -> Result<ChangeResult, ChangeError> {
         if self.users.remove(name).is_none() {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         self.permissions_changed(name);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     pub(crate) fn set_user_limit(
@@ -284,7 +284,7 @@ impl Tree {
         name: &Name,
         limit: &Name,
         value: Option<i64>,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         check_limit(limit)?;
         let user = self.users.get_mut(name).ok_or_else(|| unknown_user(name))?;
         let mut limits = user.record.limits.clone();
@@ -292,14 +292,17 @@ impl Tree {
         limits.extend(value.map(|v| (limit.clone(), v)));
         limits.sort();
         if limits == user.record.limits {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         Arc::make_mut(&mut user.record).limits = limits;
         self.permissions_changed(name);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
-    pub(crate) fn put_permission(&mut self, record: &PermissionRecord) -> Result<Done, Refused> {
+    pub(crate) fn put_permission(
+        &mut self,
+        record: &PermissionRecord,
+    ) -> Result<ChangeResult, ChangeError> {
         self.check_pair(&record.user, &record.vhost)?;
         for pattern in [&record.configure, &record.write, &record.read] {
             check_pattern(pattern)?;
@@ -308,11 +311,11 @@ impl Tree {
             .permission(&record.user, &record.vhost)
             .is_some_and(|old| **old == *record)
         {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         self.insert_permission(record.clone());
         self.permissions_changed(&record.user);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     /// False when there is no such user.
@@ -330,22 +333,28 @@ impl Tree {
         true
     }
 
-    pub(crate) fn delete_permission(&mut self, name: &Name, vhost: &Name) -> Result<Done, Refused> {
+    pub(crate) fn delete_permission(
+        &mut self,
+        name: &Name,
+        vhost: &Name,
+    ) -> Result<ChangeResult, ChangeError> {
         let user = self.users.get_mut(name);
         if user.and_then(|u| u.rights.remove(vhost)).is_none() {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         self.permissions_changed(name);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     pub(crate) fn put_topic_permission(
         &mut self,
         record: &TopicPermissionRecord,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         self.check_pair(&record.user, &record.vhost)?;
         if record.exchange.len() > limits::NAME_BYTES {
-            return Err(Refused::Invalid("the exchange's name is too long".into()));
+            return Err(ChangeError::Invalid(
+                "the exchange's name is too long".into(),
+            ));
         }
         for pattern in [&record.write, &record.read] {
             check_pattern(&expanded(pattern, record))?;
@@ -356,11 +365,11 @@ impl Tree {
             .get(&record.user)
             .and_then(|u| u.topics.get(&key));
         if there.is_some_and(|old| *old.record == *record) {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         self.insert_topic_permission(record.clone());
         self.permissions_changed(&record.user);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     /// False when there is no such user.
@@ -383,21 +392,21 @@ impl Tree {
         name: &Name,
         vhost: &Name,
         exchange: Option<&Name>,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         let Some(user) = self.users.get_mut(name) else {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         };
         let before = user.topics.len();
         user.topics
             .retain(|(v, x), _| v != vhost || exchange.is_some_and(|only| only != x));
         if user.topics.len() == before {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         self.permissions_changed(name);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
-    fn check_pair(&self, user: &Name, vhost: &Name) -> Result<(), Refused> {
+    fn check_pair(&self, user: &Name, vhost: &Name) -> Result<(), ChangeError> {
         if !self.vhost_exists(vhost) {
             return Err(no_vhost(vhost));
         }
@@ -408,24 +417,24 @@ impl Tree {
     }
 }
 
-fn check_pattern(pattern: &str) -> Result<(), Refused> {
+fn check_pattern(pattern: &str) -> Result<(), ChangeError> {
     Pattern::compile_right(pattern)
         .map(|_| ())
-        .map_err(|e| Refused::Invalid(format!("invalid regular expression '{pattern}': {e}")))
+        .map_err(|e| ChangeError::Invalid(format!("invalid regular expression '{pattern}': {e}")))
 }
 
-fn check_limit(limit: &str) -> Result<(), Refused> {
+fn check_limit(limit: &str) -> Result<(), ChangeError> {
     if USER_LIMITS.contains(&limit) {
         return Ok(());
     }
-    Err(Refused::Invalid(format!(
+    Err(ChangeError::Invalid(format!(
         "unrecognised user limit '{limit}': max-connections and max-channels are known"
     )))
 }
 
-fn check_tags(tags: &[Name]) -> Result<(), Refused> {
+fn check_tags(tags: &[Name]) -> Result<(), ChangeError> {
     if tags.len() > limits::TAGS {
-        return Err(Refused::Invalid(format!(
+        return Err(ChangeError::Invalid(format!(
             "{} tags are too many, {} are allowed",
             tags.len(),
             limits::TAGS

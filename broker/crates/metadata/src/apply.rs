@@ -1,11 +1,11 @@
 //! One change after the other, the same on every node.
 
-use crate::{Change, Done, Name, PermissionRecord, Refused, Tree, UserRecord, limits};
+use crate::{Change, ChangeError, ChangeResult, Name, PermissionRecord, Tree, UserRecord, limits};
 
 impl Tree {
     /// Applies the change at this index of the metadata group's log. Deterministic; a refused change changes nothing.
     /// [`Tree::events`] then tells what else followed from it.
-    pub fn apply(&mut self, index: u64, change: &Change) -> Result<Done, Refused> {
+    pub fn apply(&mut self, index: u64, change: &Change) -> Result<ChangeResult, ChangeError> {
         self.events.clear();
         self.applied = self.applied.max(index);
         match change {
@@ -89,9 +89,9 @@ impl Tree {
         cluster: &Name,
         nodes: &[crate::NodeRecord],
         user: &UserRecord,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         if !self.cluster.is_empty() {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         let before = self.clone();
         let result = self.form(cluster, nodes, user);
@@ -106,7 +106,7 @@ impl Tree {
         cluster: &Name,
         nodes: &[crate::NodeRecord],
         user: &UserRecord,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         check_name("cluster", cluster)?;
         for node in nodes {
             self.put_node(node)?;
@@ -123,14 +123,14 @@ impl Tree {
             read: everything,
         })?;
         self.cluster = cluster.clone();
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 }
 
 /// Names have 1 to 255 bytes.
-pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Refused> {
+pub(crate) fn check_name(what: &str, name: &str) -> Result<(), ChangeError> {
     if name.is_empty() || name.len() > limits::NAME_BYTES {
-        return Err(Refused::Invalid(format!(
+        return Err(ChangeError::Invalid(format!(
             "a {what} name has 1 to {} bytes, not {}",
             limits::NAME_BYTES,
             name.len()
@@ -139,18 +139,18 @@ pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-pub(crate) fn no_vhost(vhost: &str) -> Refused {
-    Refused::NotFound(format!("vhost '{vhost}' not found"))
+pub(crate) fn no_vhost(vhost: &str) -> ChangeError {
+    ChangeError::NotFound(format!("vhost '{vhost}' not found"))
 }
 
-pub(crate) fn unknown_user(user: &str) -> Refused {
-    Refused::NotFound(format!("user '{user}' not found"))
+pub(crate) fn unknown_user(user: &str) -> ChangeError {
+    ChangeError::NotFound(format!("user '{user}' not found"))
 }
 
-pub(crate) fn no_exchange(vhost: &str, name: &str) -> Refused {
-    Refused::NotFound(format!("no exchange '{name}' in vhost '{vhost}'"))
+pub(crate) fn no_exchange(vhost: &str, name: &str) -> ChangeError {
+    ChangeError::NotFound(format!("no exchange '{name}' in vhost '{vhost}'"))
 }
 
-pub(crate) fn no_queue(vhost: &str, name: &str) -> Refused {
-    Refused::NotFound(format!("no queue '{name}' in vhost '{vhost}'"))
+pub(crate) fn no_queue(vhost: &str, name: &str) -> ChangeError {
+    ChangeError::NotFound(format!("no queue '{name}' in vhost '{vhost}'"))
 }

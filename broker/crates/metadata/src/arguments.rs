@@ -1,8 +1,8 @@
 //! Arguments of a queue declaration: which exist, what they may be, and the texts of 406 for what they may not.
 
 use crate::codec::table_len;
-use crate::equivalence::Thing;
-use crate::{ExchangeRecord, QueueKind, QueueRecord, Refused, Tree, limits};
+use crate::equivalence::ResourceName;
+use crate::{ChangeError, ExchangeRecord, QueueRecord, QueueType, Tree, limits};
 use message::{Table, Value, bare};
 
 /// Longest times in milliseconds: ten years. RabbitMQ has no limit; here sums of times must fit.
@@ -121,26 +121,30 @@ const STREAM: &[&str] = &[
 
 /// Arguments that a queue type has; declaring again compares these, in this order. As in RabbitMQ `x-consumer-timeout` and
 /// `x-quorum-target-group-size` are not among them: they may be another the next time, and on a queue of any type.
-pub(crate) fn known_arguments(kind: QueueKind) -> &'static [&'static str] {
+pub(crate) fn known_arguments(kind: QueueType) -> &'static [&'static str] {
     match kind {
-        QueueKind::Classic => CLASSIC,
-        QueueKind::Quorum => QUORUM,
+        QueueType::Classic => CLASSIC,
+        QueueType::Quorum => QUORUM,
     }
 }
 
 /// The type a declaration asks for by `x-queue-type`: classic when it does not say.
-pub(crate) fn queue_kind(vhost: &str, name: &str, arguments: &Table) -> Result<QueueKind, Refused> {
+pub(crate) fn queue_kind(
+    vhost: &str,
+    name: &str,
+    arguments: &Table,
+) -> Result<QueueType, ChangeError> {
     let Some(value) = arguments.get("x-queue-type") else {
-        return Ok(QueueKind::Classic);
+        return Ok(QueueType::Classic);
     };
     let found = match value {
-        Value::String(octets) => QueueKind::ALL
+        Value::String(octets) => QueueType::ALL
             .into_iter()
             .find(|k| k.name().as_bytes() == octets)
             .ok_or_else(|| format!("\"unsupported queue type '{}'\"", bare(octets))),
         other => Err(unacceptable(other)),
     };
-    found.map_err(|why| invalid(&Thing::queue(vhost, name), "x-queue-type", &why))
+    found.map_err(|why| invalid(&ResourceName::queue(vhost, name), "x-queue-type", &why))
 }
 
 impl Tree {
@@ -151,7 +155,7 @@ impl Tree {
         vhost: &str,
         name: &str,
         arguments: &Table,
-    ) -> Result<QueueKind, Refused> {
+    ) -> Result<QueueType, ChangeError> {
         queue_kind(vhost, name, arguments).or_else(|refused| match self.queue(vhost, name) {
             Some(there) => Ok(there.kind),
             None => Err(refused),
@@ -161,41 +165,41 @@ impl Tree {
 
 /// The exchange that an argument names. Another type than text is refused in RabbitMQ's words.
 fn named_exchange<'a>(
-    thing: &Thing<'_>,
+    thing: &ResourceName<'_>,
     key: &str,
     arguments: &'a Table,
-) -> Result<Option<&'a str>, Refused> {
+) -> Result<Option<&'a str>, ChangeError> {
     let Some(value) = arguments.get(key) else {
         return Ok(None);
     };
     value.as_str().map(Some).ok_or_else(|| {
         let kind = value.type_name();
-        Refused::PreconditionFailed(format!("invalid type '{kind}' for arg '{key}' in {thing}"))
+        ChangeError::PreconditionFailed(format!("invalid type '{kind}' for arg '{key}' in {thing}"))
     })
 }
 
 impl QueueRecord {
     /// `x-dead-letter-exchange`.
-    pub fn dead_letter_exchange(&self) -> Result<Option<&str>, Refused> {
-        let thing = Thing::queue(&self.vhost, &self.name);
+    pub fn dead_letter_exchange(&self) -> Result<Option<&str>, ChangeError> {
+        let thing = ResourceName::queue(&self.vhost, &self.name);
         named_exchange(&thing, "x-dead-letter-exchange", &self.arguments)
     }
 }
 
 impl ExchangeRecord {
     /// `alternate-exchange`.
-    pub fn alternate(&self) -> Result<Option<&str>, Refused> {
-        let thing = Thing::exchange(&self.vhost, &self.name);
+    pub fn alternate(&self) -> Result<Option<&str>, ChangeError> {
+        let thing = ResourceName::exchange(&self.vhost, &self.name);
         named_exchange(&thing, "alternate-exchange", &self.arguments)
     }
 }
 
 /// Whether a queue of this type takes these arguments.
 pub(crate) fn check_queue_arguments(
-    thing: &Thing<'_>,
-    kind: QueueKind,
+    thing: &ResourceName<'_>,
+    kind: QueueType,
     arguments: &Table,
-) -> Result<(), Refused> {
+) -> Result<(), ChangeError> {
     check_table(thing, arguments)?;
     named_exchange(thing, "x-dead-letter-exchange", arguments)?;
     let known = known_arguments(kind);
@@ -211,21 +215,21 @@ pub(crate) fn check_queue_arguments(
         .find(|(key, _)| !known.contains(&&**key) && others.contains(&&**key));
     match stray {
         None => Ok(()),
-        Some((key, _)) => Err(Refused::PreconditionFailed(format!(
+        Some((key, _)) => Err(ChangeError::PreconditionFailed(format!(
             "invalid arg '{key}' for {thing} of queue type {}",
             kind.module()
         ))),
     }
 }
 
-fn invalid(thing: &Thing<'_>, key: &str, why: &str) -> Refused {
-    Refused::PreconditionFailed(format!("invalid arg '{key}' for {thing}: {why}"))
+fn invalid(thing: &ResourceName<'_>, key: &str, why: &str) -> ChangeError {
+    ChangeError::PreconditionFailed(format!("invalid arg '{key}' for {thing}: {why}"))
 }
 
 /// Bounds that all tables in the tree keep.
-pub(crate) fn check_table(thing: &Thing<'_>, table: &Table) -> Result<(), Refused> {
+pub(crate) fn check_table(thing: &ResourceName<'_>, table: &Table) -> Result<(), ChangeError> {
     let refuse = |why: String| {
-        Err(Refused::PreconditionFailed(format!(
+        Err(ChangeError::PreconditionFailed(format!(
             "arguments of {thing} {why}"
         )))
     };

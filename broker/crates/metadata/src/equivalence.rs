@@ -1,36 +1,36 @@
 //! Declaring again what is there: equal, or refused with the text that clients match on.
 
 use crate::arguments::known_arguments;
-use crate::{ExchangeRecord, QueueRecord, Refused};
+use crate::{ChangeError, ExchangeRecord, QueueRecord};
 use message::{Table, Term, Value, bare};
 use std::fmt::Display;
 
 /// What error texts call a queue or exchange: `queue 'q' in vhost '/'`.
-pub(crate) struct Thing<'a> {
+pub(crate) struct ResourceName<'a> {
     kind: &'static str,
     vhost: &'a str,
     name: &'a str,
 }
 
-impl<'a> Thing<'a> {
-    pub(crate) fn queue(vhost: &'a str, name: &'a str) -> Thing<'a> {
-        Thing {
+impl<'a> ResourceName<'a> {
+    pub(crate) fn queue(vhost: &'a str, name: &'a str) -> ResourceName<'a> {
+        ResourceName {
             kind: "queue",
             vhost,
             name,
         }
     }
 
-    pub(crate) fn policy(vhost: &'a str, name: &'a str) -> Thing<'a> {
-        Thing {
+    pub(crate) fn policy(vhost: &'a str, name: &'a str) -> ResourceName<'a> {
+        ResourceName {
             kind: "policy",
             vhost,
             name,
         }
     }
 
-    pub(crate) fn exchange(vhost: &'a str, name: &'a str) -> Thing<'a> {
-        Thing {
+    pub(crate) fn exchange(vhost: &'a str, name: &'a str) -> ResourceName<'a> {
+        ResourceName {
             kind: "exchange",
             vhost,
             name,
@@ -38,7 +38,7 @@ impl<'a> Thing<'a> {
     }
 }
 
-impl Display for Thing<'_> {
+impl Display for ResourceName<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} '{}' in vhost '{}'", self.kind, self.name, self.vhost)
     }
@@ -47,8 +47,8 @@ impl Display for Thing<'_> {
 pub(crate) fn check_exchange(
     current: &ExchangeRecord,
     wanted: &ExchangeRecord,
-) -> Result<(), Refused> {
-    let thing = Thing::exchange(&current.vhost, &current.name);
+) -> Result<(), ChangeError> {
+    let thing = ResourceName::exchange(&current.vhost, &current.name);
     same(&thing, "type", &wanted.kind, &current.kind)?;
     same(&thing, "durable", wanted.durable, current.durable)?;
     same(
@@ -62,8 +62,8 @@ pub(crate) fn check_exchange(
     same_argument(&thing, key, &wanted.arguments, &current.arguments)
 }
 
-pub(crate) fn check_queue(current: &QueueRecord, wanted: &QueueRecord) -> Result<(), Refused> {
-    let thing = Thing::queue(&current.vhost, &current.name);
+pub(crate) fn check_queue(current: &QueueRecord, wanted: &QueueRecord) -> Result<(), ChangeError> {
+    let thing = ResourceName::queue(&current.vhost, &current.name);
     if current.exclusive != wanted.exclusive {
         return Err(locked(&thing));
     }
@@ -83,25 +83,25 @@ pub(crate) fn check_queue(current: &QueueRecord, wanted: &QueueRecord) -> Result
 }
 
 /// The text of 405 for a queue of another connection.
-pub(crate) fn locked(thing: &Thing<'_>) -> Refused {
-    Refused::ResourceLocked(format!(
+pub(crate) fn locked(thing: &ResourceName<'_>) -> ChangeError {
+    ChangeError::ResourceLocked(format!(
         "cannot obtain exclusive access to locked {thing}. It could be originally declared on another connection or \
          the exclusive property value does not match that of the original declaration."
     ))
 }
 
-fn inequivalent(thing: &Thing<'_>, key: &str, received: &str, current: &str) -> Refused {
-    Refused::PreconditionFailed(format!(
+fn inequivalent(thing: &ResourceName<'_>, key: &str, received: &str, current: &str) -> ChangeError {
+    ChangeError::PreconditionFailed(format!(
         "inequivalent arg '{key}' for {thing}: received {received} but current is {current}"
     ))
 }
 
 fn same<T: PartialEq + Display>(
-    thing: &Thing<'_>,
+    thing: &ResourceName<'_>,
     key: &str,
     received: T,
     current: T,
-) -> Result<(), Refused> {
+) -> Result<(), ChangeError> {
     if received == current {
         return Ok(());
     }
@@ -116,10 +116,10 @@ fn same<T: PartialEq + Display>(
 
 /// A queue may or may not say its type, and when it says it is compared as text before anyone asks whether there is such a type.
 fn same_type(
-    thing: &Thing<'_>,
+    thing: &ResourceName<'_>,
     wanted: &QueueRecord,
     current: &QueueRecord,
-) -> Result<(), Refused> {
+) -> Result<(), ChangeError> {
     let (key, current) = ("x-queue-type", current.kind.name());
     match wanted.arguments.get(key) {
         None => same(thing, key, wanted.kind.name(), current),
@@ -134,11 +134,11 @@ fn same_type(
 }
 
 fn same_argument(
-    thing: &Thing<'_>,
+    thing: &ResourceName<'_>,
     key: &str,
     received: &Table,
     current: &Table,
-) -> Result<(), Refused> {
+) -> Result<(), ChangeError> {
     let (received, current) = (received.get(key), current.get(key));
     let equal = match (received, current) {
         (None, None) => true,

@@ -3,12 +3,12 @@
 use crate::apply::{check_name, no_exchange, no_queue, no_vhost};
 use crate::arguments::check_table;
 use crate::codec::canonical;
-use crate::equivalence::{Thing, check_exchange};
+use crate::equivalence::{ResourceName, check_exchange};
 use crate::policies::EffectivePolicy;
-use crate::traffic::Counter;
+use crate::traffic::TrafficCounter;
 use crate::{
-    BindingRecord, Destination, Done, ExchangeRecord, Name, QueueId, QueueKind, Refused, Tree,
-    limits,
+    BindingRecord, ChangeError, ChangeResult, Destination, ExchangeRecord, Name, QueueId,
+    QueueType, Tree, limits,
 };
 use bytes::Bytes;
 use message::Value;
@@ -53,7 +53,7 @@ pub(crate) struct Exchange {
     pub(crate) effective: Arc<EffectivePolicy>,
     /// Alternate exchange of its argument or else of its policy.
     pub(crate) alternate: Option<Name>,
-    pub(crate) counter: Counter,
+    pub(crate) counter: TrafficCounter,
 }
 
 impl Exchange {
@@ -67,14 +67,17 @@ impl Exchange {
     }
 }
 
-fn on_default() -> Refused {
-    Refused::AccessRefused("operation not permitted on the default exchange".into())
+fn on_default() -> ChangeError {
+    ChangeError::AccessRefused("operation not permitted on the default exchange".into())
 }
 
 impl Tree {
-    pub(crate) fn declare_exchange(&mut self, wanted: &ExchangeRecord) -> Result<Done, Refused> {
+    pub(crate) fn declare_exchange(
+        &mut self,
+        wanted: &ExchangeRecord,
+    ) -> Result<ChangeResult, ChangeError> {
         let Some(kind) = Kind::from_name(&wanted.kind) else {
-            return Err(Refused::PreconditionFailed(format!(
+            return Err(ChangeError::PreconditionFailed(format!(
                 "unknown exchange type '{}'",
                 wanted.kind
             )));
@@ -87,16 +90,16 @@ impl Tree {
         }
         if let Some(there) = self.exchange(&wanted.vhost, &wanted.name) {
             check_exchange(there, wanted)?;
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         check_name("exchange", &wanted.name)?;
-        let thing = Thing::exchange(&wanted.vhost, &wanted.name);
+        let thing = ResourceName::exchange(&wanted.vhost, &wanted.name);
         check_table(&thing, &wanted.arguments)?;
         wanted.alternate()?;
         kind.check_exchange(&wanted.arguments)
-            .map_err(|e| Refused::PreconditionFailed(e.to_string()))?;
+            .map_err(|e| ChangeError::PreconditionFailed(e.to_string()))?;
         self.insert_exchange(wanted.clone());
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     /// False when its type or its vhost is not known.
@@ -121,7 +124,7 @@ impl Tree {
             bound: BTreeSet::new(),
             effective: effective.clone(),
             alternate: None,
-            counter: Counter::default(),
+            counter: TrafficCounter::default(),
         };
         exchange.set_effective(effective);
         vhost.alternates += usize::from(exchange.alternate.is_some());
@@ -136,25 +139,25 @@ impl Tree {
         vhost: &Name,
         name: &Name,
         if_unused: bool,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         if name.is_empty() {
             return Err(on_default());
         }
         let Some(exchange) = self.find_exchange(vhost, name) else {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         };
         if name.starts_with("amq.") {
-            return Err(Refused::AccessRefused(format!(
+            return Err(ChangeError::AccessRefused(format!(
                 "deletion of system exchange '{name}' in vhost '{vhost}' not allowed"
             )));
         }
         if if_unused && !exchange.bindings.is_empty() {
-            return Err(Refused::PreconditionFailed(format!(
+            return Err(ChangeError::PreconditionFailed(format!(
                 "exchange '{name}' in vhost '{vhost}' in use"
             )));
         }
         self.remove_exchange(vhost, name);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     /// Removes an exchange, its bindings, and auto-delete exchanges that lose their last binding by it.
@@ -248,17 +251,17 @@ impl Tree {
         }
     }
 
-    fn check_binding(&self, binding: &BindingRecord) -> Result<(), Refused> {
+    fn check_binding(&self, binding: &BindingRecord) -> Result<(), ChangeError> {
         if binding.source.is_empty() || binding.destination == Destination::Exchange("".into()) {
             return Err(on_default());
         }
         if binding.routing_key.len() > limits::NAME_BYTES {
-            return Err(Refused::Invalid("the routing key is too long".into()));
+            return Err(ChangeError::Invalid("the routing key is too long".into()));
         }
         Ok(())
     }
 
-    pub(crate) fn bind(&mut self, binding: &BindingRecord) -> Result<Done, Refused> {
+    pub(crate) fn bind(&mut self, binding: &BindingRecord) -> Result<ChangeResult, ChangeError> {
         self.check_binding(binding)?;
         let vhost = &binding.vhost;
         if !self.vhost_exists(vhost) {
@@ -267,12 +270,12 @@ impl Tree {
         let source = self
             .find_exchange(vhost, &binding.source)
             .ok_or_else(|| no_exchange(vhost, &binding.source))?;
-        let thing = Thing::exchange(vhost, &binding.source);
+        let thing = ResourceName::exchange(vhost, &binding.source);
         check_table(&thing, &binding.arguments)?;
         source
             .kind
             .check_binding(&binding.routing_key, &binding.arguments)
-            .map_err(|e| Refused::PreconditionFailed(e.to_string()))?;
+            .map_err(|e| ChangeError::PreconditionFailed(e.to_string()))?;
         let Some(target) = self.target(binding) else {
             return Err(match &binding.destination {
                 Destination::Queue(name) => no_queue(vhost, name),
@@ -286,19 +289,19 @@ impl Tree {
             .bindings
             .contains_key(&Tree::bound(target, binding).key)
         {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         self.insert_binding(binding.clone());
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     /// What is local or not: classic queues, which live on one node.
-    fn check_local(&self, target: Target) -> Result<(), Refused> {
-        let refuse = |why: &str| Err(Refused::PreconditionFailed(why.into()));
+    fn check_local(&self, target: Target) -> Result<(), ChangeError> {
+        let refuse = |why: &str| Err(ChangeError::PreconditionFailed(why.into()));
         match target {
             Target::Exchange(_) => refuse("Destination not found"),
             Target::Queue(id) => match self.queue_by_id(id).map(|q| q.kind) {
-                Some(QueueKind::Quorum) => {
+                Some(QueueType::Quorum) => {
                     refuse("Queue type rabbit_quorum_queue not valid for this exchange type")
                 }
                 _ => Ok(()),
@@ -334,17 +337,17 @@ impl Tree {
         true
     }
 
-    pub(crate) fn unbind(&mut self, binding: &BindingRecord) -> Result<Done, Refused> {
+    pub(crate) fn unbind(&mut self, binding: &BindingRecord) -> Result<ChangeResult, ChangeError> {
         self.check_binding(binding)?;
         let Some(target) = self.target(binding) else {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         };
         let bound = Tree::bound(target, binding);
         let there = self
             .find_exchange(&binding.vhost, &binding.source)
             .is_some_and(|x| x.bindings.contains_key(&bound.key));
         if !there {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         if let Some(set) = self.bound_of(target) {
             set.remove(&bound);
@@ -352,6 +355,6 @@ impl Tree {
         if self.remove_from_source(&binding.vhost, &bound) {
             self.remove_exchange(&binding.vhost, &binding.source);
         }
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 }

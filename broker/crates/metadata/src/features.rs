@@ -2,10 +2,10 @@
 //! program founded until somebody turns them on; a new cluster has all that its founders know from the start.
 //!
 //! The tree stores flags by name, whichever they are: what comes of a change never depends on the program that applies
-//! it. A program that meets a flag which it does not know ends ([`Program::misfit`]).
+//! it. A program that meets a flag which it does not know ends ([`Version::misfit`]).
 
 use crate::apply::check_name;
-use crate::{Done, Name, Refused, Tree, limits};
+use crate::{ChangeError, ChangeResult, Name, Tree, limits};
 use env::NodeId;
 
 /// A feature flag that a program knows.
@@ -124,23 +124,23 @@ pub const UNTOLD: &[Feature] = &[MQTT_CLUSTER, MQTT_STATE, RUNTIME_PARAMETERS, V
 
 /// The program that runs a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Program {
+pub struct Version {
     /// As `1.2.3`.
     pub version: &'static str,
     /// The flags that it knows, by name.
     pub features: &'static [Feature],
 }
 
-impl Default for Program {
-    fn default() -> Program {
-        Program {
+impl Default for Version {
+    fn default() -> Version {
+        Version {
             version: env!("CARGO_PKG_VERSION"),
             features: KNOWN,
         }
     }
 }
 
-impl Program {
+impl Version {
     /// Returns true if this program can run in a cluster that has enabled the flag.
     pub fn knows(&self, name: &str) -> bool {
         self.features.iter().any(|f| f.name == name)
@@ -152,8 +152,8 @@ impl Program {
     }
 
     /// What others are told of it.
-    pub fn facts(&self) -> ProgramFacts {
-        ProgramFacts {
+    pub fn facts(&self) -> VersionFacts {
+        VersionFacts {
             version: self.version.into(),
             features: self.features.iter().map(|f| f.name.into()).collect(),
         }
@@ -162,20 +162,20 @@ impl Program {
 
 /// What a node tells of its program: perhaps of another version, so names only.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProgramFacts {
+pub struct VersionFacts {
     /// Version of the program, for error texts and listings.
     pub version: Name,
     /// The flags that it knows.
     pub features: Vec<Name>,
 }
 
-impl ProgramFacts {
+impl VersionFacts {
     /// Returns true if the program announced the flag.
     pub fn knows(&self, name: &str) -> bool {
         self.features.iter().any(|f| &**f == name)
     }
 
-    /// As [`Program::misfit`].
+    /// As [`Version::misfit`].
     pub fn misfit<'a>(&self, enabled: impl IntoIterator<Item = &'a str>) -> Option<String> {
         misfit(&self.version, |name| self.knows(name), enabled)
     }
@@ -208,19 +208,19 @@ impl Tree {
         self.features.contains(name)
     }
 
-    pub(crate) fn enable_feature(&mut self, name: &Name) -> Result<Done, Refused> {
+    pub(crate) fn enable_feature(&mut self, name: &Name) -> Result<ChangeResult, ChangeError> {
         check_name("feature flag", name)?;
         if self.features.contains(name) {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         if self.features.len() >= limits::FEATURES {
-            return Err(Refused::PreconditionFailed(format!(
+            return Err(ChangeError::PreconditionFailed(format!(
                 "a cluster has at most {} feature flags",
                 limits::FEATURES
             )));
         }
         self.features.insert(name.clone());
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     /// As [`Tree::enable_feature`], while every member is among those that were found to know the flag.
@@ -228,9 +228,9 @@ impl Tree {
         &mut self,
         name: &Name,
         known_by: &[NodeId],
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         if self.features.contains(name) {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         let lacking = self.nodes().filter(|n| !known_by.contains(&n.id));
         let lacking: Vec<Name> = lacking.map(|n| n.name.clone()).collect();
@@ -240,11 +240,11 @@ impl Tree {
         }
     }
 
-    pub(crate) fn needs(&self, feature: Feature) -> Result<(), Refused> {
+    pub(crate) fn needs(&self, feature: Feature) -> Result<(), ChangeError> {
         if self.feature_enabled(feature.name) {
             return Ok(());
         }
-        Err(Refused::PreconditionFailed(format!(
+        Err(ChangeError::PreconditionFailed(format!(
             "feature flag '{}' is off: turn it on when every node runs a version that knows it",
             feature.name
         )))
@@ -252,8 +252,8 @@ impl Tree {
 }
 
 /// Why a flag cannot be enabled: these nodes are not known to know it.
-pub fn not_supported(name: &str, nodes: &[Name]) -> Refused {
-    Refused::PreconditionFailed(format!(
+pub fn not_supported(name: &str, nodes: &[Name]) -> ChangeError {
+    ChangeError::PreconditionFailed(format!(
         "feature flag '{name}' is not supported by node(s) {}: each must be up and run a version that knows it",
         nodes.join(", ")
     ))

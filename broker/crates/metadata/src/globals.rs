@@ -2,7 +2,7 @@
 
 use crate::apply::check_name;
 use crate::features::RUNTIME_PARAMETERS;
-use crate::{Done, Name, Refused, Tree, limits};
+use crate::{ChangeError, ChangeResult, Name, Tree, limits};
 
 /// The parameter that holds what people call the cluster.
 pub const CLUSTER_NAME: &str = "cluster_name";
@@ -22,19 +22,19 @@ impl Tree {
         &mut self,
         name: &Name,
         value: &Name,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         self.needs(RUNTIME_PARAMETERS)?;
         check_name("parameter", name)?;
         if value.len() > limits::PARAMETER_BYTES {
-            return Err(Refused::Invalid(format!(
+            return Err(ChangeError::Invalid(format!(
                 "the value of parameter '{name}' is longer than {} bytes",
                 limits::PARAMETER_BYTES
             )));
         }
         match self.globals.get(name) {
-            Some(there) if there == value => return Ok(Done::AsBefore),
+            Some(there) if there == value => return Ok(ChangeResult::AsBefore),
             None if self.globals.len() >= limits::PARAMETERS => {
-                return Err(Refused::PreconditionFailed(format!(
+                return Err(ChangeError::PreconditionFailed(format!(
                     "there are {} global parameters, the most that are allowed",
                     limits::PARAMETERS
                 )));
@@ -42,13 +42,16 @@ impl Tree {
             _ => {}
         }
         self.globals.insert(name.clone(), value.clone());
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
-    pub(crate) fn delete_global_parameter(&mut self, name: &Name) -> Result<Done, Refused> {
+    pub(crate) fn delete_global_parameter(
+        &mut self,
+        name: &Name,
+    ) -> Result<ChangeResult, ChangeError> {
         Ok(match self.globals.remove(name) {
-            Some(_) => Done::Changed,
-            None => Done::AsBefore,
+            Some(_) => ChangeResult::Changed,
+            None => ChangeResult::AsBefore,
         })
     }
 }

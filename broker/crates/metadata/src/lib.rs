@@ -36,8 +36,8 @@ pub use cursor::{
     BindingCursor, Cursor, ExchangeCursor, QueueCursor, QueuesById, SourceCursor, Step,
 };
 pub use globals::CLUSTER_NAME;
-pub use ids::{DeadLettering, Name, Overflow, QueueId, QueueKind, QueueSettings, SessionId};
-pub use placement::{LeaderLocator, PlacementWish};
+pub use ids::{DeadLettering, Name, Overflow, QueueId, QueueSettings, QueueType, SessionId};
+pub use placement::{LeaderLocator, PlacementRequest};
 pub use policies::EffectivePolicy;
 pub use route::RouteResult;
 pub use settings::{DEFAULT_DELIVERY_LIMIT, EffectiveSettings};
@@ -59,7 +59,7 @@ pub struct QueueRecord {
     /// Unique within the vhost.
     pub name: Name,
     /// Type, fixed at declaration.
-    pub kind: QueueKind,
+    pub kind: QueueType,
     /// It survives a restart of its node.
     pub durable: bool,
     /// It is deleted after its last consumer left.
@@ -395,7 +395,7 @@ pub enum Change {
         /// Name of the vhost.
         vhost: Name,
         /// The queue type.
-        kind: Option<QueueKind>,
+        kind: Option<QueueType>,
     },
     /// `value: None` clears the limit.
     SetVhostLimit {
@@ -464,7 +464,7 @@ pub enum Change {
 
 /// What an applied change did.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Done {
+pub enum ChangeResult {
     /// It was made, changed or removed.
     Changed,
     /// It was so already (declare or bind again, unbind what is not there).
@@ -480,7 +480,7 @@ pub enum Done {
 
 /// Why a change was refused. `Display` is the text RabbitMQ's clients match on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum ChangeError {
     /// 404.
     #[error("{0}")]
     NotFound(String),

@@ -4,10 +4,10 @@
 //! once, so that no Raft group counts a voter that never answers. A durable queue whose only copy the old self held
 //! stays declared and is *lost*: it takes and gives nothing until an operator deletes it.
 
-use crate::equivalence::Thing;
+use crate::equivalence::ResourceName;
 use crate::features::LOST_QUEUES;
 use crate::tree::TreeEvent;
-use crate::{Done, Name, NodeRecord, QueueId, QueueRecord, Refused, Tree};
+use crate::{ChangeError, ChangeResult, Name, NodeRecord, QueueId, QueueRecord, Tree};
 use env::NodeId;
 use env::planted::{self, Bug};
 use std::sync::Arc;
@@ -32,13 +32,13 @@ impl Tree {
         let node = self.lost_on(queue.id)?;
         Some(format!(
             "{} is lost: its only copy was on node '{node}', which lost its data directory; delete the queue, then declare it again",
-            Thing::queue(&queue.vhost, &queue.name)
+            ResourceName::queue(&queue.vhost, &queue.name)
         ))
     }
 
-    pub(crate) fn check_not_lost(&self, queue: &QueueRecord) -> Result<(), Refused> {
+    pub(crate) fn check_not_lost(&self, queue: &QueueRecord) -> Result<(), ChangeError> {
         self.lost_reason(queue)
-            .map_or(Ok(()), |why| Err(Refused::NotFound(why)))
+            .map_or(Ok(()), |why| Err(ChangeError::NotFound(why)))
     }
 
     /// Removes a node for good and takes in the one that has its name now.
@@ -47,12 +47,12 @@ impl Tree {
         index: u64,
         old: NodeId,
         new: &NodeRecord,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         self.needs(LOST_QUEUES)?;
         if let Some(known) = self.node(old)
             && (old == new.id || known.name != new.name)
         {
-            return Err(Refused::Invalid(format!(
+            return Err(ChangeError::Invalid(format!(
                 "node '{}' ({:016x}) cannot replace node '{}' ({:016x})",
                 new.name, new.id.0, known.name, old.0
             )));
@@ -67,8 +67,8 @@ impl Tree {
         self.remove_node(index, old);
         self.mark_lost(old, &name);
         match (known, put) {
-            (false, Done::AsBefore) => Ok(Done::AsBefore),
-            _ => Ok(Done::Changed),
+            (false, ChangeResult::AsBefore) => Ok(ChangeResult::AsBefore),
+            _ => Ok(ChangeResult::Changed),
         }
     }
 

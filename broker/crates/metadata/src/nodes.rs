@@ -1,10 +1,12 @@
 //! Members of the cluster.
 
 use crate::apply::check_name;
-use crate::equivalence::Thing;
+use crate::equivalence::ResourceName;
 use crate::features::NODE_REMOVAL;
 use crate::tree::TreeEvent;
-use crate::{Done, Name, NodeRecord, QueueId, QueueKind, QueueRecord, Refused, Tree, limits};
+use crate::{
+    ChangeError, ChangeResult, Name, NodeRecord, QueueId, QueueRecord, QueueType, Tree, limits,
+};
 use env::NodeId;
 use env::planted::{self, Bug};
 use std::sync::Arc;
@@ -13,21 +15,21 @@ use std::sync::Arc;
 const NAMED_QUEUES: usize = 20;
 
 impl Tree {
-    pub(crate) fn put_node(&mut self, node: &NodeRecord) -> Result<Done, Refused> {
+    pub(crate) fn put_node(&mut self, node: &NodeRecord) -> Result<ChangeResult, ChangeError> {
         if node.id == NodeId(0) {
-            return Err(Refused::Invalid("a node's id is never 0".into()));
+            return Err(ChangeError::Invalid("a node's id is never 0".into()));
         }
         check_name("node", &node.name)?;
         check_name("node address", &node.address)?;
         if self.is_forgotten(node.id) && !planted::is(Bug::RemovedReturns) {
-            return Err(Refused::PreconditionFailed(format!(
+            return Err(ChangeError::PreconditionFailed(format!(
                 "node '{}' ({:016x}) was removed from this cluster; with an empty data directory it joins as a new node",
                 node.name, node.id.0
             )));
         }
         let old = self.nodes.get(&node.id);
         if old.is_some_and(|old| **old == *node) {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         let event: fn(_) -> _ = if old.is_some() {
             TreeEvent::NodeChanged
@@ -37,7 +39,7 @@ impl Tree {
         let node = Arc::new(node.clone());
         self.events.push(event(node.clone()));
         self.nodes.insert(node.id, node);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     pub(crate) fn insert_node(&mut self, node: NodeRecord) {
@@ -46,7 +48,7 @@ impl Tree {
 
     /// Refused while the node is the only one to hold a durable queue. A node that lost its data directory holds nothing:
     /// [`crate::Change::ReplaceNode`] does not ask.
-    pub fn may_forget(&self, id: NodeId) -> Result<(), Refused> {
+    pub fn may_forget(&self, id: NodeId) -> Result<(), ChangeError> {
         let Some(node) = self.nodes.get(&id) else {
             return Ok(());
         };
@@ -59,13 +61,13 @@ impl Tree {
             return Ok(());
         }
         let named: Vec<String> = (last.iter().take(NAMED_QUEUES))
-            .map(|q| Thing::queue(&q.vhost, &q.name).to_string())
+            .map(|q| ResourceName::queue(&q.vhost, &q.name).to_string())
             .collect();
         let more = match last.len() - named.len() {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        Err(Refused::PreconditionFailed(format!(
+        Err(ChangeError::PreconditionFailed(format!(
             "node '{}' holds the last copy of {} queue(s): {}{more}; start the node, or delete the queue(s) first",
             node.name,
             last.len(),
@@ -74,14 +76,14 @@ impl Tree {
     }
 
     /// Forgets a node, if [`Tree::may_forget`] allows it.
-    pub(crate) fn delete_node(&mut self, id: NodeId) -> Result<Done, Refused> {
+    pub(crate) fn delete_node(&mut self, id: NodeId) -> Result<ChangeResult, ChangeError> {
         self.may_forget(id)?;
         Ok(self.take_out(id))
     }
 
-    fn take_out(&mut self, id: NodeId) -> Done {
+    fn take_out(&mut self, id: NodeId) -> ChangeResult {
         let Some(node) = self.nodes.get(&id).cloned() else {
-            return Done::AsBefore;
+            return ChangeResult::AsBefore;
         };
         // What else it holds alone does not outlive it.
         let lost: Vec<QueueId> = self
@@ -98,20 +100,24 @@ impl Tree {
         self.zones.remove(&id);
         self.placed.remove(&id);
         self.events.push(TreeEvent::NodeRemoved(node));
-        Done::Changed
+        ChangeResult::Changed
     }
 
     /// As [`Tree::delete_node`], and its id is not taken in again: what it promised in groups may be lost.
-    pub(crate) fn forget_node(&mut self, index: u64, id: NodeId) -> Result<Done, Refused> {
+    pub(crate) fn forget_node(
+        &mut self,
+        index: u64,
+        id: NodeId,
+    ) -> Result<ChangeResult, ChangeError> {
         if id == NodeId(0) {
-            return Err(Refused::Invalid("a node's id is never 0".into()));
+            return Err(ChangeError::Invalid("a node's id is never 0".into()));
         }
         self.may_forget(id)?;
         Ok(self.remove_node(index, id))
     }
 
     /// Takes a node out for good, whatever it holds.
-    pub(crate) fn remove_node(&mut self, index: u64, id: NodeId) -> Done {
+    pub(crate) fn remove_node(&mut self, index: u64, id: NodeId) -> ChangeResult {
         let done = self.take_out(id);
         if self.is_forgotten(id) {
             return done;
@@ -123,7 +129,7 @@ impl Tree {
                 self.forgotten.remove(&oldest);
             }
         }
-        Done::Changed
+        ChangeResult::Changed
     }
 
     /// As [`Tree::forget_node`], unless a queue came to the node after `seen`: its group may need the node's vote, and to take it out
@@ -133,12 +139,12 @@ impl Tree {
         index: u64,
         id: NodeId,
         seen: u64,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         self.needs(NODE_REMOVAL)?;
         let placed = self.placed.get(&id).is_some_and(|at| *at > seen);
         if placed && !planted::is(Bug::ForgottenUnasked) {
             let name = self.nodes.get(&id).map_or("", |n| &*n.name);
-            return Err(Refused::Unavailable(format!(
+            return Err(ChangeError::Unavailable(format!(
                 "a queue was placed on node '{name}' meanwhile; ask again"
             )));
         }
@@ -147,7 +153,7 @@ impl Tree {
 
     /// Members of a quorum queue that were not among those before.
     pub(crate) fn note_placed(&mut self, queue: &QueueRecord, before: &[NodeId]) {
-        if queue.kind != QueueKind::Quorum || !self.feature_enabled(NODE_REMOVAL.name) {
+        if queue.kind != QueueType::Quorum || !self.feature_enabled(NODE_REMOVAL.name) {
             return;
         }
         for node in queue.members.iter().filter(|n| !before.contains(n)) {
@@ -155,58 +161,66 @@ impl Tree {
         }
     }
 
-    pub(crate) fn set_zone(&mut self, id: NodeId, zone: &Name) -> Result<Done, Refused> {
+    pub(crate) fn set_zone(
+        &mut self,
+        id: NodeId,
+        zone: &Name,
+    ) -> Result<ChangeResult, ChangeError> {
         if zone.len() > limits::NAME_BYTES {
-            return Err(Refused::Invalid(format!(
+            return Err(ChangeError::Invalid(format!(
                 "a zone's name has at most {} bytes, not {}",
                 limits::NAME_BYTES,
                 zone.len()
             )));
         }
         let Some(node) = self.nodes.get(&id).cloned() else {
-            return Err(Refused::NotFound(format!("no node {:016x}", id.0)));
+            return Err(ChangeError::NotFound(format!("no node {:016x}", id.0)));
         };
         if self.zone(id) == &**zone {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         match zone.is_empty() {
             true => self.zones.remove(&id),
             false => self.zones.insert(id, zone.clone()),
         };
         self.events.push(TreeEvent::NodeChanged(node));
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
-    pub(crate) fn set_maintenance(&mut self, id: NodeId, on: bool) -> Result<Done, Refused> {
+    pub(crate) fn set_maintenance(
+        &mut self,
+        id: NodeId,
+        on: bool,
+    ) -> Result<ChangeResult, ChangeError> {
         let Some(node) = self.nodes.get_mut(&id) else {
-            return Err(Refused::NotFound(format!("no node {:016x}", id.0)));
+            return Err(ChangeError::NotFound(format!("no node {:016x}", id.0)));
         };
         if node.maintenance == on {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         Arc::make_mut(node).maintenance = on;
         let node = node.clone();
         self.events.push(TreeEvent::NodeChanged(node));
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     pub(crate) fn set_queue_members(
         &mut self,
         id: QueueId,
         members: &[NodeId],
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         if members.is_empty() || members.len() > limits::MEMBERS {
-            return Err(Refused::Invalid(format!(
+            return Err(ChangeError::Invalid(format!(
                 "a queue has 1 to {} members, not {}",
                 limits::MEMBERS,
                 members.len()
             )));
         }
         let Some(queue) = self.queues.get_mut(&id) else {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         };
         if queue.record.members == members {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         self.member_counts.remove(&queue.record);
         let before = std::mem::replace(
@@ -220,7 +234,7 @@ impl Tree {
         }
         self.note_placed(&record, &before);
         self.events.push(TreeEvent::QueueMembersChanged(record));
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     /// Of two changes that were decided against the same members the second is refused.
@@ -229,22 +243,22 @@ impl Tree {
         id: QueueId,
         from: &[NodeId],
         to: &[NodeId],
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         let Some(record) = self.queue_by_id(id) else {
-            return Err(Refused::NotFound("the queue is gone".into()));
+            return Err(ChangeError::NotFound("the queue is gone".into()));
         };
-        let thing = Thing::queue(&record.vhost, &record.name);
-        if record.kind != QueueKind::Quorum {
-            return Err(Refused::Invalid(format!("{thing} is no quorum queue")));
+        let thing = ResourceName::queue(&record.vhost, &record.name);
+        if record.kind != QueueType::Quorum {
+            return Err(ChangeError::Invalid(format!("{thing} is no quorum queue")));
         }
         if record.members != from {
-            return Err(Refused::PreconditionFailed(format!(
+            return Err(ChangeError::PreconditionFailed(format!(
                 "the members of {thing} have changed meanwhile; look at them and try again"
             )));
         }
         for (at, node) in to.iter().enumerate() {
             if !self.nodes.contains_key(node) || to[..at].contains(node) {
-                return Err(Refused::Invalid(format!(
+                return Err(ChangeError::Invalid(format!(
                     "members of {thing} are nodes of the cluster, each once"
                 )));
             }

@@ -1,23 +1,23 @@
 //! How many quorum queues have each node as a member, and as the first one: kept with every change, so that to place a queue
 //! does not mean to look at all that there are.
 
-use crate::{QueueKind, QueueRecord, Tree};
+use crate::{QueueRecord, QueueType, Tree};
 use env::NodeId;
 use std::collections::BTreeMap;
 
 /// Quorum queues by node. Follows from their records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MemberCounts(BTreeMap<NodeId, Count>);
+pub(crate) struct MemberCounts(BTreeMap<NodeId, NodeCount>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Count {
+struct NodeCount {
     member: usize,
     first: usize,
 }
 
 impl MemberCounts {
     pub(crate) fn add(&mut self, queue: &QueueRecord) {
-        if queue.kind != QueueKind::Quorum {
+        if queue.kind != QueueType::Quorum {
             return;
         }
         for (at, node) in queue.members.iter().enumerate() {
@@ -28,7 +28,7 @@ impl MemberCounts {
     }
 
     pub(crate) fn remove(&mut self, queue: &QueueRecord) {
-        if queue.kind != QueueKind::Quorum {
+        if queue.kind != QueueType::Quorum {
             return;
         }
         for (at, node) in queue.members.iter().enumerate() {

@@ -15,7 +15,7 @@ pub enum LeaderLocator {
 
 /// The placement that arguments and policies ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PlacementWish {
+pub struct PlacementRequest {
     /// Members at declaration (`x-quorum-initial-group-size`); 0: as many as is usual.
     pub initial: u32,
     /// Members that it is grown to when there are nodes for them (`x-quorum-target-group-size`, `target-group-size`; the
@@ -27,7 +27,7 @@ pub struct PlacementWish {
 
 impl Tree {
     /// Of a queue that is there or about to be. Where both name a leader locator the policy's holds, as in RabbitMQ.
-    pub fn placement_wish(&self, queue: &QueueRecord) -> PlacementWish {
+    pub fn placement_request(&self, queue: &QueueRecord) -> PlacementRequest {
         let policy = self.policy_for(queue);
         let size = |value: Option<&Value>| {
             let said = value.and_then(Value::as_integer).unwrap_or(0);
@@ -38,7 +38,7 @@ impl Tree {
             .get("queue-leader-locator")
             .or_else(|| argument("x-queue-leader-locator"))
             .and_then(Value::as_str);
-        PlacementWish {
+        PlacementRequest {
             initial: size(argument("x-quorum-initial-group-size")),
             target: size(argument("x-quorum-target-group-size"))
                 .max(size(policy.get("target-group-size"))),

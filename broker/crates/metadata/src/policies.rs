@@ -2,12 +2,12 @@
 
 use crate::apply::{check_name, no_vhost};
 use crate::arguments::check_table;
-use crate::equivalence::Thing;
+use crate::equivalence::ResourceName;
 use crate::policy_keys::{applicable, check_definition, merged};
 use crate::tree::{TreeEvent, Vhost};
 use crate::{
-    ApplyTo, Done, ExchangeRecord, Name, PolicyRecord, PolicyScope, QueueId, QueueKind,
-    QueueRecord, Refused, Tree,
+    ApplyTo, ChangeError, ChangeResult, ExchangeRecord, Name, PolicyRecord, PolicyScope, QueueId,
+    QueueRecord, QueueType, Tree,
 };
 use auth::Pattern;
 use message::Table;
@@ -35,7 +35,7 @@ pub(crate) struct Policy {
 /// What a policy is matched against.
 #[derive(Clone, Copy)]
 enum Subject<'a> {
-    Queue(QueueKind, &'a str),
+    Queue(QueueType, &'a str),
     Exchange(&'a str),
 }
 
@@ -46,8 +46,8 @@ impl Policy {
             Subject::Exchange(name) => (matches!(to, ApplyTo::All | ApplyTo::Exchanges), name),
             Subject::Queue(kind, name) => {
                 let this = match kind {
-                    QueueKind::Classic => ApplyTo::ClassicQueues,
-                    QueueKind::Quorum => ApplyTo::QuorumQueues,
+                    QueueType::Classic => ApplyTo::ClassicQueues,
+                    QueueType::Quorum => ApplyTo::QuorumQueues,
                 };
                 let fits = matches!(to, ApplyTo::All | ApplyTo::Queues) || to == this;
                 (fits && applicable(&self.record.definition, kind), name)
@@ -60,7 +60,7 @@ impl Policy {
 impl Vhost {
     pub(crate) fn effective_of_queue(
         &mut self,
-        kind: QueueKind,
+        kind: QueueType,
         name: &str,
     ) -> Arc<EffectivePolicy> {
         self.effective_of(Subject::Queue(kind, name))
@@ -142,27 +142,30 @@ impl Tree {
             && found.is_some_and(|p| p.matches(Subject::Queue(queue.kind, &queue.name)))
     }
 
-    pub(crate) fn put_policy(&mut self, policy: &PolicyRecord) -> Result<Done, Refused> {
+    pub(crate) fn put_policy(
+        &mut self,
+        policy: &PolicyRecord,
+    ) -> Result<ChangeResult, ChangeError> {
         check_name("policy", &policy.name)?;
         let Some(vhost) = self.vhosts.get(&policy.vhost) else {
             return Err(no_vhost(&policy.vhost));
         };
         Pattern::compile(&policy.pattern).map_err(|e| {
-            Refused::Invalid(format!(
+            ChangeError::Invalid(format!(
                 "Validation failed\n\npattern should be regular expression but is invalid: {e}\n"
             ))
         })?;
-        let thing = Thing::policy(&policy.vhost, &policy.name);
-        check_table(&thing, &policy.definition).map_err(|e| Refused::Invalid(e.to_string()))?;
+        let thing = ResourceName::policy(&policy.vhost, &policy.name);
+        check_table(&thing, &policy.definition).map_err(|e| ChangeError::Invalid(e.to_string()))?;
         check_definition(policy.scope, &policy.definition)?;
         let key = (policy.scope, policy.name.clone());
         let there = vhost.policies.get(&key);
         if there.is_some_and(|old| *old.record == *policy) {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         self.insert_policy(policy.clone());
         self.policies_changed(&policy.vhost);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     pub(crate) fn insert_policy(&mut self, record: PolicyRecord) {
@@ -183,14 +186,14 @@ impl Tree {
         vhost: &Name,
         name: &Name,
         scope: PolicyScope,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         let key = (scope, name.clone());
         let found = self.vhosts.get_mut(vhost);
         if found.and_then(|v| v.policies.remove(&key)).is_none() {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         self.policies_changed(vhost);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     /// Works out again what applies to each queue and exchange of a vhost.

@@ -1,6 +1,6 @@
 //! Policy definitions: the keys there are, what they may be, which queue types know them, how two policies merge.
 
-use crate::{PolicyScope, QueueKind, Refused};
+use crate::{ChangeError, PolicyScope, QueueType};
 use message::{Table, Value};
 
 /// A key of a definition.
@@ -12,7 +12,7 @@ struct Key {
     /// Whether operator policies may have it, and which value wins then.
     operator: Option<Merge>,
     /// Types of queue that cannot do it: a policy with it does not apply to them at all.
-    not_for: Option<QueueKind>,
+    not_for: Option<QueueType>,
 }
 
 enum Takes {
@@ -49,7 +49,7 @@ impl Key {
         }
     }
 
-    const fn not_for(self, kind: QueueKind) -> Key {
+    const fn not_for(self, kind: QueueType) -> Key {
         Key {
             not_for: Some(kind),
             ..self
@@ -58,7 +58,7 @@ impl Key {
 }
 
 use Merge::{Larger, Operators, Smaller, SmallerUnlessNegative};
-use QueueKind::{Classic, Quorum};
+use QueueType::{Classic, Quorum};
 use Takes::{AtLeast, Between, OneOf, Text};
 
 const KEYS: &[Key] = &[
@@ -141,8 +141,12 @@ impl Takes {
 }
 
 /// Whether a policy of this scope may say this.
-pub(crate) fn check_definition(scope: PolicyScope, definition: &Table) -> Result<(), Refused> {
-    let refuse = |why: String| Err(Refused::Invalid(format!("Validation failed\n\n{why}\n")));
+pub(crate) fn check_definition(scope: PolicyScope, definition: &Table) -> Result<(), ChangeError> {
+    let refuse = |why: String| {
+        Err(ChangeError::Invalid(format!(
+            "Validation failed\n\n{why}\n"
+        )))
+    };
     if definition.is_empty() {
         return refuse("no policy provided".into());
     }
@@ -196,7 +200,7 @@ fn term(value: &Value) -> String {
 }
 
 /// Whether all that a definition says exists for this type of queue. If not, the policy does not apply to it.
-pub(crate) fn applicable(definition: &Table, kind: QueueKind) -> bool {
+pub(crate) fn applicable(definition: &Table, kind: QueueType) -> bool {
     let unable = |name: &str| find(name).is_some_and(|k| k.not_for == Some(kind));
     !definition.0.iter().any(|(name, _)| unable(name))
 }

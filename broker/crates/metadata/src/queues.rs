@@ -2,10 +2,12 @@
 
 use crate::apply::{check_name, no_vhost};
 use crate::arguments::{check_queue_arguments, queue_kind};
-use crate::equivalence::{Thing, check_queue};
+use crate::equivalence::{ResourceName, check_queue};
 use crate::features::MQTT_STATE;
 use crate::tree::{Queue, TreeEvent};
-use crate::{Done, Name, QueueId, QueueKind, QueueRecord, Refused, SessionId, Tree, limits};
+use crate::{
+    ChangeError, ChangeResult, Name, QueueId, QueueRecord, QueueType, SessionId, Tree, limits,
+};
 use env::{Incarnation, NodeId};
 use message::Value;
 use std::collections::BTreeSet;
@@ -18,7 +20,7 @@ impl Tree {
         &mut self,
         index: u64,
         wanted: &QueueRecord,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         if !self.vhost_exists(&wanted.vhost) {
             return Err(no_vhost(&wanted.vhost));
         }
@@ -28,7 +30,7 @@ impl Tree {
         if let Some(there) = self.queue(&wanted.vhost, &wanted.name) {
             self.check_not_lost(there)?;
             check_queue(there, &record)?;
-            return Ok(Done::Queue {
+            return Ok(ChangeResult::Queue {
                 record: there.clone(),
                 created: false,
             });
@@ -40,7 +42,7 @@ impl Tree {
         if let Some(session) = record.exclusive
             && self.ended.get(&session.node) >= Some(&session.incarnation)
         {
-            return Err(Refused::ResourceLocked(
+            return Err(ChangeError::ResourceLocked(
                 "the connection that declares the exclusive queue is gone".into(),
             ));
         }
@@ -50,23 +52,23 @@ impl Tree {
         let record = self.insert_queue(record);
         self.note_placed(&record, &[]);
         self.events.push(TreeEvent::QueueAdded(record.clone()));
-        Ok(Done::Queue {
+        Ok(ChangeResult::Queue {
             record,
             created: true,
         })
     }
 
     /// What no queue may be, and what its type may not.
-    fn check_declaration(&self, record: &mut QueueRecord) -> Result<(), Refused> {
+    fn check_declaration(&self, record: &mut QueueRecord) -> Result<(), ChangeError> {
         let (vhost, name) = (record.vhost.clone(), record.name.clone());
-        let thing = Thing::queue(&vhost, &name);
-        if record.arguments.get("x-queue-type").is_none() && record.kind == QueueKind::Quorum {
+        let thing = ResourceName::queue(&vhost, &name);
+        if record.arguments.get("x-queue-type").is_none() && record.kind == QueueType::Quorum {
             // Said by a default, not by the client: as if it had.
             record.arguments.set("x-queue-type", Value::from("quorum"));
         }
         let said = queue_kind(&vhost, &name, &record.arguments)?;
         if said != record.kind {
-            return Err(Refused::Invalid(format!(
+            return Err(ChangeError::Invalid(format!(
                 "{thing} says type {} in its arguments and is declared as {}",
                 said.name(),
                 record.kind.name()
@@ -74,9 +76,9 @@ impl Tree {
         }
         check_queue_arguments(&thing, record.kind, &record.arguments)?;
         if record.declared_by.len() > limits::NAME_BYTES {
-            return Err(Refused::Invalid("the user's name is too long".into()));
+            return Err(ChangeError::Invalid("the user's name is too long".into()));
         }
-        if record.kind == QueueKind::Quorum {
+        if record.kind == QueueType::Quorum {
             let property = if record.auto_delete {
                 Some("auto-delete")
             } else if record.exclusive.is_some() {
@@ -87,7 +89,7 @@ impl Tree {
                 None
             };
             if let Some(property) = property {
-                return Err(Refused::PreconditionFailed(format!(
+                return Err(ChangeError::PreconditionFailed(format!(
                     "invalid property '{property}' for {thing}"
                 )));
             }
@@ -96,7 +98,7 @@ impl Tree {
     }
 
     /// Members that are in the cluster, each once; of a classic queue one.
-    fn checked_members(&self, record: &QueueRecord) -> Result<Vec<NodeId>, Refused> {
+    fn checked_members(&self, record: &QueueRecord) -> Result<Vec<NodeId>, ChangeError> {
         let mut members: Vec<NodeId> = Vec::new();
         for id in &record.members {
             if self.nodes.contains_key(id) && !members.contains(id) {
@@ -104,13 +106,13 @@ impl Tree {
             }
         }
         members.truncate(match record.kind {
-            QueueKind::Classic => 1,
-            QueueKind::Quorum => limits::MEMBERS,
+            QueueType::Classic => 1,
+            QueueType::Quorum => limits::MEMBERS,
         });
         if members.is_empty() {
-            return Err(Refused::Unavailable(format!(
+            return Err(ChangeError::Unavailable(format!(
                 "no node of the cluster can hold {}",
-                Thing::queue(&record.vhost, &record.name)
+                ResourceName::queue(&record.vhost, &record.name)
             )));
         }
         Ok(members)
@@ -146,10 +148,10 @@ impl Tree {
         &mut self,
         id: QueueId,
         expires_ms: Option<u64>,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         self.needs(MQTT_STATE)?;
         let Some(queue) = self.queues.get_mut(&id) else {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         };
         let mut record = QueueRecord::clone(&queue.record);
         record.arguments.0.retain(|(key, _)| &**key != EXPIRES);
@@ -157,14 +159,14 @@ impl Tree {
             let ms = i64::try_from(ms).unwrap_or(i64::MAX);
             record.arguments.set(EXPIRES, Value::I64(ms));
         }
-        let thing = Thing::queue(&record.vhost, &record.name);
+        let thing = ResourceName::queue(&record.vhost, &record.name);
         check_queue_arguments(&thing, record.kind, &record.arguments)?;
         if record == *queue.record {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         queue.record = Arc::new(record);
         self.events.push(TreeEvent::PolicyChanged(vec![id]));
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     pub(crate) fn delete_queue(
@@ -172,14 +174,14 @@ impl Tree {
         vhost: &Name,
         name: &Name,
         id: Option<QueueId>,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         let there = self.queue(vhost, name).map(|q| q.id);
         match there {
             Some(there) if id.is_none_or(|id| id == there) => {
                 self.remove_queue(there);
-                Ok(Done::Changed)
+                Ok(ChangeResult::Changed)
             }
-            _ => Ok(Done::AsBefore),
+            _ => Ok(ChangeResult::AsBefore),
         }
     }
 
@@ -215,16 +217,16 @@ impl Tree {
         self.events.push(TreeEvent::QueueRemoved(record));
     }
 
-    fn remove_queues(&mut self, ids: impl IntoIterator<Item = QueueId>) -> Done {
-        let mut done = Done::AsBefore;
+    fn remove_queues(&mut self, ids: impl IntoIterator<Item = QueueId>) -> ChangeResult {
+        let mut done = ChangeResult::AsBefore;
         for id in ids {
             self.remove_queue(id);
-            done = Done::Changed;
+            done = ChangeResult::Changed;
         }
         done
     }
 
-    pub(crate) fn end_session(&mut self, session: SessionId) -> Result<Done, Refused> {
+    pub(crate) fn end_session(&mut self, session: SessionId) -> Result<ChangeResult, ChangeError> {
         let ids = self.exclusive.get(&session).cloned().unwrap_or_default();
         Ok(self.remove_queues(ids))
     }
@@ -234,13 +236,13 @@ impl Tree {
         &mut self,
         node: NodeId,
         incarnation: Incarnation,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         if self
             .ended
             .get(&node)
             .is_some_and(|last| *last >= incarnation)
         {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         self.ended.insert(node, incarnation);
         let session = |incarnation, number| SessionId {
@@ -257,7 +259,7 @@ impl Tree {
         let transient = self.transient.get(&node).into_iter().flatten().copied();
         ids.extend(transient.filter(|id| self.of_life(*id, node, incarnation)));
         self.remove_queues(ids);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     /// Whether a non-durable queue of this node was lost with this life: all but what a later life's own session made.

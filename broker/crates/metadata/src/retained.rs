@@ -3,7 +3,7 @@
 use crate::apply::no_vhost;
 use crate::features::MQTT_STATE;
 use crate::tree::TreeEvent;
-use crate::{Done, Name, Refused, Tree, limits};
+use crate::{ChangeError, ChangeResult, Name, Tree, limits};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -54,31 +54,31 @@ impl Tree {
         vhost: &Name,
         topic: &Name,
         message: Option<&Bytes>,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         match message {
             Some(message) => {
                 self.room_to_retain(vhost, topic, message.len())?;
                 self.retained.set(vhost, topic, message.clone());
             }
             None if self.retained.remove(vhost, topic) => {}
-            None => return Ok(Done::AsBefore),
+            None => return Ok(ChangeResult::AsBefore),
         }
         self.events.push(TreeEvent::Retained {
             vhost: vhost.clone(),
             topic: topic.clone(),
         });
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     /// Whether a message of `len` bytes could be retained for a topic as things are.
-    pub fn room_to_retain(&self, vhost: &str, topic: &str, len: usize) -> Result<(), Refused> {
+    pub fn room_to_retain(&self, vhost: &str, topic: &str, len: usize) -> Result<(), ChangeError> {
         self.needs(MQTT_STATE)?;
         if !self.vhost_exists(vhost) {
             return Err(no_vhost(vhost));
         }
         if topic.is_empty() || topic.len() > limits::TOPIC_BYTES || len > limits::RETAINED_BYTES {
             let most = limits::RETAINED_BYTES;
-            return Err(Refused::Invalid(format!(
+            return Err(ChangeError::Invalid(format!(
                 "a message of {len} bytes cannot be retained: the most is {most}"
             )));
         }
@@ -86,7 +86,7 @@ impl Tree {
         let bytes = self.retained.bytes - before.unwrap_or(0) + topic.len() + len;
         let messages = self.retained.messages + usize::from(before.is_none());
         if messages > limits::RETAINED || bytes > limits::RETAINED_TOTAL_BYTES {
-            return Err(Refused::PreconditionFailed(
+            return Err(ChangeError::PreconditionFailed(
                 "there is no room for more retained messages".into(),
             ));
         }

@@ -1,7 +1,7 @@
 //! Routes a message from an exchange and routing keys to queues.
 
 use crate::exchanges::{Exchange, Target};
-use crate::traffic::Counter;
+use crate::traffic::TrafficCounter;
 use crate::tree::Vhost;
 use crate::{QueueId, QueueRecord, Tree, limits};
 use routing::{Envelope, Kind};
@@ -88,7 +88,7 @@ impl Tree {
         keys: &[&str],
         message: &dyn Envelope,
         out: &mut Vec<QueueId>,
-    ) -> Option<(usize, &Counter)> {
+    ) -> Option<(usize, &TrafficCounter)> {
         let vhost = self.vhosts.get(vhost)?;
         let start = out.len();
         let counter = if exchange.is_empty() {

@@ -2,7 +2,7 @@
 
 use crate::policy_keys::stricter;
 use crate::{EffectivePolicy, QueueRecord, Tree};
-use ids::{DeadLettering, Name, Overflow, QueueKind, QueueSettings};
+use ids::{DeadLettering, Name, Overflow, QueueSettings, QueueType};
 use message::Value;
 
 /// Delivery limit of a quorum queue that sets none.
@@ -30,8 +30,8 @@ fn text_of<'a>(policy: &'a EffectivePolicy, queue: &'a QueueRecord, key: &str) -
 
 fn overflow(policy: &EffectivePolicy, queue: &QueueRecord) -> Overflow {
     let said = match queue.kind {
-        QueueKind::Classic => text_of(policy, queue, "overflow"),
-        QueueKind::Quorum => {
+        QueueType::Classic => text_of(policy, queue, "overflow"),
+        QueueType::Quorum => {
             let policies = policy.definition.get("overflow");
             let said = policies.or_else(|| queue.arguments.get("x-overflow"));
             said.and_then(Value::as_str)
@@ -39,7 +39,7 @@ fn overflow(policy: &EffectivePolicy, queue: &QueueRecord) -> Overflow {
     };
     match (said, queue.kind) {
         (Some("reject-publish"), _) => Overflow::RejectPublish,
-        (Some("reject-publish-dlx"), QueueKind::Classic) => Overflow::RejectPublishDlx,
+        (Some("reject-publish-dlx"), QueueType::Classic) => Overflow::RejectPublishDlx,
         // What a quorum queue cannot do is as if it had not been said.
         _ => Overflow::DropHead,
     }
@@ -55,7 +55,7 @@ fn dead_lettering(
     }
     let strategy = text_of(policy, queue, "dead-letter-strategy");
     match (queue.kind, strategy, overflow) {
-        (QueueKind::Quorum, Some("at-least-once"), Overflow::RejectPublish) => {
+        (QueueType::Quorum, Some("at-least-once"), Overflow::RejectPublish) => {
             DeadLettering::AtLeastOnce
         }
         // To keep what is dead and to drop what is too much do not go together.
@@ -89,11 +89,11 @@ impl Tree {
         let natural = |key: &str| limit(key).and_then(|n| u64::try_from(n).ok());
         let overflow = overflow(&policy, queue);
         let delivery_limit = match (queue.kind, limit("delivery-limit")) {
-            (QueueKind::Classic, _) => None,
-            (QueueKind::Quorum, None) => Some(DEFAULT_DELIVERY_LIMIT),
+            (QueueType::Classic, _) => None,
+            (QueueType::Quorum, None) => Some(DEFAULT_DELIVERY_LIMIT),
             // Negative: none.
-            (QueueKind::Quorum, Some(n)) if n < 0 => None,
-            (QueueKind::Quorum, Some(n)) => Some(u32::try_from(n).unwrap_or(u32::MAX)),
+            (QueueType::Quorum, Some(n)) if n < 0 => None,
+            (QueueType::Quorum, Some(n)) => Some(u32::try_from(n).unwrap_or(u32::MAX)),
         };
         let queue_settings = QueueSettings {
             max_length: natural("max-length"),
@@ -104,8 +104,8 @@ impl Tree {
             single_active_consumer: queue.arguments.get("x-single-active-consumer")
                 == Some(&Value::Bool(true)),
             max_priority: match queue.kind {
-                QueueKind::Classic => max_priority(queue),
-                QueueKind::Quorum => None,
+                QueueType::Classic => max_priority(queue),
+                QueueType::Quorum => None,
             },
             dead_letter: dead_lettering(&policy, queue, overflow),
         };

@@ -14,9 +14,9 @@ pub struct Traffic {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Counter(Cell<Traffic>);
+pub(crate) struct TrafficCounter(Cell<Traffic>);
 
-impl Counter {
+impl TrafficCounter {
     pub(crate) fn count(&self, published: u64, routed: u64) {
         let before = self.0.get();
         self.0.set(Traffic {
@@ -27,7 +27,7 @@ impl Counter {
 }
 
 impl Tree {
-    fn counter(&self, vhost: &str, exchange: &str) -> Option<&Counter> {
+    fn counter(&self, vhost: &str, exchange: &str) -> Option<&TrafficCounter> {
         let vhost = self.vhosts.get(vhost)?;
         match exchange {
             "" => Some(&vhost.default_exchange),

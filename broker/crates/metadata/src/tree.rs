@@ -5,10 +5,10 @@ use crate::exchanges::{BindingKey, Bound, Exchange, Target};
 use crate::placed::MemberCounts;
 use crate::policies::{EffectivePolicy, Policy};
 use crate::retained::Retained;
-use crate::traffic::Counter;
+use crate::traffic::TrafficCounter;
 use crate::{
     BindingRecord, ExchangeRecord, Name, NodeRecord, PermissionRecord, PolicyRecord, PolicyScope,
-    QueueId, QueueKind, QueueRecord, SessionId, TopicPermissionRecord, UserRecord,
+    QueueId, QueueRecord, QueueType, SessionId, TopicPermissionRecord, UserRecord,
 };
 use bytes::Bytes;
 use env::{Incarnation, NodeId};
@@ -74,7 +74,7 @@ pub struct VhostRecord {
     /// Tags, which the broker does not interpret.
     pub tags: Vec<Name>,
     /// What a queue is whose declaration does not say; None: classic.
-    pub default_queue_type: Option<QueueKind>,
+    pub default_queue_type: Option<QueueType>,
     /// `max-connections` and `max-queues`; a negative one is none.
     pub limits: Vec<(Name, i64)>,
     /// It cannot be deleted.
@@ -90,7 +90,7 @@ pub(crate) struct Vhost {
     /// How many of them have an alternate exchange.
     pub(crate) alternates: usize,
     /// What was published to the default exchange.
-    pub(crate) default_exchange: Counter,
+    pub(crate) default_exchange: TrafficCounter,
     pub(crate) queues: Map<QueueId>,
     pub(crate) policies: BTreeMap<(PolicyScope, Name), Policy>,
     /// Effective policies by the names that make them, shared by all that they apply to.

@@ -3,7 +3,7 @@
 use crate::apply::no_vhost;
 use crate::features::{RUNTIME_PARAMETERS, VHOST_TRACING};
 use crate::tree::VhostRecord;
-use crate::{Done, Name, QueueKind, Refused, Tree};
+use crate::{ChangeError, ChangeResult, Name, QueueType, Tree};
 use message::{Table, Value};
 use std::sync::Arc;
 
@@ -23,22 +23,22 @@ impl Tree {
     /// that is not durable, or exclusive, or deletes itself, is classic.
     pub fn with_default_type(&self, vhost: &str, lasting: bool, mut arguments: Table) -> Table {
         let kind = self.vhost(vhost).and_then(|v| v.default_queue_type);
-        let Some(kind) = kind.filter(|k| lasting || *k == QueueKind::Classic) else {
+        let Some(kind) = kind.filter(|k| lasting || *k == QueueType::Classic) else {
             return arguments;
         };
-        if kind != QueueKind::Classic && arguments.get("x-queue-type").is_none() {
+        if kind != QueueType::Classic && arguments.get("x-queue-type").is_none() {
             arguments.set("x-queue-type", Value::from(kind.name()));
         }
         arguments
     }
 
-    pub(crate) fn check_queue_limit(&self, vhost: &str, name: &str) -> Result<(), Refused> {
+    pub(crate) fn check_queue_limit(&self, vhost: &str, name: &str) -> Result<(), ChangeError> {
         let Some(found) = self.vhosts.get(vhost) else {
             return Err(no_vhost(vhost));
         };
         match found.record.limit("max-queues") {
             Some(limit) if found.queues.len() as u64 >= limit => {
-                Err(Refused::PreconditionFailed(format!(
+                Err(ChangeError::PreconditionFailed(format!(
                     "cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached"
                 )))
             }
@@ -51,31 +51,39 @@ impl Tree {
         &mut self,
         vhost: &Name,
         change: impl FnOnce(&mut VhostRecord),
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         self.needs(RUNTIME_PARAMETERS)?;
         let found = self.vhosts.get_mut(vhost).ok_or_else(|| no_vhost(vhost))?;
         let mut record = (*found.record).clone();
         change(&mut record);
         if record == *found.record {
-            return Ok(Done::AsBefore);
+            return Ok(ChangeResult::AsBefore);
         }
         found.record = Arc::new(record);
-        Ok(Done::Changed)
+        Ok(ChangeResult::Changed)
     }
 
     pub(crate) fn set_default_queue_type(
         &mut self,
         vhost: &Name,
-        kind: Option<QueueKind>,
-    ) -> Result<Done, Refused> {
+        kind: Option<QueueType>,
+    ) -> Result<ChangeResult, ChangeError> {
         self.change_vhost(vhost, |v| v.default_queue_type = kind)
     }
 
-    pub(crate) fn protect_vhost(&mut self, vhost: &Name, on: bool) -> Result<Done, Refused> {
+    pub(crate) fn protect_vhost(
+        &mut self,
+        vhost: &Name,
+        on: bool,
+    ) -> Result<ChangeResult, ChangeError> {
         self.change_vhost(vhost, |v| v.protected = on)
     }
 
-    pub(crate) fn trace_vhost(&mut self, vhost: &Name, on: bool) -> Result<Done, Refused> {
+    pub(crate) fn trace_vhost(
+        &mut self,
+        vhost: &Name,
+        on: bool,
+    ) -> Result<ChangeResult, ChangeError> {
         self.needs(VHOST_TRACING)?;
         let done = self.change_vhost(vhost, |v| v.traced = on);
         self.find_traced();
@@ -96,9 +104,9 @@ impl Tree {
         vhost: &Name,
         limit: &Name,
         value: Option<i64>,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeResult, ChangeError> {
         if !VHOST_LIMITS.contains(&&**limit) {
-            return Err(Refused::Invalid(format!(
+            return Err(ChangeError::Invalid(format!(
                 "unrecognised vhost limit '{limit}': max-connections and max-queues are known"
             )));
         }

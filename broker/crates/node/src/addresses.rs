@@ -56,7 +56,7 @@ pub fn bind_shared(
     what: &'static str,
     listen: Listen,
     shards: u16,
-) -> Result<Vec<reactor::Bound>, AddressError> {
+) -> Result<Vec<reactor::BoundAddress>, AddressError> {
     let Some(mut address) = resolve(listen) else {
         return Ok(Vec::new());
     };

@@ -19,7 +19,7 @@ pub use values::{Listen, PeerAddress, parse_bytes};
 pub use web_mqtt_keys::WebMqttConfig;
 
 use auth::Mechanism;
-use metadata::QueueKind;
+use metadata::QueueType;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub struct Config {
     pub default_pass: String,
     pub default_vhost: String,
     /// Of the first vhost and of those made through this node that do not say theirs; None: classic.
-    pub default_queue_type: Option<QueueKind>,
+    pub default_queue_type: Option<QueueType>,
     pub loopback_users: Vec<String>,
     /// None: nobody may.
     pub anonymous_user: Option<String>,

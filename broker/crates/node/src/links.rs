@@ -3,7 +3,7 @@
 use crate::identity::ClusterRecord;
 use crate::link_tls::Tls;
 use crate::peering::{Action, HANDSHAKE_TIMEOUT, LinkId, Peering, TargetId};
-use crate::resolver::{Asked, Resolver};
+use crate::resolver::{ResolveTarget, Resolver};
 use crate::socket::{ReadEnd, Socket};
 use crate::wire::{self, DATA_HEADER, Frame, MAX_FRAME, MAX_HANDSHAKE_FRAME};
 use bytes::Bytes;
@@ -343,11 +343,16 @@ impl LinkThread {
         Some(key)
     }
 
-    fn resolved(&mut self, asked: Asked, host: &str, found: Result<Vec<SocketAddr>, String>) {
+    fn resolved(
+        &mut self,
+        asked: ResolveTarget,
+        host: &str,
+        found: Result<Vec<SocketAddr>, String>,
+    ) {
         match (asked, found) {
-            (Asked::Expand, found) => self.peering.expanded(&found.unwrap_or_default()),
-            (Asked::Dial(target), Err(why)) => self.peering.dial_failed(target, &why),
-            (Asked::Dial(target), Ok(found)) => {
+            (ResolveTarget::Expand, found) => self.peering.expanded(&found.unwrap_or_default()),
+            (ResolveTarget::Dial(target), Err(why)) => self.peering.dial_failed(target, &why),
+            (ResolveTarget::Dial(target), Ok(found)) => {
                 // Another address of the name with each attempt.
                 self.dials = self.dials.wrapping_add(1);
                 let at = self.dials.checked_rem(found.len()).unwrap_or(0);
@@ -540,8 +545,10 @@ impl LinkThread {
     fn act(&mut self) -> Result<(), String> {
         while let Some(action) = self.peering.poll() {
             match action {
-                Action::Dial { target, address } => self.resolver.ask(Asked::Dial(target), address),
-                Action::Expand(address) => self.resolver.ask(Asked::Expand, address),
+                Action::Dial { target, address } => {
+                    self.resolver.ask(ResolveTarget::Dial(target), address)
+                }
+                Action::Expand(address) => self.resolver.ask(ResolveTarget::Expand, address),
                 Action::Send { link, frame } => {
                     if let Some(socket) = self.socket_of(link) {
                         socket.out.push(wire::encode(&frame));

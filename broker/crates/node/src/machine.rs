@@ -58,7 +58,7 @@ pub fn thread_limit() -> Option<u64> {
 }
 
 /// What cgroups limit, and the files that say so.
-struct Limited {
+struct CgroupLimits {
     /// Of version 2.
     file: &'static str,
     /// Of version 1.
@@ -66,19 +66,19 @@ struct Limited {
     old_file: &'static str,
 }
 
-const MEMORY: Limited = Limited {
+const MEMORY: CgroupLimits = CgroupLimits {
     file: "memory.max",
     controller: "memory",
     old_file: "memory.limit_in_bytes",
 };
 
-const THREADS: Limited = Limited {
+const THREADS: CgroupLimits = CgroupLimits {
     file: "pids.max",
     controller: "pids",
     old_file: "pids.max",
 };
 
-fn tightest(what: &Limited, machine: Option<u64>) -> Option<u64> {
+fn tightest(what: &CgroupLimits, machine: Option<u64>) -> Option<u64> {
     let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     limit_files(Path::new("/sys/fs/cgroup"), &cgroups, what)
         .iter()
@@ -90,7 +90,7 @@ fn tightest(what: &Limited, machine: Option<u64>) -> Option<u64> {
 }
 
 /// Every file that may hold a limit for the process whose `/proc/self/cgroup` this is: its groups and their parents.
-fn limit_files(root: &Path, cgroups: &str, what: &Limited) -> Vec<PathBuf> {
+fn limit_files(root: &Path, cgroups: &str, what: &CgroupLimits) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in cgroups.lines() {
         let mut parts = line.splitn(3, ':');

@@ -14,12 +14,12 @@ use crate::machine;
 use crate::not_ready::NotReadyLog;
 use crate::peering::PeeringConfig;
 use crate::threads::{Notice, Threads, Wiring};
-use crate::watch::{self, Seen, Watch};
-use control::{ControlRequest, Readiness, Resources};
+use crate::watch::{self, LastLook, Watch};
+use control::{ControlRequest, NodeResources, Readiness};
 use env::real::RealClock;
 use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
-use metadata::features::Program;
-use metadata::{NodeRecord, QueueKind, UserRecord};
+use metadata::features::Version;
+use metadata::{NodeRecord, QueueType, UserRecord};
 use reactor::Report;
 use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, ShardLimits, StartCheck};
 use std::collections::BTreeSet;
@@ -54,13 +54,13 @@ pub struct ControlParts {
     pub node: NodeId,
     pub node_name: String,
     pub cluster_name: String,
-    pub program: Program,
+    pub program: Version,
     /// Protocol and configured port of each listener.
     pub listeners: Vec<(String, u16)>,
     /// Users who may log in over loopback only.
     pub loopback_users: Vec<String>,
     /// Of new vhosts that do not say theirs; None: classic.
-    pub default_queue_type: Option<QueueKind>,
+    pub default_queue_type: Option<QueueType>,
     /// How long clients may keep a delivery where the queue does not say; None: for ever.
     pub consumer_timeout_ms: Option<u64>,
     /// When the clients' listeners' certificates end, in seconds since 1970; None without TLS.
@@ -79,7 +79,7 @@ pub struct ControlParts {
     /// To shard 0; see [`ControlDoor::ask`].
     pub control: Arc<dyn Fn(ControlRequest) + Send + Sync>,
     /// What the node uses of its machine, as it was seen last.
-    pub resources: Arc<dyn Fn() -> Resources + Send + Sync>,
+    pub resources: Arc<dyn Fn() -> NodeResources + Send + Sync>,
     /// Sets the share of memory from which on the alarm is on (`vm_memory_high_watermark.relative`), until the node ends.
     pub set_memory_watermark: Arc<dyn Fn(f64) + Send + Sync>,
     /// Sets the free disk space below which the alarm is on (`disk_free_limit.absolute`), until the node ends.
@@ -89,7 +89,7 @@ pub struct ControlParts {
 pub struct NodeParts {
     pub config: Config,
     /// What runs the node.
-    pub program: Program,
+    pub program: Version,
     pub make_shard: MakeShard,
     /// None: no HTTP on this node.
     pub serve_control: Option<ServeControl>,
@@ -136,7 +136,7 @@ const READY_POLL: Duration = Duration::from_millis(25);
 
 struct Node {
     config: Config,
-    program: Program,
+    program: Version,
     notices: Sender<Notice>,
     name: String,
     address: String,
@@ -153,7 +153,7 @@ struct Node {
     /// For the ready file.
     ports: Vec<(&'static str, SocketAddr)>,
     clients: Clients,
-    seen: Arc<Seen>,
+    seen: Arc<LastLook>,
 }
 
 impl Node {
@@ -182,7 +182,7 @@ impl Node {
         let data = DataDir::open(&config.data_dir, &name, &mut rng)?;
         let status = Arc::new(LinkStatus::default());
         let door = Arc::new(ControlDoor::new(status.clone()));
-        let seen = Arc::<Seen>::default();
+        let seen = Arc::<LastLook>::default();
         if let Some(serve) = parts.serve_control {
             // Before the log is read back, so that probes are answered meanwhile.
             let me = (data.identity().node, name.as_str(), parts.program);
@@ -267,14 +267,14 @@ impl Node {
             match inbox.recv() {
                 Ok(Notice::Stop) | Err(_) => return Ok(None),
                 Ok(Notice::Adopted) => {}
-                Ok(notice) => self.ordinary(notice)?,
+                Ok(session_event) => self.ordinary(session_event)?,
             }
         }
     }
 
     /// Notices that end the node at any time.
-    fn ordinary(&self, notice: Notice) -> Result<(), NodeError> {
-        match notice {
+    fn ordinary(&self, session_event: Notice) -> Result<(), NodeError> {
+        match session_event {
             Notice::Report(_, Report::Fatal(text)) | Notice::Died(text) => {
                 Err(NodeError::Fatal(text))
             }
@@ -487,7 +487,7 @@ impl Node {
                 Ok(Notice::DiskFull(full)) => alarms.set(Cause::LogFull, full),
                 Ok(Notice::MemoryWatermark(share)) => watch.set_memory_watermark(share),
                 Ok(Notice::DiskFreeLimit(bytes)) => watch.set_disk_free_limit(bytes),
-                Ok(notice) => self.ordinary(notice)?,
+                Ok(session_event) => self.ordinary(session_event)?,
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
@@ -516,7 +516,7 @@ impl Node {
             let remaining: Duration = until.since(self.clock.now());
             match inbox.recv_timeout(remaining) {
                 Ok(Notice::Report(shard, Report::Drained)) => drop(left.remove(&shard)),
-                Ok(notice) => self.ordinary(notice)?,
+                Ok(session_event) => self.ordinary(session_event)?,
                 Err(RecvTimeoutError::Timeout) if until > self.clock.now() => {}
                 Err(_) => {
                     tracing::warn!(event = "node.drain_timeout", shards = ?left);
@@ -578,7 +578,7 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     std::fs::rename(&new, path)
 }
 
-fn log_start(identity: &Identity, program: Program, shards: u16, groups: usize) {
+fn log_start(identity: &Identity, program: Version, shards: u16, groups: usize) {
     tracing::info!(
         event = "node.starting",
         version = program.version,
@@ -604,7 +604,7 @@ fn form_alone(
     data: &DataDir,
     name: &str,
     address: &str,
-    program: Program,
+    program: Version,
     rng: &mut SeededRng,
 ) -> Result<(), NodeError> {
     let record = ClusterRecord {
@@ -638,7 +638,7 @@ fn peering_config(
         heartbeat: config.cluster.heartbeat,
         timeout: config.cluster.peer_timeout,
         shards: config.shards,
-        program: Program::default(),
+        program: Version::default(),
         seed,
     }
 }
@@ -646,8 +646,8 @@ fn peering_config(
 /// The control plane's thread. Where it listens is returned for the ready file.
 fn start_control(
     config: &Config,
-    (node, name, program): (NodeId, &str, Program),
-    (clients, seen): (&Clients, Arc<Seen>),
+    (node, name, program): (NodeId, &str, Version),
+    (clients, seen): (&Clients, Arc<LastLook>),
     serve: ServeControl,
     door: &Arc<ControlDoor>,
     notices: &Sender<Notice>,

@@ -19,7 +19,7 @@ use crate::identity::{ClusterRecord, Founder, id_text, nonzero};
 use crate::wire::{Frame, Hello};
 use dialing::{Target, TargetState};
 use env::{Incarnation, NodeId, SeededRng, Time};
-use metadata::features::{Program, ProgramFacts};
+use metadata::features::{Version, VersionFacts};
 use metadata::{Name, NodeRecord};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -65,7 +65,7 @@ pub struct PeeringConfig {
     /// Shards of this node.
     pub shards: u16,
     /// What runs this node.
-    pub program: Program,
+    pub program: Version,
     pub seed: u64,
 }
 
@@ -89,7 +89,7 @@ pub enum Action {
     /// What an established peer tells of its program, before it is up.
     Program {
         node: NodeId,
-        program: Option<ProgramFacts>,
+        program: Option<VersionFacts>,
     },
     Up {
         node: NodeId,

@@ -13,13 +13,13 @@ const THREADS: usize = 2;
 
 /// For whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum ResolveTarget {
     Dial(TargetId),
     Expand,
 }
 
-type Request = (Asked, PeerAddress);
-type Answer = (Asked, PeerAddress, Result<Vec<SocketAddr>, String>);
+type Request = (ResolveTarget, PeerAddress);
+type Answer = (ResolveTarget, PeerAddress, Result<Vec<SocketAddr>, String>);
 
 /// Ends its threads when dropped.
 pub(crate) struct Resolver {
@@ -42,7 +42,7 @@ impl Resolver {
         Ok(Resolver { requests, answers })
     }
 
-    pub fn ask(&self, asked: Asked, address: PeerAddress) {
+    pub fn ask(&self, asked: ResolveTarget, address: PeerAddress) {
         // The threads live as long as `self`.
         let _ = self.requests.send((asked, address));
     }

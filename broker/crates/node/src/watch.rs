@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::log_thread::KEEP_FREE;
 use crate::machine;
 use crate::node::most_connections;
-use control::Resources;
+use control::NodeResources;
 use env::Disk;
 use env::real::{OpenFiles, WriteBudget};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,10 +23,10 @@ const COUNT_EVERY: u32 = 8;
 
 /// What the last look saw.
 #[derive(Debug, Default)]
-pub(crate) struct Seen(Mutex<Resources>);
+pub(crate) struct LastLook(Mutex<NodeResources>);
 
-impl Seen {
-    pub fn resources(&self) -> Resources {
+impl LastLook {
+    pub fn resources(&self) -> NodeResources {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -42,7 +42,7 @@ fn budget_before_look(free: u64, limit: u64) -> u64 {
 }
 
 pub(crate) struct Watch {
-    seen: Arc<Seen>,
+    seen: Arc<LastLook>,
     descriptors: Option<u64>,
     /// Those that were open at the last count, and how many looks ago that was.
     counted: (Option<u64>, u32),
@@ -70,7 +70,7 @@ impl Watch {
         writes: Arc<WriteBudget>,
         config: &Config,
         certificates: Vec<tls::Watched>,
-        seen: Arc<Seen>,
+        seen: Arc<LastLook>,
     ) -> Watch {
         let descriptors = env::real::descriptor_limit().ok();
         Watch {
@@ -155,7 +155,7 @@ impl Watch {
         if let (Some(limit), Some(used)) = (limit, used) {
             alarms.set(Cause::Memory, used as f64 > limit);
         }
-        let seen = Resources {
+        let seen = NodeResources {
             memory_used: used,
             memory_limit: limit.map(|bytes| bytes as u64),
             disk_free: free.ok(),

@@ -4,7 +4,7 @@ use crate::identity::{ClusterRecord, Founder, MAX_FOUNDERS};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use metadata::Name;
-use metadata::features::ProgramFacts;
+use metadata::features::VersionFacts;
 use metadata::limits::{FEATURES, NAME_BYTES};
 use shard::Route;
 
@@ -72,13 +72,13 @@ pub struct Hello {
     /// How many shards it runs: frames go to the shard of the same number.
     pub shards: u16,
     /// None: an older program, which does not tell.
-    pub told: Option<Told>,
+    pub told: Option<PeerVersion>,
 }
 
 /// What a node tells of its program and of its cluster's feature flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    pub program: ProgramFacts,
+pub struct PeerVersion {
+    pub program: VersionFacts,
     /// Flags that its cluster has enabled, as far as it knows yet.
     pub enabled: Vec<Name>,
 }
@@ -241,8 +241,8 @@ fn hello_fields(body: &mut Bytes) -> Option<Hello> {
         name: get_text(body)?,
         address: get_text(body)?,
         told: match body.has_remaining() {
-            true => Some(Told {
-                program: ProgramFacts {
+            true => Some(PeerVersion {
+                program: VersionFacts {
                     version: get_text(body)?.into(),
                     features: get_names(body)?,
                 },
@@ -366,8 +366,8 @@ mod tests {
                 address: "c-0.nodes:25672".into(),
                 peers_hash: 77,
                 shards: 2,
-                told: Some(Told {
-                    program: ProgramFacts {
+                told: Some(PeerVersion {
+                    program: VersionFacts {
                         version: "1.2.3".into(),
                         features: vec!["one".into(), "two".into()],
                     },
@@ -450,8 +450,8 @@ mod tests {
             address: long.clone(),
             peers_hash: 77,
             shards: 2,
-            told: Some(Told {
-                program: ProgramFacts {
+            told: Some(PeerVersion {
+                program: VersionFacts {
                     version: long.into(),
                     features: names.clone(),
                 },

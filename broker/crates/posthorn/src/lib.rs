@@ -16,7 +16,7 @@ pub use program::{NEXT, PROGRAM};
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use metadata::features::Program;
+use metadata::features::Version;
 use node::config::{Sources, load, reference};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -92,7 +92,7 @@ enum ConfigCommand {
 }
 
 /// Does what the command line says; `arguments` begin with the program's name.
-pub fn run(arguments: impl Iterator<Item = OsString>, program: Program) -> ExitCode {
+pub fn run(arguments: impl Iterator<Item = OsString>, program: Version) -> ExitCode {
     let command_line = Cli::command().version(program.version);
     let matches = command_line.get_matches_from(ctl::arguments(arguments));
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());

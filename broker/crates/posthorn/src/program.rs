@@ -3,20 +3,20 @@
 //! With the cargo feature `next` it is the version after this one, with one flag more: for tests of upgrades. Only this crate
 //! differs, so that building it costs a link.
 
-use metadata::features::{Feature, KNOWN, Program};
+use metadata::features::{Feature, KNOWN, Version};
 
 /// The program as it is; with `next`, as the one that follows it.
-pub const PROGRAM: Program = if cfg!(feature = "next") {
+pub const PROGRAM: Version = if cfg!(feature = "next") {
     NEXT
 } else {
-    Program {
+    Version {
         version: env!("CARGO_PKG_VERSION"),
         features: KNOWN,
     }
 };
 
 /// The version after this one.
-pub const NEXT: Program = Program {
+pub const NEXT: Version = Version {
     version: "0.2.0",
     features: &with_next(),
 };

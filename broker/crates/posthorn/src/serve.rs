@@ -2,7 +2,7 @@
 
 use crate::control_plane;
 use crate::{EXIT_CONFIG, EXIT_FAILED, ServeArgs};
-use metadata::features::Program;
+use metadata::features::Version;
 use node::config::{Config, ConfigErrors, Sources, load};
 use node::logging::Levels;
 use node::{NodeParts, Notice, ShardMaterial};
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
-pub fn serve(args: ServeArgs, program: Program) -> ExitCode {
+pub fn serve(args: ServeArgs, program: Version) -> ExitCode {
     let ready_file = args.ready_file.clone();
     let config = match configuration(args) {
         Ok(config) => config,
@@ -56,7 +56,7 @@ fn configuration(args: ServeArgs) -> Result<Config, ConfigErrors> {
 
 fn run(
     config: Config,
-    program: Program,
+    program: Version,
     levels: Arc<Levels>,
     ready_file: Option<std::path::PathBuf>,
 ) -> Result<(), String> {

@@ -5,8 +5,8 @@ use control::{
     MembershipRequest, NodeFacts, QueueFacts, Readiness, ReplicaFacts, ReplicaStatus, Vote,
 };
 use env::NodeId;
-use metadata::{Change, Done, NodeRecord, QueueId, Refused, Tree, UserRecord};
-use queue::{Answer, QueueStats, RequestBody};
+use metadata::{Change, ChangeError, ChangeResult, NodeRecord, QueueId, Tree, UserRecord};
+use queue::{QueueReply, QueueStats, RequestBody};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ struct Fake {
 }
 
 impl Fake {
-    fn apply(&mut self, change: &Change) -> Result<Done, metadata::Refused> {
+    fn apply(&mut self, change: &Change) -> Result<ChangeResult, metadata::ChangeError> {
         self.index += 1;
         self.tree.apply(self.index, change)
     }
@@ -64,7 +64,7 @@ impl Fake {
             uptime_s: Some(1),
             memory_alarm: false,
             disk_alarm: false,
-            program: Some(metadata::features::Program::default().facts()),
+            program: Some(metadata::features::Version::default().facts()),
         };
         let second = NodeFacts {
             id: NodeId(2),
@@ -76,15 +76,15 @@ impl Fake {
         [node].into_iter().chain(second).collect()
     }
 
-    fn queue(&mut self, body: &RequestBody) -> Answer {
+    fn queue(&mut self, body: &RequestBody) -> QueueReply {
         if matches!(body, RequestBody::Delete { if_empty: true, .. }) && self.ready > 0 {
-            return Answer::Refused {
+            return QueueReply::Refused {
                 code: 406,
                 text: "queue 'q' in vhost '/' is not empty".into(),
             };
         }
         let messages = std::mem::take(&mut self.ready);
-        Answer::Count {
+        QueueReply::Count {
             messages,
             consumers: 0,
         }
@@ -101,7 +101,7 @@ impl Fake {
                 let outcome = |queue| MemberOutcome {
                     queue,
                     result: match change {
-                        MemberChange::Remove(_) => Err(metadata::Refused::PreconditionFailed(
+                        MemberChange::Remove(_) => Err(metadata::ChangeError::PreconditionFailed(
                             "node 'c-0' holds the last replica".into(),
                         )),
                         _ => Ok(vec![NodeId(1)]),
@@ -120,7 +120,7 @@ impl Fake {
                 }),
             }]),
             MembershipRequest::Forget { node, reply } => reply(match node {
-                NodeId(1) => Err(Refused::PreconditionFailed("it is running".into())),
+                NodeId(1) => Err(ChangeError::PreconditionFailed("it is running".into())),
                 _ => Ok(Forgetting::Moving { queues: 2 }),
             }),
         }
@@ -145,7 +145,7 @@ impl Fake {
             ControlRequest::Consumers { reply } => reply(Vec::new()),
             ControlRequest::Counters { reply, .. } => reply(Vec::new()),
             ControlRequest::Traffic { reply, .. } => reply(control::TrafficFacts::default()),
-            ControlRequest::Publish { reply, .. } => reply(Ok(control::Published {
+            ControlRequest::Publish { reply, .. } => reply(Ok(control::PublishResult {
                 routed: false,
                 taken: true,
             })),
@@ -659,7 +659,7 @@ fn a_vhost_is_made_with_a_type_for_its_queues() {
     );
     let fake = node.fake.lock().unwrap();
     let made = fake.tree.vhost("q").unwrap();
-    assert_eq!(made.default_queue_type, Some(metadata::QueueKind::Quorum));
+    assert_eq!(made.default_queue_type, Some(metadata::QueueType::Quorum));
     assert!(!fake.tree.vhost_exists("s"));
 }
 

@@ -15,8 +15,9 @@ use queue::classic::ClassicQueue;
 use queue::client::QueueClient;
 use queue::quorum::QuorumQueue;
 use queue::{
-    ConsumerId, ConsumerSpec, DeadLettering, Event, Moment, Outcome, Output, Overflow, Queue,
-    QueueId, QueueKind, QueueSettings, Request, RequestBody, SessionId, ToQueue,
+    ConsumerId, ConsumerSpec, DeadLettering, Overflow, Queue, QueueEvent, QueueId, QueueMessage,
+    QueueOutput, QueueSettings, QueueType, Request, RequestBody, SessionId, SettlementOutcome,
+    Timestamps,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -91,7 +92,7 @@ fn consume() -> RequestBody {
 fn accepted(from: u64, to: u64) -> RequestBody {
     RequestBody::Settle {
         consumer: ConsumerId(1),
-        outcome: Outcome::Accepted,
+        outcome: SettlementOutcome::Accepted,
         ids: vec![(from, to)],
     }
 }
@@ -110,7 +111,7 @@ enum Kind {
 impl Kind {
     fn quorum() -> Kind {
         let mut queue = QuorumQueue::new("cost".into(), settings(None));
-        queue.leadership(1, Some(NodeId(1)), true, &mut Output::default());
+        queue.leadership(1, Some(NodeId(1)), true, &mut QueueOutput::default());
         Kind::Quorum {
             queue: Box::new(queue),
             log: VecDeque::new(),
@@ -130,14 +131,14 @@ impl Kind {
         Kind::Classic(Box::new(queue.unwrap()))
     }
 
-    fn kind(&self) -> QueueKind {
+    fn kind(&self) -> QueueType {
         match self {
-            Kind::Quorum { .. } => QueueKind::Quorum,
-            Kind::Classic(_) => QueueKind::Classic,
+            Kind::Quorum { .. } => QueueType::Quorum,
+            Kind::Classic(_) => QueueType::Classic,
         }
     }
 
-    fn step(&mut self, at: Moment, item: ToQueue, out: &mut Output) {
+    fn step(&mut self, at: Timestamps, item: QueueMessage, out: &mut QueueOutput) {
         match self {
             Kind::Quorum { queue, .. } => queue.step(at, item, out),
             Kind::Classic(queue) => queue.step(at, item, out),
@@ -145,7 +146,7 @@ impl Kind {
     }
 
     /// The end of a turn. The log keeps only what is still read when `trim` says so, as the consensus crate does.
-    fn turn(&mut self, at: Moment, out: &mut Output) {
+    fn turn(&mut self, at: Timestamps, out: &mut QueueOutput) {
         match self {
             Kind::Quorum { queue, log, first } => {
                 queue.flush(at, out);
@@ -185,8 +186,8 @@ impl Kind {
 struct Bare {
     queue: Kind,
     seqs: [u64; 2],
-    at: Moment,
-    out: Output,
+    at: Timestamps,
+    out: QueueOutput,
     settled: u64,
     delivered: u64,
 }
@@ -196,11 +197,11 @@ impl Bare {
         Bare {
             queue,
             seqs: [0; 2],
-            at: Moment {
+            at: Timestamps {
                 now: Time(1),
                 wall: WallTime(1),
             },
-            out: Output::default(),
+            out: QueueOutput::default(),
             settled: 0,
             delivered: 0,
         }
@@ -214,7 +215,7 @@ impl Bare {
             body,
         };
         self.queue
-            .step(self.at, ToQueue::Request(request), &mut self.out);
+            .step(self.at, QueueMessage::Request(request), &mut self.out);
     }
 
     fn turn(&mut self) {
@@ -222,7 +223,7 @@ impl Bare {
         self.at.wall.0 += 1;
         self.queue.turn(self.at, &mut self.out);
         for addressed in self.out.events.drain(..) {
-            if let Event::Deliver { deliveries, .. } = &addressed.event {
+            if let QueueEvent::Deliver { deliveries, .. } = &addressed.event {
                 self.delivered += deliveries.len() as u64;
             }
         }
@@ -333,11 +334,11 @@ fn with_clients(what: &str, mut queue: Kind) {
     let kind = queue.kind();
     let client = |n| QueueClient::<u64>::new(session(n), kind, vec![NodeId(1)], None, Time(1));
     let mut clients = [client(PUBLISHER), client(CONSUMER)];
-    let mut at = Moment {
+    let mut at = Timestamps {
         now: Time(1),
         wall: WallTime(1),
     };
-    let (mut out, mut told) = (Output::default(), Vec::new());
+    let (mut out, mut told) = (QueueOutput::default(), Vec::new());
     let message = message(None);
     clients[CONSUMER].request(consume());
     let mut published = 0;
@@ -357,7 +358,7 @@ fn with_clients(what: &str, mut queue: Kind) {
             queue.turn(at, &mut out);
             for addressed in out.events.drain(..) {
                 let client = &mut clients[addressed.session.number as usize];
-                if let Event::Deliver { deliveries, .. } = &addressed.event {
+                if let QueueEvent::Deliver { deliveries, .. } = &addressed.event {
                     taken += deliveries.len() as u64;
                     let (first, last) = (deliveries[0].id, deliveries[deliveries.len() - 1].id);
                     client.request(accepted(first, last));

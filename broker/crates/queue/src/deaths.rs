@@ -1,7 +1,7 @@
 //! Messages that left a queue without having been accepted, counted: of which type the queue was, what became of them, and
 //! what they died of. Nothing is counted, nor any room taken, for messages that do not die.
 
-use crate::{DeadLettering, DeadReason, QueueKind};
+use crate::{DeadLettering, DeadReason, QueueType};
 
 const KINDS: usize = 2;
 const WAYS: usize = 3;
@@ -11,11 +11,11 @@ const REASONS: usize = DeadReason::ALL.len();
 pub struct DeathCounts([[[u64; REASONS]; WAYS]; KINDS]);
 
 impl DeathCounts {
-    pub fn count(&mut self, kind: QueueKind, way: DeadLettering, reason: DeadReason) {
+    pub fn count(&mut self, kind: QueueType, way: DeadLettering, reason: DeadReason) {
         *self.at(kind, way, reason) += 1;
     }
 
-    pub fn of(&self, kind: QueueKind, way: DeadLettering, reason: DeadReason) -> u64 {
+    pub fn of(&self, kind: QueueType, way: DeadLettering, reason: DeadReason) -> u64 {
         let mut counts = *self;
         *counts.at(kind, way, reason)
     }
@@ -28,10 +28,10 @@ impl DeathCounts {
         }
     }
 
-    fn at(&mut self, kind: QueueKind, way: DeadLettering, reason: DeadReason) -> &mut u64 {
+    fn at(&mut self, kind: QueueType, way: DeadLettering, reason: DeadReason) -> &mut u64 {
         let kind = match kind {
-            QueueKind::Classic => 0,
-            QueueKind::Quorum => 1,
+            QueueType::Classic => 0,
+            QueueType::Quorum => 1,
         };
         let way = match way {
             DeadLettering::Off => 0,
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn each_is_counted_apart_and_sums_are_of_all() {
-        let kinds = [QueueKind::Classic, QueueKind::Quorum];
+        let kinds = [QueueType::Classic, QueueType::Quorum];
         let ways = [
             DeadLettering::Off,
             DeadLettering::AtMostOnce,

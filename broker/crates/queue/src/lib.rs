@@ -1,4 +1,4 @@
-//! Queues: what a session asks of one ([`Request`]), what it hears back ([`Event`]), and the queue types.
+//! Queues: what a session asks of one ([`Request`]), what it hears back ([`QueueEvent`]), and the queue types.
 //!
 //! One exchange of words for every queue type and every place: the queue may be on this shard, another shard or
 //! another node. Requests of one session to one queue carry consecutive numbers from 1 and are applied in that order,
@@ -11,19 +11,19 @@ pub mod classic;
 pub mod client;
 pub mod codec;
 mod deaths;
-mod face;
+mod interface;
 #[cfg(test)]
-mod naive;
+mod model;
 pub mod quorum;
 mod ranges;
 
 pub use checkout::{FLOW_WINDOW, FlowWindow};
 pub use deaths::DeathCounts;
-pub use face::{Addressed, ConsumerInfo, Moment, Output, Queue};
+pub use interface::{AddressedEvent, ConsumerInfo, Queue, QueueOutput, Timestamps};
 
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
-pub use ids::{DeadLettering, Name, Overflow, QueueId, QueueKind, QueueSettings, SessionId};
+pub use ids::{DeadLettering, Name, Overflow, QueueId, QueueSettings, QueueType, SessionId};
 pub use message::DeadReason;
 use message::{Message, Table};
 use std::num::NonZeroU64;
@@ -47,7 +47,7 @@ pub struct ConsumerSpec {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SettlementOutcome {
     /// Done with.
     Accepted,
     /// Back to the queue (nack or reject with requeue; counts a delivery attempt).
@@ -77,8 +77,8 @@ pub enum RequestBody {
         consumer: ConsumerId,
         spec: ConsumerSpec,
     },
-    /// As `Consume`, of a session that outlives its connections. See [`Succession`].
-    Succeed(Box<Succession>),
+    /// As `Consume`, of a session that outlives its connections. See [`EpochConsumer`].
+    Succeed(Box<EpochConsumer>),
     /// Its unsettled deliveries stay with the session and can still be settled.
     Cancel {
         consumer: ConsumerId,
@@ -97,7 +97,7 @@ pub enum RequestBody {
     /// Inclusive ranges of the consumer's delivery ids. Ids that are not out are ignored.
     Settle {
         consumer: ConsumerId,
-        outcome: Outcome,
+        outcome: SettlementOutcome,
         ids: Vec<(u64, u64)>,
     },
     /// Take one message under a consumer number of its own.
@@ -121,39 +121,39 @@ pub enum RequestBody {
 }
 
 /// A new consumer of a session that outlives its connections, each of which is a session of its own to the queue: the tag of the
-/// spec says whose it is. Consumers with that tag that connections before it had are over ([`Event::Cancelled`]), and what they
+/// spec says whose it is. Consumers with that tag that connections before it had are over ([`QueueEvent::Cancelled`]), and what they
 /// hold is back in its place before the new one gets anything. What such a consumer holds stays with it while its node cannot
 /// be reached: nobody else is to have it.
 ///
 /// Programs before the feature flag `mqtt_succession` cannot read it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Succession {
+pub struct EpochConsumer {
     pub consumer: ConsumerId,
     pub spec: ConsumerSpec,
     /// What the connection before had done, in case the queue has not heard of that yet.
-    pub settled: Option<Settled>,
-    pub line: Line,
+    pub settled: Option<Settlement>,
+    pub epoch: SessionEpoch,
     /// An index of the metadata log that its node applied after the client had asked for the session: a request of a connection that
-    /// asked before another one that has consumed comes late, and is refused. 0: its node did not ask. Nothing with [`Line::Untold`].
+    /// asked before another one that has consumed comes late, and is refused. 0: its node did not ask. Nothing with [`SessionEpoch::Untold`].
     pub at: u64,
 }
 
 /// Connections of a session that know, one from the other, what its client was sent and has not answered, because they were at one
 /// place. A queue knows the line of the connection that consumed last, by the one that began it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum SessionEpoch {
     /// Nothing is said; what programs before the feature flag `mqtt_continuity` can read.
     Untold,
     /// What earlier connections knew is not known, or in which line they were.
     New,
-    /// This one. The answer says whether it goes on ([`Answer::GoesOn`]) or others have consumed since ([`Answer::Consuming`]); then the
+    /// This one. The answer says whether it goes on ([`QueueReply::GoesOn`]) or others have consumed since ([`QueueReply::Consuming`]); then the
     /// connection begins one.
     Of(SessionId),
 }
 
 /// Deliveries that are done with, as inclusive ranges of ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct Settlement {
     pub session: SessionId,
     pub consumer: ConsumerId,
     pub ids: Vec<(u64, u64)>,
@@ -161,15 +161,18 @@ pub struct Settled {
 
 /// What a queue says to a session. `up_to` and `seq` are the session's request numbers.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum QueueEvent {
     /// All requests up to this one are done and as safe as the queue type makes them: publishes may be confirmed.
     Applied { up_to: u64 },
     /// As `Applied`, but these publishes among the last `client::MAX_IN_FLIGHT` requests were not taken. One event, so
     /// that no loss on the way can turn a refused publish into a confirmed one; refusals stay in every such event until
     /// they have left that window.
-    AppliedExcept { up_to: u64, refused: Vec<Refusal> },
+    AppliedExcept {
+        up_to: u64,
+        refused: Vec<RefusedPublishes>,
+    },
     /// The answer to a request that has one; at most once per owner, before the `Applied` that covers it or after.
-    Answer { seq: u64, answer: Answer },
+    Answer { seq: u64, answer: QueueReply },
     /// Deliveries in order; ids are consecutive per consumer from 1.
     Deliver {
         consumer: ConsumerId,
@@ -177,7 +180,7 @@ pub enum Event {
     },
     /// The consumer was ended by the queue (deleted, or succeeded by another one).
     Cancelled { consumer: ConsumerId },
-    /// The reply to a [`Resume`], before what is delivered again: deliveries below `next` will not come (again).
+    /// The reply to a [`ResumeConsumer`], before what is delivered again: deliveries below `next` will not come (again).
     Resumed { consumer: ConsumerId, next: u64 },
     /// Not the owner (any more). Send to `leader`, or wait when none is known.
     NotOwner { leader: Option<NodeId> },
@@ -187,11 +190,11 @@ pub enum Event {
     Expecting { expected: u64 },
 }
 
-impl Event {
+impl QueueEvent {
     /// Of messages in it.
     pub fn message_bytes(&self) -> usize {
         match self {
-            Event::Deliver { deliveries, .. } => {
+            QueueEvent::Deliver { deliveries, .. } => {
                 let each = deliveries.iter().map(|d| d.message.as_bytes().len());
                 each.sum()
             }
@@ -201,9 +204,9 @@ impl Event {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum QueueReply {
     Consuming,
-    /// As `Consuming`: the line that a [`Succession`] names is the queue's. Also of `Line::New`, where the queue knew of none.
+    /// As `Consuming`: the line that a [`EpochConsumer`] names is the queue's. Also of `SessionEpoch::New`, where the queue knew of none.
     GoesOn,
     /// `Get` found nothing; when it found something a `Deliver` comes instead.
     Empty,
@@ -213,7 +216,7 @@ pub enum Answer {
         consumers: u32,
     },
     /// A publish that the queue did not take: negative acknowledgement.
-    NotTaken(Reject),
+    NotTaken(RejectReason),
     /// Refused with the code and text clients know (403 exclusive, 406 in use / not empty, 540).
     Refused {
         code: u16,
@@ -222,7 +225,7 @@ pub enum Answer {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reject {
+pub enum RejectReason {
     /// overflow=reject-publish.
     MaxLength,
     /// Queue deleted or its storage is gone.
@@ -231,10 +234,10 @@ pub enum Reject {
 
 /// Publishes `from..=to` (request numbers) that were not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RefusedPublishes {
     pub from: u64,
     pub to: u64,
-    pub why: Reject,
+    pub why: RejectReason,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -243,7 +246,7 @@ pub struct Delivery {
     pub redelivered: bool,
     /// Earlier attempts that failed (quorum: `x-delivery-count`); None where the type does not count.
     pub attempts: Option<u32>,
-    /// For `Get`: messages left. For a [`Succession`]'s consumer: see [`Delivery::mark`].
+    /// For `Get`: messages left. For a [`EpochConsumer`]'s consumer: see [`Delivery::mark`].
     pub left: u64,
     pub message: Message,
 }
@@ -251,15 +254,15 @@ pub struct Delivery {
 /// Which message of its queue one is, however often and by whichever consumer it comes: a number that no other one there has,
 /// and when it was published, for a queue whose last messages went with its node's power counts on from an earlier number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mark {
+pub struct MessageId {
     pub number: NonZeroU64,
     pub received: WallTime,
 }
 
 impl Delivery {
-    /// For deliveries to a [`Succession`]'s consumer. None: the owner does not say, for its program is older.
-    pub fn mark(&self) -> Option<Mark> {
-        Some(Mark {
+    /// For deliveries to a [`EpochConsumer`]'s consumer. None: the owner does not say, for its program is older.
+    pub fn mark(&self) -> Option<MessageId> {
+        Some(MessageId {
             number: NonZeroU64::new(self.left)?,
             received: self.message.received(),
         })
@@ -268,7 +271,7 @@ impl Delivery {
 
 /// After a new owner is known: deliver again what is out for this consumer from `next` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resume {
+pub struct ResumeConsumer {
     pub session: SessionId,
     pub consumer: ConsumerId,
     pub next: u64,
@@ -276,7 +279,7 @@ pub struct Resume {
 
 /// A consumer's client was sent every delivery up to this one. Said each time that half of [`FLOW_WINDOW`] has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct DeliveryProgress {
     pub session: SessionId,
     pub consumer: ConsumerId,
     pub up_to: u64,
@@ -284,26 +287,26 @@ pub struct Received {
 
 /// Everything that travels from a session's side to an owner.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ToQueue {
+pub enum QueueMessage {
     Request(Request),
-    Resume(Resume),
-    Received(Received),
+    Resume(ResumeConsumer),
+    Received(DeliveryProgress),
 }
 
-impl ToQueue {
+impl QueueMessage {
     /// Whose it is.
     pub fn session(&self) -> SessionId {
         match self {
-            ToQueue::Request(request) => request.session,
-            ToQueue::Resume(resume) => resume.session,
-            ToQueue::Received(received) => received.session,
+            QueueMessage::Request(request) => request.session,
+            QueueMessage::Resume(resume) => resume.session,
+            QueueMessage::Received(received) => received.session,
         }
     }
 
     /// Of messages in it.
     pub fn message_bytes(&self) -> usize {
         match self {
-            ToQueue::Request(Request {
+            QueueMessage::Request(Request {
                 body: RequestBody::Publish(message),
                 ..
             }) => message.as_bytes().len(),
@@ -347,7 +350,7 @@ impl Losses {
 
 /// What has happened to messages on their way to consumers, since the queue is led where it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Deliveries {
+pub struct DeliveryCounters {
     /// Delivered to consumers that acknowledge.
     pub deliver: u64,
     /// Delivered to consumers that do not.
@@ -363,14 +366,14 @@ pub struct Deliveries {
     pub ack: u64,
 }
 
-impl Deliveries {
+impl DeliveryCounters {
     /// One to a consumer that acknowledges was none.
     pub(crate) fn deliver_less(&mut self, redelivered: bool) {
         self.deliver = self.deliver.saturating_sub(1);
         self.redeliver = self.redeliver.saturating_sub(redelivered.into());
     }
 
-    pub fn add(&mut self, other: &Deliveries) {
+    pub fn add(&mut self, other: &DeliveryCounters) {
         self.deliver += other.deliver;
         self.deliver_no_ack += other.deliver_no_ack;
         self.get += other.get;
@@ -386,12 +389,12 @@ impl Deliveries {
 pub struct QueueCounters {
     /// Messages taken in.
     pub publish: u64,
-    pub deliveries: Deliveries,
+    pub deliveries: DeliveryCounters,
 }
 
 /// A life of a node that will never speak again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GoneNode {
+pub struct DeadIncarnation {
     pub node: NodeId,
     pub before: Incarnation,
 }

@@ -7,11 +7,11 @@ use env::sim::SimDisk;
 use env::{Incarnation, NodeId, Rng, WallTime};
 use message::{Message, MessageBuilder, Protocol, Table};
 use queue::classic::ClassicQueue;
-use queue::client::{QueueClient, Told};
+use queue::client::{ClientEvent, QueueClient};
 use queue::codec::{decode_events, decode_to_queue, encode_events, encode_to_queue};
 use queue::{
-    ConsumerId, ConsumerSpec, DeadLettering, Moment, Output, Overflow, Queue, QueueId, QueueKind,
-    QueueSettings, RequestBody, SessionId,
+    ConsumerId, ConsumerSpec, DeadLettering, Overflow, Queue, QueueId, QueueOutput, QueueSettings,
+    QueueType, RequestBody, SessionId, Timestamps,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn message(n: u64, durable: bool) -> Message {
 struct World {
     rng: SeededRng,
     loss: u64,
-    at: Moment,
+    at: Timestamps,
     queue: ClassicQueue,
     clients: Vec<QueueClient<u64>>,
     up: Vec<VecDeque<Bytes>>,
@@ -67,14 +67,14 @@ impl World {
             dead_letter: DeadLettering::Off,
         };
         let disk = Arc::new(SimDisk::new());
-        let at = Moment::default();
+        let at = Timestamps::default();
         let client = |n: u64| {
             let session = SessionId {
                 node: NodeId(n + 2),
                 incarnation: Incarnation(1),
                 number: n,
             };
-            QueueClient::new(session, QueueKind::Classic, vec![OWNER], None, at.now)
+            QueueClient::new(session, QueueType::Classic, vec![OWNER], None, at.now)
         };
         let mut world = World {
             rng: SeededRng::new(seed),
@@ -126,7 +126,7 @@ impl World {
             self.clients[PUBLISHER].owner_lost(&mut told);
             self.tell(PUBLISHER, told);
         }
-        let mut out = Output::default();
+        let mut out = QueueOutput::default();
         for peer in 0..self.clients.len() {
             let client = &mut self.clients[peer];
             if client.wake_at().is_some_and(|at| at <= self.at.now) {
@@ -168,12 +168,12 @@ impl World {
         self.tell(peer, told);
     }
 
-    fn tell(&mut self, peer: usize, told: Vec<Told<u64>>) {
+    fn tell(&mut self, peer: usize, told: Vec<ClientEvent<u64>>) {
         for told in told {
             match told {
-                Told::NotPublished(n, _) => assert!(self.refused.insert(n)),
-                Told::Published(n) => *self.confirmed.entry(n).or_default() += 1,
-                Told::Deliver { deliveries, .. } => {
+                ClientEvent::NotPublished(n, _) => assert!(self.refused.insert(n)),
+                ClientEvent::Published(n) => *self.confirmed.entry(n).or_default() += 1,
+                ClientEvent::Deliver { deliveries, .. } => {
                     for delivery in deliveries {
                         let body = delivery.message.body();
                         let n = u64::from_be_bytes(body[..].try_into().unwrap());
@@ -182,7 +182,7 @@ impl World {
                         assert!(last < n, "order at {peer}");
                     }
                 }
-                Told::Answer { .. } => {}
+                ClientEvent::Answer { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

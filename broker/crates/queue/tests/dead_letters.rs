@@ -7,8 +7,8 @@ use env::{Incarnation, NodeId, Rng, Time, WallTime};
 use message::{Message, MessageBuilder, Protocol};
 use queue::quorum::{Batch, Command, Machine, QuorumQueue};
 use queue::{
-    ConsumerId, DeadLettering, Moment, Outcome, Output, Overflow, Queue, QueueSettings, Request,
-    RequestBody, SessionId,
+    ConsumerId, DeadLettering, Overflow, Queue, QueueOutput, QueueSettings, Request, RequestBody,
+    SessionId, SettlementOutcome, Timestamps,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -85,7 +85,7 @@ impl Requests {
         };
         let reject = RequestBody::Settle {
             consumer,
-            outcome: Outcome::Rejected,
+            outcome: SettlementOutcome::Rejected,
             ids: vec![(1, 1)],
         };
         self.command(wall, vec![get, reject])
@@ -99,7 +99,7 @@ struct Member {
 
 struct World {
     rng: SeededRng,
-    at: Moment,
+    at: Timestamps,
     term: u64,
     leader: usize,
     committed: Vec<(u64, Bytes)>,
@@ -121,7 +121,7 @@ impl World {
         };
         let mut world = World {
             rng: SeededRng::new(seed),
-            at: Moment::default(),
+            at: Timestamps::default(),
             term: 0,
             leader: 0,
             committed: Vec::new(),
@@ -146,7 +146,7 @@ impl World {
         for (at, member) in self.members.iter_mut().enumerate() {
             let leader = Some(NodeId(self.leader as u64 + 1));
             let leads = at == self.leader;
-            let out = &mut Output::default();
+            let out = &mut QueueOutput::default();
             member.queue.leadership(self.term, leader, leads, out);
         }
     }
@@ -204,7 +204,7 @@ impl World {
             entry.map(|(_, c)| c.clone()).into()
         };
         let queue = &mut self.members[self.leader].queue;
-        let mut out = Output::default();
+        let mut out = QueueOutput::default();
         queue.flush(self.at, &mut out);
         queue.take_dead(3, usize::MAX, &mut read, &mut out);
         assert_eq!(out.faults, Vec::<String>::new());
@@ -221,7 +221,7 @@ impl World {
             self.members[self.leader].queue.passed_on(id);
         }
         let queue = &mut self.members[self.leader].queue;
-        queue.flush(self.at, &mut Output::default());
+        queue.flush(self.at, &mut QueueOutput::default());
         while let Some(command) = queue.take_proposal() {
             self.tail.push(command);
         }

@@ -5,12 +5,12 @@ use bytes::Bytes;
 use env::rng::SeededRng;
 use env::{Incarnation, NodeId, Rng, Time, WallTime};
 use message::{Message, MessageBuilder, Protocol, Table};
-use queue::client::{QueueClient, Told};
+use queue::client::{ClientEvent, QueueClient};
 use queue::codec::{decode_events, decode_to_queue, encode_events, encode_to_queue};
 use queue::quorum::QuorumQueue;
 use queue::{
-    Answer, ConsumerId, ConsumerSpec, DeadLettering, Moment, Outcome, Output, Overflow, Queue,
-    QueueKind, QueueSettings, RequestBody, SessionId, ToQueue,
+    ConsumerId, ConsumerSpec, DeadLettering, Overflow, Queue, QueueMessage, QueueOutput,
+    QueueReply, QueueSettings, QueueType, RequestBody, SessionId, SettlementOutcome, Timestamps,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -61,7 +61,7 @@ struct Log {
 struct Member {
     queue: QuorumQueue,
     applied: usize,
-    out: Output,
+    out: QueueOutput,
 }
 
 struct Peer {
@@ -78,7 +78,7 @@ struct Peer {
 struct World {
     rng: SeededRng,
     loss: u64,
-    at: Moment,
+    at: Timestamps,
     log: Log,
     members: Vec<Member>,
     peers: Vec<Peer>,
@@ -96,7 +96,7 @@ impl World {
         let mut world = World {
             rng: SeededRng::new(seed),
             loss: 10,
-            at: Moment::default(),
+            at: Timestamps::default(),
             log: Log::default(),
             members: Vec::new(),
             peers: Vec::new(),
@@ -112,7 +112,7 @@ impl World {
             world.members.push(Member {
                 queue: QuorumQueue::new("queue 'q' in vhost '/'".into(), settings()),
                 applied: 0,
-                out: Output::default(),
+                out: QueueOutput::default(),
             });
         }
         for n in 0..PUBLISHERS + CONSUMERS {
@@ -123,7 +123,7 @@ impl World {
             };
             let members = (1..=NODES).map(NodeId).collect();
             world.peers.push(Peer {
-                client: QueueClient::new(id, QueueKind::Quorum, members, None, world.at.now),
+                client: QueueClient::new(id, QueueType::Quorum, members, None, world.at.now),
                 id,
                 consumer: None,
                 next_consumer: 1,
@@ -168,8 +168,8 @@ impl World {
         }
         let node = at as u64 + 1;
         let behind = self.log.committed.len() - self.members[at].applied;
-        let pace = self.rng.below(behind as u64 + 1) as usize;
-        for _ in 0..if self.loss == 0 { behind } else { pace } {
+        let flow = self.rng.below(behind as u64 + 1) as usize;
+        for _ in 0..if self.loss == 0 { behind } else { flow } {
             let member = &mut self.members[at];
             let (term, command) = &self.log.committed[member.applied];
             member.applied += 1;
@@ -242,12 +242,12 @@ impl World {
         }
     }
 
-    fn hear(&mut self, peer: usize, told: Vec<Told<u64>>) {
+    fn hear(&mut self, peer: usize, told: Vec<ClientEvent<u64>>) {
         for told in told {
             match told {
-                Told::Published(n) => *self.confirmed.entry(n).or_default() += 1,
-                Told::NotPublished(n, why) => panic!("{n} was not taken: {why:?}"),
-                Told::Deliver {
+                ClientEvent::Published(n) => *self.confirmed.entry(n).or_default() += 1,
+                ClientEvent::NotPublished(n, why) => panic!("{n} was not taken: {why:?}"),
+                ClientEvent::Deliver {
                     consumer,
                     deliveries,
                 } => {
@@ -256,18 +256,18 @@ impl World {
                         self.take(peer, consumer, delivery);
                     }
                 }
-                Told::Answer { seq, answer } => {
+                ClientEvent::Answer { seq, answer } => {
                     let one = &mut self.peers[peer];
                     one.cancelled.extend(one.leaving.remove(&seq));
                     assert!(
                         matches!(
                             answer,
-                            Answer::Consuming | Answer::Empty | Answer::Count { .. }
+                            QueueReply::Consuming | QueueReply::Empty | QueueReply::Count { .. }
                         ),
                         "{answer:?}"
                     );
                 }
-                Told::Cancelled { consumer } => panic!("{consumer:?} was ended"),
+                ClientEvent::Cancelled { consumer } => panic!("{consumer:?} was ended"),
             }
         }
     }
@@ -292,9 +292,9 @@ impl World {
         self.peers[peer].client.request(RequestBody::Settle {
             consumer,
             outcome: if requeue {
-                Outcome::Requeue
+                SettlementOutcome::Requeue
             } else {
-                Outcome::Accepted
+                SettlementOutcome::Accepted
             },
             ids: vec![(delivery.id, delivery.id)],
         });
@@ -360,7 +360,7 @@ impl World {
             }
             while let Some(item) = one.client.poll_send() {
                 let owner = one.client.owner().unwrap();
-                if let ToQueue::Request(request) = &item {
+                if let QueueMessage::Request(request) = &item {
                     assert_eq!(request.session, one.id);
                 }
                 let frame = encode_to_queue(&[item]);

@@ -3,7 +3,7 @@
 use crate::held::Held;
 use crate::secure::Secure;
 use mio::net::TcpStream;
-use session::Standing;
+use session::SessionState;
 use shard::ClientProtocol;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) struct Connection {
     /// Bytes read and thrown away while lingering.
     pub discarded: u32,
     pub phase: Phase,
-    pub standing: Standing,
+    pub session_state: SessionState,
     /// The socket may have bytes: edge-triggered, so it is remembered until a read says otherwise.
     pub readable: bool,
     /// The other side has shut its half: a short read is not the end then.
@@ -66,7 +66,7 @@ impl Connection {
             serial,
             discarded: 0,
             phase,
-            standing: Standing::Open,
+            session_state: SessionState::Open,
             readable: false,
             hung_up: false,
             queued: false,
@@ -81,7 +81,7 @@ impl Connection {
     pub fn wants_service(&self) -> bool {
         match self.phase {
             Phase::Serving => {
-                self.standing == Standing::Open
+                self.session_state == SessionState::Open
                     && !self.glutted
                     && (self.readable || (self.resume && self.held.has_partial()))
             }

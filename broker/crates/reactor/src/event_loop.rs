@@ -1,9 +1,9 @@
 //! The loop of a shard's thread.
 
+use crate::admission_rate::AdmissionRate;
 use crate::connection::{Connection, Phase};
 use crate::gather::Gather;
 use crate::listener::{BindError, ClientListener, Listener, bind};
-use crate::pace::Pace;
 use crate::ports::{Inbound, Links, MailboxInlet, ToJobs, ToPeers, ToWal};
 use crate::ring::Receiver;
 use crate::scratch::Scratch;
@@ -128,7 +128,7 @@ pub struct ShardLoop {
     /// Whether the driver wants its listeners open.
     pub(crate) listening: bool,
     pub(crate) accept_rest_until: Option<Time>,
-    pub(crate) pace: Pace,
+    pub(crate) pace: AdmissionRate,
     /// When somebody who waits may be let in.
     pub(crate) let_in_at: Option<Time>,
     gather: Gather,
@@ -187,7 +187,7 @@ impl ShardLoop {
             listening: false,
             accept_rest_until: None,
             let_in_at: None,
-            pace: Pace::per_second(accepts_per_second),
+            pace: AdmissionRate::per_second(accepts_per_second),
             gather: Gather::new(now),
             taken: 0,
             resting: false,

@@ -41,28 +41,31 @@ enum Mode {
     /// Without waits, to see what a turn finds.
     Look,
     /// With a wait, after that without, and with the wait before it.
-    Try { without: Found, shorter: Found },
+    Try {
+        without: GatheredTurns,
+        shorter: GatheredTurns,
+    },
     /// The wait pays, or is none.
     Keep,
 }
 
 /// What turns found that are looked at together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Found {
+struct GatheredTurns {
     turns: u32,
     bytes: u64,
     took: Duration,
 }
 
-impl Found {
+impl GatheredTurns {
     /// Whether a turn brought so many times what it brought then.
-    fn more_by_turn(&self, then: &Found, gain: (u32, u32)) -> bool {
+    fn more_by_turn(&self, then: &GatheredTurns, gain: (u32, u32)) -> bool {
         u128::from(self.bytes) * u128::from(then.turns * gain.1)
             >= u128::from(then.bytes) * u128::from(self.turns * gain.0)
     }
 
     /// Whether a second brought about as much as then.
-    fn as_fast_as(&self, then: &Found) -> bool {
+    fn as_fast_as(&self, then: &GatheredTurns) -> bool {
         u128::from(self.bytes) * then.took.as_nanos() * KEPT.1
             >= u128::from(then.bytes) * self.took.as_nanos() * KEPT.0
     }
@@ -98,7 +101,7 @@ impl Gather {
         self.bytes += bytes;
         let took = now.since(self.since);
         if took >= LOOK {
-            self.judge(Found {
+            self.judge(GatheredTurns {
                 turns: self.turns,
                 bytes: self.bytes,
                 took,
@@ -108,7 +111,7 @@ impl Gather {
         WAITS[self.level]
     }
 
-    fn judge(&mut self, found: Found) {
+    fn judge(&mut self, found: GatheredTurns) {
         // With a wait there are fewer turns of the same load.
         let loaded = LOADED >> self.level;
         if found.turns < loaded || found.bytes == 0 {
@@ -136,7 +139,7 @@ impl Gather {
         }
     }
 
-    fn try_longer(&mut self, without: Found, shorter: Found) {
+    fn try_longer(&mut self, without: GatheredTurns, shorter: GatheredTurns) {
         self.mode = Mode::Try { without, shorter };
         self.level += 1;
     }

@@ -4,13 +4,13 @@
 //! from its sockets, from bounded single-producer rings (one per producing thread) or from its [`Mailbox`].
 #![forbid(unsafe_code)]
 
+mod admission_rate;
 mod connection;
 mod ending;
 mod event_loop;
 mod gather;
 mod held;
 mod listener;
-mod pace;
 mod ports;
 mod ring;
 mod scratch;
@@ -19,7 +19,7 @@ mod sockets;
 mod wake;
 
 pub use event_loop::{LoopConfig, LoopError, LoopParts, Report, ShardLoop};
-pub use listener::{BindError, Bound, ClientListener, bind};
+pub use listener::{BindError, BoundAddress, ClientListener, bind};
 pub use ports::{
     Inbound, Links, Mailbox, MailboxFull, MailboxInlet, ToJobs, ToPeers, ToWal, mailbox,
 };

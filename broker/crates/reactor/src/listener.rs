@@ -20,12 +20,12 @@ pub struct BindError {
 }
 
 /// An address that is taken and not listened on yet: the kernel refuses connections to it.
-pub struct Bound {
+pub struct BoundAddress {
     address: SocketAddr,
     socket: Socket,
 }
 
-impl Bound {
+impl BoundAddress {
     /// With the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -43,11 +43,11 @@ impl Bound {
 }
 
 /// Takes an address. Call once per shard with the same one; with port 0 use the first one's port for the others.
-pub fn bind(address: SocketAddr) -> Result<Bound, BindError> {
+pub fn bind(address: SocketAddr) -> Result<BoundAddress, BindError> {
     take(address).map_err(|error| BindError { address, error })
 }
 
-fn take(address: SocketAddr) -> io::Result<Bound> {
+fn take(address: SocketAddr) -> io::Result<BoundAddress> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -61,7 +61,7 @@ fn take(address: SocketAddr) -> io::Result<Bound> {
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     let taken = socket.local_addr()?.as_socket();
-    Ok(Bound {
+    Ok(BoundAddress {
         address: taken.unwrap_or(address),
         socket,
     })
@@ -69,14 +69,14 @@ fn take(address: SocketAddr) -> io::Result<Bound> {
 
 /// Where clients connect to, and how they speak there.
 pub struct ClientListener {
-    pub socket: Bound,
+    pub socket: BoundAddress,
     /// None: without TLS.
     pub tls: Option<Arc<tls::Server>>,
     pub protocol: ClientProtocol,
 }
 
-impl From<Bound> for ClientListener {
-    fn from(socket: Bound) -> ClientListener {
+impl From<BoundAddress> for ClientListener {
+    fn from(socket: BoundAddress) -> ClientListener {
         ClientListener {
             socket,
             tls: None,
@@ -91,7 +91,7 @@ pub(crate) struct Listener {
     pub tls: Option<Arc<tls::Server>>,
     pub protocol: ClientProtocol,
     /// Until it opens for the first time.
-    pub bound: Option<Bound>,
+    pub bound: Option<BoundAddress>,
     pub socket: Option<mio::net::TcpListener>,
     /// The last look did not empty the backlog.
     pub ready: bool,

@@ -7,7 +7,7 @@ use consensus::{JobId, JobResult, StorageJob, WalToken};
 use control::ControlRequest;
 use env::{Incarnation, NodeId};
 use metadata::NodeRecord;
-use metadata::features::ProgramFacts;
+use metadata::features::VersionFacts;
 use shard::{CheckId, ClusterView, Route};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -29,7 +29,7 @@ pub enum Inbound {
     /// Before `PeerUp`; to shard 0 only.
     PeerProgram {
         node: NodeId,
-        program: Option<ProgramFacts>,
+        program: Option<VersionFacts>,
     },
     PeerUp {
         node: NodeId,

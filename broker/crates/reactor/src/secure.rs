@@ -6,7 +6,7 @@
 use crate::connection::Phase;
 use crate::event_loop::ShardLoop;
 use crate::scratch::READ_CHUNK;
-use crate::sockets::{Flushed, WRITE_PER_ROUND};
+use crate::sockets::{FlushResult, WRITE_PER_ROUND};
 use auth::TlsPeer;
 use bytes::BytesMut;
 use mio::net::TcpStream;
@@ -14,7 +14,7 @@ use session::Outbox;
 use shard::{ConnectionInfo, ConnectionKey};
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
-use tls::{Broken, Channel, Outgoing, Received};
+use tls::{Channel, ChannelError, Outgoing, ReceiveOutcome};
 
 /// Steps of handshakes per turn: each may take a millisecond, which a shard owes to its other connections.
 pub(crate) const SHAKES_PER_TURN: usize = 4;
@@ -75,7 +75,11 @@ impl Secure {
         self.ended && self.waiting.is_empty()
     }
 
-    fn unseal(&mut self, input: &mut [u8], work: &mut Workspace) -> Result<Received, Broken> {
+    fn unseal(
+        &mut self,
+        input: &mut [u8],
+        work: &mut Workspace,
+    ) -> Result<ReceiveOutcome, ChannelError> {
         if work.plain.capacity() < input.len() {
             work.plain.reserve(input.len().max(READ_CHUNK));
         }
@@ -112,7 +116,7 @@ impl Secure {
     }
 
     /// Seals a write's worth of the outbox. How many plain bytes that were.
-    fn seal(&mut self, outbox: &mut Outbox, work: &mut Workspace) -> Result<usize, Broken> {
+    fn seal(&mut self, outbox: &mut Outbox, work: &mut Workspace) -> Result<usize, ChannelError> {
         let mut sealed = 0;
         while sealed < SEAL_AT_ONCE {
             let pieces = outbox.pieces();
@@ -149,45 +153,45 @@ impl Secure {
         outbox: &mut Outbox,
         work: &mut Workspace,
         last: bool,
-    ) -> Flushed {
+    ) -> FlushResult {
         let mut written = 0;
         let mut free = self.write_waiting(socket);
         loop {
             match free {
                 Ok(true) => {}
-                Ok(false) => return Flushed::Blocked,
-                Err(_) => return Flushed::Broken,
+                Ok(false) => return FlushResult::Blocked,
+                Err(_) => return FlushResult::Broken,
             }
             if outbox.is_empty() {
                 break;
             }
             if written >= WRITE_PER_ROUND {
-                return Flushed::Some;
+                return FlushResult::Some;
             }
             match self.seal(outbox, work) {
                 Ok(sealed) => written += sealed,
                 Err(error) => {
                     tracing::warn!(event = "connection.tls_failed", %error);
                     work.out.clear();
-                    return Flushed::Broken;
+                    return FlushResult::Broken;
                 }
             }
             free = self.write_sealed(socket, work);
         }
         match last && !self.ended {
             true => self.end(socket, work),
-            false => Flushed::Empty,
+            false => FlushResult::Empty,
         }
     }
 
     /// Says close_notify. Nothing waits before it.
-    fn end(&mut self, socket: &mut TcpStream, work: &mut Workspace) -> Flushed {
+    fn end(&mut self, socket: &mut TcpStream, work: &mut Workspace) -> FlushResult {
         self.ended = true;
         self.channel.end(&mut work.out);
         match self.write_sealed(socket, work) {
-            Ok(true) => Flushed::Empty,
-            Ok(false) => Flushed::Blocked,
-            Err(_) => Flushed::Broken,
+            Ok(true) => FlushResult::Empty,
+            Ok(false) => FlushResult::Blocked,
+            Err(_) => FlushResult::Broken,
         }
     }
 
@@ -242,7 +246,7 @@ impl ShardLoop {
         if !plain.is_empty() {
             self.received(key, plain);
         }
-        if received == Received::Ended {
+        if received == ReceiveOutcome::Ended {
             self.close(key);
         }
     }
@@ -366,7 +370,7 @@ impl ShardLoop {
     }
 
     /// This is not TLS, or none that we speak with this client: it hears why, as far as its socket takes that.
-    fn refuse(&mut self, key: usize, why: &Broken) {
+    fn refuse(&mut self, key: usize, why: &ChannelError) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };

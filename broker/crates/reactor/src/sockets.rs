@@ -6,7 +6,7 @@ use crate::secure::{SHAKES_PER_TURN, Secure};
 use bytes::BytesMut;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
-use session::{Outbox, Standing};
+use session::{Outbox, SessionState};
 use shard::{ClientProtocol, ConnectionInfo, ConnectionKey};
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ const PIECES_PER_WRITE: usize = 64;
 pub(crate) const WRITE_PER_ROUND: usize = 1 << 20;
 
 /// What one flush of a connection came to.
-pub(crate) enum Flushed {
+pub(crate) enum FlushResult {
     /// Nothing is left.
     Empty,
     /// The round's share is used up.
@@ -291,7 +291,7 @@ impl ShardLoop {
             return;
         };
         if std::mem::take(&mut connection.resume)
-            && connection.standing == Standing::Open
+            && connection.session_state == SessionState::Open
             && connection.held.has_partial()
         {
             self.received(key, BytesMut::new());
@@ -309,27 +309,27 @@ impl ShardLoop {
                 (partial, true)
             }
         };
-        let standing = self.driver.received(ConnectionKey(key), &mut input);
-        if standing == Standing::Open && input.len() > self.config.max_partial {
+        let session_state = self.driver.received(ConnectionKey(key), &mut input);
+        if session_state == SessionState::Open && input.len() > self.config.max_partial {
             tracing::warn!(event = "connection.frame_too_large", bytes = input.len());
             return self.close(key);
         }
         connection.held.keep(input, is_own);
-        self.stand(key, standing);
+        self.stand(key, session_state);
     }
 
-    fn stand(&mut self, key: usize, standing: Standing) {
+    fn stand(&mut self, key: usize, session_state: SessionState) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        let before = std::mem::replace(&mut connection.standing, standing);
-        match standing {
-            Standing::Closing if connection.phase == Phase::Serving => {
+        let before = std::mem::replace(&mut connection.session_state, session_state);
+        match session_state {
+            SessionState::Closing if connection.phase == Phase::Serving => {
                 connection.phase = Phase::Flushing;
                 self.end_within_deadline(key);
                 self.mark_dirty(key);
             }
-            Standing::Open if before == Standing::Paused => {
+            SessionState::Open if before == SessionState::Paused => {
                 connection.resume = true;
                 self.enqueue(key);
             }
@@ -371,7 +371,7 @@ impl ShardLoop {
             Some(secure) => secure.write_some(socket, outbox, &mut self.workspace, last),
         };
         let left = outbox.len();
-        if matches!(flushed, Flushed::Broken) {
+        if matches!(flushed, FlushResult::Broken) {
             return self.close(key);
         }
         if connection.held.secure().is_some() {
@@ -384,8 +384,8 @@ impl ShardLoop {
     }
 
     /// Looks again at the connection after the driver may have changed its mind about it.
-    fn after_flush(&mut self, key: usize, flushed: &Flushed) {
-        let Some((outbox, standing)) = self.driver.outbox(ConnectionKey(key)) else {
+    fn after_flush(&mut self, key: usize, flushed: &FlushResult) {
+        let Some((outbox, session_state)) = self.driver.outbox(ConnectionKey(key)) else {
             return self.close(key);
         };
         let left = outbox.len();
@@ -397,13 +397,13 @@ impl ShardLoop {
             );
             return self.close(key);
         }
-        self.stand(key, standing);
+        self.stand(key, session_state);
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
         let was_glutted =
             std::mem::replace(&mut connection.glutted, left > self.config.outbox_pause);
-        let blocked = matches!(flushed, Flushed::Blocked);
+        let blocked = matches!(flushed, FlushResult::Blocked);
         let unglutted = was_glutted && !connection.glutted;
         // A connection with TLS says its last word in the flush that follows.
         let over = connection.phase == Phase::Flushing && left == 0 && connection.is_silent();
@@ -443,24 +443,24 @@ impl ShardLoop {
     }
 }
 
-fn write_some(socket: &mut TcpStream, outbox: &mut Outbox) -> Flushed {
+fn write_some(socket: &mut TcpStream, outbox: &mut Outbox) -> FlushResult {
     let mut written = 0;
     while !outbox.is_empty() {
         if written >= WRITE_PER_ROUND {
-            return Flushed::Some;
+            return FlushResult::Some;
         }
         match write_once(socket, outbox) {
-            Ok(0) => return Flushed::Broken,
+            Ok(0) => return FlushResult::Broken,
             Ok(n) => {
                 outbox.consume(n);
                 written += n;
             }
-            Err(e) if e.kind() == ErrorKind::WouldBlock => return Flushed::Blocked,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return FlushResult::Blocked,
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(_) => return Flushed::Broken,
+            Err(_) => return FlushResult::Broken,
         }
     }
-    Flushed::Empty
+    FlushResult::Empty
 }
 
 fn write_once(socket: &mut TcpStream, outbox: &mut Outbox) -> io::Result<usize> {

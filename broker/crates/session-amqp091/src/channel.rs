@@ -1,26 +1,26 @@
 //! A channel: what it holds, and which method goes where.
 
-use crate::at::At;
-use crate::confirms::{Confirms, Settled};
-use crate::content::Assembly;
-use crate::failure::{Code, Failure, Outcome, refuse};
-use crate::left::Left;
-use crate::link::{Cx, Link};
-use crate::replies::Replies;
+use crate::confirms::{Confirms, SettledPublish};
+use crate::connection_state::{ConnectionState, StepContext};
+use crate::content::PublishAssembly;
+use crate::failure::{Failure, MethodResult, ReplyCode, refuse};
+use crate::left_queues::LeftQueues;
+use crate::method_failure::MethodFailure;
+use crate::replies::ReplyConsumer;
+use crate::retry::RetriedMethod;
 use crate::transaction::Transaction;
-use crate::unacked::Unacked;
-use crate::unknown::Again;
-use crate::wait::Wait;
+use crate::unacked::UnackedDeliveries;
+use crate::wait::WaitReason;
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{Frame, FrameKind, Method};
 use env::Time;
 use metadata::Name;
 use queue::{ConsumerId, Delivery, QueueId, RequestBody};
-use session::{ChannelDetails, Deliveries, PublishTag, Publishes, Stamp};
+use session::{ChannelDetails, DeliveryCounters, OutboxPosition, PublishCounters, PublishTag};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum ChannelState {
     /// Before channel.open.
     Starting,
     Open,
@@ -32,8 +32,8 @@ pub(crate) enum State {
 
 /// A method that waits for the metadata group or for a queue.
 #[derive(Debug)]
-pub(crate) struct Waiting {
-    pub wait: Wait,
+pub(crate) struct PendingMethod {
+    pub wait: WaitReason,
     /// Of `Broker::change`; 0 when it waits for an answer.
     pub token: u64,
     /// Class and method, for a refusal.
@@ -44,13 +44,13 @@ pub(crate) struct Waiting {
 /// The last confirm written, as long as nothing was written behind it.
 #[derive(Clone, Copy, Debug)]
 struct LastAck {
-    stamp: Stamp,
+    stamp: OutboxPosition,
     tag: u64,
 }
 
 /// A delivery that waits for room in the outbox.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldDelivery {
     pub queue: QueueId,
     pub consumer: ConsumerId,
     pub delivery: Delivery,
@@ -60,8 +60,8 @@ pub(crate) struct Held {
 pub(crate) struct Channel {
     pub number: u16,
     epoch: u32,
-    pub state: State,
-    pub waiting: Option<Box<Waiting>>,
+    pub state: ChannelState,
+    pub waiting: Option<Box<PendingMethod>>,
     /// Frames that came while `waiting` or `holding`.
     pub held_frames: BytesMut,
     /// Tags of cancelled consumers that may hold something still; no more of them than what is held.
@@ -74,7 +74,7 @@ pub(crate) struct Channel {
     stopped: bool,
     /// It was told so at least once: its answers are welcome.
     told_flow: bool,
-    pub assembly: Option<Box<Assembly>>,
+    pub assembly: Option<Box<PublishAssembly>>,
     /// What "" means as a queue name.
     pub last_queue: Name,
     pub consumers: BTreeMap<Name, ConsumerId>,
@@ -82,8 +82,8 @@ pub(crate) struct Channel {
     pub prefetch: u32,
     /// Unacknowledged deliveries of the channel at most, 0 is no limit (global=true).
     pub channel_prefetch: u32,
-    pub unacked: Unacked,
-    pub held_deliveries: VecDeque<Held>,
+    pub unacked: UnackedDeliveries,
+    pub held_deliveries: VecDeque<HeldDelivery>,
     pub next_delivery: u64,
     /// The consumer that the last delivery was for.
     pub served_last: ConsumerId,
@@ -92,18 +92,18 @@ pub(crate) struct Channel {
     pub confirm_base: Option<u64>,
     last_ack: Option<LastAck>,
     /// Its consumer of direct replies.
-    pub replies: Option<Box<Replies>>,
+    pub replies: Option<Box<ReplyConsumer>>,
     /// After tx.select.
     pub transaction: Option<Box<Transaction>>,
     /// None until there was a message.
-    counts: Option<Box<Counts>>,
+    counts: Option<Box<ChannelCounters>>,
 }
 
 /// What happened to messages of a channel.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub publishes: Publishes,
-    pub deliveries: Deliveries,
+pub(crate) struct ChannelCounters {
+    pub publishes: PublishCounters,
+    pub deliveries: DeliveryCounters,
 }
 
 /// A publish tag's bits: the channel's epoch above, the publish number below.
@@ -115,7 +115,7 @@ impl Channel {
         Channel {
             number,
             epoch: epoch & ((1 << (64 - SEQ_BITS)) - 1),
-            state: State::Starting,
+            state: ChannelState::Starting,
             waiting: None,
             held_frames: BytesMut::new(),
             holding: false,
@@ -127,7 +127,7 @@ impl Channel {
             consumers: BTreeMap::new(),
             prefetch: 0,
             channel_prefetch: 0,
-            unacked: Unacked::default(),
+            unacked: UnackedDeliveries::default(),
             held_deliveries: VecDeque::new(),
             next_delivery: 0,
             served_last: ConsumerId(0),
@@ -141,12 +141,12 @@ impl Channel {
         }
     }
 
-    pub fn counts(&mut self) -> &mut Counts {
+    pub fn counts(&mut self) -> &mut ChannelCounters {
         self.counts.get_or_insert_default()
     }
 
     /// For listings.
-    pub fn details(&self, link: &Link) -> ChannelDetails {
+    pub fn details(&self, link: &ConnectionState) -> ChannelDetails {
         let counts = self.counts.as_deref();
         let (messages, settlements) = self
             .transaction
@@ -172,8 +172,8 @@ impl Channel {
             },
             uncommitted: messages as u64,
             acks_uncommitted: settlements as u64,
-            publishes: counts.map_or_else(Publishes::default, |c| c.publishes),
-            deliveries: counts.map_or_else(Deliveries::default, |c| c.deliveries),
+            publishes: counts.map_or_else(PublishCounters::default, |c| c.publishes),
+            deliveries: counts.map_or_else(DeliveryCounters::default, |c| c.deliveries),
         }
     }
 
@@ -185,7 +185,12 @@ impl Channel {
     }
 
     /// A frame for this channel. On failure the ids are those of the method at fault.
-    pub fn frame(&mut self, frame: Frame<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Result<(), At> {
+    pub fn frame(
+        &mut self,
+        frame: Frame<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), MethodFailure> {
         if self.waiting.is_some() || self.must_hold(&frame, link, cx) {
             if self.holding && self.only_publishes && self.settles_now(&frame, link, cx) {
                 return Ok(());
@@ -197,14 +202,14 @@ impl Channel {
             link.held += self.held_frames.len() - before;
             return Ok(());
         }
-        if self.state == State::Closing {
+        if self.state == ChannelState::Closing {
             return self.closing_frame(frame, cx);
         }
         let idle = self.assembly.as_ref().is_none_or(|a| a.is_idle());
         match frame.kind {
             FrameKind::Method if idle => {
                 let method = Method::decode(frame.payload)
-                    .map_err(|error| At::undecodable(&error, frame.payload))?;
+                    .map_err(|error| MethodFailure::undecodable(&error, frame.payload))?;
                 let ids = method.ids();
                 match self.method(method, link, cx) {
                     Ok(()) => Ok(()),
@@ -212,19 +217,19 @@ impl Channel {
                         unknown: Some(name),
                         ..
                     }) if !cx.broker.knows_all() => {
-                        let again = Again::Method(Bytes::copy_from_slice(frame.payload));
+                        let again = RetriedMethod::Method(Bytes::copy_from_slice(frame.payload));
                         self.ask_the_log_of(name, again, ids, link, cx);
                         Ok(())
                     }
-                    Err(failure) => Err(At { failure, ids }),
+                    Err(failure) => Err(MethodFailure { failure, ids }),
                 }
             }
             FrameKind::Method | FrameKind::Header | FrameKind::Body => {
                 crate::content::frame(self, frame, link, cx).map_err(|failure| {
                     // A frame that cannot be read belongs to no method.
-                    let unread = failure.code == Code::FrameError;
+                    let unread = failure.code == ReplyCode::FrameError;
                     let ids = if idle || unread { (0, 0) } else { (60, 40) };
-                    At { failure, ids }
+                    MethodFailure { failure, ids }
                 })
             }
             FrameKind::Heartbeat | FrameKind::Unknown(_) => Ok(()),
@@ -233,8 +238,16 @@ impl Channel {
 
     /// Whether this frame has to wait for queues that are behind: a publish has, and all that follows it. A client that
     /// understands is told.
-    pub fn must_hold(&mut self, frame: &Frame<'_>, link: &mut Link, cx: &mut Cx<'_>) -> bool {
-        if !self.holding && link.publishes_wait() && self.state == State::Open && is_publish(frame)
+    pub fn must_hold(
+        &mut self,
+        frame: &Frame<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> bool {
+        if !self.holding
+            && link.publishes_wait()
+            && self.state == ChannelState::Open
+            && is_publish(frame)
         {
             self.holding = true;
             link.holding += 1;
@@ -248,15 +261,15 @@ impl Channel {
     }
 
     /// Lets the client publish again when nothing of it is held.
-    pub fn let_flow(&mut self, cx: &mut Cx<'_>) {
-        if self.stopped && self.held_frames.is_empty() && self.state == State::Open {
+    pub fn let_flow(&mut self, cx: &mut StepContext<'_>) {
+        if self.stopped && self.held_frames.is_empty() && self.state == ChannelState::Open {
             self.stopped = false;
             cx.send(self.number, &Method::ChannelFlow { active: true });
         }
     }
 
     /// Whether held frames may go on: nothing is waited for and queues keep up.
-    pub fn goes_on(&mut self, link: &mut Link) -> bool {
+    pub fn goes_on(&mut self, link: &mut ConnectionState) -> bool {
         if self.holding && !link.publishes_wait() {
             self.holding = false;
             link.holding -= 1;
@@ -266,7 +279,12 @@ impl Channel {
 
     /// An acknowledgement overtakes publishes that wait, so that they do not stop consumers. One that is wrong keeps its
     /// place, and so do those of a transaction, whose order matters.
-    fn settles_now(&mut self, frame: &Frame<'_>, link: &mut Link, cx: &mut Cx<'_>) -> bool {
+    fn settles_now(
+        &mut self,
+        frame: &Frame<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> bool {
         if frame.kind != FrameKind::Method || self.transaction.is_some() {
             return false;
         }
@@ -282,27 +300,36 @@ impl Channel {
         self.unacked.owes(tag) && self.method(method, link, cx).is_ok()
     }
 
-    fn closing_frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) -> Result<(), At> {
+    fn closing_frame(
+        &mut self,
+        frame: Frame<'_>,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), MethodFailure> {
         if frame.kind != FrameKind::Method {
             return Ok(());
         }
         match Method::decode(frame.payload) {
-            Ok(Method::ChannelCloseOk {}) => self.state = State::Closed,
+            Ok(Method::ChannelCloseOk {}) => self.state = ChannelState::Closed,
             Ok(Method::ChannelClose { .. }) => {
                 cx.send(self.number, &Method::ChannelCloseOk {});
             }
-            Ok(open @ Method::ChannelOpen {}) => return Err(At::opened_twice(&open)),
+            Ok(open @ Method::ChannelOpen {}) => return Err(MethodFailure::opened_twice(&open)),
             _ => {}
         }
         Ok(())
     }
 
-    pub fn method(&mut self, method: Method<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
-        if self.state == State::Starting {
+    pub fn method(
+        &mut self,
+        method: Method<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
+        if self.state == ChannelState::Starting {
             let Method::ChannelOpen {} = method else {
                 refuse!(ChannelError, "expected 'channel.open'");
             };
-            self.state = State::Open;
+            self.state = ChannelState::Open;
             cx.send(self.number, &Method::ChannelOpenOk {});
             return Ok(());
         }
@@ -313,7 +340,7 @@ impl Channel {
                 mandatory,
                 immediate,
             } => {
-                Assembly::start(
+                PublishAssembly::start(
                     &mut self.assembly,
                     exchange,
                     routing_key,
@@ -325,7 +352,13 @@ impl Channel {
             Method::BasicAck {
                 delivery_tag,
                 multiple,
-            } => self.settle(delivery_tag, multiple, queue::Outcome::Accepted, link, cx),
+            } => self.settle(
+                delivery_tag,
+                multiple,
+                queue::SettlementOutcome::Accepted,
+                link,
+                cx,
+            ),
             Method::BasicNack {
                 delivery_tag,
                 multiple,
@@ -339,12 +372,17 @@ impl Channel {
         }
     }
 
-    fn rarer_method(&mut self, method: Method<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
+    fn rarer_method(
+        &mut self,
+        method: Method<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         match method {
             Method::ChannelOpen {} => refuse!(ChannelError, "second 'channel.open' seen"),
             Method::ChannelClose { .. } => {
                 let queues = link.consumed_by(self.number);
-                let left = Left::of(queues, cx.broker);
+                let left = LeftQueues::of(queues, cx.broker);
                 self.release(link, cx);
                 self.go_on_leaving(left, true, link, cx);
                 Ok(())
@@ -394,11 +432,18 @@ impl Channel {
     }
 
     /// Starts to wait: frames of this channel are held until it is over.
-    pub fn wait(&mut self, wait: Wait, token: u64, ids: (u16, u16), link: &mut Link, cx: &Cx<'_>) {
+    pub fn wait(
+        &mut self,
+        wait: WaitReason,
+        token: u64,
+        ids: (u16, u16),
+        link: &mut ConnectionState,
+        cx: &StepContext<'_>,
+    ) {
         let since = cx.broker.now();
         link.wait_deadline
             .get_or_insert(since + link.limits.operation);
-        self.waiting = Some(Box::new(Waiting {
+        self.waiting = Some(Box::new(PendingMethod {
             wait,
             token,
             ids,
@@ -407,7 +452,13 @@ impl Channel {
     }
 
     /// The queue's word on a publish.
-    pub fn answered(&mut self, tag: PublishTag, taken: bool, link: &mut Link, cx: &mut Cx<'_>) {
+    pub fn answered(
+        &mut self,
+        tag: PublishTag,
+        taken: bool,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) {
         if tag.tag >> SEQ_BITS != u64::from(self.epoch) {
             return;
         }
@@ -422,7 +473,7 @@ impl Channel {
     }
 
     /// Counts a confirm that the client is to get.
-    pub fn count_confirm(&mut self, settled: Settled, link: &mut Link) {
+    pub fn count_confirm(&mut self, settled: SettledPublish, link: &mut ConnectionState) {
         if settled.taken && self.confirm_base.is_some_and(|base| settled.seq > base) {
             self.counts().publishes.confirmed += 1;
             link.count(|t| t.publishes.confirmed += 1);
@@ -430,14 +481,14 @@ impl Channel {
     }
 
     /// Tells the client, if it asked for confirms. Consecutive acks that nothing was written between become one.
-    pub fn confirm(&mut self, settled: Settled, cx: &mut Cx<'_>) {
+    pub fn confirm(&mut self, settled: SettledPublish, cx: &mut StepContext<'_>) {
         let Some(tag) = self
             .confirm_base
             .and_then(|base| settled.seq.checked_sub(base))
         else {
             return;
         };
-        if tag == 0 || self.state != State::Open {
+        if tag == 0 || self.state != ChannelState::Open {
             return;
         }
         if !settled.taken {
@@ -474,13 +525,13 @@ impl Channel {
     }
 
     /// The channel ends: its consumers go, what they have out returns to the queues.
-    pub fn release(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
+    pub fn release(&mut self, link: &mut ConnectionState, cx: &mut StepContext<'_>) {
         link.stop(|s| s.channel == self.number, cx);
         self.let_go(link, cx);
     }
 
     /// The same for one of whose consumers none gets anything any more.
-    pub fn let_go(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
+    pub fn let_go(&mut self, link: &mut ConnectionState, cx: &mut StepContext<'_>) {
         let waiting = self.waiting.take();
         let waiting = waiting.and_then(|w| w.wait.into_publish());
         link.holding -= usize::from(std::mem::take(&mut self.holding));
@@ -543,7 +594,7 @@ impl Channel {
     }
 
     /// Its consumers are no more, and it publishes no more.
-    pub fn uncount(&mut self, link: &mut Link) {
+    pub fn uncount(&mut self, link: &mut ConnectionState) {
         let consumers = std::mem::take(&mut self.consumers).len() as i64;
         let counts = self.counts.take();
         let published = counts.is_some_and(|c| c.publishes.received > 0);
@@ -555,7 +606,11 @@ impl Channel {
         }
     }
 
-    pub(crate) fn forget_consumer(&mut self, tag: &str, link: &mut Link) -> Option<ConsumerId> {
+    pub(crate) fn forget_consumer(
+        &mut self,
+        tag: &str,
+        link: &mut ConnectionState,
+    ) -> Option<ConsumerId> {
         let consumer = self.consumers.remove(tag)?;
         link.count(|t| t.consumers -= 1);
         if self.unacked.len() == 0 {
@@ -573,7 +628,7 @@ impl Channel {
     }
 
     /// The tag that a consumer of this channel has, or had.
-    pub(crate) fn tag_of<'a>(&'a self, consumer: ConsumerId, link: &'a Link) -> &'a str {
+    pub(crate) fn tag_of<'a>(&'a self, consumer: ConsumerId, link: &'a ConnectionState) -> &'a str {
         let subscription = link.subscriptions.get(&consumer.0).map(|s| &*s.tag);
         let before = || self.cancelled.get(&consumer).map(|tag| &**tag);
         subscription.or_else(before).unwrap_or("")
@@ -587,10 +642,10 @@ fn is_publish(frame: &Frame<'_>) -> bool {
 /// Octets of a basic.ack or basic.nack frame: overhead 8, ids 4, tag 8, bits 1.
 const ACK_FRAME: usize = 21;
 
-fn rejection(requeue: bool) -> queue::Outcome {
+fn rejection(requeue: bool) -> queue::SettlementOutcome {
     if requeue {
-        queue::Outcome::Requeue
+        queue::SettlementOutcome::Requeue
     } else {
-        queue::Outcome::Rejected
+        queue::SettlementOutcome::Rejected
     }
 }

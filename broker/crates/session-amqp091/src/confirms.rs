@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct PublishSlot {
     /// Queues that have not answered; [`FAILED`] when one refused.
     state: u32,
     size: u32,
@@ -19,7 +19,7 @@ const KEEP: usize = 64;
 
 /// A publish all of whose queues have answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Settled {
+pub(crate) struct SettledPublish {
     pub seq: u64,
     /// False: at least one queue refused it.
     pub taken: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Settled {
 #[derive(Debug)]
 pub(crate) struct Confirms {
     first: u64,
-    slots: VecDeque<Slot>,
+    slots: VecDeque<PublishSlot>,
 }
 
 impl Default for Confirms {
@@ -64,16 +64,16 @@ impl Confirms {
     }
 
     /// Takes note of a publish to that many queues. With none it is settled at once.
-    pub fn publish(&mut self, queues: usize, size: u32) -> Option<Settled> {
+    pub fn publish(&mut self, queues: usize, size: u32) -> Option<SettledPublish> {
         let seq = self.next();
         if queues == 0 {
             let in_order = self.slots.is_empty();
             if in_order {
                 self.first += 1;
             } else {
-                self.slots.push_back(Slot { state: 0, size: 0 });
+                self.slots.push_back(PublishSlot { state: 0, size: 0 });
             }
-            return Some(Settled {
+            return Some(SettledPublish {
                 seq,
                 taken: true,
                 in_order,
@@ -81,12 +81,12 @@ impl Confirms {
             });
         }
         let state = u32::try_from(queues).unwrap_or(u32::MAX) & !FAILED;
-        self.slots.push_back(Slot { state, size });
+        self.slots.push_back(PublishSlot { state, size });
         None
     }
 
     /// A queue has answered for that number. None while others have not, and for numbers that are not out.
-    pub fn answered(&mut self, seq: u64, taken: bool) -> Option<Settled> {
+    pub fn answered(&mut self, seq: u64, taken: bool) -> Option<SettledPublish> {
         let at = usize::try_from(seq.checked_sub(self.first)?).ok()?;
         let slot = self.slots.get_mut(at)?;
         if slot.state & !FAILED == 0 {
@@ -99,7 +99,7 @@ impl Confirms {
         if slot.state & !FAILED != 0 {
             return None;
         }
-        let settled = Settled {
+        let settled = SettledPublish {
             seq,
             taken: slot.state & FAILED == 0,
             in_order: at == 0,
@@ -129,7 +129,7 @@ mod tests {
         let third = c.publish(0, 0);
         assert_eq!(
             third,
-            Some(Settled {
+            Some(SettledPublish {
                 seq: 3,
                 taken: true,
                 in_order: false,
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(c.answered(1, true), None);
         assert_eq!(
             c.answered(2, false),
-            Some(Settled {
+            Some(SettledPublish {
                 seq: 2,
                 taken: false,
                 in_order: false,
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(c.answered(2, true), None);
         assert_eq!(
             c.answered(1, true),
-            Some(Settled {
+            Some(SettledPublish {
                 seq: 1,
                 taken: true,
                 in_order: true,
@@ -185,7 +185,7 @@ mod tests {
                         owed.swap_remove(at);
                         let in_order = unsettled.first() == Some(&seq);
                         unsettled.remove(&seq);
-                        prop_assert_eq!(settled, Some(Settled { seq, taken: ok && taken, in_order, size: 1 }));
+                        prop_assert_eq!(settled, Some(SettledPublish { seq, taken: ok && taken, in_order, size: 1 }));
                     } else {
                         prop_assert_eq!(settled, None);
                     }

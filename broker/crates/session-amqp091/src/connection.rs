@@ -3,12 +3,12 @@
 mod ending;
 mod time;
 
-use crate::at::At;
-use crate::channel::{Channel, State};
-use crate::failure::{Code, Failure, Outcome};
+use crate::channel::{Channel, ChannelState};
+use crate::connection_state::{ConnectionState, PROTOCOL, StepContext};
+use crate::failure::{Failure, MethodResult, ReplyCode};
 use crate::handshake::Login;
-use crate::left::Left;
-use crate::link::{Cx, Link, PROTOCOL};
+use crate::left_queues::LeftQueues;
+use crate::method_failure::MethodFailure;
 use crate::{Limits, SessionConfig};
 use auth::Mechanism;
 use bytes::{Buf, BytesMut};
@@ -19,8 +19,10 @@ use env::Time;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use message::Message;
-use queue::Outcome as Settle;
-use session::{Broker, Held, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
+use queue::SettlementOutcome;
+use session::{
+    Broker, Held, Outbox, Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,7 +53,7 @@ pub(crate) enum Phase {
 pub struct AmqpSession {
     pub(crate) config: SessionConfig,
     pub(crate) phase: Phase,
-    pub(crate) link: Link,
+    pub(crate) link: ConnectionState,
     pub(crate) channels: HashMap<u16, Box<Channel>, FixedState>,
     pub(crate) channel_max: u16,
     /// What the client has logged in with.
@@ -72,7 +74,7 @@ pub struct AmqpSession {
     /// Our connection.close, until the exclusive queues are gone: who comes back at once may declare them again.
     farewell: Box<[u8]>,
     /// Auto-delete queues that its consumers have left with it, and the change that takes one away; 0: none is asked for.
-    left: Left,
+    left: LeftQueues,
     left_token: u64,
     /// connection.close is to be read next, and waits.
     stalled: bool,
@@ -93,7 +95,7 @@ impl AmqpSession {
         AmqpSession {
             config,
             phase: Phase::Header,
-            link: Link::new(limits.clone()),
+            link: ConnectionState::new(limits.clone()),
             channels: HashMap::with_hasher(FixedState::default()),
             channel_max: 0,
             mechanism: None,
@@ -106,7 +108,7 @@ impl AmqpSession {
             input: BytesMut::new(),
             end_token: 0,
             farewell: Box::default(),
-            left: Left::default(),
+            left: LeftQueues::default(),
             left_token: 0,
             stalled: false,
             login: None,
@@ -121,11 +123,11 @@ impl AmqpSession {
         &mut self,
         broker: &mut dyn Broker,
         out: &mut Outbox,
-        happened: impl FnOnce(&mut Self, &mut Cx<'_>),
-    ) -> Standing {
+        happened: impl FnOnce(&mut Self, &mut StepContext<'_>),
+    ) -> SessionState {
         let before = out.len();
         let now = broker.now();
-        let cx = &mut Cx { broker, out };
+        let cx = &mut StepContext { broker, out };
         self.link.weigh(cx.out);
         happened(self, cx);
         self.link.weigh(cx.out);
@@ -138,18 +140,18 @@ impl AmqpSession {
         if !self.link.withheld.is_empty() {
             self.tell_withheld(cx);
         }
-        self.link.flush_tally(cx);
+        self.link.flush_counters(cx);
         if cx.out.len() > before {
             self.last_sent = now;
         }
-        self.standing()
+        self.session_state()
     }
 
-    fn standing(&self) -> Standing {
+    fn session_state(&self) -> SessionState {
         match self.phase {
-            Phase::Ended => Standing::Closing,
-            _ if self.is_paused() => Standing::Paused,
-            _ => Standing::Open,
+            Phase::Ended => SessionState::Closing,
+            _ if self.is_paused() => SessionState::Paused,
+            _ => SessionState::Open,
         }
     }
 
@@ -178,7 +180,7 @@ impl AmqpSession {
     }
 
     /// Whole frames from the front of the input, until one makes it stop.
-    fn read(&mut self, input: &mut BytesMut, cx: &mut Cx<'_>) {
+    fn read(&mut self, input: &mut BytesMut, cx: &mut StepContext<'_>) {
         if self.phase == Phase::Header && !self.read_header(input, cx) {
             return;
         }
@@ -202,7 +204,7 @@ impl AmqpSession {
                 }
                 Err(error) => {
                     // Where the next frame starts nobody knows: say so (to who has logged in), then be silent.
-                    let failure = Failure::new(Code::FrameError, error.to_string());
+                    let failure = Failure::new(ReplyCode::FrameError, error.to_string());
                     self.refuse(&failure, (0, 0), cx);
                     self.die(cx);
                 }
@@ -212,7 +214,7 @@ impl AmqpSession {
     }
 
     /// Publishes that were held back, as soon as queues keep up.
-    fn publish_held(&mut self, cx: &mut Cx<'_>) {
+    fn publish_held(&mut self, cx: &mut StepContext<'_>) {
         if self.link.holding == 0 || self.link.publishes_wait() {
             return;
         }
@@ -246,7 +248,7 @@ impl AmqpSession {
     }
 
     /// What was kept while paused.
-    fn read_kept(&mut self, cx: &mut Cx<'_>) {
+    fn read_kept(&mut self, cx: &mut StepContext<'_>) {
         self.stalled &= self.link.held > 0;
         if self.input.is_empty() || self.is_paused() {
             return;
@@ -259,7 +261,7 @@ impl AmqpSession {
     }
 
     /// True: it is ours, go on.
-    fn read_header(&mut self, input: &mut BytesMut, cx: &mut Cx<'_>) -> bool {
+    fn read_header(&mut self, input: &mut BytesMut, cx: &mut StepContext<'_>) -> bool {
         match ProtocolHeader::parse(input) {
             ProtocolHeader::Partial => false,
             ProtocolHeader::Amqp091 => {
@@ -276,7 +278,7 @@ impl AmqpSession {
         }
     }
 
-    fn frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
+    fn frame(&mut self, frame: Frame<'_>, cx: &mut StepContext<'_>) {
         if frame.channel == 0 {
             return self.connection_frame(frame, cx);
         }
@@ -294,11 +296,11 @@ impl AmqpSession {
         }
     }
 
-    fn channel_frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
+    fn channel_frame(&mut self, frame: Frame<'_>, cx: &mut StepContext<'_>) {
         // The common case: nothing waits, nothing fails, nothing closes.
         if let Some(channel) = self.channels.get_mut(&frame.channel) {
             let result = channel.frame(frame, &mut self.link, cx);
-            if result.is_err() || channel.state == State::Closed {
+            if result.is_err() || channel.state == ChannelState::Closed {
                 self.with_channel(frame.channel, cx, |_, _, _| result);
             }
         } else if self.create_channel(frame.channel, cx) {
@@ -309,7 +311,7 @@ impl AmqpSession {
         self.tell_blocked(cx);
     }
 
-    fn create_channel(&mut self, number: u16, cx: &mut Cx<'_>) -> bool {
+    fn create_channel(&mut self, number: u16, cx: &mut StepContext<'_>) -> bool {
         let refusal = if self.channels.len() >= usize::from(self.channel_max) {
             format!(
                 "number of channels opened ({}) has reached the negotiated channel_max ({})",
@@ -326,13 +328,13 @@ impl AmqpSession {
             self.channels.insert(number, Box::new(channel));
             return true;
         };
-        let failure = Failure::new(Code::NotAllowed, refusal);
+        let failure = Failure::new(ReplyCode::NotAllowed, refusal);
         self.fail_connection(&failure, (0, 0), cx);
         false
     }
 
     /// A publisher under alarm hears why it is not read, once.
-    fn tell_blocked(&mut self, cx: &mut Cx<'_>) {
+    fn tell_blocked(&mut self, cx: &mut StepContext<'_>) {
         if !self.link.blocked || self.told_blocked {
             return;
         }
@@ -348,15 +350,19 @@ impl AmqpSession {
     fn with_channel(
         &mut self,
         number: u16,
-        cx: &mut Cx<'_>,
-        step: impl FnOnce(&mut Channel, &mut Link, &mut Cx<'_>) -> Result<(), At>,
+        cx: &mut StepContext<'_>,
+        step: impl FnOnce(
+            &mut Channel,
+            &mut ConnectionState,
+            &mut StepContext<'_>,
+        ) -> Result<(), MethodFailure>,
     ) {
         let Some(channel) = self.channels.get_mut(&number) else {
             return;
         };
         let mut result = step(channel, &mut self.link, cx);
         while result.is_ok()
-            && channel.state != State::Closed
+            && channel.state != ChannelState::Closed
             && channel.goes_on(&mut self.link)
             && !channel.held_frames.is_empty()
         {
@@ -380,18 +386,18 @@ impl AmqpSession {
             }
         }
         channel.let_flow(cx);
-        if channel.state == State::Closed {
+        if channel.state == ChannelState::Closed {
             // What came behind channel.close is nobody's.
             self.link.held = self.link.held.saturating_sub(channel.held_frames.len());
             self.channels.remove(&number);
             cx.broker.close_channel();
         }
-        if let Err(At { failure, ids }) = result {
+        if let Err(MethodFailure { failure, ids }) = result {
             self.fail(number, &failure, ids, cx);
         }
     }
 
-    fn connection_frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
+    fn connection_frame(&mut self, frame: Frame<'_>, cx: &mut StepContext<'_>) {
         let closing = matches!(self.phase, Phase::Closing | Phase::Leaving);
         match frame.kind {
             FrameKind::Heartbeat if closing || frame.payload.is_empty() => {}
@@ -404,7 +410,8 @@ impl AmqpSession {
                     }
                 }
                 Err(error) if !closing => {
-                    let At { failure, ids } = At::undecodable(&error, frame.payload);
+                    let MethodFailure { failure, ids } =
+                        MethodFailure::undecodable(&error, frame.payload);
                     self.refuse(&failure, ids, cx);
                 }
                 Err(_) => {}
@@ -415,11 +422,11 @@ impl AmqpSession {
         }
     }
 
-    fn connection_method(&mut self, method: Method<'_>, cx: &mut Cx<'_>) -> Outcome {
+    fn connection_method(&mut self, method: Method<'_>, cx: &mut StepContext<'_>) -> MethodResult {
         match (self.phase, method) {
             (Phase::Running, Method::ConnectionClose { .. }) => {
                 let consumed = self.link.subscriptions.values().filter(|s| !s.get);
-                self.left = Left::of(consumed.map(|s| s.queue), cx.broker);
+                self.left = LeftQueues::of(consumed.map(|s| s.queue), cx.broker);
                 self.release_channels(cx);
                 self.phase = Phase::Leaving;
                 self.deadline = Some(cx.broker.now() + self.link.limits.operation);
@@ -443,7 +450,7 @@ impl AmqpSession {
                 Ok(())
             }
             (Phase::Running, _) => Err(Failure::new(
-                Code::ChannelError,
+                ReplyCode::ChannelError,
                 "unexpected method in connection state running",
             )),
             (Phase::Tuning | Phase::Opening, Method::ConnectionClose { .. }) => {
@@ -454,23 +461,25 @@ impl AmqpSession {
         }
     }
 
-    fn take_notice(&mut self, notice: Notice, cx: &mut Cx<'_>) {
-        match notice {
-            Notice::Published { tag, .. } | Notice::Heard { tag } => self.answered(tag, true, cx),
-            Notice::NotPublished { queue, tag, why } => {
+    fn take_session_event(&mut self, session_event: SessionEvent, cx: &mut StepContext<'_>) {
+        match session_event {
+            SessionEvent::Published { tag, .. } | SessionEvent::Heard { tag } => {
+                self.answered(tag, true, cx)
+            }
+            SessionEvent::NotPublished { queue, tag, why } => {
                 // A queue that was deleted meanwhile is not a reason for a nack: RabbitMQ's rule.
-                let deleted = why == queue::Reject::Unavailable
+                let deleted = why == queue::RejectReason::Unavailable
                     && cx.broker.tree().queue_by_id(queue).is_none();
                 self.answered(tag, deleted, cx);
             }
-            Notice::Deliver {
+            SessionEvent::Deliver {
                 queue,
                 consumer,
                 deliveries,
             } => {
                 self.deliver(queue, consumer, deliveries, cx);
             }
-            Notice::Changed { token, result } => {
+            SessionEvent::Changed { token, result } => {
                 if token != 0 && (token == self.end_token || token == self.left_token) {
                     self.say_farewell(cx);
                     return self.go_on_leaving(cx);
@@ -480,7 +489,7 @@ impl AmqpSession {
                     channel.changed(token, result, link, cx)
                 });
             }
-            Notice::Answer { queue, seq, answer } => {
+            SessionEvent::Answer { queue, seq, answer } => {
                 let number = self.link.answered(queue, seq);
                 if number == Some(0) {
                     self.left_answered(&answer, cx);
@@ -490,7 +499,7 @@ impl AmqpSession {
                     });
                 }
             }
-            Notice::Cancelled { consumer, .. } => {
+            SessionEvent::Cancelled { consumer, .. } => {
                 let number = self.link.subscriptions.get(&consumer.0).map(|s| s.channel);
                 let Some(number) = number else { return };
                 self.with_channel(number, cx, |channel, link, cx| {
@@ -502,19 +511,19 @@ impl AmqpSession {
                 });
             }
             // It has no client id and subscribes to queues alone.
-            Notice::Topic(_)
-            | Notice::TakenOver
-            | Notice::ClaimAgain
-            | Notice::AnsweredLate { .. }
-            | Notice::Known
-            | Notice::Missed
-            | Notice::TellWill => {}
-            Notice::Relieved => self.link.behind = false,
-            Notice::Verified { right } => self.verified(right, cx),
-            Notice::Blocked(alarm) => self.alarm(alarm, cx),
-            Notice::Close { text } => self.force(&text, cx),
-            Notice::Shed { text, can_hear } => self.shed(&text, can_hear, cx),
-            Notice::Shutdown => {
+            SessionEvent::Topic(_)
+            | SessionEvent::TakenOver
+            | SessionEvent::ClaimAgain
+            | SessionEvent::AnsweredLate { .. }
+            | SessionEvent::Known
+            | SessionEvent::Missed
+            | SessionEvent::TellWill => {}
+            SessionEvent::Relieved => self.link.behind = false,
+            SessionEvent::Verified { right } => self.verified(right, cx),
+            SessionEvent::Blocked(alarm) => self.alarm(alarm, cx),
+            SessionEvent::Close { text } => self.force(&text, cx),
+            SessionEvent::Shed { text, can_hear } => self.shed(&text, can_hear, cx),
+            SessionEvent::Shutdown => {
                 self.force(
                     "broker forced connection closure with reason 'shutdown'",
                     cx,
@@ -523,7 +532,7 @@ impl AmqpSession {
         }
     }
 
-    fn answered(&mut self, tag: session::PublishTag, taken: bool, cx: &mut Cx<'_>) {
+    fn answered(&mut self, tag: session::PublishTag, taken: bool, cx: &mut StepContext<'_>) {
         if let Some(channel) = self.channels.get_mut(&tag.channel) {
             channel.answered(tag, taken, &mut self.link, cx);
             if channel.transaction.is_some() && channel.waiting.is_some() {
@@ -537,14 +546,14 @@ impl AmqpSession {
         queue: queue::QueueId,
         consumer: queue::ConsumerId,
         deliveries: Vec<queue::Delivery>,
-        cx: &mut Cx<'_>,
+        cx: &mut StepContext<'_>,
     ) {
         let Some(number) = self.link.subscriptions.get(&consumer.0).map(|s| s.channel) else {
             // Sent before the queue heard of the cancel.
             for delivery in &deliveries {
                 let range = (delivery.id, delivery.id);
                 self.link
-                    .settle_range(queue, consumer, Settle::Requeue, range);
+                    .settle_range(queue, consumer, SettlementOutcome::Requeue, range);
             }
             return;
         };
@@ -556,7 +565,7 @@ impl AmqpSession {
         });
     }
 
-    fn alarm(&mut self, alarm: Option<&'static str>, cx: &mut Cx<'_>) {
+    fn alarm(&mut self, alarm: Option<&'static str>, cx: &mut StepContext<'_>) {
         self.link.alarm = alarm;
         if alarm.is_none() && self.link.blocked {
             self.link.blocked = false;
@@ -568,7 +577,7 @@ impl AmqpSession {
         }
     }
 
-    fn pump(&mut self, cx: &mut Cx<'_>) {
+    fn pump(&mut self, cx: &mut StepContext<'_>) {
         if self.phase != Phase::Running {
             return;
         }
@@ -605,7 +614,7 @@ impl Session for AmqpSession {
         input: &mut BytesMut,
         broker: &mut dyn Broker,
         out: &mut Outbox,
-    ) -> Standing {
+    ) -> SessionState {
         self.step(broker, out, |this, cx| {
             if !input.is_empty() {
                 this.last_received = cx.broker.now();
@@ -628,11 +637,18 @@ impl Session for AmqpSession {
         })
     }
 
-    fn notice(&mut self, notice: Notice, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
-        self.step(broker, out, |this, cx| this.take_notice(notice, cx))
+    fn session_event(
+        &mut self,
+        session_event: SessionEvent,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState {
+        self.step(broker, out, |this, cx| {
+            this.take_session_event(session_event, cx)
+        })
     }
 
-    fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+    fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
         self.step(broker, out, Self::on_time)
     }
 
@@ -657,7 +673,7 @@ impl Session for AmqpSession {
     }
 
     fn gone(&mut self, broker: &mut dyn Broker) {
-        let cx = &mut Cx {
+        let cx = &mut StepContext {
             broker,
             out: &mut Outbox::default(),
         };
@@ -666,11 +682,11 @@ impl Session for AmqpSession {
             channel.uncount(&mut self.link);
         }
         self.channels.clear();
-        self.link.flush_tally(cx);
+        self.link.flush_counters(cx);
         self.phase = Phase::Ended;
     }
 
-    fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+    fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
         self.step(broker, out, Self::pump)
     }
 

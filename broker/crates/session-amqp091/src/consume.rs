@@ -1,28 +1,28 @@
 //! Consumers, basic.get and settlement.
 
-use crate::channel::{Channel, State};
+use crate::channel::{Channel, ChannelState};
+use crate::channel_prefetch::window;
+use crate::connection_state::{ConnectionState, StepContext, Subscription};
 use crate::directory;
-use crate::failure::{Failure, Outcome, refuse};
-use crate::flow::Written;
-use crate::left::Left;
-use crate::link::{Cx, Link, Subscription};
+use crate::failure::{Failure, MethodResult, refuse};
+use crate::flow::WrittenDeliveries;
+use crate::left_queues::LeftQueues;
 use crate::names;
 use crate::replies::REPLY_TO;
-use crate::share::window;
-use crate::unacked::Owed;
-use crate::wait::Wait;
+use crate::unacked::UnackedDelivery;
+use crate::wait::WaitReason;
 use codec_amqp091::Method;
 use message::Table;
-use metadata::{Name, QueueId, QueueKind, Right};
+use metadata::{Name, QueueId, QueueType, Right};
 use queue::{ConsumerId, ConsumerSpec, RequestBody};
 
 impl Channel {
     pub(crate) fn consuming_method(
         &mut self,
         method: Method<'_>,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         match method {
             Method::BasicQos { prefetch_size, .. } if prefetch_size != 0 => {
                 refuse!(NotImplemented, "prefetch_size!=0 ({prefetch_size})")
@@ -52,7 +52,7 @@ impl Channel {
                 arguments,
                 ..
             } => {
-                let wish = Wish {
+                let requested = ConsumeRequest {
                     queue,
                     consumer_tag,
                     no_ack,
@@ -60,7 +60,7 @@ impl Channel {
                     no_wait,
                     arguments,
                 };
-                self.consume(wish, link, cx)
+                self.consume(requested, link, cx)
             }
             Method::BasicCancel {
                 consumer_tag,
@@ -86,21 +86,26 @@ impl Channel {
     }
 
     /// Everything unacknowledged goes back.
-    fn recover(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
+    fn recover(&mut self, link: &mut ConnectionState, cx: &mut StepContext<'_>) {
         let mut all = self.unacked.take_all();
         self.consumer_by_consumer(&mut all, link);
         for owed in all {
-            link.settle(owed.origin, queue::Outcome::Requeue);
+            link.settle(owed.origin, queue::SettlementOutcome::Requeue);
         }
         link.flush_settlements(cx);
     }
 
-    fn consume(&mut self, wish: Wish<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
-        if self.consumers.contains_key(wish.consumer_tag) {
+    fn consume(
+        &mut self,
+        requested: ConsumeRequest<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
+        if self.consumers.contains_key(requested.consumer_tag) {
             refuse!(
                 NotAllowed,
                 "attempt to reuse consumer tag '{}'",
-                wish.consumer_tag
+                requested.consumer_tag
             );
         }
         if self.consumers.len() >= link.limits.consumers {
@@ -110,37 +115,43 @@ impl Channel {
                 link.limits.consumers
             );
         }
-        if wish.queue == REPLY_TO {
-            let Wish {
+        if requested.queue == REPLY_TO {
+            let ConsumeRequest {
                 consumer_tag,
                 no_ack,
                 no_wait,
                 ..
-            } = wish;
+            } = requested;
             return self.consume_replies(consumer_tag, no_ack, no_wait, link, cx);
         }
-        let name = self.expand(wish.queue)?;
+        let name = self.expand(requested.queue)?;
         let tree = cx.broker.tree();
-        directory::check(tree, link, Right::Read, directory::Kind::Queue, &name)?;
+        directory::check(
+            tree,
+            link,
+            Right::Read,
+            directory::ResourceKind::Queue,
+            &name,
+        )?;
         let record = directory::queue_for(cx.broker, link, &name)?;
-        if self.channel_prefetch > 0 && record.kind == QueueKind::Quorum {
+        if self.channel_prefetch > 0 && record.kind == QueueType::Quorum {
             refuse!(
                 NotImplemented,
                 "queue '{name}' in vhost '{}' does not support global qos",
                 link.vhost
             );
         }
-        if !queue::codec::is_shallow(&wish.arguments) {
+        if !queue::codec::is_shallow(&requested.arguments) {
             refuse!(
                 PreconditionFailed,
                 "arguments of consumer '{}' are nested deeper than {}",
-                wish.consumer_tag,
+                requested.consumer_tag,
                 queue::codec::MAX_DEPTH
             );
         }
-        let priority = consumer_priority(&wish.arguments, &name, record.kind, link)?;
+        let priority = consumer_priority(&requested.arguments, &name, record.kind, link)?;
         let (queue, kind) = (record.id, record.kind);
-        let tag: Name = match wish.consumer_tag {
+        let tag: Name = match requested.consumer_tag {
             "" => names::generated("amq.ctag-", cx.broker).into(),
             given => given.into(),
         };
@@ -149,7 +160,7 @@ impl Channel {
             channel: self.number,
             // A quorum queue gives no more at a time than that to a consumer that does not acknowledge either, as in RabbitMQ.
             prefetch: window(
-                wish.no_ack && kind == QueueKind::Classic,
+                requested.no_ack && kind == QueueType::Classic,
                 self.prefetch,
                 self.channel_prefetch,
             ),
@@ -157,23 +168,30 @@ impl Channel {
             // leaves the queue, a client that does not read would draw the whole queue into this session's memory.
             no_ack: false,
             // A quorum queue takes no notice, as in RabbitMQ: a single active consumer is its way.
-            exclusive: wish.exclusive && kind == QueueKind::Classic,
+            exclusive: requested.exclusive && kind == QueueType::Classic,
             priority,
-            arguments: wish.arguments,
+            arguments: requested.arguments,
         };
-        self.subscribe((queue, kind), spec, wish.no_ack, wish.no_wait, link, cx);
+        self.subscribe(
+            (queue, kind),
+            spec,
+            requested.no_ack,
+            requested.no_wait,
+            link,
+            cx,
+        );
         Ok(())
     }
 
     /// Asks the queue; consume-ok follows its answer.
     pub(crate) fn subscribe(
         &mut self,
-        (queue, kind): (QueueId, QueueKind),
+        (queue, kind): (QueueId, QueueType),
         spec: ConsumerSpec,
         no_ack: bool,
         no_wait: bool,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
     ) {
         let consumer = link.new_consumer();
         let subscription = Subscription {
@@ -184,7 +202,7 @@ impl Channel {
             get: false,
             prefetch: self.prefetch,
             kind,
-            written: Written::default(),
+            written: WrittenDeliveries::default(),
             came: 0,
             credit: None,
         };
@@ -194,12 +212,18 @@ impl Channel {
         }
         let body = RequestBody::Consume { consumer, spec };
         link.ask(cx, self.number, queue, body);
-        let wait = Wait::Consume { consumer, no_wait };
+        let wait = WaitReason::Consume { consumer, no_wait };
         self.wait(wait, 0, (60, 20), link, cx);
     }
 
     /// The queue is told, and asked: what it delivered before goes to the client, and then cancel-ok.
-    fn cancel(&mut self, tag: &str, no_wait: bool, link: &mut Link, cx: &mut Cx<'_>) {
+    fn cancel(
+        &mut self,
+        tag: &str,
+        no_wait: bool,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) {
         let consumer = self.consumers.get(tag).copied();
         let subscription = consumer.and_then(|c| link.subscriptions.get(&c.0));
         let (Some(consumer), Some(queue)) = (consumer, subscription.map(|s| s.queue)) else {
@@ -216,15 +240,15 @@ impl Channel {
             return self.finish_cancel(&cancellation, link, cx);
         }
         link.ask(cx, self.number, queue, RequestBody::Stat);
-        self.wait(Wait::Cancel(cancellation), 0, (60, 30), link, cx);
+        self.wait(WaitReason::Cancel(cancellation), 0, (60, 30), link, cx);
     }
 
     /// The queue delivers nothing more to it, or cannot be asked.
     pub(crate) fn finish_cancel(
         &mut self,
         cancellation: &Cancellation,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
     ) {
         let Cancellation {
             tag,
@@ -241,12 +265,12 @@ impl Channel {
         }
         self.cancel_ok(tag, *no_wait, cx);
         if let Some(queue) = subscription.map(|s| s.queue) {
-            let left = Left::of(std::iter::once(queue), cx.broker);
+            let left = LeftQueues::of(std::iter::once(queue), cx.broker);
             self.go_on_leaving(left, false, link, cx);
         }
     }
 
-    fn cancel_ok(&self, consumer_tag: &str, no_wait: bool, cx: &mut Cx<'_>) {
+    fn cancel_ok(&self, consumer_tag: &str, no_wait: bool, cx: &mut StepContext<'_>) {
         if !no_wait {
             cx.send(self.number, &Method::BasicCancelOk { consumer_tag });
         }
@@ -255,34 +279,44 @@ impl Channel {
     /// The channel goes on, or ends, when those of the queues that are auto-delete and unused are gone.
     pub(crate) fn go_on_leaving(
         &mut self,
-        left: Left,
+        left: LeftQueues,
         closing: bool,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
     ) {
         if left.ask(self.number, link, cx) {
             let ids = if closing { (20, 40) } else { (60, 30) };
-            self.wait(Wait::Left { left, closing }, 0, ids, link, cx);
+            self.wait(WaitReason::Left { left, closing }, 0, ids, link, cx);
         } else if closing {
-            self.state = State::Closed;
+            self.state = ChannelState::Closed;
             cx.send(self.number, &Method::ChannelCloseOk {});
         }
     }
 
     /// What the client has not seen of this consumer goes back.
-    fn return_held(&mut self, consumer: ConsumerId, link: &mut Link) {
+    fn return_held(&mut self, consumer: ConsumerId, link: &mut ConnectionState) {
         self.held_deliveries.retain(|held| {
             let gone = held.consumer == consumer;
             if gone {
                 let id = held.delivery.id;
-                link.settle_range(held.queue, consumer, queue::Outcome::Requeue, (id, id));
+                link.settle_range(
+                    held.queue,
+                    consumer,
+                    queue::SettlementOutcome::Requeue,
+                    (id, id),
+                );
             }
             !gone
         });
     }
 
     /// The queue ended it.
-    pub(crate) fn cancelled(&mut self, consumer: ConsumerId, link: &mut Link, cx: &mut Cx<'_>) {
+    pub(crate) fn cancelled(
+        &mut self,
+        consumer: ConsumerId,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) {
         let Some(subscription) = link.subscriptions.remove(&consumer.0) else {
             return;
         };
@@ -299,10 +333,22 @@ impl Channel {
         }
     }
 
-    fn get(&mut self, queue: &str, no_ack: bool, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
+    fn get(
+        &mut self,
+        queue: &str,
+        no_ack: bool,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         let name = self.expand(queue)?;
         let tree = cx.broker.tree();
-        directory::check(tree, link, Right::Read, directory::Kind::Queue, &name)?;
+        directory::check(
+            tree,
+            link,
+            Right::Read,
+            directory::ResourceKind::Queue,
+            &name,
+        )?;
         let record = directory::queue_for(cx.broker, link, &name)?;
         let (queue, kind) = (record.id, record.kind);
         let consumer = link.new_consumer();
@@ -314,7 +360,7 @@ impl Channel {
             get: true,
             prefetch: 0,
             kind,
-            written: Written::default(),
+            written: WrittenDeliveries::default(),
             came: 0,
             credit: None,
         };
@@ -325,7 +371,7 @@ impl Channel {
             queue,
             RequestBody::Get { consumer, no_ack },
         );
-        self.wait(Wait::Get { consumer, no_ack }, 0, (60, 70), link, cx);
+        self.wait(WaitReason::Get { consumer, no_ack }, 0, (60, 70), link, cx);
         Ok(())
     }
 
@@ -333,10 +379,10 @@ impl Channel {
         &mut self,
         tag: u64,
         multiple: bool,
-        outcome: queue::Outcome,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        outcome: queue::SettlementOutcome,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         let mut count = 0;
         let mut all = None;
         if multiple {
@@ -344,7 +390,7 @@ impl Channel {
             self.consumer_by_consumer(all.as_deref_mut().unwrap_or_default(), link);
         }
         let mut tx = self.transaction.as_deref_mut();
-        let mut settle = |owed: Owed| match &mut tx {
+        let mut settle = |owed: UnackedDelivery| match &mut tx {
             Some(tx) => tx.settle(owed, outcome, link),
             None => {
                 link.settle(owed.origin, outcome);
@@ -361,7 +407,7 @@ impl Channel {
             Some(settled) => settled?,
             None => refuse!(PreconditionFailed, "unknown delivery tag {tag}"),
         }
-        if outcome == queue::Outcome::Accepted && count > 0 {
+        if outcome == queue::SettlementOutcome::Accepted && count > 0 {
             self.counts().deliveries.ack += count;
         }
         if !self.held_deliveries.is_empty() {
@@ -371,7 +417,7 @@ impl Channel {
     }
 
     /// The queue named, or for "" the one declared last.
-    pub(crate) fn expand(&self, queue: &str) -> Outcome<Name> {
+    pub(crate) fn expand(&self, queue: &str) -> MethodResult<Name> {
         match queue {
             "" if self.last_queue.is_empty() => refuse!(NotFound, "no previously declared queue"),
             "" => Ok(self.last_queue.clone()),
@@ -383,12 +429,12 @@ impl Channel {
 impl Channel {
     /// What is settled together is so consumer by consumer, as in RabbitMQ: first what was got, each by itself, then by consumer tag,
     /// that of a cancelled consumer too. A queue serves between them.
-    fn consumer_by_consumer(&self, all: &mut [Owed], link: &Link) {
-        let one = |pair: &[Owed]| matches!(pair, [a, b] if a.origin.consumer == b.origin.consumer);
+    fn consumer_by_consumer(&self, all: &mut [UnackedDelivery], link: &ConnectionState) {
+        let one = |pair: &[UnackedDelivery]| matches!(pair, [a, b] if a.origin.consumer == b.origin.consumer);
         if all.windows(2).all(one) {
             return;
         }
-        let tag = |owed: &Owed| self.tag_of(owed.origin.consumer, link);
+        let tag = |owed: &UnackedDelivery| self.tag_of(owed.origin.consumer, link);
         // Stable: each consumer's stay in their order.
         all.sort_by(|a, b| {
             let by_tag = match a.got && b.got {
@@ -411,7 +457,7 @@ pub(crate) struct Cancellation {
     no_wait: bool,
 }
 
-struct Wish<'a> {
+struct ConsumeRequest<'a> {
     queue: &'a str,
     consumer_tag: &'a str,
     no_ack: bool,
@@ -423,8 +469,8 @@ struct Wish<'a> {
 fn consumer_priority(
     arguments: &Table,
     queue: &str,
-    kind: QueueKind,
-    link: &Link,
+    kind: QueueType,
+    link: &ConnectionState,
 ) -> Result<i32, Failure> {
     // Of streams only.
     for key in [

@@ -1,16 +1,16 @@
 //! Method, header, body, body...: a publish is put together from its frames (section 2.3.5.2).
 
 use crate::channel::Channel;
-use crate::failure::{Code, Failure, Outcome, refuse};
-use crate::link::{Cx, Link};
-use crate::unknown::Again;
+use crate::connection_state::{ConnectionState, StepContext};
+use crate::failure::{Failure, MethodResult, ReplyCode, refuse};
+use crate::retry::RetriedMethod;
 use bytes::BytesMut;
 use codec_amqp091::{ContentHeader, Frame, FrameKind, Shown};
 use env::Time;
 
 /// A publish of which some frames are missing; reused for the channel's next one.
 #[derive(Debug, Default)]
-pub(crate) struct Assembly {
+pub(crate) struct PublishAssembly {
     stage: Stage,
     /// Exchange and routing key, one behind the other.
     names: String,
@@ -39,10 +39,10 @@ enum Stage {
 /// A buffer above this is given back after the publish.
 const KEEP: usize = 4096;
 
-impl Assembly {
+impl PublishAssembly {
     /// basic.publish has come.
     pub fn start(
-        slot: &mut Option<Box<Assembly>>,
+        slot: &mut Option<Box<PublishAssembly>>,
         exchange: &str,
         routing_key: &str,
         mandatory: bool,
@@ -70,13 +70,13 @@ impl Assembly {
     /// Octets that a publish holds beside its body while that is not complete.
     pub fn overhead(&self) -> usize {
         match self.stage {
-            Stage::Body { .. } => size_of::<Assembly>() + self.properties.len(),
+            Stage::Body { .. } => size_of::<PublishAssembly>() + self.properties.len(),
             Stage::Idle | Stage::Header => 0,
         }
     }
 
     /// The publish is over: what it holds does not count any more.
-    pub fn uncount(&self, link: &mut Link) {
+    pub fn uncount(&self, link: &mut ConnectionState) {
         link.partial = link.partial.saturating_sub(self.collected());
         link.begun = link.begun.saturating_sub(self.overhead());
     }
@@ -95,7 +95,7 @@ impl Assembly {
     }
 
     /// True: there is no body.
-    fn header(&mut self, frame: Frame<'_>, link: &mut Link) -> Outcome<bool> {
+    fn header(&mut self, frame: Frame<'_>, link: &mut ConnectionState) -> MethodResult<bool> {
         let header = match (frame.kind, ContentHeader::decode(frame.payload)) {
             (FrameKind::Header, Ok(header)) => header,
             (FrameKind::Header, Err(_)) => {
@@ -129,12 +129,12 @@ impl Assembly {
     }
 
     /// Said when all of the message has come, as in RabbitMQ: a client that writes on hears of it when it has written.
-    fn too_large(&self, link: &Link) -> Option<Failure> {
+    fn too_large(&self, link: &ConnectionState) -> Option<Failure> {
         let most = link.limits.message;
         (self.body_size > most).then(|| {
             let size = self.body_size;
             let text = format!("message size {size} is larger than configured max size {most}");
-            Failure::new(Code::PreconditionFailed, text)
+            Failure::new(ReplyCode::PreconditionFailed, text)
         })
     }
 
@@ -143,8 +143,8 @@ impl Assembly {
         &mut self,
         frame: Frame<'f>,
         missing: u64,
-        link: &mut Link,
-    ) -> Outcome<Option<Body<'f>>> {
+        link: &mut ConnectionState,
+    ) -> MethodResult<Option<Body<'f>>> {
         if frame.kind != FrameKind::Body {
             refuse!(
                 UnexpectedFrame,
@@ -184,7 +184,7 @@ impl Assembly {
     }
 
     /// Ready for the channel's next publish, without what was large.
-    pub fn finish(&mut self, link: &mut Link) {
+    pub fn finish(&mut self, link: &mut ConnectionState) {
         self.uncount(link);
         if !self.body.is_empty() {
             link.finished = link.finished.wrapping_add(1);
@@ -212,9 +212,9 @@ enum Body<'f> {
 pub(crate) fn frame(
     channel: &mut Channel,
     frame: Frame<'_>,
-    link: &mut Link,
-    cx: &mut Cx<'_>,
-) -> Outcome {
+    link: &mut ConnectionState,
+    cx: &mut StepContext<'_>,
+) -> MethodResult {
     // Taken out for the time being: publishing needs both.
     let Some(mut assembly) = channel.assembly.take() else {
         return not_awaited();
@@ -260,7 +260,7 @@ pub(crate) fn frame(
                     link.partial += bytes.len();
                     assembly.body.extend_from_slice(bytes);
                 }
-                let again = Again::Publish(assembly);
+                let again = RetriedMethod::Publish(assembly);
                 channel.ask_the_log_of(exchange.clone(), again, (60, 40), link, cx);
                 return Ok(());
             }
@@ -273,14 +273,14 @@ pub(crate) fn frame(
     done
 }
 
-fn not_the_header() -> Outcome<bool> {
+fn not_the_header() -> MethodResult<bool> {
     refuse!(
         UnexpectedFrame,
         "expected content header for class 60, got non content header frame instead"
     )
 }
 
-fn not_awaited() -> Outcome {
+fn not_awaited() -> MethodResult {
     refuse!(
         UnexpectedFrame,
         "expected method frame, got non method frame instead"

@@ -1,21 +1,21 @@
 //! Messages to the client: basic.deliver and basic.get-ok with their content.
 
-use crate::channel::{Channel, Held};
+use crate::channel::{Channel, HeldDelivery};
+use crate::connection_state::{ConnectionState, StepContext};
 use crate::deaths;
-use crate::failure::{Outcome, refuse};
-use crate::flow::Written;
-use crate::link::{Cx, Link};
+use crate::failure::{MethodResult, refuse};
+use crate::flow::WrittenDeliveries;
 use crate::mqtt;
-use crate::unacked::{Origin, Owed};
+use crate::unacked::{DeliveryOrigin, UnackedDelivery};
 use codec_amqp091::{
     FRAME_END, FRAME_OVERHEAD, HeaderEdit, Method, Properties, encode_content_header, open_body,
 };
 use env::Time;
 use message::{Message, Value};
 use metadata::features::CHANNEL_PREFETCH;
-use metadata::{Name, QueueId, QueueKind};
+use metadata::{Name, QueueId, QueueType};
 use queue::{ConsumerId, Delivery};
-use session::{Deliveries, Outbox};
+use session::{DeliveryCounters, Outbox};
 use smallvec::SmallVec;
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn send_content(
     channel: u16,
     delivery: &Delivery,
     attempts: Option<i64>,
-    link: &mut Link,
+    link: &mut ConnectionState,
     out: &mut Outbox,
 ) {
     let message = &delivery.message;
@@ -77,7 +77,7 @@ fn send_content(
 }
 
 /// While a node of the cluster cannot read that, a channel's limit is one on each of its consumers.
-fn can_give_back(cx: &Cx<'_>) -> bool {
+fn can_give_back(cx: &StepContext<'_>) -> bool {
     cx.broker.tree().feature_enabled(CHANNEL_PREFETCH.name)
 }
 
@@ -88,16 +88,16 @@ impl Channel {
         queue: QueueId,
         consumer: ConsumerId,
         deliveries: Vec<Delivery>,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
     ) {
         let Some(to) = facts(link, consumer, deliveries.last().map(|d| d.id)) else {
             return;
         };
-        let mut written = Written::default();
+        let mut written = WrittenDeliveries::default();
         let mut beyond: Option<(u64, u64)> = None;
         for delivery in deliveries {
-            if to.kind == QueueKind::Classic && self.room() == Some(0) && can_give_back(cx) {
+            if to.kind == QueueType::Classic && self.room() == Some(0) && can_give_back(cx) {
                 let from = beyond.map_or(delivery.id, |(from, _)| from);
                 beyond = Some((from, delivery.id));
             } else if self.held_deliveries.is_empty() && may_write(link, cx) {
@@ -105,7 +105,7 @@ impl Channel {
                 written.add(&delivery);
             } else {
                 link.channels_hold = true;
-                self.held_deliveries.push_back(Held {
+                self.held_deliveries.push_back(HeldDelivery {
                     queue,
                     consumer,
                     delivery,
@@ -119,7 +119,7 @@ impl Channel {
     }
 
     /// Writes what was held, as far as there is room.
-    pub fn pump(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
+    pub fn pump(&mut self, link: &mut ConnectionState, cx: &mut StepContext<'_>) {
         while let Some(next) = self.held_deliveries.front() {
             let Some(to) = facts(link, next.consumer, None) else {
                 self.held_deliveries.pop_front();
@@ -130,7 +130,7 @@ impl Channel {
             }
             if let Some(held) = self.held_deliveries.pop_front() {
                 self.write(&to, held.queue, held.consumer, &held.delivery, link, cx);
-                let mut written = Written::default();
+                let mut written = WrittenDeliveries::default();
                 written.add(&held.delivery);
                 self.note_written((held.queue, held.consumer), written, link, cx);
             }
@@ -146,8 +146,8 @@ impl Channel {
         queue: QueueId,
         consumer: ConsumerId,
         delivery: &Delivery,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
     ) {
         // Replies are not counted, as in RabbitMQ: each has the number that the next delivery will have.
         let delivery_tag = self.next_delivery + 1;
@@ -169,14 +169,14 @@ impl Channel {
         if cx.broker.tree().traces() {
             link.trace_delivery(self.number, queue, delivery, cx);
         }
-        let origin = Origin {
+        let origin = DeliveryOrigin {
             queue,
             consumer,
             id: delivery.id,
         };
         let redelivered = u64::from(redelivered);
         let no_ack = to.no_ack;
-        let add = |d: &mut Deliveries| {
+        let add = |d: &mut DeliveryCounters| {
             d.redeliver += redelivered;
             if no_ack {
                 d.deliver_no_ack += 1;
@@ -187,17 +187,23 @@ impl Channel {
         add(&mut self.counts().deliveries);
         link.count(|t| add(t.of(to.kind)));
         if no_ack {
-            link.settle(origin, queue::Outcome::Accepted);
+            link.settle(origin, queue::SettlementOutcome::Accepted);
         } else {
             self.owe(origin, false, link, cx);
         }
     }
 
     /// Takes note that the client owes an acknowledgement for the delivery just written.
-    fn owe(&mut self, origin: Origin, got: bool, link: &mut Link, cx: &Cx<'_>) {
+    fn owe(
+        &mut self,
+        origin: DeliveryOrigin,
+        got: bool,
+        link: &mut ConnectionState,
+        cx: &StepContext<'_>,
+    ) {
         let now = cx.broker.now();
         link.ack_check.get_or_insert(now + ACK_CHECK);
-        self.unacked.push(Owed {
+        self.unacked.push(UnackedDelivery {
             tag: self.next_delivery,
             since: seconds(now),
             got,
@@ -206,7 +212,11 @@ impl Channel {
     }
 
     /// 406 when the client has kept a delivery for longer than its queue, or else the node, allows.
-    pub fn check_acknowledgements(&self, limit: Option<Duration>, cx: &Cx<'_>) -> Outcome {
+    pub fn check_acknowledgements(
+        &self,
+        limit: Option<Duration>,
+        cx: &StepContext<'_>,
+    ) -> MethodResult {
         let now = seconds(cx.broker.now());
         let tree = cx.broker.tree();
         // Of each queue the oldest decides; they come oldest first.
@@ -240,11 +250,11 @@ impl Channel {
     /// The answer to basic.get.
     pub fn deliver_got(
         &mut self,
-        origin: Origin,
+        origin: DeliveryOrigin,
         no_ack: bool,
         delivery: &Delivery,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
     ) {
         self.next_delivery += 1;
         let attempts = failed_attempts(delivery);
@@ -276,10 +286,10 @@ impl Channel {
         queue: QueueId,
         no_ack: bool,
         redelivered: bool,
-        link: &mut Link,
-        cx: &Cx<'_>,
+        link: &mut ConnectionState,
+        cx: &StepContext<'_>,
     ) {
-        let add = |d: &mut Deliveries| {
+        let add = |d: &mut DeliveryCounters| {
             d.redeliver += u64::from(redelivered);
             if no_ack {
                 d.get_no_ack += 1;
@@ -294,7 +304,7 @@ impl Channel {
     }
 
     /// A basic.get that found nothing.
-    pub fn count_empty(&mut self, queue: Option<QueueKind>, link: &mut Link) {
+    pub fn count_empty(&mut self, queue: Option<QueueType>, link: &mut ConnectionState) {
         self.counts().deliveries.get_empty += 1;
         if let Some(kind) = queue {
             link.count(|t| t.of(kind).get_empty += 1);
@@ -310,7 +320,7 @@ fn seconds(time: Time) -> u32 {
 }
 
 /// Whether the outbox takes another delivery.
-fn may_write(link: &Link, cx: &Cx<'_>) -> bool {
+fn may_write(link: &ConnectionState, cx: &StepContext<'_>) -> bool {
     cx.out.len() < link.limits.outbox_deliveries
 }
 
@@ -321,11 +331,15 @@ const KEEP: usize = 64;
 struct Subscriber {
     tag: Name,
     no_ack: bool,
-    kind: QueueKind,
+    kind: QueueType,
 }
 
 /// `came`: the last delivery that has just come.
-fn facts(link: &mut Link, consumer: ConsumerId, came: Option<u64>) -> Option<Subscriber> {
+fn facts(
+    link: &mut ConnectionState,
+    consumer: ConsumerId,
+    came: Option<u64>,
+) -> Option<Subscriber> {
     let subscription = link.subscriptions.get_mut(&consumer.0)?;
     subscription.came = came.unwrap_or(subscription.came);
     Some(Subscriber {

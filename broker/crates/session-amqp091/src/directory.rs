@@ -1,24 +1,30 @@
 //! What the session reads from the metadata tree, with RabbitMQ's rules and texts.
 
-use crate::failure::{Failure, Outcome, refuse};
-use crate::link::Link;
+use crate::connection_state::ConnectionState;
+use crate::failure::{Failure, MethodResult, refuse};
 use crate::replies::is_reply_queue;
 use metadata::{ExchangeRecord, QueueRecord, Right, SessionId, Tree};
 use session::Broker;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ResourceKind {
     Exchange,
     Queue,
 }
 
 /// 403 unless the user has that right on the resource. The default exchange is `amq.default` here.
-pub(crate) fn check(tree: &Tree, link: &Link, right: Right, kind: Kind, resource: &str) -> Outcome {
+pub(crate) fn check(
+    tree: &Tree,
+    link: &ConnectionState,
+    right: Right,
+    kind: ResourceKind,
+    resource: &str,
+) -> MethodResult {
     let (kind, resource) = match (kind, resource) {
-        (Kind::Exchange, "") => ("exchange", "amq.default"),
-        (Kind::Exchange, given) => ("exchange", given),
-        (Kind::Queue, given) => ("queue", given),
+        (ResourceKind::Exchange, "") => ("exchange", "amq.default"),
+        (ResourceKind::Exchange, given) => ("exchange", given),
+        (ResourceKind::Queue, given) => ("queue", given),
     };
     if tree.permitted(&link.user, &link.vhost, right, resource) {
         return Ok(());
@@ -35,11 +41,11 @@ pub(crate) fn check(tree: &Tree, link: &Link, right: Right, kind: Kind, resource
 /// 403 unless the user's topic permissions let this key through.
 pub(crate) fn check_topic(
     tree: &Tree,
-    link: &Link,
+    link: &ConnectionState,
     right: Right,
     exchange: &ExchangeRecord,
     key: &str,
-) -> Outcome {
+) -> MethodResult {
     if tree.topic_permitted(&link.user, &link.vhost, &exchange.name, right, key) {
         return Ok(());
     }
@@ -56,9 +62,9 @@ pub(crate) fn check_topic(
 /// 404 when it does not exist, 403 when it is internal. None: the default exchange.
 pub(crate) fn exchange_to_publish<'t>(
     tree: &'t Tree,
-    link: &Link,
+    link: &ConnectionState,
     name: &str,
-) -> Outcome<Option<&'t ExchangeRecord>> {
+) -> MethodResult<Option<&'t ExchangeRecord>> {
     if name.is_empty() {
         return Ok(None);
     }
@@ -73,16 +79,16 @@ pub(crate) fn exchange_to_publish<'t>(
     Ok(Some(record))
 }
 
-pub(crate) fn no_exchange(link: &Link, name: &str) -> Failure {
+pub(crate) fn no_exchange(link: &ConnectionState, name: &str) -> Failure {
     Failure::unknown("exchange", name, &link.vhost)
 }
 
 /// A queue to be used: 404 when it does not exist or its node is gone, 405 when it is another connection's own.
 pub(crate) fn queue_for<'t>(
     broker: &'t dyn Broker,
-    link: &Link,
+    link: &ConnectionState,
     name: &str,
-) -> Outcome<&'t Arc<QueueRecord>> {
+) -> MethodResult<&'t Arc<QueueRecord>> {
     let there = queue(broker.tree(), link, name);
     // Behind a reply address is no queue that anybody could see.
     let Some(record) = there.filter(|_| !is_reply_queue(name)) else {
@@ -94,7 +100,7 @@ pub(crate) fn queue_for<'t>(
 }
 
 /// 404 when the one node that has it cannot be reached, or has lost it.
-pub(crate) fn check_home(broker: &dyn Broker, record: &QueueRecord) -> Outcome {
+pub(crate) fn check_home(broker: &dyn Broker, record: &QueueRecord) -> MethodResult {
     if let Some(why) = broker.tree().lost_reason(record) {
         refuse!(NotFound, "{why}");
     }
@@ -109,7 +115,7 @@ pub(crate) fn check_home(broker: &dyn Broker, record: &QueueRecord) -> Outcome {
     }
 }
 
-pub(crate) fn check_owner(record: &QueueRecord, session: SessionId) -> Outcome {
+pub(crate) fn check_owner(record: &QueueRecord, session: SessionId) -> MethodResult {
     match record.exclusive {
         Some(owner) if owner != session => refuse!(
             ResourceLocked,
@@ -123,7 +129,7 @@ pub(crate) fn check_owner(record: &QueueRecord, session: SessionId) -> Outcome {
 }
 
 /// 406 for a type that this broker does not have: it ends the channel, as since RabbitMQ 3.13.
-pub(crate) fn check_exchange_kind(kind: &str) -> Outcome {
+pub(crate) fn check_exchange_kind(kind: &str) -> MethodResult {
     match routing::Kind::from_name(kind) {
         Some(_) => Ok(()),
         None if kind.is_empty() => refuse!(PreconditionFailed, "invalid exchange type ''"),
@@ -141,23 +147,35 @@ fn name(right: Right) -> &'static str {
 }
 
 /// As [`check`] for the right to write to an exchange, for every publish: the last verdict holds until the tree changes.
-pub(crate) fn check_publish(tree: &Tree, link: &mut Link, exchange: &str) -> Outcome {
+pub(crate) fn check_publish(
+    tree: &Tree,
+    link: &mut ConnectionState,
+    exchange: &str,
+) -> MethodResult {
     if let Some((applied, known)) = &link.writable
         && *applied == tree.applied()
         && **known == *exchange
     {
         return Ok(());
     }
-    check(tree, link, Right::Write, Kind::Exchange, exchange)?;
+    check(tree, link, Right::Write, ResourceKind::Exchange, exchange)?;
     link.writable = Some((tree.applied(), exchange.into()));
     Ok(())
 }
 
-pub(crate) fn exchange<'t>(tree: &'t Tree, link: &Link, name: &str) -> Option<&'t ExchangeRecord> {
+pub(crate) fn exchange<'t>(
+    tree: &'t Tree,
+    link: &ConnectionState,
+    name: &str,
+) -> Option<&'t ExchangeRecord> {
     tree.exchange(&link.vhost, name).map(|record| &**record)
 }
 
-pub(crate) fn queue<'t>(tree: &'t Tree, link: &Link, name: &str) -> Option<&'t Arc<QueueRecord>> {
+pub(crate) fn queue<'t>(
+    tree: &'t Tree,
+    link: &ConnectionState,
+    name: &str,
+) -> Option<&'t Arc<QueueRecord>> {
     tree.queue(&link.vhost, name)
 }
 

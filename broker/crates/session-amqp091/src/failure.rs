@@ -1,11 +1,11 @@
 //! Errors as clients expect them: code, name, text (section 1.2 of the protocol's reference, texts as RabbitMQ's).
 
-use metadata::{Name, Refused};
+use metadata::{ChangeError, Name};
 
 /// A reply code that ends a channel or the connection. Of the standard's others 312 comes with basic.return; RabbitMQ, and so
 /// we, never send 311, 313, 402 and 502: what is too large is a 406, and what cannot be read a 501.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Code {
+pub(crate) enum ReplyCode {
     ConnectionForced,
     AccessRefused,
     NotFound,
@@ -21,40 +21,40 @@ pub(crate) enum Code {
     InternalError,
 }
 
-impl Code {
+impl ReplyCode {
     pub fn number(self) -> u16 {
         match self {
-            Code::ConnectionForced => 320,
-            Code::AccessRefused => 403,
-            Code::NotFound => 404,
-            Code::ResourceLocked => 405,
-            Code::PreconditionFailed => 406,
-            Code::FrameError => 501,
-            Code::CommandInvalid => 503,
-            Code::ChannelError => 504,
-            Code::UnexpectedFrame => 505,
-            Code::ResourceError => 506,
-            Code::NotAllowed => 530,
-            Code::NotImplemented => 540,
-            Code::InternalError => 541,
+            ReplyCode::ConnectionForced => 320,
+            ReplyCode::AccessRefused => 403,
+            ReplyCode::NotFound => 404,
+            ReplyCode::ResourceLocked => 405,
+            ReplyCode::PreconditionFailed => 406,
+            ReplyCode::FrameError => 501,
+            ReplyCode::CommandInvalid => 503,
+            ReplyCode::ChannelError => 504,
+            ReplyCode::UnexpectedFrame => 505,
+            ReplyCode::ResourceError => 506,
+            ReplyCode::NotAllowed => 530,
+            ReplyCode::NotImplemented => 540,
+            ReplyCode::InternalError => 541,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Code::ConnectionForced => "CONNECTION_FORCED",
-            Code::AccessRefused => "ACCESS_REFUSED",
-            Code::NotFound => "NOT_FOUND",
-            Code::ResourceLocked => "RESOURCE_LOCKED",
-            Code::PreconditionFailed => "PRECONDITION_FAILED",
-            Code::FrameError => "FRAME_ERROR",
-            Code::CommandInvalid => "COMMAND_INVALID",
-            Code::ChannelError => "CHANNEL_ERROR",
-            Code::UnexpectedFrame => "UNEXPECTED_FRAME",
-            Code::ResourceError => "RESOURCE_ERROR",
-            Code::NotAllowed => "NOT_ALLOWED",
-            Code::NotImplemented => "NOT_IMPLEMENTED",
-            Code::InternalError => "INTERNAL_ERROR",
+            ReplyCode::ConnectionForced => "CONNECTION_FORCED",
+            ReplyCode::AccessRefused => "ACCESS_REFUSED",
+            ReplyCode::NotFound => "NOT_FOUND",
+            ReplyCode::ResourceLocked => "RESOURCE_LOCKED",
+            ReplyCode::PreconditionFailed => "PRECONDITION_FAILED",
+            ReplyCode::FrameError => "FRAME_ERROR",
+            ReplyCode::CommandInvalid => "COMMAND_INVALID",
+            ReplyCode::ChannelError => "CHANNEL_ERROR",
+            ReplyCode::UnexpectedFrame => "UNEXPECTED_FRAME",
+            ReplyCode::ResourceError => "RESOURCE_ERROR",
+            ReplyCode::NotAllowed => "NOT_ALLOWED",
+            ReplyCode::NotImplemented => "NOT_IMPLEMENTED",
+            ReplyCode::InternalError => "INTERNAL_ERROR",
         }
     }
 
@@ -62,24 +62,27 @@ impl Code {
     pub fn is_hard(self) -> bool {
         !matches!(
             self,
-            Code::AccessRefused | Code::NotFound | Code::ResourceLocked | Code::PreconditionFailed
+            ReplyCode::AccessRefused
+                | ReplyCode::NotFound
+                | ReplyCode::ResourceLocked
+                | ReplyCode::PreconditionFailed
         )
     }
 
     /// From a queue's refusal.
-    fn from_number(number: u16) -> Code {
+    fn from_number(number: u16) -> ReplyCode {
         [
-            Code::AccessRefused,
-            Code::NotFound,
-            Code::ResourceLocked,
-            Code::PreconditionFailed,
-            Code::ResourceError,
-            Code::NotAllowed,
-            Code::NotImplemented,
+            ReplyCode::AccessRefused,
+            ReplyCode::NotFound,
+            ReplyCode::ResourceLocked,
+            ReplyCode::PreconditionFailed,
+            ReplyCode::ResourceError,
+            ReplyCode::NotAllowed,
+            ReplyCode::NotImplemented,
         ]
         .into_iter()
         .find(|c| c.number() == number)
-        .unwrap_or(Code::InternalError)
+        .unwrap_or(ReplyCode::InternalError)
     }
 }
 
@@ -91,14 +94,14 @@ const MORE: &str = "...";
 /// Why a method failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    pub code: Code,
+    pub code: ReplyCode,
     pub text: String,
     /// The name of a queue or exchange that this node's tree does not have.
     pub unknown: Option<Name>,
 }
 
 impl Failure {
-    pub fn new(code: Code, text: impl Into<String>) -> Failure {
+    pub fn new(code: ReplyCode, text: impl Into<String>) -> Failure {
         Failure {
             code,
             text: text.into(),
@@ -111,25 +114,25 @@ impl Failure {
         Failure {
             unknown: Some(name.into()),
             ..Failure::new(
-                Code::NotFound,
+                ReplyCode::NotFound,
                 format!("no {kind} '{name}' in vhost '{vhost}'"),
             )
         }
     }
 
     pub fn of_queue(code: u16, text: String) -> Failure {
-        Failure::new(Code::from_number(code), text)
+        Failure::new(ReplyCode::from_number(code), text)
     }
 
-    pub fn of_change(refused: Refused) -> Failure {
+    pub fn of_change(refused: ChangeError) -> Failure {
         match refused {
-            Refused::NotFound(text) => Failure::new(Code::NotFound, text),
-            Refused::PreconditionFailed(text) | Refused::Invalid(text) => {
-                Failure::new(Code::PreconditionFailed, text)
+            ChangeError::NotFound(text) => Failure::new(ReplyCode::NotFound, text),
+            ChangeError::PreconditionFailed(text) | ChangeError::Invalid(text) => {
+                Failure::new(ReplyCode::PreconditionFailed, text)
             }
-            Refused::ResourceLocked(text) => Failure::new(Code::ResourceLocked, text),
-            Refused::AccessRefused(text) => Failure::new(Code::AccessRefused, text),
-            Refused::Unavailable(text) => Failure::new(Code::InternalError, text),
+            ChangeError::ResourceLocked(text) => Failure::new(ReplyCode::ResourceLocked, text),
+            ChangeError::AccessRefused(text) => Failure::new(ReplyCode::AccessRefused, text),
+            ChangeError::Unavailable(text) => Failure::new(ReplyCode::InternalError, text),
         }
     }
 
@@ -145,12 +148,12 @@ impl Failure {
 }
 
 /// Short for a result whose error closes something.
-pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+pub(crate) type MethodResult<T = ()> = Result<T, Failure>;
 
 /// `return Err(...)` in one line.
 macro_rules! refuse {
     ($code:ident, $($text:tt)+) => {
-        return Err($crate::failure::Failure::new($crate::failure::Code::$code, format!($($text)+)))
+        return Err($crate::failure::Failure::new($crate::failure::ReplyCode::$code, format!($($text)+)))
     };
 }
 pub(crate) use refuse;

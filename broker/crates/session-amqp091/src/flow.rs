@@ -6,25 +6,25 @@
 
 use crate::channel::Channel;
 use crate::connection::AmqpSession;
-use crate::link::{Cx, Link};
+use crate::connection_state::{ConnectionState, StepContext};
 use queue::{ConsumerId, Delivery, FLOW_WINDOW, QueueId};
 
 /// What was written to the client since the queue was told last.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct WrittenDeliveries {
     messages: u32,
     bytes: u64,
     up_to: u64,
 }
 
-impl Written {
+impl WrittenDeliveries {
     pub fn add(&mut self, delivery: &Delivery) {
         self.messages += 1;
         self.bytes += delivery.message.body_len() as u64;
         self.up_to = delivery.id;
     }
 
-    fn extend(&mut self, more: Written) {
+    fn extend(&mut self, more: WrittenDeliveries) {
         self.messages += more.messages;
         self.bytes += more.bytes;
         self.up_to = more.up_to;
@@ -38,7 +38,7 @@ impl Written {
 
 /// A consumer whose queue is not told for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Withheld {
+pub(crate) struct WithheldConsumer {
     channel: u16,
     queue: QueueId,
     consumer: ConsumerId,
@@ -49,9 +49,9 @@ impl Channel {
     pub(crate) fn note_written(
         &self,
         (queue, consumer): (QueueId, ConsumerId),
-        written: Written,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
+        written: WrittenDeliveries,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
     ) {
         let Some(subscription) = link.subscriptions.get_mut(&consumer.0) else {
             return;
@@ -65,7 +65,7 @@ impl Channel {
             return;
         }
         if self.keeps_too_much(link) {
-            let withheld = Withheld {
+            let withheld = WithheldConsumer {
                 channel: self.number,
                 queue,
                 consumer,
@@ -78,7 +78,7 @@ impl Channel {
         tell(queue, consumer, link, cx);
     }
 
-    fn keeps_too_much(&self, link: &Link) -> bool {
+    fn keeps_too_much(&self, link: &ConnectionState) -> bool {
         self.unacked.len() >= link.limits.unacknowledged_in_alarm
             && link.alarm.is_some_and(|alarm| alarm.contains("memory"))
     }
@@ -86,7 +86,7 @@ impl Channel {
 
 impl AmqpSession {
     /// Tells queues what they were not told while their channels kept too much.
-    pub(crate) fn tell_withheld(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn tell_withheld(&mut self, cx: &mut StepContext<'_>) {
         for withheld in std::mem::take(&mut self.link.withheld) {
             let Some(channel) = self.channels.get(&withheld.channel) else {
                 continue;
@@ -99,7 +99,12 @@ impl AmqpSession {
     }
 }
 
-fn tell(queue: QueueId, consumer: ConsumerId, link: &mut Link, cx: &mut Cx<'_>) {
+fn tell(
+    queue: QueueId,
+    consumer: ConsumerId,
+    link: &mut ConnectionState,
+    cx: &mut StepContext<'_>,
+) {
     if let Some(subscription) = link.subscriptions.get_mut(&consumer.0) {
         let written = std::mem::take(&mut subscription.written);
         cx.broker.received(queue, consumer, written.up_to);

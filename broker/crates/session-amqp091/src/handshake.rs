@@ -1,22 +1,22 @@
 //! From the protocol header to connection.open-ok (section 2.2.4): who is it, and where may it go.
 
 use crate::connection::{AmqpSession, Phase};
+use crate::connection_state::{Capabilities, PROTOCOL, StepContext};
 use crate::directory;
-use crate::failure::{Code, Failure, Outcome, refuse};
+use crate::failure::{Failure, MethodResult, ReplyCode, refuse};
 use crate::limits::SessionConfig;
-use crate::link::{Capabilities, Cx, PROTOCOL};
 use auth::{Credentials, Mechanism, TlsPeer};
 use bytes::BytesMut;
 use codec_amqp091::{FRAME_MIN_SIZE, Method, table};
 use message::{Table, Value};
-use session::Verdict;
+use session::PasswordCheck;
 use std::time::Duration;
 
 /// Who failed to log in waits this long for the end, so that guessing is slow.
 pub(crate) const SILENT_CLOSE_DELAY: Duration = Duration::from_secs(3);
 
 impl AmqpSession {
-    pub(crate) fn send_start(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn send_start(&mut self, cx: &mut StepContext<'_>) {
         let mechanisms = self.mechanisms();
         let start = Method::ConnectionStart {
             version_major: 0,
@@ -43,7 +43,11 @@ impl AmqpSession {
     }
 
     /// A method of channel 0 before the connection is open.
-    pub(crate) fn handshake(&mut self, method: Method<'_>, cx: &mut Cx<'_>) -> Outcome {
+    pub(crate) fn handshake(
+        &mut self,
+        method: Method<'_>,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         match (self.phase, method) {
             (
                 Phase::Starting,
@@ -107,7 +111,12 @@ impl AmqpSession {
         }
     }
 
-    fn log_in(&mut self, mechanism: &str, response: &[u8], cx: &mut Cx<'_>) -> Outcome {
+    fn log_in(
+        &mut self,
+        mechanism: &str,
+        response: &[u8],
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         let Some(known) = Mechanism::from_name(mechanism) else {
             refuse!(
                 CommandInvalid,
@@ -129,21 +138,21 @@ impl AmqpSession {
         // No login that could be refused, so that the client hears nothing at all.
         let credentials = credentials.map_err(|error| {
             cx.broker.count_login(PROTOCOL, false);
-            Failure::new(Code::FrameError, error.to_string())
+            Failure::new(ReplyCode::FrameError, error.to_string())
         })?;
         let login = Login {
             mechanism: known,
             user: credentials.user.clone(),
         };
         match self.verify(&credentials, cx) {
-            Ok(Verdict::Right) => self.welcome(&login, cx),
-            Ok(Verdict::Wrong) => self.turn_away(&login, &login.wrong_password(), cx),
-            Ok(Verdict::Later) => {
+            Ok(PasswordCheck::Right) => self.welcome(&login, cx),
+            Ok(PasswordCheck::Wrong) => self.turn_away(&login, &login.wrong_password(), cx),
+            Ok(PasswordCheck::Later) => {
                 self.login = Some(Box::new(login));
                 self.phase = Phase::Verifying;
                 Ok(())
             }
-            Ok(Verdict::Busy) => refuse!(
+            Ok(PasswordCheck::Busy) => refuse!(
                 ConnectionForced,
                 "too many logins are waiting to be checked; try again"
             ),
@@ -152,7 +161,7 @@ impl AmqpSession {
     }
 
     /// SASL EXTERNAL: the client is who its certificate says, and TLS has verified that.
-    fn log_in_external(&mut self, cx: &mut Cx<'_>) -> Outcome {
+    fn log_in_external(&mut self, cx: &mut StepContext<'_>) -> MethodResult {
         let mut login = Login {
             mechanism: Mechanism::External,
             user: String::new(),
@@ -189,7 +198,7 @@ impl AmqpSession {
     }
 
     /// The node has checked a password.
-    pub(crate) fn verified(&mut self, right: bool, cx: &mut Cx<'_>) {
+    pub(crate) fn verified(&mut self, right: bool, cx: &mut StepContext<'_>) {
         let Some(login) = self.login.take() else {
             return;
         };
@@ -206,7 +215,7 @@ impl AmqpSession {
     }
 
     /// The reason stays in the log.
-    fn turn_away(&self, login: &Login, why: &str, cx: &mut Cx<'_>) -> Outcome {
+    fn turn_away(&self, login: &Login, why: &str, cx: &mut StepContext<'_>) -> MethodResult {
         cx.broker.count_login(PROTOCOL, false);
         let mechanism = login.mechanism.name();
         tracing::warn!(peer = %self.config.peer, mechanism, why, "login refused");
@@ -216,7 +225,7 @@ impl AmqpSession {
         );
     }
 
-    fn welcome(&mut self, login: &Login, cx: &mut Cx<'_>) -> Outcome {
+    fn welcome(&mut self, login: &Login, cx: &mut StepContext<'_>) -> MethodResult {
         cx.broker.count_login(PROTOCOL, true);
         self.link.user = login.user.as_str().into();
         self.mechanism = Some(login.mechanism);
@@ -232,7 +241,11 @@ impl AmqpSession {
         Ok(())
     }
 
-    fn verify(&self, credentials: &Credentials, cx: &mut Cx<'_>) -> Result<Verdict, String> {
+    fn verify(
+        &self,
+        credentials: &Credentials,
+        cx: &mut StepContext<'_>,
+    ) -> Result<PasswordCheck, String> {
         let Credentials { user, password } = credentials;
         if password.is_empty() {
             return Err(format!("user '{user}' gave an empty password"));
@@ -243,7 +256,7 @@ impl AmqpSession {
         Ok(cx.broker.verify(user, &hash, password))
     }
 
-    fn tune(&mut self, channel_max: u16, frame_max: u32, heartbeat: u16) -> Outcome {
+    fn tune(&mut self, channel_max: u16, frame_max: u32, heartbeat: u16) -> MethodResult {
         let limits = &self.config.limits;
         negotiated("frame_max", FRAME_MIN_SIZE, limits.frame_max, frame_max)?;
         negotiated(
@@ -259,7 +272,7 @@ impl AmqpSession {
         Ok(())
     }
 
-    fn open(&mut self, vhost: &str, cx: &mut Cx<'_>) -> Outcome {
+    fn open(&mut self, vhost: &str, cx: &mut StepContext<'_>) -> MethodResult {
         let user = self.link.user.clone();
         if cx.broker.draining() {
             refuse!(
@@ -298,7 +311,7 @@ impl AmqpSession {
 
     /// connection.update-secret. It renews a login that expires; one by password does not, and RabbitMQ's answer is then
     /// yes whatever the secret.
-    pub(crate) fn update_secret(&mut self, reason: &str, cx: &mut Cx<'_>) {
+    pub(crate) fn update_secret(&mut self, reason: &str, cx: &mut StepContext<'_>) {
         tracing::info!(peer = %self.config.peer, user = %self.link.user, reason, "secret updated");
         cx.send(0, &Method::ConnectionUpdateSecretOk {});
     }
@@ -330,7 +343,7 @@ const PLATFORM: &str = concat!("Posthorn ", env!("CARGO_PKG_VERSION"));
 const MAX_CLIENT_NAME: usize = 255;
 
 /// The client must choose between our minimum and what we offered; 0 would be no limit at all.
-fn negotiated(field: &str, min: u32, offered: u32, chosen: u32) -> Outcome {
+fn negotiated(field: &str, min: u32, offered: u32, chosen: u32) -> MethodResult {
     let (detail, word, bound, limit) = match chosen {
         0 => (" (no limit)", "higher", "maximum", offered),
         c if c < min => ("", "lower", "minimum", min),
@@ -338,7 +351,7 @@ fn negotiated(field: &str, min: u32, offered: u32, chosen: u32) -> Outcome {
         _ => return Ok(()),
     };
     Err(Failure::new(
-        Code::NotAllowed,
+        ReplyCode::NotAllowed,
         format!(
             "negotiated {field} = {chosen}{detail} is {word} than the {bound} allowed value ({limit})"
         ),

@@ -7,10 +7,11 @@
 //! other channels go on. Everything a client can make the session keep has a bound in [`Limits`].
 #![forbid(unsafe_code)]
 
-mod at;
 mod channel;
+mod channel_prefetch;
 mod confirms;
 mod connection;
+mod connection_state;
 mod consume;
 mod content;
 mod deaths;
@@ -20,19 +21,18 @@ mod envelope;
 mod failure;
 mod flow;
 mod handshake;
-mod left;
+mod left_queues;
 mod limits;
-mod link;
+mod method_failure;
 mod mqtt;
 mod names;
 mod publish;
 mod replies;
-mod share;
+mod retry;
 mod topology;
 pub mod trace;
 mod transaction;
 mod unacked;
-mod unknown;
 mod wait;
 
 pub use connection::AmqpSession;

@@ -1,27 +1,27 @@
 //! basic.publish, once it is whole: checks in RabbitMQ's order, one allocation for the message, off to the queues.
 
 use crate::channel::Channel;
-use crate::content::Assembly;
+use crate::connection_state::{ConnectionState, StepContext};
+use crate::content::PublishAssembly;
 use crate::directory;
 use crate::envelope::text_of;
-use crate::failure::{Outcome, refuse};
-use crate::link::{Cx, Link};
-use crate::replies::{REPLY_TO, Replies, is_reply_queue};
+use crate::failure::{MethodResult, refuse};
+use crate::replies::{REPLY_TO, ReplyConsumer, is_reply_queue};
 use bytes::BytesMut;
 use codec_amqp091::{HeaderEdit, Method, Properties, Short, encode_content_header, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use metadata::{ExchangeRecord, Right, Traffic};
 use routing::{Envelope, Origin, Property};
-use session::{Outbox, Pace, PublishTag, Publishes, Trace};
+use session::{FlowState, Outbox, PublishCounters, PublishTag, TraceEvent};
 use smallvec::SmallVec;
 
 pub(crate) fn publish(
     channel: &mut Channel,
-    assembly: &Assembly,
+    assembly: &PublishAssembly,
     body: &[u8],
-    link: &mut Link,
-    cx: &mut Cx<'_>,
-) -> Outcome {
+    link: &mut ConnectionState,
+    cx: &mut StepContext<'_>,
+) -> MethodResult {
     if assembly.immediate {
         refuse!(NotImplemented, "immediate=true");
     }
@@ -39,8 +39,8 @@ pub(crate) fn dispatch(
     message: Message,
     mut routes: Vec<metadata::QueueId>,
     mandatory: bool,
-    link: &mut Link,
-    cx: &mut Cx<'_>,
+    link: &mut ConnectionState,
+    cx: &mut StepContext<'_>,
 ) -> Vec<metadata::QueueId> {
     let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
     let seq = channel.confirms.next();
@@ -63,7 +63,7 @@ pub(crate) fn dispatch(
     }
     count(channel, reached as u64, mandatory, link);
     if cx.broker.tree().traces() {
-        let what = Trace::Published { routes: &routes };
+        let what = TraceEvent::Published { routes: &routes };
         link.trace(channel.number, &message, what, cx);
     }
     let answers = routes.len() + heard.awaited + usize::from(heard.refused);
@@ -78,9 +78,9 @@ pub(crate) fn dispatch(
     }
     if let Some((&last, others)) = routes.split_last() {
         for &queue in others {
-            link.behind |= cx.broker.publish(queue, tag, message.clone()) == Pace::Behind;
+            link.behind |= cx.broker.publish(queue, tag, message.clone()) == FlowState::Behind;
         }
-        link.behind |= cx.broker.publish(last, tag, message) == Pace::Behind;
+        link.behind |= cx.broker.publish(last, tag, message) == FlowState::Behind;
     }
     routes
 }
@@ -101,8 +101,8 @@ pub(crate) fn count_traffic(
     published: u64,
     routed: usize,
     message: &Message,
-    link: &Link,
-    cx: &Cx<'_>,
+    link: &ConnectionState,
+    cx: &StepContext<'_>,
 ) {
     let routed = routed as u64;
     let tree = cx.broker.tree();
@@ -114,9 +114,9 @@ pub(crate) fn count_traffic(
 }
 
 /// A publish, by what became of it.
-fn count(channel: &mut Channel, routed: u64, mandatory: bool, link: &mut Link) {
+fn count(channel: &mut Channel, routed: u64, mandatory: bool, link: &mut ConnectionState) {
     let confirm = u64::from(channel.confirm_base.is_some());
-    let add = |p: &mut Publishes| {
+    let add = |p: &mut PublishCounters| {
         p.received += 1;
         p.received_confirm += confirm;
         match routed {
@@ -137,11 +137,11 @@ fn count(channel: &mut Channel, routed: u64, mandatory: bool, link: &mut Link) {
 /// The message, and the queues it goes to (in the link's scratch vector: give it back).
 fn route(
     channel: &Channel,
-    assembly: &Assembly,
+    assembly: &PublishAssembly,
     body: &[u8],
-    link: &mut Link,
-    cx: &mut Cx<'_>,
-) -> Outcome<(Message, Vec<metadata::QueueId>)> {
+    link: &mut ConnectionState,
+    cx: &mut StepContext<'_>,
+) -> MethodResult<(Message, Vec<metadata::QueueId>)> {
     let received = cx.broker.wall();
     let tree = cx.broker.tree();
     let exchange = assembly.exchange();
@@ -186,7 +186,7 @@ fn route(
     };
     let mut routes = std::mem::take(&mut link.routes);
     routes.clear();
-    let shown = Shown {
+    let shown = PublishView {
         properties: &properties,
         origin: Origin {
             node: cx.broker.id().node.0,
@@ -203,12 +203,12 @@ fn route(
 }
 
 /// What exchanges see of a publish.
-struct Shown<'a> {
+struct PublishView<'a> {
     properties: &'a Properties<'a, Short<'a>>,
     origin: Origin,
 }
 
-impl Envelope for Shown<'_> {
+impl Envelope for PublishView<'_> {
     fn headers(&self) -> Table {
         let table = self.properties.header_table();
         table.unwrap_or_else(|_| Table::default())
@@ -228,8 +228,8 @@ impl Envelope for Shown<'_> {
 fn rewrite<'a>(
     mut properties: Properties<'a, Short<'a>>,
     copies: &[table::Entry<'_>],
-    replies: Option<&'a Replies>,
-) -> Outcome<Option<BytesMut>> {
+    replies: Option<&'a ReplyConsumer>,
+) -> MethodResult<Option<BytesMut>> {
     let direct = properties.reply_to == Some(REPLY_TO.into());
     if direct {
         match replies {
@@ -251,7 +251,7 @@ fn rewrite<'a>(
 }
 
 /// More keys to route by: the strings in the CC and BCC headers; and how many, the last ones, are BCC's.
-fn copy_keys(copies: &[table::Entry<'_>]) -> Outcome<(Vec<Value>, usize)> {
+fn copy_keys(copies: &[table::Entry<'_>]) -> MethodResult<(Vec<Value>, usize)> {
     let mut keys = Vec::new();
     let mut open = 0;
     // CC's before BCC's, whatever their order in the table.
@@ -282,9 +282,9 @@ fn is_key(value: &Value) -> bool {
 fn check_topics(
     record: Option<&ExchangeRecord>,
     keys: &[&str],
-    link: &Link,
+    link: &ConnectionState,
     tree: &metadata::Tree,
-) -> Outcome {
+) -> MethodResult {
     match record {
         Some(record) if &*record.kind == "topic" => keys
             .iter()
@@ -293,7 +293,7 @@ fn check_topics(
     }
 }
 
-fn check_user(properties: &Properties<'_, Short<'_>>, link: &Link) -> Outcome {
+fn check_user(properties: &Properties<'_, Short<'_>>, link: &ConnectionState) -> MethodResult {
     match properties.user_id {
         Some(claimed) if claimed.0 != link.user.as_bytes() && !link.impersonator => refuse!(
             PreconditionFailed,
@@ -306,7 +306,7 @@ fn check_user(properties: &Properties<'_, Short<'_>>, link: &Link) -> Outcome {
 }
 
 /// Milliseconds; what RabbitMQ says about the rest.
-fn parse_expiration(text: &str) -> Outcome<u64> {
+fn parse_expiration(text: &str) -> MethodResult<u64> {
     let (sign, digits) = match text.strip_prefix(['-', '+']) {
         Some(rest) => (text.starts_with('-'), rest),
         None => (false, text),
@@ -343,7 +343,7 @@ fn parse_expiration(text: &str) -> Outcome<u64> {
 /// Ten years, in ms. RabbitMQ has no limit; here sums of times must fit.
 const MAX_EXPIRY: u64 = 315_360_000_000;
 
-fn send_return(channel: u16, message: &Message, link: &Link, out: &mut Outbox) {
+fn send_return(channel: u16, message: &Message, link: &ConnectionState, out: &mut Outbox) {
     let method = Method::BasicReturn {
         reply_code: 312,
         reply_text: "NO_ROUTE",

@@ -4,13 +4,13 @@
 //! the default exchange brings replies from anywhere in the cluster. It goes with its consumer.
 
 use crate::channel::Channel;
-use crate::failure::{Failure, Outcome, refuse};
-use crate::link::{Cx, Link};
+use crate::connection_state::{ConnectionState, StepContext};
+use crate::failure::{Failure, MethodResult, refuse};
 use crate::names;
-use crate::wait::Wait;
+use crate::wait::WaitReason;
 use codec_amqp091::Method;
 use message::Table;
-use metadata::{Change, Name, QueueId, QueueKind, QueueRecord};
+use metadata::{Change, Name, QueueId, QueueRecord, QueueType};
 use queue::ConsumerSpec;
 
 /// The name that clients consume from and put into `reply-to`.
@@ -20,7 +20,7 @@ const PREFIX: &str = "amq.rabbitmq.reply-to.";
 
 /// The channel's consumer of replies.
 #[derive(Debug)]
-pub(crate) struct Replies {
+pub(crate) struct ReplyConsumer {
     pub queue: Name,
     pub tag: Name,
 }
@@ -35,9 +35,9 @@ impl Channel {
         tag: &str,
         no_ack: bool,
         no_wait: bool,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         if !no_ack {
             refuse!(PreconditionFailed, "reply consumer cannot acknowledge");
         }
@@ -55,18 +55,24 @@ impl Channel {
             id: QueueId::default(),
             vhost: link.vhost.clone(),
             name: name.clone(),
-            kind: QueueKind::Classic,
+            kind: QueueType::Classic,
             durable: false,
             auto_delete: false,
             exclusive: Some(cx.broker.id()),
             arguments: Table::default(),
-            members: cx.broker.place(QueueKind::Classic, 0),
+            members: cx.broker.place(QueueType::Classic, 0),
             declared_by: link.user.clone(),
         };
         link.owns_queues = true;
-        self.replies = Some(Box::new(Replies { queue: name, tag }));
+        self.replies = Some(Box::new(ReplyConsumer { queue: name, tag }));
         let change = Change::DeclareQueue(record);
-        self.change(change, Wait::ReplyQueue { no_wait }, (60, 20), link, cx);
+        self.change(
+            change,
+            WaitReason::ReplyQueue { no_wait },
+            (60, 20),
+            link,
+            cx,
+        );
         Ok(())
     }
 
@@ -75,8 +81,8 @@ impl Channel {
         &mut self,
         queue: QueueId,
         no_wait: bool,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
     ) {
         let Some(tag) = self.replies.as_ref().map(|r| r.tag.clone()) else {
             return;
@@ -90,11 +96,11 @@ impl Channel {
             priority: 0,
             arguments: Table::default(),
         };
-        self.subscribe((queue, QueueKind::Classic), spec, true, no_wait, link, cx);
+        self.subscribe((queue, QueueType::Classic), spec, true, no_wait, link, cx);
     }
 
     /// No more replies are wanted.
-    pub(crate) fn end_replies(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
+    pub(crate) fn end_replies(&mut self, link: &mut ConnectionState, cx: &mut StepContext<'_>) {
         if let Some(replies) = self.replies.take() {
             let change = Change::DeleteQueue {
                 vhost: link.vhost.clone(),
@@ -112,9 +118,9 @@ impl Channel {
         &mut self,
         name: &str,
         no_wait: bool,
-        link: &Link,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        link: &ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         // The name that all consume from is there for everybody.
         if name != REPLY_TO && cx.broker.tree().queue(&link.vhost, name).is_none() {
             return Err(Failure::unknown("queue", name, &link.vhost));

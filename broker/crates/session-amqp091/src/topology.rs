@@ -1,17 +1,17 @@
 //! Exchanges, queues and bindings.
 
 use crate::channel::Channel;
-use crate::directory::{self, Kind};
-use crate::failure::{Failure, Outcome, refuse};
-use crate::link::{Cx, Link};
+use crate::connection_state::{ConnectionState, StepContext};
+use crate::directory::{self, ResourceKind};
+use crate::failure::{Failure, MethodResult, refuse};
 use crate::names;
 use crate::replies::is_reply_queue;
-use crate::unknown;
-use crate::wait::Wait;
+use crate::retry;
+use crate::wait::WaitReason;
 use codec_amqp091::Method;
 use message::Table;
 use metadata::{
-    BindingRecord, Change, Destination, ExchangeRecord, Name, QueueKind, QueueRecord, Right, Tree,
+    BindingRecord, Change, Destination, ExchangeRecord, Name, QueueRecord, QueueType, Right, Tree,
 };
 use queue::{ConsumerId, QueueId, RequestBody};
 
@@ -19,9 +19,9 @@ impl Channel {
     pub(crate) fn exchange_method(
         &mut self,
         method: Method<'_>,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         match method {
             Method::ExchangeDeclare {
                 exchange,
@@ -80,9 +80,9 @@ impl Channel {
     pub(crate) fn queue_method(
         &mut self,
         method: Method<'_>,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         match method {
             Method::QueueDeclare {
                 queue,
@@ -100,7 +100,7 @@ impl Channel {
                 if passive {
                     return self.declare_passive(&name, no_wait, link, cx);
                 }
-                let wish = Wish {
+                let requested = DeclareRequest {
                     name,
                     durable,
                     exclusive,
@@ -108,7 +108,7 @@ impl Channel {
                     no_wait,
                     arguments,
                 };
-                self.declare_queue(wish, link, cx)
+                self.declare_queue(requested, link, cx)
             }
             Method::QueueBind {
                 queue,
@@ -154,7 +154,7 @@ impl Channel {
     }
 
     /// "" stands for the queue declared last, and then an empty key for its name (section 1.7.2.3).
-    fn binding_end(&self, queue: &str, routing_key: &str) -> Outcome<(Destination, Name)> {
+    fn binding_end(&self, queue: &str, routing_key: &str) -> MethodResult<(Destination, Name)> {
         let name = self.expand(queue)?;
         let key = match (queue, routing_key) {
             ("", "") => name.clone(),
@@ -166,10 +166,10 @@ impl Channel {
     pub(crate) fn change(
         &mut self,
         change: Change,
-        wait: Wait,
+        wait: WaitReason,
         ids: (u16, u16),
-        link: &mut Link,
-        cx: &mut Cx<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
     ) {
         link.flush_settlements(cx);
         let token = link.new_token(self.number);
@@ -177,7 +177,7 @@ impl Channel {
         self.wait(wait, token, ids, link, cx);
     }
 
-    pub(crate) fn reply(&self, reply: Option<Method<'static>>, cx: &mut Cx<'_>) {
+    pub(crate) fn reply(&self, reply: Option<Method<'static>>, cx: &mut StepContext<'_>) {
         if let Some(method) = reply {
             cx.send(self.number, &method);
         }
@@ -188,9 +188,9 @@ impl Channel {
         record: ExchangeRecord,
         passive: bool,
         no_wait: bool,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         let reply = (!no_wait).then_some(Method::ExchangeDeclareOk {});
         let tree = cx.broker.tree();
         if !passive {
@@ -205,7 +205,13 @@ impl Channel {
             self.reply(reply, cx);
             return Ok(());
         }
-        directory::check(tree, link, Right::Configure, Kind::Exchange, &record.name)?;
+        directory::check(
+            tree,
+            link,
+            Right::Configure,
+            ResourceKind::Exchange,
+            &record.name,
+        )?;
         match there {
             // What is there already needs no log entry.
             Some(there) if *there == record => {
@@ -216,14 +222,20 @@ impl Channel {
             None => {
                 refuse_reserved("exchange", &record.name)?;
                 if let Some(alternate) = record.alternate().map_err(Failure::of_change)? {
-                    directory::check(tree, link, Right::Read, Kind::Exchange, &record.name)?;
-                    directory::check(tree, link, Right::Write, Kind::Exchange, alternate)?;
+                    directory::check(
+                        tree,
+                        link,
+                        Right::Read,
+                        ResourceKind::Exchange,
+                        &record.name,
+                    )?;
+                    directory::check(tree, link, Right::Write, ResourceKind::Exchange, alternate)?;
                 }
             }
         }
         self.change(
             Change::DeclareExchange(record),
-            Wait::Reply(reply),
+            WaitReason::Reply(reply),
             (40, 10),
             link,
             cx,
@@ -236,9 +248,9 @@ impl Channel {
         name: &str,
         if_unused: bool,
         no_wait: bool,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         refuse_default(name)?;
         if name.starts_with("amq.") {
             refuse!(
@@ -248,14 +260,14 @@ impl Channel {
             );
         }
         let tree = cx.broker.tree();
-        directory::check(tree, link, Right::Configure, Kind::Exchange, name)?;
+        directory::check(tree, link, Right::Configure, ResourceKind::Exchange, name)?;
         let reply = (!no_wait).then_some(Method::ExchangeDeleteOk {});
         let change = Change::DeleteExchange {
             vhost: link.vhost.clone(),
             name: name.into(),
             if_unused,
         };
-        self.change(change, Wait::Reply(reply), (40, 20), link, cx);
+        self.change(change, WaitReason::Reply(reply), (40, 20), link, cx);
         Ok(())
     }
 
@@ -265,21 +277,27 @@ impl Channel {
         add: bool,
         reply: Option<Method<'static>>,
         ids: (u16, u16),
-        link: &mut Link,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         let tree = cx.broker.tree();
         match &binding.destination {
             Destination::Queue(name) => {
-                directory::check(tree, link, Right::Write, Kind::Queue, name)?;
+                directory::check(tree, link, Right::Write, ResourceKind::Queue, name)?;
             }
             Destination::Exchange(name) => {
-                directory::check(tree, link, Right::Write, Kind::Exchange, name)?;
+                directory::check(tree, link, Right::Write, ResourceKind::Exchange, name)?;
                 refuse_default(name)?;
             }
         }
         refuse_default(&binding.source)?;
-        directory::check(tree, link, Right::Read, Kind::Exchange, &binding.source)?;
+        directory::check(
+            tree,
+            link,
+            Right::Read,
+            ResourceKind::Exchange,
+            &binding.source,
+        )?;
         if let Some(source) = directory::exchange(tree, link, &binding.source)
             && &*source.kind == "topic"
         {
@@ -300,7 +318,7 @@ impl Channel {
         } else {
             Change::Unbind(binding)
         };
-        self.change(change, Wait::Reply(reply), ids, link, cx);
+        self.change(change, WaitReason::Reply(reply), ids, link, cx);
         Ok(())
     }
 
@@ -308,9 +326,9 @@ impl Channel {
         &mut self,
         name: &str,
         no_wait: bool,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         let record = directory::queue_for(cx.broker, link, name)?;
         let (id, name) = (record.id, record.name.clone());
         self.declared(id, name, no_wait, (50, 10), link, cx);
@@ -324,19 +342,24 @@ impl Channel {
         name: Name,
         no_wait: bool,
         ids: (u16, u16),
-        link: &mut Link,
-        cx: &mut Cx<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
     ) {
         self.last_queue = name;
         if no_wait {
             return;
         }
         link.ask(cx, self.number, id, RequestBody::Stat);
-        self.wait(Wait::Stat { no_wait }, 0, ids, link, cx);
+        self.wait(WaitReason::Stat { no_wait }, 0, ids, link, cx);
     }
 
-    fn declare_queue(&mut self, wish: Wish, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
-        let name: Name = match &*wish.name {
+    fn declare_queue(
+        &mut self,
+        requested: DeclareRequest,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
+        let name: Name = match &*requested.name {
             "" => names::generated("amq.gen-", cx.broker).into(),
             given => {
                 refuse_reserved("queue", given)?;
@@ -345,13 +368,13 @@ impl Channel {
         };
         let session = cx.broker.id();
         let tree = cx.broker.tree();
-        directory::check(tree, link, Right::Configure, Kind::Queue, &name)?;
-        let lasting = wish.durable && !wish.exclusive && !wish.auto_delete;
-        let arguments = tree.with_default_type(&link.vhost, lasting, wish.arguments);
+        directory::check(tree, link, Right::Configure, ResourceKind::Queue, &name)?;
+        let lasting = requested.durable && !requested.exclusive && !requested.auto_delete;
+        let arguments = tree.with_default_type(&link.vhost, lasting, requested.arguments);
         let kind = tree
             .queue_kind(&link.vhost, &name, &arguments)
             .map_err(Failure::of_change)?;
-        if wish.name.is_empty() && kind != QueueKind::Classic {
+        if requested.name.is_empty() && kind != QueueType::Classic {
             refuse!(
                 PreconditionFailed,
                 "Cannot declare a server-named queue for type {}",
@@ -363,9 +386,9 @@ impl Channel {
             vhost: link.vhost.clone(),
             name,
             kind,
-            durable: wish.durable && !wish.exclusive,
-            auto_delete: wish.auto_delete,
-            exclusive: wish.exclusive.then_some(session),
+            durable: requested.durable && !requested.exclusive,
+            auto_delete: requested.auto_delete,
+            exclusive: requested.exclusive.then_some(session),
             arguments,
             members: Vec::new(),
             declared_by: link.user.clone(),
@@ -377,7 +400,7 @@ impl Channel {
             if is_same(there, &record) {
                 directory::check_home(cx.broker, there)?;
                 let (id, name) = (there.id, there.name.clone());
-                self.declared(id, name, wish.no_wait, (50, 10), link, cx);
+                self.declared(id, name, requested.no_wait, (50, 10), link, cx);
                 return Ok(());
             }
         } else {
@@ -385,27 +408,44 @@ impl Channel {
                 .map_err(|refused| locked.unwrap_or(refused))?;
         }
         record.members = cx.broker.place_queue(&record);
-        link.owns_queues |= wish.exclusive;
-        let wait = Wait::Declare {
-            no_wait: wish.no_wait,
+        link.owns_queues |= requested.exclusive;
+        let wait = WaitReason::Declare {
+            no_wait: requested.no_wait,
         };
         self.change(Change::DeclareQueue(record), wait, (50, 10), link, cx);
         Ok(())
     }
 
-    fn purge(&mut self, queue: &str, no_wait: bool, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
+    fn purge(
+        &mut self,
+        queue: &str,
+        no_wait: bool,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         let name = self.expand(queue)?;
         let tree = cx.broker.tree();
-        directory::check(tree, link, Right::Read, Kind::Queue, &name)?;
+        directory::check(tree, link, Right::Read, ResourceKind::Queue, &name)?;
         let id = directory::queue_for(cx.broker, link, &name)?.id;
         link.ask(cx, self.number, id, RequestBody::Purge);
-        self.wait(Wait::Purge { no_wait }, 0, (50, 30), link, cx);
+        self.wait(WaitReason::Purge { no_wait }, 0, (50, 30), link, cx);
         Ok(())
     }
 
-    fn delete_queue(&mut self, deletion: Deletion, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
+    fn delete_queue(
+        &mut self,
+        deletion: Deletion,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         let tree = cx.broker.tree();
-        directory::check(tree, link, Right::Configure, Kind::Queue, &deletion.name)?;
+        directory::check(
+            tree,
+            link,
+            Right::Configure,
+            ResourceKind::Queue,
+            &deletion.name,
+        )?;
         if cx.broker.knows_all() || directory::queue(tree, link, &deletion.name).is_some() {
             return self.delete_known(deletion, link, cx);
         }
@@ -414,18 +454,23 @@ impl Channel {
     }
 
     /// Deleting what is not there succeeds. A node that was cut off may not know what is there: the log does.
-    pub(crate) fn ask_the_log(&mut self, deletion: Deletion, link: &mut Link, cx: &mut Cx<'_>) {
-        let change = unknown::nothing(deletion.name.clone(), link);
-        self.change(change, Wait::Unknown(deletion), (50, 40), link, cx);
+    pub(crate) fn ask_the_log(
+        &mut self,
+        deletion: Deletion,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) {
+        let change = retry::nothing(deletion.name.clone(), link);
+        self.change(change, WaitReason::Unknown(deletion), (50, 40), link, cx);
     }
 
     /// With a tree that is not older than the client's wish.
     pub(crate) fn delete_known(
         &mut self,
         deletion: Deletion,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         let there = directory::queue(cx.broker.tree(), link, &deletion.name);
         let Some(record) = there.filter(|r| !is_reply_queue(&r.name)).cloned() else {
             let reply = Method::QueueDeleteOk { message_count: 0 };
@@ -442,7 +487,7 @@ impl Channel {
                 id: Some(record.id),
             };
             let reply = Method::QueueDeleteOk { message_count: 0 };
-            let wait = Wait::Reply((!deletion.no_wait).then_some(reply));
+            let wait = WaitReason::Reply((!deletion.no_wait).then_some(reply));
             self.change(change, wait, (50, 40), link, cx);
             return Ok(());
         }
@@ -452,19 +497,25 @@ impl Channel {
             if_empty: deletion.if_empty,
         };
         link.ask(cx, self.number, record.id, body);
-        self.wait(Wait::Delete { record, deletion }, 0, (50, 40), link, cx);
+        self.wait(
+            WaitReason::Delete { record, deletion },
+            0,
+            (50, 40),
+            link,
+            cx,
+        );
         Ok(())
     }
 }
 
 /// Quorum queues go without conditions only, as in RabbitMQ.
-fn check_conditions(record: &QueueRecord, deletion: &Deletion) -> Outcome {
+fn check_conditions(record: &QueueRecord, deletion: &Deletion) -> MethodResult {
     let flag = match (deletion.if_unused, deletion.if_empty) {
         (true, _) => "if-unused",
         (false, true) => "if-empty",
         (false, false) => return Ok(()),
     };
-    if record.kind == QueueKind::Quorum {
+    if record.kind == QueueType::Quorum {
         refuse!(
             NotImplemented,
             "cannot delete queue '{}' in vhost '{}'. queue.delete operations with {flag} flag set are not supported by \
@@ -487,7 +538,7 @@ pub(crate) struct Deletion {
     pub ended: Vec<ConsumerId>,
 }
 
-struct Wish {
+struct DeclareRequest {
     name: String,
     durable: bool,
     exclusive: bool,
@@ -506,7 +557,7 @@ fn binding(
     destination: Destination,
     routing_key: &str,
     arguments: Table,
-    link: &Link,
+    link: &ConnectionState,
 ) -> BindingRecord {
     BindingRecord {
         vhost: link.vhost.clone(),
@@ -518,15 +569,15 @@ fn binding(
 }
 
 /// A queue that dead-letters takes the right to read from it and to write to where that goes.
-fn check_dead_lettering(tree: &Tree, link: &Link, queue: &QueueRecord) -> Outcome {
+fn check_dead_lettering(tree: &Tree, link: &ConnectionState, queue: &QueueRecord) -> MethodResult {
     let Some(target) = queue.dead_letter_exchange().map_err(Failure::of_change)? else {
         return Ok(());
     };
-    directory::check(tree, link, Right::Read, Kind::Queue, &queue.name)?;
-    directory::check(tree, link, Right::Write, Kind::Exchange, target)
+    directory::check(tree, link, Right::Read, ResourceKind::Queue, &queue.name)?;
+    directory::check(tree, link, Right::Write, ResourceKind::Exchange, target)
 }
 
-fn refuse_default(exchange: &str) -> Outcome {
+fn refuse_default(exchange: &str) -> MethodResult {
     if exchange.is_empty() {
         refuse!(
             AccessRefused,
@@ -536,7 +587,7 @@ fn refuse_default(exchange: &str) -> Outcome {
     Ok(())
 }
 
-fn refuse_reserved(kind: &str, name: &str) -> Outcome {
+fn refuse_reserved(kind: &str, name: &str) -> MethodResult {
     if name.starts_with("amq.") {
         refuse!(
             AccessRefused,

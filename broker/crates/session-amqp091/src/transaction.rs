@@ -2,13 +2,13 @@
 //!
 //! As in RabbitMQ: commit-ok says that every queue has its messages; there is no atomicity over several queues.
 
-use crate::at::At;
 use crate::channel::Channel;
-use crate::failure::{Code, Failure, Outcome, refuse};
-use crate::link::{Cx, Link};
+use crate::connection_state::{ConnectionState, StepContext};
+use crate::failure::{Failure, MethodResult, ReplyCode, refuse};
+use crate::method_failure::MethodFailure;
 use crate::publish::{count_traffic, dispatch};
-use crate::unacked::Owed;
-use crate::wait::Wait;
+use crate::unacked::UnackedDelivery;
+use crate::wait::WaitReason;
 use codec_amqp091::Method;
 use message::Message;
 use metadata::QueueId;
@@ -16,8 +16,8 @@ use metadata::QueueId;
 /// What a channel has done since tx.select or the last commit or rollback.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
-    messages: Vec<Pending>,
-    settlements: Vec<(Owed, queue::Outcome)>,
+    messages: Vec<PendingOperation>,
+    settlements: Vec<(UnackedDelivery, queue::SettlementOutcome)>,
     consumed: usize,
     octets: usize,
     /// A queue refused a message.
@@ -25,7 +25,7 @@ pub(crate) struct Transaction {
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PendingOperation {
     message: Message,
     routes: Vec<QueueId>,
     mandatory: bool,
@@ -37,14 +37,14 @@ impl Transaction {
         message: Message,
         routes: Vec<QueueId>,
         mandatory: bool,
-        link: &Link,
-    ) -> Outcome {
+        link: &ConnectionState,
+    ) -> MethodResult {
         let queues = routes.len() * size_of::<QueueId>();
         self.grow(
-            message.as_bytes().len() + queues + size_of::<Pending>(),
+            message.as_bytes().len() + queues + size_of::<PendingOperation>(),
             link,
         )?;
-        self.messages.push(Pending {
+        self.messages.push(PendingOperation {
             message,
             routes,
             mandatory,
@@ -52,13 +52,21 @@ impl Transaction {
         Ok(())
     }
 
-    pub fn settle(&mut self, owed: Owed, outcome: queue::Outcome, link: &Link) -> Outcome {
+    pub fn settle(
+        &mut self,
+        owed: UnackedDelivery,
+        outcome: queue::SettlementOutcome,
+        link: &ConnectionState,
+    ) -> MethodResult {
         self.consumed += usize::from(!owed.got);
         self.settlements.push((owed, outcome));
-        self.grow(size_of::<(Owed, queue::Outcome)>(), link)
+        self.grow(
+            size_of::<(UnackedDelivery, queue::SettlementOutcome)>(),
+            link,
+        )
     }
 
-    fn grow(&mut self, octets: usize, link: &Link) -> Outcome {
+    fn grow(&mut self, octets: usize, link: &ConnectionState) -> MethodResult {
         self.octets += octets;
         if self.octets > link.limits.transaction {
             refuse!(
@@ -86,7 +94,7 @@ impl Transaction {
     }
 
     /// The channel ends: what was to be settled is not.
-    pub fn abandon(self) -> impl Iterator<Item = Owed> {
+    pub fn abandon(self) -> impl Iterator<Item = UnackedDelivery> {
         self.settlements.into_iter().map(|(owed, _)| owed)
     }
 }
@@ -95,9 +103,9 @@ impl Channel {
     pub(crate) fn transaction_method(
         &mut self,
         method: Method<'_>,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> MethodResult {
         if matches!(method, Method::TxSelect {}) {
             if self.confirm_base.is_some() {
                 refuse!(PreconditionFailed, "cannot switch from confirm to tx mode");
@@ -116,7 +124,7 @@ impl Channel {
             cx.send(self.number, &Method::TxRollbackOk {});
             return Ok(());
         }
-        for Pending {
+        for PendingOperation {
             message,
             mut routes,
             mandatory,
@@ -134,18 +142,20 @@ impl Channel {
         if self.confirms.is_empty() {
             cx.send(self.number, &Method::TxCommitOk {});
         } else {
-            self.wait(Wait::Commit, 0, (90, 20), link, cx);
+            self.wait(WaitReason::Commit, 0, (90, 20), link, cx);
         }
         self.pump(link, cx);
         Ok(())
     }
 
     /// A queue has answered: is that all?
-    pub(crate) fn committing(&mut self, cx: &mut Cx<'_>) -> Result<(), At> {
+    pub(crate) fn committing(&mut self, cx: &mut StepContext<'_>) -> Result<(), MethodFailure> {
         if !self.confirms.is_empty() {
             return Ok(());
         }
-        let done = self.waiting.take_if(|w| matches!(w.wait, Wait::Commit));
+        let done = self
+            .waiting
+            .take_if(|w| matches!(w.wait, WaitReason::Commit));
         if done.is_none() {
             return Ok(());
         }
@@ -154,8 +164,8 @@ impl Channel {
             .as_mut()
             .is_some_and(|t| std::mem::take(&mut t.failed));
         if failed {
-            let failure = Failure::new(Code::PreconditionFailed, "partial tx completion");
-            return Err(At {
+            let failure = Failure::new(ReplyCode::PreconditionFailed, "partial tx completion");
+            return Err(MethodFailure {
                 failure,
                 ids: (90, 20),
             });

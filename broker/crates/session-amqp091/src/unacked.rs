@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 /// Where a delivery came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct DeliveryOrigin {
     pub queue: QueueId,
     pub consumer: ConsumerId,
     /// The consumer's delivery id.
@@ -14,27 +14,27 @@ pub(crate) struct Origin {
 
 /// A delivery whose acknowledgement the client owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owed {
+pub(crate) struct UnackedDelivery {
     pub tag: u64,
     /// Whole seconds of the session's clock.
     pub since: u32,
     /// Asked for with basic.get: the channel's limit does not count it.
     pub got: bool,
-    pub origin: Origin,
+    pub origin: DeliveryOrigin,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct UnackedEntry {
     tag: u64,
     since: u32,
     got: bool,
     /// None: settled, kept until it reaches the front or half of all are such.
-    origin: Option<Origin>,
+    origin: Option<DeliveryOrigin>,
 }
 
-impl Entry {
-    fn owed(&self) -> Option<Owed> {
-        self.origin.map(|origin| Owed {
+impl UnackedEntry {
+    fn owed(&self) -> Option<UnackedDelivery> {
+        self.origin.map(|origin| UnackedDelivery {
             tag: self.tag,
             since: self.since,
             got: self.got,
@@ -45,8 +45,8 @@ impl Entry {
 
 /// Ascending by tag. Gaps cost nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Unacked {
-    entries: VecDeque<Entry>,
+pub(crate) struct UnackedDeliveries {
+    entries: VecDeque<UnackedEntry>,
     live: usize,
     /// How many of them came by basic.get.
     got: usize,
@@ -55,7 +55,7 @@ pub(crate) struct Unacked {
 /// Settled entries that are not worth a sweep.
 const SLACK: usize = 64;
 
-impl Unacked {
+impl UnackedDeliveries {
     pub fn len(&self) -> usize {
         self.live
     }
@@ -66,8 +66,8 @@ impl Unacked {
     }
 
     /// Tags and times must ascend.
-    pub fn push(&mut self, owed: Owed) {
-        self.entries.push_back(Entry {
+    pub fn push(&mut self, owed: UnackedDelivery) {
+        self.entries.push_back(UnackedEntry {
             tag: owed.tag,
             since: owed.since,
             got: owed.got,
@@ -78,12 +78,12 @@ impl Unacked {
     }
 
     /// The oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = Owed> {
-        self.entries.iter().filter_map(Entry::owed)
+    pub fn iter(&self) -> impl Iterator<Item = UnackedDelivery> {
+        self.entries.iter().filter_map(UnackedEntry::owed)
     }
 
     /// Takes one; None when there is no such tag.
-    pub fn take(&mut self, tag: u64) -> Option<Owed> {
+    pub fn take(&mut self, tag: u64) -> Option<UnackedDelivery> {
         let at = match self.entries.front() {
             Some(first) if first.tag == tag => 0,
             _ => self.entries.binary_search_by_key(&tag, |e| e.tag).ok()?,
@@ -105,7 +105,7 @@ impl Unacked {
     }
 
     /// Takes all up to `tag`, which must be there; 0 is all there are. None: no such tag.
-    pub fn take_up_to(&mut self, tag: u64) -> Option<Vec<Owed>> {
+    pub fn take_up_to(&mut self, tag: u64) -> Option<Vec<UnackedDelivery>> {
         let count = if tag == 0 {
             self.entries.len()
         } else {
@@ -114,19 +114,19 @@ impl Unacked {
             at + 1
         };
         let taken = self.entries.drain(..count);
-        let taken: Vec<Owed> = taken.filter_map(|e| e.owed()).collect();
+        let taken: Vec<UnackedDelivery> = taken.filter_map(|e| e.owed()).collect();
         self.live -= taken.len();
         self.got -= taken.iter().filter(|o| o.got).count();
         self.tidy();
         Some(taken)
     }
 
-    pub fn take_all(&mut self) -> Vec<Owed> {
+    pub fn take_all(&mut self) -> Vec<UnackedDelivery> {
         self.take_up_to(0).unwrap_or_default()
     }
 
     /// Puts back what was taken: a transaction was rolled back.
-    pub fn restore(&mut self, owed: impl IntoIterator<Item = Owed>) {
+    pub fn restore(&mut self, owed: impl IntoIterator<Item = UnackedDelivery>) {
         let mut all = self.take_all();
         all.extend(owed);
         all.sort_unstable_by_key(|o| o.tag);
@@ -155,12 +155,12 @@ mod tests {
     use std::collections::BTreeMap;
 
     /// Every third came by basic.get.
-    fn owed(tag: u64) -> Owed {
-        Owed {
+    fn owed(tag: u64) -> UnackedDelivery {
+        UnackedDelivery {
             tag,
             since: 0,
             got: tag.is_multiple_of(3),
-            origin: Origin {
+            origin: DeliveryOrigin {
                 queue: QueueId(1),
                 consumer: ConsumerId(1),
                 id: tag,
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn one_that_stays_does_not_keep_the_others() {
-        let mut u = Unacked::default();
+        let mut u = UnackedDeliveries::default();
         u.push(owed(1));
         for tag in 2..100_000 {
             u.push(owed(tag));
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_can_be_put_back_in_its_place() {
-        let mut u = Unacked::default();
+        let mut u = UnackedDeliveries::default();
         for tag in 1..=5 {
             u.push(owed(tag));
         }
@@ -198,7 +198,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_map(script in proptest::collection::vec((0u8..4, 0u64..60, 1u64..4), 1..200)) {
-            let (mut u, mut model, mut next) = (Unacked::default(), BTreeMap::new(), 0);
+            let (mut u, mut model, mut next) = (UnackedDeliveries::default(), BTreeMap::new(), 0);
             for (what, tag, gap) in script {
                 match what {
                     0 | 1 => { next += gap; u.push(owed(next)); model.insert(next, next); }

@@ -1,24 +1,24 @@
 //! What a channel waits for, and what happens when it comes: the metadata group's word, a queue's answer, or neither.
 
-use crate::at::At;
 use crate::channel::Channel;
+use crate::connection_state::{ConnectionState, StepContext};
 use crate::consume::Cancellation;
-use crate::content::Assembly;
+use crate::content::PublishAssembly;
 use crate::directory;
-use crate::failure::{Code, Failure};
-use crate::left::Left;
-use crate::link::{Cx, Link};
+use crate::failure::{Failure, ReplyCode};
+use crate::left_queues::LeftQueues;
+use crate::method_failure::MethodFailure;
+use crate::retry::{self, RetriedMethod};
 use crate::topology::Deletion;
-use crate::unacked::Origin;
-use crate::unknown::{self, Again};
+use crate::unacked::DeliveryOrigin;
 use codec_amqp091::Method;
-use metadata::{Change, Done, QueueRecord, Refused};
-use queue::{Answer, ConsumerId, Delivery, QueueId, RequestBody};
+use metadata::{Change, ChangeError, ChangeResult, QueueRecord};
+use queue::{ConsumerId, Delivery, QueueId, QueueReply, RequestBody};
 use std::sync::Arc;
 
 /// What happens when the wait is over.
 #[derive(Debug)]
-pub(crate) enum Wait {
+pub(crate) enum WaitReason {
     /// A change: then this reply.
     Reply(Option<Method<'static>>),
     /// A change that declares a queue.
@@ -37,7 +37,7 @@ pub(crate) enum Wait {
     /// The tree of this node has no such queue: whether there is none.
     Unknown(Deletion),
     /// The tree of this node does not have what is needed: whether the log has.
-    Learn(Again),
+    Learn(RetriedMethod),
     /// The queue stops; then its record goes.
     Delete {
         record: Arc<QueueRecord>,
@@ -61,12 +61,12 @@ pub(crate) enum Wait {
     Cancel(Cancellation),
     /// How many consumers an auto-delete queue has after ours left it; `closing`: with the channel.
     Left {
-        left: Left,
+        left: LeftQueues,
         closing: bool,
     },
     /// The change that removes such a queue without consumers; its owner asks for the same.
     Unused {
-        left: Left,
+        left: LeftQueues,
         closing: bool,
     },
     /// A change that makes the queue behind direct replies.
@@ -77,11 +77,11 @@ pub(crate) enum Wait {
     Commit,
 }
 
-impl Wait {
+impl WaitReason {
     /// The publish that waits, if one does.
-    pub fn into_publish(self) -> Option<Box<Assembly>> {
+    pub fn into_publish(self) -> Option<Box<PublishAssembly>> {
         match self {
-            Wait::Learn(Again::Publish(assembly)) => Some(assembly),
+            WaitReason::Learn(RetriedMethod::Publish(assembly)) => Some(assembly),
             _ => None,
         }
     }
@@ -92,17 +92,17 @@ impl Channel {
     pub(crate) fn changed(
         &mut self,
         token: u64,
-        result: Result<Done, Refused>,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
-    ) -> Result<(), At> {
+        result: Result<ChangeResult, ChangeError>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), MethodFailure> {
         let Some(waiting) = self.waiting.take_if(|w| w.token == token && token != 0) else {
             return Ok(());
         };
         let ids = waiting.ids;
         match (waiting.wait, result) {
-            (Wait::Reply(reply), Ok(_)) => self.reply(reply, cx),
-            (Wait::Declare { no_wait }, Ok(Done::Queue { record, created })) => {
+            (WaitReason::Reply(reply), Ok(_)) => self.reply(reply, cx),
+            (WaitReason::Declare { no_wait }, Ok(ChangeResult::Queue { record, created })) => {
                 if created {
                     self.last_queue = record.name.clone();
                     if !no_wait {
@@ -117,14 +117,14 @@ impl Channel {
                     self.declared(record.id, record.name.clone(), no_wait, ids, link, cx);
                 }
             }
-            (Wait::ReplyQueue { no_wait }, Ok(Done::Queue { record, .. })) => {
+            (WaitReason::ReplyQueue { no_wait }, Ok(ChangeResult::Queue { record, .. })) => {
                 self.reply_queue_made(record.id, no_wait, link, cx);
             }
             (
-                Wait::Deleted {
+                WaitReason::Deleted {
                     messages, deletion, ..
                 },
-                Ok(_) | Err(Refused::NotFound(_)),
+                Ok(_) | Err(ChangeError::NotFound(_)),
             ) => {
                 let reply = Method::QueueDeleteOk {
                     message_count: messages,
@@ -134,18 +134,20 @@ impl Channel {
                     self.cancelled(consumer, link, cx);
                 }
             }
-            (Wait::Unused { left, closing }, _) => self.go_on_leaving(left, closing, link, cx),
-            (Wait::Still, Ok(_)) => {
+            (WaitReason::Unused { left, closing }, _) => {
+                self.go_on_leaving(left, closing, link, cx)
+            }
+            (WaitReason::Still, Ok(_)) => {
                 directory::queue_for(cx.broker, link, &self.last_queue)
-                    .map_err(|failure| At { failure, ids })?;
+                    .map_err(|failure| MethodFailure { failure, ids })?;
                 self.declared_without_counts(cx);
             }
-            (Wait::Learn(again), _) => self.try_again(again, ids, link, cx)?,
-            (Wait::Unknown(deletion), Ok(_)) => self
+            (WaitReason::Learn(again), _) => self.try_again(again, ids, link, cx)?,
+            (WaitReason::Unknown(deletion), Ok(_)) => self
                 .delete_known(deletion, link, cx)
-                .map_err(|failure| At { failure, ids })?,
+                .map_err(|failure| MethodFailure { failure, ids })?,
             (_, Err(refused)) => {
-                return Err(At {
+                return Err(MethodFailure {
                     failure: Failure::of_change(refused),
                     ids,
                 });
@@ -156,11 +158,11 @@ impl Channel {
     }
 
     /// The node answered something that does not belong to the question.
-    fn waiting_mismatch(&self, wait: Wait, ids: (u16, u16)) -> Result<(), At> {
+    fn waiting_mismatch(&self, wait: WaitReason, ids: (u16, u16)) -> Result<(), MethodFailure> {
         tracing::error!(channel = self.number, ?wait, "an answer of the wrong kind");
         let text = "the node gave an answer of the wrong kind";
-        Err(At {
-            failure: Failure::new(Code::InternalError, text),
+        Err(MethodFailure {
+            failure: Failure::new(ReplyCode::InternalError, text),
             ids,
         })
     }
@@ -168,10 +170,10 @@ impl Channel {
     /// A queue's answer.
     pub(crate) fn got_answer(
         &mut self,
-        answer: Answer,
-        link: &mut Link,
-        cx: &mut Cx<'_>,
-    ) -> Result<(), At> {
+        answer: QueueReply,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), MethodFailure> {
         let Some(waiting) = self.waiting.take() else {
             return Ok(());
         };
@@ -179,8 +181,8 @@ impl Channel {
         let count = |messages: u64| u32::try_from(messages).unwrap_or(u32::MAX);
         match (waiting.wait, answer) {
             (
-                Wait::Stat { no_wait: false },
-                Answer::Count {
+                WaitReason::Stat { no_wait: false },
+                QueueReply::Count {
                     messages,
                     consumers,
                 },
@@ -192,46 +194,48 @@ impl Channel {
                 };
                 cx.send(self.number, &method);
             }
-            (Wait::Stat { no_wait: true }, _) => {}
-            (Wait::Purge { no_wait }, Answer::Count { messages, .. }) => {
+            (WaitReason::Stat { no_wait: true }, _) => {}
+            (WaitReason::Purge { no_wait }, QueueReply::Count { messages, .. }) => {
                 let reply = Method::QueuePurgeOk {
                     message_count: count(messages),
                 };
                 self.reply((!no_wait).then_some(reply), cx);
             }
-            (Wait::Delete { record, deletion }, Answer::Count { messages, .. }) => {
+            (WaitReason::Delete { record, deletion }, QueueReply::Count { messages, .. }) => {
                 let change = Change::DeleteQueue {
                     vhost: record.vhost.clone(),
                     name: record.name.clone(),
                     id: Some(record.id),
                 };
-                let wait = Wait::Deleted {
+                let wait = WaitReason::Deleted {
                     messages: count(messages),
                     queue: record.id,
                     deletion,
                 };
                 self.change(change, wait, ids, link, cx);
             }
-            (Wait::Left { mut left, closing }, answer) => match left.answered(&answer) {
-                Some(change) => self.change(change, Wait::Unused { left, closing }, ids, link, cx),
+            (WaitReason::Left { mut left, closing }, answer) => match left.answered(&answer) {
+                Some(change) => {
+                    self.change(change, WaitReason::Unused { left, closing }, ids, link, cx)
+                }
                 None => self.go_on_leaving(left, closing, link, cx),
             },
-            (Wait::Cancel(cancellation), _) => self.finish_cancel(&cancellation, link, cx),
-            (Wait::Consume { consumer, no_wait }, Answer::Consuming) => {
+            (WaitReason::Cancel(cancellation), _) => self.finish_cancel(&cancellation, link, cx),
+            (WaitReason::Consume { consumer, no_wait }, QueueReply::Consuming) => {
                 self.consuming(consumer, no_wait, link, cx);
             }
-            (Wait::Get { consumer, .. }, Answer::Empty) => {
+            (WaitReason::Get { consumer, .. }, QueueReply::Empty) => {
                 let asked = link.subscriptions.remove(&consumer.0);
                 self.count_empty(asked.map(|s| s.kind), link);
                 cx.send(self.number, &Method::BasicGetEmpty {});
             }
             // Somebody else has deleted it meanwhile, or its node is down.
-            (Wait::Delete { deletion, .. }, Answer::Refused { code: 404, .. }) => {
+            (WaitReason::Delete { deletion, .. }, QueueReply::Refused { code: 404, .. }) => {
                 self.ask_the_log(deletion, link, cx);
             }
-            (wait, Answer::Refused { code, text }) => {
+            (wait, QueueReply::Refused { code, text }) => {
                 self.abandon(&wait, link);
-                return Err(At {
+                return Err(MethodFailure {
                     failure: Failure::of_queue(code, text),
                     ids,
                 });
@@ -244,7 +248,7 @@ impl Channel {
         Ok(())
     }
 
-    fn declared_without_counts(&self, cx: &mut Cx<'_>) {
+    fn declared_without_counts(&self, cx: &mut StepContext<'_>) {
         let method = Method::QueueDeclareOk {
             queue: &self.last_queue,
             message_count: 0,
@@ -253,7 +257,13 @@ impl Channel {
         cx.send(self.number, &method);
     }
 
-    fn consuming(&self, consumer: ConsumerId, no_wait: bool, link: &Link, cx: &mut Cx<'_>) {
+    fn consuming(
+        &self,
+        consumer: ConsumerId,
+        no_wait: bool,
+        link: &ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) {
         if let Some(subscription) = link.subscriptions.get(&consumer.0)
             && !no_wait
         {
@@ -265,8 +275,8 @@ impl Channel {
     }
 
     /// What was made in hope of the answer.
-    fn abandon(&mut self, wait: &Wait, link: &mut Link) {
-        if let Wait::Consume { consumer, .. } | Wait::Get { consumer, .. } = wait
+    fn abandon(&mut self, wait: &WaitReason, link: &mut ConnectionState) {
+        if let WaitReason::Consume { consumer, .. } | WaitReason::Get { consumer, .. } = wait
             && let Some(subscription) = link.subscriptions.remove(&consumer.0)
             && !subscription.get
         {
@@ -280,11 +290,13 @@ impl Channel {
         queue: QueueId,
         consumer: ConsumerId,
         deliveries: &[Delivery],
-        link: &mut Link,
-        cx: &mut Cx<'_>,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
     ) -> bool {
         let ours = self.waiting.take_if(|w| match w.wait {
-            Wait::Consume { consumer: c, .. } | Wait::Get { consumer: c, .. } => c == consumer,
+            WaitReason::Consume { consumer: c, .. } | WaitReason::Get { consumer: c, .. } => {
+                c == consumer
+            }
             _ => false,
         });
         let Some(waiting) = ours else {
@@ -292,10 +304,10 @@ impl Channel {
         };
         link.forget_asked(self.number);
         match waiting.wait {
-            Wait::Get { no_ack, .. } => {
+            WaitReason::Get { no_ack, .. } => {
                 link.subscriptions.remove(&consumer.0);
                 if let Some(delivery) = deliveries.first() {
-                    let origin = Origin {
+                    let origin = DeliveryOrigin {
                         queue,
                         consumer,
                         id: delivery.id,
@@ -304,7 +316,7 @@ impl Channel {
                 }
                 true
             }
-            Wait::Consume { no_wait, .. } => {
+            WaitReason::Consume { no_wait, .. } => {
                 self.consuming(consumer, no_wait, link, cx);
                 false
             }
@@ -314,15 +326,19 @@ impl Channel {
 
     /// A channel that deletes the queue of its own consumer hears that it went, and then that the consumer did: RabbitMQ's
     /// order. True: it will.
-    pub(crate) fn ended_by_own_delete(&mut self, consumer: ConsumerId, link: &Link) -> bool {
+    pub(crate) fn ended_by_own_delete(
+        &mut self,
+        consumer: ConsumerId,
+        link: &ConnectionState,
+    ) -> bool {
         let Some(of) = link.subscriptions.get(&consumer.0).map(|s| s.queue) else {
             return false;
         };
         match self.waiting.as_mut().map(|w| &mut w.wait) {
-            Some(Wait::Delete { record, deletion }) if record.id == of => {
+            Some(WaitReason::Delete { record, deletion }) if record.id == of => {
                 deletion.ended.push(consumer);
             }
-            Some(Wait::Deleted {
+            Some(WaitReason::Deleted {
                 queue, deletion, ..
             }) if *queue == of => deletion.ended.push(consumer),
             _ => return false,
@@ -334,10 +350,12 @@ impl Channel {
     pub(crate) fn cancelled_while_waiting(
         &mut self,
         consumer: ConsumerId,
-        link: &mut Link,
-    ) -> Result<(), At> {
+        link: &mut ConnectionState,
+    ) -> Result<(), MethodFailure> {
         let ours = self.waiting.take_if(|w| match w.wait {
-            Wait::Consume { consumer: c, .. } | Wait::Get { consumer: c, .. } => c == consumer,
+            WaitReason::Consume { consumer: c, .. } | WaitReason::Get { consumer: c, .. } => {
+                c == consumer
+            }
             _ => false,
         });
         let Some(waiting) = ours else {
@@ -346,57 +364,63 @@ impl Channel {
         link.forget_asked(self.number);
         self.abandon(&waiting.wait, link);
         let text = format!("the queue in vhost '{}' is gone", link.vhost);
-        let failure = Failure::new(Code::NotFound, text);
-        Err(At {
+        let failure = Failure::new(ReplyCode::NotFound, text);
+        Err(MethodFailure {
             failure,
             ids: waiting.ids,
         })
     }
 
     /// Nobody answered in time.
-    pub(crate) fn timed_out(&mut self, link: &mut Link, cx: &mut Cx<'_>) -> Result<(), At> {
+    pub(crate) fn timed_out(
+        &mut self,
+        link: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), MethodFailure> {
         let Some(waiting) = self.waiting.take() else {
             return Ok(());
         };
         // What has been published may still arrive: the client asked to know.
-        if matches!(waiting.wait, Wait::Commit) {
+        if matches!(waiting.wait, WaitReason::Commit) {
             self.waiting = Some(waiting);
             return Ok(());
         }
         link.forget_asked(self.number);
         // The queue goes when its owner is back.
-        if let Wait::Left { closing, .. } | Wait::Unused { closing, .. } = waiting.wait {
-            self.go_on_leaving(Left::default(), closing, link, cx);
+        if let WaitReason::Left { closing, .. } | WaitReason::Unused { closing, .. } = waiting.wait
+        {
+            self.go_on_leaving(LeftQueues::default(), closing, link, cx);
             return Ok(());
         }
-        if let Wait::Cancel(cancellation) = waiting.wait {
+        if let WaitReason::Cancel(cancellation) = waiting.wait {
             self.finish_cancel(&cancellation, link, cx);
             return Ok(());
         }
-        if let Wait::Learn(again) = waiting.wait {
+        if let WaitReason::Learn(again) = waiting.wait {
             return self.try_again(again, waiting.ids, link, cx);
         }
         // Counts are a courtesy: the queue is there, only nobody can be asked. Or it is not: a node that is cut off has not
         // heard of its deletion. The log has.
-        if matches!(waiting.wait, Wait::Stat { .. }) {
+        if matches!(waiting.wait, WaitReason::Stat { .. }) {
             match cx.broker.knows_all() {
                 true => self.declared_without_counts(cx),
                 false => {
-                    let nothing = unknown::nothing(self.last_queue.clone(), link);
-                    self.change(nothing, Wait::Still, waiting.ids, link, cx);
+                    let nothing = retry::nothing(self.last_queue.clone(), link);
+                    self.change(nothing, WaitReason::Still, waiting.ids, link, cx);
                 }
             }
             return Ok(());
         }
-        if let Wait::Consume { consumer, .. } | Wait::Get { consumer, .. } = waiting.wait
+        if let WaitReason::Consume { consumer, .. } | WaitReason::Get { consumer, .. } =
+            waiting.wait
             && let Some(queue) = link.subscriptions.get(&consumer.0).map(|s| s.queue)
         {
             link.tell(cx, queue, RequestBody::Leave { consumer });
         }
         self.abandon(&waiting.wait, link);
         let text = "the operation timed out";
-        let failure = Failure::new(Code::InternalError, text);
-        Err(At {
+        let failure = Failure::new(ReplyCode::InternalError, text);
+        Err(MethodFailure {
             failure,
             ids: waiting.ids,
         })

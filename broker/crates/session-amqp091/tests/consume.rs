@@ -6,7 +6,7 @@ use codec_amqp091::{Method, Properties};
 use fake::{Conn, consume, queue_declare, queue_delete, ready, with_queue};
 use message::{Table, Value};
 use queue::RequestBody;
-use session::{Session, Standing};
+use session::{Session, SessionState};
 use session_amqp091::{Limits, SessionConfig};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn deliveries_follow_consume_ok_and_acks_remove_them() {
     conn.expect_nothing();
     let settle = conn.broker.requests.last().unwrap();
     assert!(
-        matches!(&settle.1, RequestBody::Settle { outcome: queue::Outcome::Accepted, ids, .. } if ids == &[(1, 2)])
+        matches!(&settle.1, RequestBody::Settle { outcome: queue::SettlementOutcome::Accepted, ids, .. } if ids == &[(1, 2)])
     );
     conn.send(
         1,
@@ -474,11 +474,13 @@ fn deliveries_that_crossed_the_cancel_go_back() {
             no_wait: true,
         },
     );
-    conn.broker.notices.push_back(session::Notice::Deliver {
-        queue,
-        consumer,
-        deliveries: vec![delivery],
-    });
+    conn.broker
+        .notices
+        .push_back(session::SessionEvent::Deliver {
+            queue,
+            consumer,
+            deliveries: vec![delivery],
+        });
     conn.settle();
     conn.expect_nothing();
     assert_eq!(ready(&conn), ["1"]);
@@ -1000,22 +1002,26 @@ fn an_answer_for_a_closed_channel_is_ignored() {
             .filter(|(q, _)| *q == queue)
             .count() as u64,
     );
-    conn.broker.notices.push_back(session::Notice::Answer {
-        queue,
-        seq,
-        answer: queue::Answer::Empty,
-    });
+    conn.broker
+        .notices
+        .push_back(session::SessionEvent::Answer {
+            queue,
+            seq,
+            answer: queue::QueueReply::Empty,
+        });
     conn.settle();
     conn.expect(1, Method::BasicGetEmpty {});
     conn.expect(1, Method::ChannelCloseOk {});
-    conn.broker.notices.push_back(session::Notice::Answer {
-        queue,
-        seq,
-        answer: queue::Answer::Empty,
-    });
+    conn.broker
+        .notices
+        .push_back(session::SessionEvent::Answer {
+            queue,
+            seq,
+            answer: queue::QueueReply::Empty,
+        });
     conn.settle();
     conn.expect_nothing();
-    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.session_state, SessionState::Open);
 }
 
 #[test]
@@ -1168,8 +1174,8 @@ fn auto_delete_queues_go_before_their_connection_is_closed() {
     assert!(!there(&conn, "a") && !there(&conn, "b"));
     conn.expect(0, Method::ConnectionCloseOk {});
     assert_eq!(
-        conn.standing,
-        Standing::Open,
+        conn.session_state,
+        SessionState::Open,
         "the client closes the socket"
     );
 }

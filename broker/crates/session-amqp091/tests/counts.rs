@@ -4,8 +4,8 @@ mod fake;
 
 use codec_amqp091::{Method, Properties};
 use fake::Conn;
-use metadata::QueueKind;
-use session::{ChannelDetails, Deliveries, Publishes, Session as _};
+use metadata::QueueType;
+use session::{ChannelDetails, DeliveryCounters, PublishCounters, Session as _};
 
 fn channel(conn: &Conn) -> ChannelDetails {
     let details = conn.session.details();
@@ -22,7 +22,7 @@ fn publishes_are_counted_by_what_became_of_them() {
     conn.publish(1, "", "nowhere", b"dropped");
     conn.publish_with(1, "", "nowhere", true, &Properties::default(), b"returned");
     conn.settle();
-    let want = Publishes {
+    let want = PublishCounters {
         received: 4,
         received_confirm: 3,
         confirmed: 3,
@@ -30,7 +30,7 @@ fn publishes_are_counted_by_what_became_of_them() {
         unroutable_returned: 1,
         unroutable_dropped: 1,
     };
-    assert_eq!(conn.broker.tally.publishes, want);
+    assert_eq!(conn.broker.message_counters.publishes, want);
     assert_eq!(channel(&conn).publishes, want);
 }
 
@@ -60,12 +60,12 @@ fn deliveries_are_counted_by_how_they_are_settled() {
     conn.publish(1, "", "q", b"5");
     conn.send(1, got(false));
     conn.settle();
-    let Deliveries {
+    let DeliveryCounters {
         deliver,
         deliver_no_ack,
         ack,
         ..
-    } = *conn.broker.tally.of(QueueKind::Classic);
+    } = *conn.broker.message_counters.of(QueueType::Classic);
     assert_eq!((deliver, deliver_no_ack), (4, 1));
     assert_eq!(ack, 2, "of tags 1 to 3 the first needed none");
     let details = channel(&conn);
@@ -80,8 +80,8 @@ fn deliveries_are_counted_by_how_they_are_settled() {
     assert_eq!(details.auto_ack, ["s"]);
     assert_eq!(details.consumers, 2);
     assert_eq!(
-        *conn.broker.tally.of(QueueKind::Quorum),
-        Deliveries::default()
+        *conn.broker.message_counters.of(QueueType::Quorum),
+        DeliveryCounters::default()
     );
 }
 
@@ -105,11 +105,11 @@ fn an_empty_queue_is_counted_too() {
         },
     );
     conn.settle();
-    let counted = *conn.broker.tally.of(QueueKind::Classic);
-    let want = Deliveries {
+    let counted = *conn.broker.message_counters.of(QueueType::Classic);
+    let want = DeliveryCounters {
         get_no_ack: 1,
         get_empty: 1,
-        ..Deliveries::default()
+        ..DeliveryCounters::default()
     };
     assert_eq!(counted, want);
     assert_eq!(channel(&conn).deliveries, want);

@@ -7,7 +7,7 @@ use codec_amqp091::{Method, PROTOCOL_HEADER};
 use fake::{Conn, FakeBroker, capabilities, queue_declare};
 use message::{Table, Value};
 use metadata::Change;
-use session::{Notice, Session, Standing, Verdict};
+use session::{PasswordCheck, Session, SessionEvent, SessionState};
 use session_amqp091::{Logins, SessionConfig};
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,8 +116,8 @@ fn another_protocols_header_is_answered_with_ours() {
         conn.raw(header);
         conn.drain();
         assert_eq!(
-            (&conn.got[..], conn.standing),
-            (&PROTOCOL_HEADER[..], Standing::Closing)
+            (&conn.got[..], conn.session_state),
+            (&PROTOCOL_HEADER[..], SessionState::Closing)
         );
     }
 }
@@ -127,10 +127,10 @@ fn another_protocols_header_is_answered_with_ours() {
 fn a_check_that_takes_its_time() {
     for right in [true, false] {
         let mut conn = started();
-        conn.broker.verdict = Some(Verdict::Later);
+        conn.broker.verdict = Some(PasswordCheck::Later);
         conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
         conn.expect_nothing();
-        assert_eq!(conn.standing, Standing::Paused);
+        assert_eq!(conn.session_state, SessionState::Paused);
         let tune_ok = Method::ConnectionTuneOk {
             channel_max: 2047,
             frame_max: 131_072,
@@ -140,7 +140,9 @@ fn a_check_that_takes_its_time() {
         conn.send(0, Method::ConnectionOpen { virtual_host: "/" });
         conn.expect_nothing();
         assert_eq!(conn.broker.logins, (0, 0));
-        conn.broker.notices.push_back(Notice::Verified { right });
+        conn.broker
+            .notices
+            .push_back(SessionEvent::Verified { right });
         conn.settle();
         assert_eq!(conn.broker.logins, (u32::from(right), u32::from(!right)));
         if right {
@@ -157,13 +159,13 @@ fn a_check_that_takes_its_time() {
 #[test]
 fn a_check_that_never_ends_is_ended_by_the_handshakes_timeout() {
     let mut conn = started();
-    conn.broker.verdict = Some(Verdict::Later);
+    conn.broker.verdict = Some(PasswordCheck::Later);
     conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
     conn.pass(Duration::from_secs(11));
-    assert_eq!(conn.standing, Standing::Closing);
+    assert_eq!(conn.session_state, SessionState::Closing);
     conn.broker
         .notices
-        .push_back(Notice::Verified { right: true });
+        .push_back(SessionEvent::Verified { right: true });
     conn.settle();
     conn.expect_nothing();
 }
@@ -171,7 +173,7 @@ fn a_check_that_never_ends_is_ended_by_the_handshakes_timeout() {
 #[test]
 fn too_many_checks_are_said_to_be_no_ones_fault() {
     let mut conn = started();
-    conn.broker.verdict = Some(Verdict::Busy);
+    conn.broker.verdict = Some(PasswordCheck::Busy);
     conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
     let text = "CONNECTION_FORCED - too many logins are waiting to be checked; try again";
     conn.expect_connection_close(320, text, (0, 0));
@@ -197,7 +199,7 @@ fn a_wrong_password_is_refused_with_403_if_the_client_can_hear_it() {
         (0, 0),
     );
     conn.send(0, Method::ConnectionCloseOk {});
-    assert_eq!(conn.standing, Standing::Closing);
+    assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
@@ -206,9 +208,9 @@ fn who_does_not_answer_the_refusal_is_cut_off_three_seconds_later() {
     conn.send(0, start_ok("PLAIN", b"\0guest\0wrong", capabilities()));
     conn.next_frame();
     conn.pass(Duration::from_millis(2_999));
-    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.session_state, SessionState::Open);
     conn.pass(Duration::from_millis(1));
-    assert_eq!(conn.standing, Standing::Closing);
+    assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
@@ -224,7 +226,7 @@ fn a_response_that_is_none_is_answered_in_silence_whoever_asks() {
         conn.expect_nothing();
         assert_eq!(conn.broker.logins, (0, 1));
         conn.pass(Duration::from_secs(3));
-        assert_eq!(conn.standing, Standing::Closing);
+        assert_eq!(conn.session_state, SessionState::Closing);
     }
 }
 
@@ -246,7 +248,7 @@ fn frames_before_the_limits_are_agreed_on_are_small() {
     conn.send(0, start_ok(4096));
     conn.expect_nothing();
     conn.pass(Duration::from_secs(3));
-    assert_eq!(conn.standing, Standing::Closing);
+    assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
@@ -261,11 +263,11 @@ fn otherwise_in_silence_and_late() {
         let mut conn = started();
         conn.send(0, start_ok(mechanism, response, Table::default()));
         conn.expect_nothing();
-        assert_ne!(conn.standing, Standing::Closing);
+        assert_ne!(conn.session_state, SessionState::Closing);
         conn.send(0, start_ok("PLAIN", b"\0guest\0guest", Table::default()));
         conn.expect_nothing();
         conn.pass(Duration::from_secs(3));
-        assert_eq!(conn.standing, Standing::Closing);
+        assert_eq!(conn.session_state, SessionState::Closing);
     }
 }
 
@@ -333,7 +335,7 @@ fn without_a_name_a_client_is_the_configured_user() {
     conn.send(0, start_ok("ANONYMOUS", b"", capabilities()));
     conn.expect_nothing();
     conn.pass(Duration::from_secs(3));
-    assert_eq!(conn.standing, Standing::Closing);
+    assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 fn mechanisms_of(config: SessionConfig) -> String {
@@ -386,7 +388,7 @@ fn mechanisms_are_offered_in_the_order_of_the_configuration() {
         conn.send(0, start_ok(mechanism, b"", capabilities()));
         conn.expect_nothing();
         conn.pass(Duration::from_secs(3));
-        assert_eq!(conn.standing, Standing::Closing, "{text}");
+        assert_eq!(conn.session_state, SessionState::Closing, "{text}");
     }
 }
 
@@ -533,7 +535,7 @@ fn a_method_out_of_place_ends_the_handshake() {
     conn.send(0, Method::ConnectionOpen { virtual_host: "/" });
     conn.expect_nothing();
     conn.pass(Duration::from_secs(3));
-    assert_eq!(conn.standing, Standing::Closing);
+    assert_eq!(conn.session_state, SessionState::Closing);
     let mut conn = started();
     conn.send(1, Method::ChannelOpen {});
     conn.expect_nothing();
@@ -547,16 +549,16 @@ fn the_handshake_has_ten_seconds() {
         Some(conn.broker.now + Duration::from_secs(10))
     );
     conn.pass(Duration::from_secs(9));
-    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.session_state, SessionState::Open);
     conn.pass(Duration::from_secs(1));
-    assert_eq!(conn.standing, Standing::Closing);
+    assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
 fn a_connection_that_says_nothing_times_out_as_well() {
     let mut conn = Conn::new(SessionConfig::default());
     conn.pass(Duration::from_secs(10));
-    assert_eq!(conn.standing, Standing::Closing);
+    assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 const CLOSE: Method<'static> = Method::ConnectionClose {
@@ -572,14 +574,14 @@ fn close_is_answered_and_the_client_closes_the_socket() {
     let mut conn = Conn::with_channel();
     conn.send(0, CLOSE);
     conn.expect(0, Method::ConnectionCloseOk {});
-    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.session_state, SessionState::Open);
     conn.send(1, Method::BasicRecover { requeue: true });
     conn.send(0, CLOSE);
     conn.expect_nothing();
     conn.pass(Duration::from_secs(29));
-    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.session_state, SessionState::Open);
     conn.pass(Duration::from_secs(1));
-    assert_eq!(conn.standing, Standing::Closing);
+    assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
@@ -644,9 +646,9 @@ fn heartbeats_go_both_ways() {
     conn.expect_nothing();
     conn.heartbeat();
     conn.pass(Duration::from_secs(19));
-    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.session_state, SessionState::Open);
     conn.pass(Duration::from_secs(1));
-    assert_eq!(conn.standing, Standing::Closing);
+    assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
@@ -660,26 +662,26 @@ fn an_unread_heartbeat_is_not_followed_by_another() {
 
 #[test]
 fn operators_and_shutdown_close_with_320() {
-    for (notice, text) in [
+    for (session_event, text) in [
         (
-            Notice::Close {
+            SessionEvent::Close {
                 text: "Closed via management plugin".into(),
             },
             "Closed via management plugin",
         ),
         (
-            Notice::Shutdown,
+            SessionEvent::Shutdown,
             "broker forced connection closure with reason 'shutdown'",
         ),
     ] {
         let mut conn = Conn::open();
-        conn.broker.notices.push_back(notice);
+        conn.broker.notices.push_back(session_event);
         conn.settle();
         conn.expect_connection_close(320, &format!("CONNECTION_FORCED - {text}"), (0, 0));
         conn.send(1, Method::ChannelOpen {});
         conn.expect_nothing();
         conn.send(0, Method::ConnectionCloseOk {});
-        assert_eq!(conn.standing, Standing::Closing);
+        assert_eq!(conn.session_state, SessionState::Closing);
     }
 }
 
@@ -688,21 +690,21 @@ fn a_shutdown_does_not_wait_for_who_has_been_told_close_ok() {
     let mut conn = Conn::open();
     conn.send(0, CLOSE);
     conn.expect(0, Method::ConnectionCloseOk {});
-    conn.broker.notices.push_back(Notice::Shutdown);
+    conn.broker.notices.push_back(SessionEvent::Shutdown);
     conn.settle();
     conn.expect_nothing();
-    assert_eq!(conn.standing, Standing::Closing);
+    assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
 fn a_client_that_does_not_answer_close_is_cut_off() {
     let mut conn = Conn::open();
-    conn.broker.notices.push_back(Notice::Shutdown);
+    conn.broker.notices.push_back(SessionEvent::Shutdown);
     conn.settle();
     conn.pass(Duration::from_secs(29));
-    assert_ne!(conn.standing, Standing::Closing);
+    assert_ne!(conn.session_state, SessionState::Closing);
     conn.pass(Duration::from_secs(1));
-    assert_eq!(conn.standing, Standing::Closing);
+    assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
@@ -740,10 +742,10 @@ fn only_publishers_are_blocked_by_an_alarm() {
     conn.declare(1, "q");
     conn.broker
         .notices
-        .push_back(Notice::Blocked(Some("low on memory")));
+        .push_back(SessionEvent::Blocked(Some("low on memory")));
     conn.settle();
     conn.declare(1, "r");
-    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.session_state, SessionState::Open);
     conn.publish(1, "", "q", b"one");
     conn.expect(
         0,
@@ -751,13 +753,13 @@ fn only_publishers_are_blocked_by_an_alarm() {
             reason: "low on memory",
         },
     );
-    assert_eq!(conn.standing, Standing::Paused);
+    assert_eq!(conn.session_state, SessionState::Paused);
     conn.send(1, queue_declare("s"));
     conn.expect_nothing();
     // Nothing is heard while nothing is read, so nothing is missed.
     conn.pass(Duration::from_secs(100));
-    assert_eq!(conn.standing, Standing::Paused);
-    conn.broker.notices.push_back(Notice::Blocked(None));
+    assert_eq!(conn.session_state, SessionState::Paused);
+    conn.broker.notices.push_back(SessionEvent::Blocked(None));
     conn.settle();
     while let Some((kind, _, payload)) = conn.next_frame() {
         if kind != codec_amqp091::FrameKind::Heartbeat {
@@ -769,7 +771,7 @@ fn only_publishers_are_blocked_by_an_alarm() {
         }
     }
     assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
-    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.session_state, SessionState::Open);
     assert_eq!(conn.broker.queue("/", "q").unwrap().ready.len(), 1);
 }
 

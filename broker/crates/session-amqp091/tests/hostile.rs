@@ -7,7 +7,7 @@ use codec_amqp091::{Frame, FrameKind, Method, encode_content_header, encode_meth
 use fake::Conn;
 use message::Table;
 use proptest::prelude::*;
-use session::{Session, Standing};
+use session::{Session, SessionState};
 use std::time::Duration;
 
 fn kind() -> impl Strategy<Value = FrameKind> {
@@ -209,12 +209,12 @@ fn a_client_that_only_asks_is_not_read_for_long() {
     }
     for _ in 0..10_000 {
         conn.raw(&bytes);
-        if conn.standing == Standing::Paused {
+        if conn.session_state == SessionState::Paused {
             break;
         }
     }
-    assert_eq!(conn.standing, Standing::Paused);
+    assert_eq!(conn.session_state, SessionState::Paused);
     assert!(conn.out.len() <= (4 << 20) + 64, "{}", conn.out.len());
     conn.drain();
-    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.session_state, SessionState::Open);
 }

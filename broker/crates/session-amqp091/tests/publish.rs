@@ -7,8 +7,8 @@ use codec_amqp091::{Method, Properties, encode_content_header, encode_method, op
 use fake::{Conn, exchange_declare};
 use message::{Table, Value};
 use proptest::prelude::*;
-use queue::Reject;
-use session::Standing;
+use queue::RejectReason;
+use session::SessionState;
 use session_amqp091::{Limits, SessionConfig};
 use std::sync::Arc;
 
@@ -239,7 +239,7 @@ fn what_no_queue_takes_is_confirmed_at_once_and_returned_before_if_mandatory() {
 #[test]
 fn a_queue_that_is_full_is_a_nack() {
     let mut conn = confirming();
-    conn.broker.reject = Some(Reject::MaxLength);
+    conn.broker.reject = Some(RejectReason::MaxLength);
     conn.publish(1, "", "q", b"x");
     conn.expect(
         1,
@@ -249,7 +249,7 @@ fn a_queue_that_is_full_is_a_nack() {
             requeue: true,
         },
     );
-    conn.broker.reject = Some(Reject::Unavailable);
+    conn.broker.reject = Some(RejectReason::Unavailable);
     conn.publish(1, "", "q", b"x");
     conn.expect(
         1,
@@ -283,10 +283,10 @@ fn a_queue_deleted_meanwhile_is_an_ack() {
     });
     conn.broker
         .notices
-        .push_back(session::Notice::NotPublished {
+        .push_back(session::SessionEvent::NotPublished {
             queue,
             tag,
-            why: Reject::Unavailable,
+            why: RejectReason::Unavailable,
         });
     conn.settle();
     conn.expect(
@@ -535,24 +535,24 @@ fn a_flood_is_held_and_then_not_read() {
         conn.publish(1, "", "q", &[n]);
     }
     // 11 are on their way, some are held, and the rest is not read.
-    assert_eq!(conn.standing, Standing::Paused);
+    assert_eq!(conn.session_state, SessionState::Paused);
     assert_eq!(conn.broker.unconfirmed.len(), 11);
     conn.broker.settle_publishes();
     conn.settle();
     // They went on when half had arrived, and stopped at the bound again.
     assert_eq!(
-        (conn.standing, conn.broker.unconfirmed.len()),
-        (Standing::Paused, 6)
+        (conn.session_state, conn.broker.unconfirmed.len()),
+        (SessionState::Paused, 6)
     );
     conn.broker.silent = false;
     conn.broker.settle_publishes();
     conn.settle();
     assert_eq!(
         (
-            conn.standing,
+            conn.session_state,
             conn.broker.queue("/", "q").unwrap().ready.len()
         ),
-        (Standing::Open, 30)
+        (SessionState::Open, 30)
     );
 }
 
@@ -608,7 +608,7 @@ proptest! {
         let mut open: std::collections::BTreeSet<u64> = (1..=order.len() as u64).collect();
         for (pick, read) in order {
             let (queue, tag) = owed.remove(pick.index(owed.len()));
-            conn.broker.notices.push_back(session::Notice::Published { queue, tag });
+            conn.broker.notices.push_back(session::SessionEvent::Published { queue, tag });
             conn.settle();
             if read {
                 take_acks(&mut conn, &mut open);

@@ -5,12 +5,12 @@ mod fake;
 use bytes::BytesMut;
 use codec_amqp091::{Method, PROTOCOL_HEADER};
 use fake::{Conn, capabilities};
-use queue::{Outcome, RequestBody};
-use session::{Notice, Standing};
+use queue::{RequestBody, SettlementOutcome};
+use session::{SessionEvent, SessionState};
 
 fn relieve(conn: &mut Conn) {
     conn.broker.slow.clear();
-    conn.broker.notices.push_back(Notice::Relieved);
+    conn.broker.notices.push_back(SessionEvent::Relieved);
     conn.settle();
 }
 
@@ -46,7 +46,7 @@ fn settled(conn: &Conn) -> Vec<(u64, u64)> {
         .filter_map(|(_, body)| match body {
             RequestBody::Settle {
                 ids,
-                outcome: Outcome::Accepted,
+                outcome: SettlementOutcome::Accepted,
                 ..
             } => Some(ids.clone()),
             _ => None,
@@ -62,7 +62,7 @@ fn acks_overtake_publishes_that_wait_on_their_own_channel_and_on_others() {
         conn.publish(1, "", "slow", &[n]);
     }
     conn.send(1, ack(1));
-    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.session_state, SessionState::Open);
     assert_eq!((ready(&conn, "slow"), settled(&conn)), (1, vec![(1, 1)]));
     // Another channel consumes and publishes, one after the other.
     conn.open_channel(2);
@@ -132,13 +132,13 @@ fn what_was_published_before_the_end_counts() {
         },
     );
     conn.expect_nothing();
-    assert_eq!(conn.standing, Standing::Paused);
+    assert_eq!(conn.session_state, SessionState::Paused);
     relieve(&mut conn);
     assert_eq!(ready(&conn, "slow"), 2);
     conn.expect(0, Method::ConnectionCloseOk {});
     assert_eq!(
-        conn.standing,
-        Standing::Open,
+        conn.session_state,
+        SessionState::Open,
         "the client closes the socket"
     );
 }
@@ -148,26 +148,29 @@ fn a_channel_that_is_closed_by_us_holds_nothing() {
     let mut conn = publishing_to_a_slow_queue();
     conn.open_channel(2);
     conn.publish(2, "", "slow", b"1");
-    conn.broker.notices.push_back(Notice::Close {
+    conn.broker.notices.push_back(SessionEvent::Close {
         text: "enough".into(),
     });
     conn.settle();
     conn.expect_connection_close(320, "CONNECTION_FORCED - enough", (0, 0));
     conn.send(0, Method::ConnectionCloseOk {});
-    assert_eq!(conn.standing, Standing::Closing);
+    assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
 fn the_bound_of_what_is_held_stops_reading() {
     let mut conn = publishing_to_a_slow_queue();
     let mut sent = 0;
-    while conn.standing == Standing::Open && sent < 200 {
+    while conn.session_state == SessionState::Open && sent < 200 {
         conn.publish(1, "", "slow", &[0; 50_000]);
         sent += 1;
     }
-    assert!(conn.standing == Standing::Paused && sent < 30, "{sent}");
+    assert!(
+        conn.session_state == SessionState::Paused && sent < 30,
+        "{sent}"
+    );
     relieve(&mut conn);
-    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.session_state, SessionState::Open);
     assert_eq!(ready(&conn, "slow"), 1 + sent);
 }
 

@@ -7,7 +7,7 @@ use codec_amqp091::{FrameKind, Method, encode_content_header, encode_method, ope
 use fake::{Conn, FakeBroker, capabilities, consume, exchange_declare, queue_declare};
 use message::{Table, Value};
 use metadata::{Change, SessionId};
-use session::{Session, Standing};
+use session::{Session, SessionState};
 use session_amqp091::SessionConfig;
 use std::time::Duration;
 
@@ -477,11 +477,11 @@ fn a_node_that_was_cut_off_asks_the_log_before_it_calls_a_queue_deleted() {
     other.publish(1, "", "q", b"x");
     std::mem::swap(&mut conn.broker.tree, &mut other.broker.tree);
     std::mem::swap(&mut conn.broker.queues, &mut other.broker.queues);
-    let result = Ok(metadata::Done::AsBefore);
+    let result = Ok(metadata::ChangeResult::AsBefore);
     let token = 1 << 16 | 1;
     conn.broker
         .notices
-        .push_back(session::Notice::Changed { token, result });
+        .push_back(session::SessionEvent::Changed { token, result });
     conn.settle();
     conn.expect(1, Method::QueueDeleteOk { message_count: 1 });
     assert!(conn.broker.tree.queue("/", "q").is_none());
@@ -550,7 +550,7 @@ fn declared_elsewhere(conn: &mut Conn) {
         id: metadata::QueueId::default(),
         vhost: "/".into(),
         name: "q".into(),
-        kind: queue::QueueKind::Classic,
+        kind: queue::QueueType::Classic,
         durable: true,
         auto_delete: false,
         exclusive: None,
@@ -749,9 +749,9 @@ fn exclusive_queues_go_before_connection_close_comes() {
             conn.pass(SessionConfig::default().limits.operation);
         }
         conn.expect_connection_close(540, text, (60, 10));
-        assert_eq!(conn.standing, Standing::Open);
+        assert_eq!(conn.session_state, SessionState::Open);
         conn.send(0, Method::ConnectionCloseOk {});
-        assert_eq!(conn.standing, Standing::Closing);
+        assert_eq!(conn.session_state, SessionState::Closing);
     }
 }
 
@@ -928,7 +928,7 @@ fn a_channel_waits_in_order_while_others_go_on() {
         let record = conn.broker.tree.queue("/", "q").unwrap().clone();
         (
             1 << 16 | 1,
-            Ok(metadata::Done::Queue {
+            Ok(metadata::ChangeResult::Queue {
                 record,
                 created: true,
             }),
@@ -954,7 +954,7 @@ fn a_channel_waits_in_order_while_others_go_on() {
     conn.expect_nothing();
     conn.broker
         .notices
-        .push_back(session::Notice::Changed { token, result });
+        .push_back(session::SessionEvent::Changed { token, result });
     conn.settle();
     conn.expect(
         1,
@@ -973,24 +973,26 @@ fn frames_behind_a_wait_are_bounded() {
     conn.broker.silent = true;
     conn.send(1, queue_declare("q"));
     let mut sent = 0;
-    while conn.standing == Standing::Open && sent < 200 {
+    while conn.session_state == SessionState::Open && sent < 200 {
         conn.publish(1, "", "q", &[0; 50_000]);
         sent += 1;
     }
-    assert_eq!(conn.standing, Standing::Paused);
+    assert_eq!(conn.session_state, SessionState::Paused);
     assert!(sent < 30, "{sent}");
     conn.broker.silent = false;
     let record = conn.broker.tree.queue("/", "q").unwrap().clone();
-    let result = Ok(metadata::Done::Queue {
+    let result = Ok(metadata::ChangeResult::Queue {
         record,
         created: true,
     });
-    conn.broker.notices.push_back(session::Notice::Changed {
-        token: 1 << 16 | 1,
-        result,
-    });
+    conn.broker
+        .notices
+        .push_back(session::SessionEvent::Changed {
+            token: 1 << 16 | 1,
+            result,
+        });
     conn.settle();
-    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.session_state, SessionState::Open);
     assert_eq!(conn.broker.queue("/", "q").unwrap().ready.len(), sent);
 }
 
@@ -1181,9 +1183,9 @@ fn after_a_frame_that_cannot_be_read_nothing_is() {
             }
         ));
         conn.send(0, Method::ConnectionCloseOk {});
-        assert_ne!(conn.standing, Standing::Closing);
+        assert_ne!(conn.session_state, SessionState::Closing);
         conn.pass(std::time::Duration::from_secs(3));
-        assert_eq!(conn.standing, Standing::Closing);
+        assert_eq!(conn.session_state, SessionState::Closing);
     }
 }
 
@@ -1257,11 +1259,11 @@ fn capabilities_are_heeded() {
     );
     conn.broker
         .notices
-        .push_back(session::Notice::Blocked(Some("low on disk")));
+        .push_back(session::SessionEvent::Blocked(Some("low on disk")));
     conn.settle();
     conn.publish(1, "", "q", b"x");
     conn.expect_nothing();
-    assert_eq!(conn.standing, Standing::Paused);
+    assert_eq!(conn.session_state, SessionState::Paused);
 }
 
 #[test]

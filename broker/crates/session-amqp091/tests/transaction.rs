@@ -4,7 +4,7 @@ mod fake;
 
 use codec_amqp091::{Method, Properties};
 use fake::{Conn, queue_delete};
-use queue::Reject;
+use queue::RejectReason;
 use session_amqp091::{Limits, SessionConfig};
 use std::sync::Arc;
 
@@ -96,7 +96,7 @@ fn returns_come_with_the_commit() {
 #[test]
 fn a_refused_message_fails_the_commit() {
     let mut conn = transactional(0);
-    conn.broker.reject = Some(Reject::MaxLength);
+    conn.broker.reject = Some(RejectReason::MaxLength);
     conn.publish(1, "", "q", b"x");
     conn.send(1, Method::TxCommit {});
     conn.expect_channel_close(

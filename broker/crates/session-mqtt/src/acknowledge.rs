@@ -1,12 +1,12 @@
 //! PUBACK, PUBREC, PUBREL and PUBCOMP from a client (sections 3.4 to 3.7, 4.3).
 
-use crate::link::{Cx, Link};
-use crate::session::{Failure, Outcome};
-use crate::state::Owed;
+use crate::client_connection::{ClientConnection, StepContext};
+use crate::session::{Failure, PacketResult};
+use crate::state::MessageOwner;
 use codec_mqtt::{Ack, AckKind, Qos, Reason};
 
-impl Link {
-    pub(crate) fn acknowledged(&mut self, ack: &Ack<'_>, cx: &mut Cx<'_>) -> Outcome {
+impl ClientConnection {
+    pub(crate) fn acknowledged(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) -> PacketResult {
         match ack.kind {
             AckKind::PubAck => self.settled(ack, Qos::AtLeastOnce, cx),
             AckKind::PubRec if ack.reason.is_error() => self.settled(ack, Qos::ExactlyOnce, cx),
@@ -29,7 +29,7 @@ impl Link {
     }
 
     /// The message is done with, for good or not [MQTT-4.4.0-2].
-    fn settled(&mut self, ack: &Ack<'_>, wanted: Qos, cx: &mut Cx<'_>) -> Outcome {
+    fn settled(&mut self, ack: &Ack<'_>, wanted: Qos, cx: &mut StepContext<'_>) -> PacketResult {
         let Some(at) = self.state.position(ack.packet_id) else {
             return Ok(());
         };
@@ -43,7 +43,7 @@ impl Link {
     }
 
     /// [MQTT-4.3.3-4]
-    fn received(&mut self, ack: &Ack<'_>, cx: &mut Cx<'_>) -> Outcome {
+    fn received(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) -> PacketResult {
         let at = self.state.position(ack.packet_id);
         let reason = match at.and_then(|at| self.state.inflight.get_mut(at)) {
             Some(inflight) => {
@@ -52,7 +52,7 @@ impl Link {
                 }
                 inflight.released = true;
                 // The queue keeps its messages until PUBCOMP: a client that waits for PUBREL may have nothing else.
-                if inflight.owed == Owed::Nobody {
+                if inflight.owed == MessageOwner::Nobody {
                     inflight.delivery = None;
                 }
                 Reason::Success
@@ -63,7 +63,7 @@ impl Link {
         Ok(())
     }
 
-    fn completed(&mut self, ack: &Ack<'_>, cx: &mut Cx<'_>) -> Outcome {
+    fn completed(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) -> PacketResult {
         if self.state.was_released(ack.packet_id) {
             self.send_waiting(cx);
             return Ok(());
@@ -80,7 +80,7 @@ impl Link {
     }
 
     /// [MQTT-4.3.3-11], [MQTT-4.3.3-12]
-    fn released(&mut self, ack: &Ack<'_>, cx: &mut Cx<'_>) {
+    fn released(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) {
         let reason = match self.state.forget_received(ack.packet_id) {
             true => Reason::Success,
             false => self.unknown(),

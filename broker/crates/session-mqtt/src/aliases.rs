@@ -4,10 +4,10 @@ use codec_mqtt::Reason;
 
 /// The client's, by number less one.
 #[derive(Debug, Default)]
-pub(crate) struct Inbound(Vec<Option<Box<str>>>);
+pub(crate) struct InboundAliases(Vec<Option<Box<str>>>);
 
-impl Inbound {
-    pub const NONE: Inbound = Inbound(Vec::new());
+impl InboundAliases {
+    pub const NONE: InboundAliases = InboundAliases(Vec::new());
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -48,19 +48,19 @@ impl Inbound {
 
 /// Ours. The first topics get one each.
 #[derive(Debug)]
-pub(crate) struct Outbound(Vec<Box<str>>);
+pub(crate) struct OutboundAliases(Vec<Box<str>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alias {
     None,
     /// The client has been told: the topic can be left out.
     Known(u16),
-    /// To be told with the topic; then [`Outbound::told`].
+    /// To be told with the topic; then [`OutboundAliases::told`].
     New(u16),
 }
 
-impl Outbound {
-    pub const NONE: Outbound = Outbound(Vec::new());
+impl OutboundAliases {
+    pub const NONE: OutboundAliases = OutboundAliases(Vec::new());
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,7 +1,7 @@
 //! What a client is done with and its session's queue may give again: the queue had not heard of it when the connection's consumer
 //! came to its end, and whoever settles for a consumer that is over settles nothing.
 
-use queue::Mark;
+use queue::MessageId;
 use std::collections::VecDeque;
 
 /// Messages that are remembered at most, whatever the client's Receive Maximum is.
@@ -9,24 +9,24 @@ const MOST: usize = 1024;
 
 /// A message from the session's queue, as that knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct CompletedMessage {
     /// To the connection's consumer.
     pub id: u64,
     /// To all of them.
-    pub mark: Option<Mark>,
+    pub mark: Option<MessageId>,
 }
 
 /// The last messages that the client was done with, the earliest first. A queue hears of them in their order and has no more out
 /// than the client's Receive Maximum, so those that it has not heard of are among the last so many.
 #[derive(Debug)]
-pub(crate) struct Completed {
-    marks: VecDeque<Mark>,
+pub(crate) struct CompletedMessages {
+    marks: VecDeque<MessageId>,
     /// The largest Receive Maximum that a connection of the session had.
     room: usize,
 }
 
-impl Completed {
-    pub const NONE: Completed = Completed {
+impl CompletedMessages {
+    pub const NONE: CompletedMessages = CompletedMessages {
         marks: VecDeque::new(),
         room: 0,
     };
@@ -36,7 +36,7 @@ impl Completed {
     }
 
     /// The client is done with one, on a connection that may have so many unacknowledged.
-    pub fn add(&mut self, mark: Mark, quota: u16) {
+    pub fn add(&mut self, mark: MessageId, quota: u16) {
         self.room = self.room.max(quota.into()).min(MOST);
         while self.marks.len() >= self.room {
             self.marks.pop_front();
@@ -44,20 +44,20 @@ impl Completed {
         self.marks.push_back(mark);
     }
 
-    pub fn marks(&self) -> impl Iterator<Item = Mark> {
+    pub fn marks(&self) -> impl Iterator<Item = MessageId> {
         self.marks.iter().copied()
     }
 
     /// The queue gives one again: whether the client was done with it.
-    pub fn take(&mut self, mark: Mark) -> bool {
+    pub fn take(&mut self, mark: MessageId) -> bool {
         let at = self.marks.iter().position(|known| *known == mark);
         at.and_then(|at| self.marks.remove(at)).is_some()
     }
 }
 
-impl Default for Completed {
-    fn default() -> Completed {
-        Completed::NONE
+impl Default for CompletedMessages {
+    fn default() -> CompletedMessages {
+        CompletedMessages::NONE
     }
 }
 
@@ -68,7 +68,7 @@ mod tests {
     use message::{MessageBuilder, Protocol};
 
     /// Of a message with this number, published at this time.
-    fn mark(number: u64, received: u64) -> Mark {
+    fn mark(number: u64, received: u64) -> MessageId {
         let builder = MessageBuilder {
             protocol: Protocol::Mqtt,
             durable: true,
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_message_is_known_by_its_number_and_its_time() {
-        let mut completed = Completed::NONE;
+        let mut completed = CompletedMessages::NONE;
         completed.add(mark(7, 100), 2);
         assert!(!completed.take(mark(7, 101)) && !completed.take(mark(8, 100)));
         assert!(completed.take(mark(7, 100)) && !completed.take(mark(7, 100)));
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn as_many_are_remembered_as_a_connection_could_have_open() {
-        let mut completed = Completed::NONE;
+        let mut completed = CompletedMessages::NONE;
         for number in 1..=5 {
             completed.add(mark(number, 1), 3);
         }

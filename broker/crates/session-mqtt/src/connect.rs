@@ -1,21 +1,23 @@
 //! CONNECT: who is it, and is the client id its own (sections 3.1 and 3.2).
 
-use crate::extras::{Extras, MaybeExtras, Waited};
-use crate::link::{Cx, DelayedWill, LEARNING, Link};
+use crate::client_connection::{ClientConnection, DelayedWill, LEARNING, StepContext};
 use crate::packet_ids::PacketIds;
 use crate::publish;
-use crate::session::{Client, Failure, Moment, MqttSession, Outcome, Phase, Unknown};
+use crate::rare_state::{OptionalRareState, PreviousRelease, RareState};
+use crate::session::{
+    ClientPhase, CoarseTime, Failure, HandshakeState, MqttSession, PacketResult, Phase,
+};
+use crate::session_queue::queue_name;
 use crate::settings::Settings;
-use crate::state::{ClientState, Kept};
-use crate::stored::queue_name;
+use crate::state::{ClientState, ParkedState};
 use auth::{Credentials, TlsPeer};
 use bytes::BytesMut;
 use codec_mqtt::{ConnAck, Connect, DecodeError, Properties, Reason, Version};
 use metadata::{Change, QueueId, Tree};
-use session::{Account, Verdict};
+use session::{PasswordCheck, SessionOwner};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
-use topics::{Claim, Leave, SubscriberId};
+use topics::{ClaimOutcome, SessionRelease, SubscriberId};
 
 /// The protocol of a login attempt in metrics, as RabbitMQ has it: the same for all versions.
 const LOGIN_PROTOCOL: &str = "mqtt";
@@ -42,11 +44,11 @@ impl MqttSession {
         &mut self,
         connect: &Connect<'_>,
         bridge: bool,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         self.version = connect.version;
         let properties = &connect.properties;
-        if let (Client::Unknown(unknown), Some(most)) =
+        if let (ClientPhase::Unknown(unknown), Some(most)) =
             (&mut self.client, properties.maximum_packet_size)
         {
             unknown.packet = most.get();
@@ -60,7 +62,7 @@ impl MqttSession {
             let text = "the node is shutting down or in maintenance mode";
             return Err(Failure::new(Reason::ServerUnavailable, text));
         }
-        let Client::Unknown(unknown) = &mut self.client else {
+        let ClientPhase::Unknown(unknown) = &mut self.client else {
             return Ok(());
         };
         let certificate = unknown.tls.take();
@@ -72,15 +74,15 @@ impl MqttSession {
             link.extras.bridge = true;
         }
         let verdict = verify(unknown, &who, cx);
-        self.client = Client::Known(link);
+        self.client = ClientPhase::Known(link);
         match verdict? {
-            Verdict::Right => self.welcome(cx),
-            Verdict::Wrong => Err(wrong_password(cx)),
-            Verdict::Later => {
+            PasswordCheck::Right => self.welcome(cx),
+            PasswordCheck::Wrong => Err(wrong_password(cx)),
+            PasswordCheck::Later => {
                 self.phase = Phase::Verifying;
                 Ok(())
             }
-            Verdict::Busy => {
+            PasswordCheck::Busy => {
                 let text = "too many logins are waiting to be checked; try again";
                 Err(Failure::new(Reason::ServerBusy, text))
             }
@@ -88,7 +90,7 @@ impl MqttSession {
     }
 
     /// The node has checked the password.
-    pub(crate) fn verified(&mut self, right: bool, cx: &mut Cx<'_>) {
+    pub(crate) fn verified(&mut self, right: bool, cx: &mut StepContext<'_>) {
         if self.phase != Phase::Verifying {
             return;
         }
@@ -103,13 +105,13 @@ impl MqttSession {
     }
 
     /// The client is who it says.
-    fn welcome(&mut self, cx: &mut Cx<'_>) -> Outcome {
+    fn welcome(&mut self, cx: &mut StepContext<'_>) -> PacketResult {
         cx.broker.count_login(LOGIN_PROTOCOL, true);
         let Some(link) = self.client.known_mut() else {
             return Ok(());
         };
         let account = link.account.clone();
-        let Account { user, vhost } = &*account;
+        let SessionOwner { user, vhost } = &*account;
         may_enter(cx.broker.tree(), user, vhost)?;
         let topic = link.extras.will.as_ref().map(|d| d.will.topic.clone());
         if let Some(topic) = topic
@@ -147,7 +149,7 @@ impl MqttSession {
     }
 
     /// Takes the client id, or waits for the connection that has it to leave [MQTT-3.1.4-3].
-    pub(crate) fn claim(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn claim(&mut self, cx: &mut StepContext<'_>) {
         let number = cx.broker.id().number;
         let Some(link) = self.client.known_mut() else {
             return;
@@ -156,29 +158,29 @@ impl MqttSession {
         if let Err(failure) = link.may_open(cx.broker.tree()) {
             return self.fail(failure, cx);
         }
-        let Some(hub) = cx.broker.topics() else {
+        let Some(router) = cx.broker.topics() else {
             let text = "this node takes no MQTT clients";
             return self.fail(Failure::new(Reason::ServerUnavailable, text), cx);
         };
-        let Extras {
+        let RareState {
             client_id,
             clean_start,
             ..
         } = &*link.extras;
         let name = client_id.as_deref().unwrap_or_default();
-        match hub.claim(&link.account.vhost, name, number, *clean_start) {
-            Claim::Wait => self.phase = Phase::Claiming,
-            Claim::Granted {
+        match router.claim(&link.account.vhost, name, number, *clean_start) {
+            ClaimOutcome::Wait => self.phase = Phase::Claiming,
+            ClaimOutcome::Granted {
                 subscriber,
                 left,
                 handover,
             } => {
-                let Leave {
+                let SessionRelease {
                     state, until, will, ..
                 } = left;
-                let kept = state.and_then(|state| state.into_any().downcast::<Kept>().ok());
+                let kept = state.and_then(|state| state.into_any().downcast::<ParkedState>().ok());
                 if kept.is_some() {
-                    link.extras.waited = Some(Box::new(Waited { until, will }));
+                    link.extras.waited = Some(Box::new(PreviousRelease { until, will }));
                 }
                 self.phase = Phase::Opening;
                 match link.open_session(subscriber, kept.map(|kept| *kept), handover, cx) {
@@ -191,17 +193,22 @@ impl MqttSession {
     }
 
     /// The session is the connection's.
-    pub(crate) fn run(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn run(&mut self, cx: &mut StepContext<'_>) {
         let accepted = self.client.known_mut();
         if accepted.is_some_and(|link| !link.accept(cx)) {
             return self.end_silently("CONNACK is larger than the client takes", cx);
         }
         self.phase = Phase::Running;
-        self.since = Moment::of(cx.broker.now());
+        self.since = CoarseTime::of(cx.broker.now());
     }
 
     /// CONNECT cannot be read. A client that speaks a version we know is told [MQTT-3.1.4-1].
-    pub(crate) fn refuse_connect(&mut self, body: &[u8], error: DecodeError, cx: &mut Cx<'_>) {
+    pub(crate) fn refuse_connect(
+        &mut self,
+        body: &[u8],
+        error: DecodeError,
+        cx: &mut StepContext<'_>,
+    ) {
         let five = [0, 4, b'M', b'Q', b'T', b'T', 5];
         self.version = match error {
             // As where it is seen before the version is: what began wrong is no CONNECT.
@@ -262,9 +269,9 @@ fn agree_on_keep_alive(settings: &Settings, connect: &Connect<'_>) -> Result<u16
 fn new_link(
     settings: &Arc<Settings>,
     connect: &Connect<'_>,
-    account: Arc<Account>,
-    cx: &mut Cx<'_>,
-) -> Result<Link, Failure> {
+    account: Arc<SessionOwner>,
+    cx: &mut StepContext<'_>,
+) -> Result<ClientConnection, Failure> {
     let limits = &settings.limits;
     let properties = &connect.properties;
     let five = connect.version.is_5();
@@ -289,7 +296,7 @@ fn new_link(
         let text = "the client id is too long for a session that is kept";
         return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
     }
-    let mut extras = MaybeExtras::default();
+    let mut extras = OptionalRareState::default();
     extras.client_id = Some(client_id);
     extras.assigned = assigned;
     extras.clean_start = connect.clean_start;
@@ -303,7 +310,7 @@ fn new_link(
         .as_ref()
         .and_then(|will| publish::will(will, &settings.exchange, cx))
         .map(|(will, delay)| Box::new(DelayedWill { will, delay }));
-    let mut link = Link {
+    let mut link = ClientConnection {
         settings: settings.clone(),
         version: connect.version,
         account,
@@ -334,7 +341,7 @@ fn new_link(
     Ok(link)
 }
 
-fn assigned_id(cx: &mut Cx<'_>) -> Box<str> {
+fn assigned_id(cx: &mut StepContext<'_>) -> Box<str> {
     let (high, low) = (cx.broker.random(), cx.broker.random());
     format!("posthorn-{high:016x}{low:016x}").into()
 }
@@ -350,9 +357,13 @@ fn short_id(mut random: u64) -> Box<str> {
     (0..11).map(digit).collect::<String>().into()
 }
 
-fn verify(unknown: &Unknown, who: &Identity, cx: &mut Cx<'_>) -> Result<Verdict, Failure> {
+fn verify(
+    unknown: &HandshakeState,
+    who: &Identity,
+    cx: &mut StepContext<'_>,
+) -> Result<PasswordCheck, Failure> {
     let (peer, user) = (cx.broker.peer(), who.user());
-    let refused = |why: &str, cx: &mut Cx<'_>| {
+    let refused = |why: &str, cx: &mut StepContext<'_>| {
         tracing::warn!(%peer, user, why, "MQTT login refused");
         wrong_password(cx)
     };
@@ -363,7 +374,7 @@ fn verify(unknown: &Unknown, who: &Identity, cx: &mut Cx<'_>) -> Result<Verdict,
     let record = cx.broker.tree().user(user);
     let Identity::Password(credentials) = who else {
         return match record {
-            Some(_) => Ok(Verdict::Right),
+            Some(_) => Ok(PasswordCheck::Right),
             None => Err(refused("no such user", cx)),
         };
     };
@@ -376,9 +387,9 @@ fn verify(unknown: &Unknown, who: &Identity, cx: &mut Cx<'_>) -> Result<Verdict,
     Ok(cx.broker.verify(user, &hash, &credentials.password))
 }
 
-impl Link {
+impl ClientConnection {
     /// CONNACK, and what is left over from the last connection. False: the client takes no packet of that size [MQTT-3.1.2-24].
-    fn accept(&mut self, cx: &mut Cx<'_>) -> bool {
+    fn accept(&mut self, cx: &mut StepContext<'_>) -> bool {
         let Some(packet) = self.connack() else {
             return false;
         };
@@ -440,7 +451,7 @@ impl Link {
     }
 }
 
-fn may_enter(tree: &Tree, user: &str, vhost: &str) -> Outcome {
+fn may_enter(tree: &Tree, user: &str, vhost: &str) -> PacketResult {
     if !tree.vhost_exists(vhost) {
         let text = format!("vhost '{vhost}' not found");
         return Err(Failure::new(Reason::NotAuthorized, text));
@@ -452,7 +463,7 @@ fn may_enter(tree: &Tree, user: &str, vhost: &str) -> Outcome {
     Ok(())
 }
 
-fn wrong_password(cx: &mut Cx<'_>) -> Failure {
+fn wrong_password(cx: &mut StepContext<'_>) -> Failure {
     cx.broker.count_login(LOGIN_PROTOCOL, false);
     Failure::new(Reason::BadUserNameOrPassword, "wrong user name or password")
 }

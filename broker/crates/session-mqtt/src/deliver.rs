@@ -1,9 +1,9 @@
 //! PUBLISH to a client (sections 3.3 and 4.3 to 4.6).
 
 use crate::aliases::Alias;
-use crate::link::{Cx, Link};
-use crate::session::{Failure, Outcome};
-use crate::state::{Inflight, Owed, Waiting, quality};
+use crate::client_connection::{ClientConnection, StepContext};
+use crate::session::{Failure, PacketResult};
+use crate::state::{Inflight, MessageOwner, QueuedMessage, quality};
 use codec_mqtt::{Ack, AckKind, Forward, MAX_PACKET, Qos, Reason};
 use smallvec::SmallVec;
 use topics::{Delivery, Envelope};
@@ -13,15 +13,15 @@ use topics::{Delivery, Envelope};
 const NOTED: usize = 8192;
 
 /// What goes with one sending of a message.
-pub(crate) struct Sending {
+pub(crate) struct SendOptions {
     pub qos: Qos,
     packet_id: u16,
     pub dup: bool,
 }
 
-impl Link {
+impl ClientConnection {
     /// A message from the hub.
-    pub(crate) fn deliver(&mut self, delivery: Delivery, cx: &mut Cx<'_>) -> Outcome {
+    pub(crate) fn deliver(&mut self, delivery: Delivery, cx: &mut StepContext<'_>) -> PacketResult {
         let properties = delivery.message.properties();
         let Ok(envelope) = Envelope::read(properties) else {
             return Ok(());
@@ -43,24 +43,24 @@ impl Link {
         &mut self,
         delivery: &Delivery,
         envelope: &Envelope<'_>,
-        cx: &mut Cx<'_>,
+        cx: &mut StepContext<'_>,
     ) {
         if cx.out.is_empty() {
             self.unread = 0;
         }
         let limit = self.settings.limits.mailbox;
-        let has_room = |cx: &mut Cx<'_>| {
+        let has_room = |cx: &mut StepContext<'_>| {
             let bytes = delivery.message.as_bytes().len();
             cx.broker.admit_unread(cx.out.len(), bytes)
         };
         if self.busy && (limit > 0 && self.unread >= limit || !has_room(cx)) {
-            if let Some(hub) = cx.broker.topics() {
-                hub.count_dropped();
+            if let Some(router) = cx.broker.topics() {
+                router.count_dropped();
             }
             return;
         }
         self.unread = self.unread.saturating_add(1);
-        let sending = Sending {
+        let sending = SendOptions {
             qos: Qos::AtMostOnce,
             packet_id: 0,
             dup: false,
@@ -72,7 +72,7 @@ impl Link {
 
     /// Sends what waits, as far as the client's quota [MQTT-3.3.4-9] and the socket allow: first what an earlier
     /// connection left unanswered, in its order [MQTT-4.4.0-1], [MQTT-4.6.0-1].
-    pub(crate) fn send_waiting(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn send_waiting(&mut self, cx: &mut StepContext<'_>) {
         if !self.open {
             return;
         }
@@ -104,12 +104,12 @@ impl Link {
         }
     }
 
-    fn has_room(&self, cx: &Cx<'_>) -> bool {
+    fn has_room(&self, cx: &StepContext<'_>) -> bool {
         cx.out.len() < self.settings.limits.outbox
     }
 
     /// True: the client owes an answer.
-    fn send_again(&mut self, at: usize, cx: &mut Cx<'_>) -> bool {
+    fn send_again(&mut self, at: usize, cx: &mut StepContext<'_>) -> bool {
         let Some(inflight) = self.state.inflight.get_mut(at) else {
             return false;
         };
@@ -120,12 +120,12 @@ impl Link {
             release.encode(self.version, cx.packet());
             return true;
         }
-        let sending = Sending {
+        let sending = SendOptions {
             qos: inflight.qos,
             packet_id,
             dup: true,
         };
-        let from_queue = inflight.owed != Owed::Nobody;
+        let from_queue = inflight.owed != MessageOwner::Nobody;
         let delivery = inflight.delivery.clone();
         let sent = delivery.is_some_and(|delivery| self.send_read(&delivery, &sending, cx));
         if sent {
@@ -144,8 +144,8 @@ impl Link {
     pub(crate) fn count(
         &self,
         from_queue: bool,
-        cx: &mut Cx<'_>,
-        add: impl FnOnce(&mut session::Deliveries),
+        cx: &mut StepContext<'_>,
+        add: impl FnOnce(&mut session::DeliveryCounters),
     ) {
         let kind = self
             .extras
@@ -160,8 +160,12 @@ impl Link {
     }
 
     /// The client has acknowledged a message.
-    pub(crate) fn acked(&mut self, at: usize, cx: &mut Cx<'_>) {
-        let from_queue = self.state.inflight.get(at).map(|i| i.owed != Owed::Nobody);
+    pub(crate) fn acked(&mut self, at: usize, cx: &mut StepContext<'_>) {
+        let from_queue = self
+            .state
+            .inflight
+            .get(at)
+            .map(|i| i.owed != MessageOwner::Nobody);
         self.count(from_queue == Some(true), cx, |d| d.ack += 1);
         self.done(at);
     }
@@ -169,12 +173,12 @@ impl Link {
     /// The client is done with a message, for good or not.
     pub(crate) fn done(&mut self, at: usize) {
         let done = self.state.inflight.remove(at);
-        if let Some(Owed::Queue(given)) = done.map(|inflight| inflight.owed) {
+        if let Some(MessageOwner::Queue(given)) = done.map(|inflight| inflight.owed) {
             self.settle(given);
         }
     }
 
-    fn send_first(&mut self, next: Waiting, cx: &mut Cx<'_>) -> bool {
+    fn send_first(&mut self, next: QueuedMessage, cx: &mut StepContext<'_>) -> bool {
         let owed = next.owed;
         let sent = self.send_new(next, cx);
         if let (false, Some(given)) = (sent, owed) {
@@ -183,7 +187,7 @@ impl Link {
         sent
     }
 
-    fn send_new(&mut self, next: Waiting, cx: &mut Cx<'_>) -> bool {
+    fn send_new(&mut self, next: QueuedMessage, cx: &mut StepContext<'_>) -> bool {
         let delivery = next.delivery;
         // [MQTT-3.3.2-5]
         if !topics::is_fresh(&delivery.message, cx.broker.wall()) {
@@ -197,7 +201,7 @@ impl Link {
         let Some(packet_id) = self.state.new_id(&mut self.ids) else {
             return false;
         };
-        let sending = Sending {
+        let sending = SendOptions {
             qos,
             packet_id,
             dup: next.dup,
@@ -214,13 +218,18 @@ impl Link {
                 delivery: Some(delivery),
                 released: false,
                 sent: true,
-                owed: next.owed.map_or(Owed::Nobody, Owed::Queue),
+                owed: next.owed.map_or(MessageOwner::Nobody, MessageOwner::Queue),
             });
         }
         sent
     }
 
-    fn send_read(&mut self, delivery: &Delivery, sending: &Sending, cx: &mut Cx<'_>) -> bool {
+    fn send_read(
+        &mut self,
+        delivery: &Delivery,
+        sending: &SendOptions,
+        cx: &mut StepContext<'_>,
+    ) -> bool {
         let properties = delivery.message.properties();
         match Envelope::read(properties) {
             Ok(envelope) => self.send(delivery, &envelope, sending, cx),
@@ -233,8 +242,8 @@ impl Link {
         &mut self,
         delivery: &Delivery,
         envelope: &Envelope<'_>,
-        sending: &Sending,
-        cx: &mut Cx<'_>,
+        sending: &SendOptions,
+        cx: &mut StepContext<'_>,
     ) -> bool {
         let message = &delivery.message;
         let alias = self.aliases_out.of(envelope.topic, self.aliases);
@@ -279,7 +288,7 @@ impl Link {
 }
 
 /// What is left of a message's time [MQTT-3.3.2-6]; a second that has begun counts.
-fn seconds_left(message: &message::Message, cx: &Cx<'_>) -> Option<u32> {
+fn seconds_left(message: &message::Message, cx: &StepContext<'_>) -> Option<u32> {
     let end = message.received().0.saturating_add(message.ttl_ms()?);
     let left = end.saturating_sub(cx.broker.wall().0).div_ceil(1000);
     Some(u32::try_from(left).unwrap_or(u32::MAX))

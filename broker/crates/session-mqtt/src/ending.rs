@@ -1,20 +1,24 @@
 //! How a connection ends (sections 3.14 and 4.13), and what becomes of the will and of the session.
 
-use crate::extras::Waited;
+use crate::client_connection::{ClientConnection, StepContext};
 use crate::handover::SentEarlier;
-use crate::link::{Cx, Link};
 use crate::publish::publish_will;
-use crate::session::{Client, Failure, MqttSession, Outcome, Phase};
-use crate::state::Kept;
+use crate::rare_state::PreviousRelease;
+use crate::session::{ClientPhase, Failure, MqttSession, PacketResult, Phase};
+use crate::state::ParkedState;
 use bytes::BytesMut;
 use codec_mqtt::{ConnAck, Disconnect, Properties, Reason};
 use env::Time;
 use std::time::Duration;
-use topics::{Leave, Will};
+use topics::{SessionRelease, Will};
 
 impl MqttSession {
     /// The client says goodbye.
-    pub(crate) fn disconnected(&mut self, disconnect: &Disconnect<'_>, cx: &mut Cx<'_>) -> Outcome {
+    pub(crate) fn disconnected(
+        &mut self,
+        disconnect: &Disconnect<'_>,
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         if !may_come_from_client(disconnect.reason)
             || disconnect.properties.server_reference.is_some()
         {
@@ -39,7 +43,7 @@ impl MqttSession {
     }
 
     /// Another connection has the client id now.
-    pub(crate) fn taken_over(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn taken_over(&mut self, cx: &mut StepContext<'_>) {
         self.forgo_will(cx);
         match self.phase {
             Phase::Running => {
@@ -51,10 +55,10 @@ impl MqttSession {
     }
 
     /// The connection ends because this node was out of reach, and another one may have published its will for that.
-    pub(crate) fn forgo_will(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn forgo_will(&mut self, cx: &mut StepContext<'_>) {
         if let Some(link) = self.client.known_mut()
-            && let (Some(subscriber), Some(hub)) = (link.subscriber.known(), cx.broker.topics())
-            && hub.will_was_published(subscriber)
+            && let (Some(subscriber), Some(router)) = (link.subscriber.known(), cx.broker.topics())
+            && router.will_was_published(subscriber)
         {
             // What was published is that of the connection that was let in last.
             match link.extras.waited_mut() {
@@ -65,7 +69,7 @@ impl MqttSession {
     }
 
     /// Says why, where the client can be told, and ends.
-    pub(crate) fn fail(&mut self, failure: Failure, cx: &mut Cx<'_>) {
+    pub(crate) fn fail(&mut self, failure: Failure, cx: &mut StepContext<'_>) {
         let Failure { reason, text } = failure;
         tracing::info!(peer = %cx.broker.peer(), reason = reason.text(), text, "MQTT connection ends");
         let room = self.client.max_packet();
@@ -104,16 +108,17 @@ impl MqttSession {
     }
 
     /// Ends without a word.
-    pub(crate) fn end_silently(&mut self, why: &str, cx: &mut Cx<'_>) {
+    pub(crate) fn end_silently(&mut self, why: &str, cx: &mut StepContext<'_>) {
         tracing::info!(peer = %cx.broker.peer(), why, "MQTT connection ends");
         self.leave(false, cx);
     }
 
     /// Gives up the client id; keeps the session and publishes the will as they ask. Once.
-    pub(crate) fn leave(&mut self, said_goodbye: bool, cx: &mut Cx<'_>) {
+    pub(crate) fn leave(&mut self, said_goodbye: bool, cx: &mut StepContext<'_>) {
         let (claiming, opening) = (self.phase == Phase::Claiming, self.phase == Phase::Opening);
         self.phase = Phase::Ended;
-        let Client::Known(mut link) = std::mem::replace(&mut self.client, Client::Gone) else {
+        let ClientPhase::Known(mut link) = std::mem::replace(&mut self.client, ClientPhase::Gone)
+        else {
             return;
         };
         link.uncount(cx);
@@ -122,8 +127,8 @@ impl MqttSession {
         }
         if claiming {
             let number = cx.broker.id().number;
-            if let (Some(hub), Some(name)) = (cx.broker.topics(), &link.extras.client_id) {
-                hub.withdraw(&link.account.vhost, name, number);
+            if let (Some(router), Some(name)) = (cx.broker.topics(), &link.extras.client_id) {
+                router.withdraw(&link.account.vhost, name, number);
             }
             return;
         }
@@ -131,39 +136,39 @@ impl MqttSession {
     }
 }
 
-impl Link {
+impl ClientConnection {
     /// Another node is to publish the will if this one dies.
-    pub(crate) fn tell_will(&self, cx: &mut Cx<'_>) {
+    pub(crate) fn tell_will(&self, cx: &mut StepContext<'_>) {
         let now = cx.broker.now();
-        let (Some(subscriber), Some(hub)) = (self.subscriber.known(), cx.broker.topics()) else {
+        let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics()) else {
             return;
         };
         if let Some(waited) = &self.extras.waited {
             if let Some((at, will)) = &waited.will {
-                hub.keep_will(subscriber, will, seconds_until(now, *at));
+                router.keep_will(subscriber, will, seconds_until(now, *at));
             }
         } else if let Some(waits) = &self.extras.will {
             // [MQTT-3.1.2-8]
             let delay = waits.delay.min(self.extras.session_expiry);
-            hub.keep_will(subscriber, &waits.will, delay);
+            router.keep_will(subscriber, &waits.will, delay);
         }
     }
 
     /// The client is let in: what waited for the end of its session does so no more [MQTT-3.1.3-9].
-    pub(crate) fn comes_back(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn comes_back(&mut self, cx: &mut StepContext<'_>) {
         if let Some(waited) = self.extras.take_waited()
-            && let (Some(subscriber), Some(hub)) = (self.subscriber.known(), cx.broker.topics())
+            && let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics())
         {
-            hub.came_back(subscriber, waited.will);
+            router.came_back(subscriber, waited.will);
         }
         self.agree_on_expiry(cx);
     }
 
     /// The connection had the client id and is not let in: the session is as it was.
-    fn step_back(mut self, cx: &mut Cx<'_>) {
+    fn step_back(mut self, cx: &mut StepContext<'_>) {
         let waited = self.extras.waited.take().map(|waited| *waited);
         let (until, will) = match waited {
-            Some(Waited { until, will }) => (until, will),
+            Some(PreviousRelease { until, will }) => (until, will),
             // It is new here.
             None => {
                 let seconds = self.extras.session_expiry.max(1);
@@ -174,7 +179,7 @@ impl Link {
         self.park(until, will, cx);
     }
 
-    fn leave(mut self, said_goodbye: bool, cx: &mut Cx<'_>) {
+    fn leave(mut self, said_goodbye: bool, cx: &mut StepContext<'_>) {
         let Some(subscriber) = self.subscriber.known() else {
             return;
         };
@@ -198,12 +203,12 @@ impl Link {
         if expiry == 0 {
             self.leave_queue(cx);
             self.delete_own_queue(cx);
-            if let Some(hub) = cx.broker.topics() {
-                let leave = Leave {
+            if let Some(router) = cx.broker.topics() {
+                let leave = SessionRelease {
                     undelivered: self.state.take_undelivered(),
-                    ..Leave::default()
+                    ..SessionRelease::default()
                 };
-                hub.leave(subscriber, leave);
+                router.leave(subscriber, leave);
             }
             return;
         }
@@ -213,7 +218,7 @@ impl Link {
     }
 
     /// The session waits for its client.
-    fn park(mut self, until: Option<Time>, will: Option<(Time, Will)>, cx: &mut Cx<'_>) {
+    fn park(mut self, until: Option<Time>, will: Option<(Time, Will)>, cx: &mut StepContext<'_>) {
         let Some(subscriber) = self.subscriber.known() else {
             return;
         };
@@ -223,7 +228,7 @@ impl Link {
             None => stored.map_or(0, |stored| stored.fence),
             Some(_) => 0,
         };
-        let line = stored.and_then(|stored| stored.line);
+        let epoch = stored.and_then(|stored| stored.epoch);
         let sent_earlier = stored.map(|stored| stored.sent_earlier.clone());
         let mut sent_earlier = sent_earlier.unwrap_or(SentEarlier::NOTHING);
         for mark in self.state.unsent_again() {
@@ -231,24 +236,24 @@ impl Link {
         }
         let settled = self.leave_queue(cx);
         self.state.rewind();
-        let kept = Kept {
+        let kept = ParkedState {
             queue: self.queue(),
             state: self.state,
             ids: self.ids,
             settled,
-            line,
+            epoch,
             sent_earlier,
             fence,
             settings: self.settings,
         };
-        let leave = Leave {
+        let leave = SessionRelease {
             state: Some(Box::new(kept)),
             until,
             will,
-            ..Leave::default()
+            ..SessionRelease::default()
         };
-        if let Some(hub) = cx.broker.topics() {
-            hub.leave(subscriber, leave);
+        if let Some(router) = cx.broker.topics() {
+            router.leave(subscriber, leave);
         }
     }
 }

@@ -15,7 +15,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId, WallTime};
 use metadata::{QueueId, SessionId};
-use queue::Mark;
+use queue::MessageId;
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 
@@ -36,14 +36,14 @@ const _: () = assert!(64 + BITMAP_BYTES + 16 * MARKS <= topics::HANDOVER_BYTES);
 pub(crate) enum SentEarlier {
     /// Any message may have been sent.
     Unknown,
-    Known(BTreeSet<Mark>),
+    Known(BTreeSet<MessageId>),
 }
 
 impl SentEarlier {
     pub const NOTHING: SentEarlier = SentEarlier::Known(BTreeSet::new());
 
     /// Whether a message that the queue gives again may have been sent.
-    pub fn may_have(&self, mark: Option<Mark>) -> bool {
+    pub fn may_have(&self, mark: Option<MessageId>) -> bool {
         match (self, mark) {
             (SentEarlier::Unknown, _) => true,
             (SentEarlier::Known(marks), Some(mark)) => marks.contains(&mark),
@@ -51,7 +51,7 @@ impl SentEarlier {
         }
     }
 
-    pub fn add(&mut self, mark: Option<Mark>) {
+    pub fn add(&mut self, mark: Option<MessageId>) {
         match (&mut *self, mark) {
             (SentEarlier::Known(marks), Some(mark)) if marks.len() < MARKS => {
                 marks.insert(mark);
@@ -66,7 +66,7 @@ impl SentEarlier {
 pub(crate) struct Handover {
     pub queue: QueueId,
     /// The connection that began the [line](queue::Line).
-    pub line: SessionId,
+    pub epoch: SessionId,
     /// Packet identifiers of QoS 2 publishes that await PUBREL.
     pub received: BTreeSet<u16>,
     pub sent: SentEarlier,
@@ -77,9 +77,9 @@ impl Handover {
         let mut out = BytesMut::new();
         out.put_u8(VERSION);
         out.put_u64(self.queue.0);
-        out.put_u64(self.line.node.0);
-        out.put_u64(self.line.incarnation.0);
-        out.put_u64(self.line.number);
+        out.put_u64(self.epoch.node.0);
+        out.put_u64(self.epoch.incarnation.0);
+        out.put_u64(self.epoch.number);
         self.encode_received(&mut out);
         match &self.sent {
             SentEarlier::Unknown => out.put_u8(UNKNOWN),
@@ -128,7 +128,7 @@ impl Handover {
             return None;
         }
         let queue = QueueId(from.try_get_u64().ok()?);
-        let line = SessionId {
+        let epoch = SessionId {
             node: NodeId(from.try_get_u64().ok()?),
             incarnation: Incarnation(from.try_get_u64().ok()?),
             number: from.try_get_u64().ok()?,
@@ -142,7 +142,7 @@ impl Handover {
                     return None;
                 }
                 let marks = (0..count).map(|_| {
-                    Some(Mark {
+                    Some(MessageId {
                         number: NonZeroU64::new(from.try_get_u64().ok()?)?,
                         received: WallTime(from.try_get_u64().ok()?),
                     })
@@ -153,7 +153,7 @@ impl Handover {
         };
         from.is_empty().then_some(Handover {
             queue,
-            line,
+            epoch,
             received,
             sent,
         })
@@ -201,7 +201,7 @@ mod tests {
             Just((1..=u16::MAX).step_by(2).collect()),
             prop::collection::btree_set(1..=u16::MAX, 4000..4200),
         ];
-        let mark = (1u64.., any::<u64>()).prop_map(|(number, received)| Mark {
+        let mark = (1u64.., any::<u64>()).prop_map(|(number, received)| MessageId {
             number: NonZeroU64::new(number).expect("not 0"),
             received: WallTime(received),
         });
@@ -214,7 +214,7 @@ mod tests {
         let all = (numbers, received, sent);
         all.prop_map(|((queue, node, life, number), received, sent)| Handover {
             queue: QueueId(queue),
-            line: SessionId {
+            epoch: SessionId {
                 node: NodeId(node),
                 incarnation: Incarnation(life),
                 number,
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn more_messages_than_are_remembered_may_all_have_been_sent() {
         let mark = |number| {
-            Some(Mark {
+            Some(MessageId {
                 number: NonZeroU64::new(number)?,
                 received: WallTime(1),
             })

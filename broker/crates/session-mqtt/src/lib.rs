@@ -10,28 +10,28 @@
 #![forbid(unsafe_code)]
 
 mod acknowledge;
+mod active_state;
 mod aliases;
+mod client_connection;
 mod completed;
 mod connect;
 mod deliver;
 mod ending;
-mod extras;
 mod for_topic;
 mod handover;
-mod link;
 mod packet_ids;
 mod publish;
+mod rare_state;
 mod session;
+mod session_queue;
 mod settings;
 mod state;
-mod stored;
 mod subscribe;
-mod traffic;
-mod unanswered;
+mod unanswered_publishes;
 
 pub use for_topic::for_topic;
 pub use publish::publish_will;
 pub use session::MqttSession;
+pub use session_queue::{client_of, shared_subscription};
 pub use settings::{Limits, SessionConfig, Settings};
-pub use stored::{client_of, shared_subscription};
-pub use unanswered::publish_answer;
+pub use unanswered_publishes::publish_answer;

@@ -1,19 +1,23 @@
 //! PUBLISH from a client (section 3.3): to the hub, to the exchange's queues, and the answer when all have it.
 
-use crate::link::{Cx, Link, Unconfirmed};
-use crate::session::{Failure, Outcome};
-use crate::stored::of_session;
+use crate::client_connection::{ClientConnection, PendingPublish, StepContext};
+use crate::session::{Failure, PacketResult};
+use crate::session_queue::of_session;
 use codec_mqtt::{Ack, AckKind, Publish, Qos, Reason};
 use env::planted::{self, Bug};
 use message::{Message, Table};
-use metadata::{QueueId, Refused, Tree};
+use metadata::{ChangeError, QueueId, Tree};
 use routing::{Envelope as Shown, Origin};
-use session::{Broker, Pace, PublishTag, Trace};
+use session::{Broker, FlowState, PublishTag, TraceEvent};
 use std::sync::Arc;
-use topics::{EnvelopeBuilder, Heard, Publisher};
+use topics::{EnvelopeBuilder, PublishOutcome, Publisher};
 
-impl Link {
-    pub(crate) fn publish(&mut self, publish: &Publish<'_>, cx: &mut Cx<'_>) -> Outcome {
+impl ClientConnection {
+    pub(crate) fn publish(
+        &mut self,
+        publish: &Publish<'_>,
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         // [MQTT-3.3.4-6]
         if publish
             .properties
@@ -43,11 +47,16 @@ impl Link {
         outcome
     }
 
-    fn publish_to(&mut self, topic: &str, publish: &Publish<'_>, cx: &mut Cx<'_>) -> Outcome {
+    fn publish_to(
+        &mut self,
+        topic: &str,
+        publish: &Publish<'_>,
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         let (id, qos) = (publish.packet_id, publish.qos);
         // [MQTT-4.3.3-10]
         if qos == Qos::ExactlyOnce && !self.state.received.insert(id) {
-            let on_its_way = |u: &Unconfirmed| u.packet_id == id && u.qos == qos;
+            let on_its_way = |u: &PendingPublish| u.packet_id == id && u.qos == qos;
             if !self.unconfirmed.iter().any(on_its_way) && !self.await_earlier(id) {
                 self.answer(qos, id, Reason::Success, cx);
             }
@@ -74,8 +83,8 @@ impl Link {
         };
         let message = match cx.broker.topics() {
             // It is on its way out when this turn ends.
-            Some(hub) if qos == Qos::AtMostOnce && !publish.retain => {
-                builder.build_in(hub.room(), publish.payload)
+            Some(router) if qos == Qos::AtMostOnce && !publish.retain => {
+                builder.build_in(router.room(), publish.payload)
             }
             _ => builder.build(publish.payload),
         };
@@ -97,7 +106,7 @@ impl Link {
                 &message,
             ) {
                 let reason = match refused {
-                    Refused::PreconditionFailed(_) => Reason::QuotaExceeded,
+                    ChangeError::PreconditionFailed(_) => Reason::QuotaExceeded,
                     _ => Reason::ImplementationSpecificError,
                 };
                 return self.refuse(qos, id, reason, refused.to_string(), cx);
@@ -109,7 +118,7 @@ impl Link {
     }
 
     /// A publish to where clients may not, and where a client that does must not be sent away: bridges do.
-    fn leave_out(&mut self, qos: Qos, id: u16, cx: &mut Cx<'_>) -> Outcome {
+    fn leave_out(&mut self, qos: Qos, id: u16, cx: &mut StepContext<'_>) -> PacketResult {
         let reason = match self.is_5() {
             true => Reason::NotAuthorized,
             // 3.1.1: [MQTT-3.3.5-2]
@@ -120,7 +129,7 @@ impl Link {
     }
 
     /// A client of 5.0 has one more publish open, and not more than it was told it may [MQTT-3.3.4-8].
-    fn owe(&mut self, qos: Qos, id: u16) -> Outcome {
+    fn owe(&mut self, qos: Qos, id: u16) -> PacketResult {
         if qos == Qos::AtMostOnce || !self.is_5() {
             return Ok(());
         }
@@ -134,7 +143,12 @@ impl Link {
     }
 
     /// The cluster has what the client retained, or not. False: the token is another change's.
-    pub(crate) fn retained(&mut self, token: u64, taken: bool, cx: &mut Cx<'_>) -> Option<Outcome> {
+    pub(crate) fn retained(
+        &mut self,
+        token: u64,
+        taken: bool,
+        cx: &mut StepContext<'_>,
+    ) -> Option<PacketResult> {
         let seq = retained_seq(token)?;
         self.retaining = self.retaining.saturating_sub(1);
         Some(match seq {
@@ -150,8 +164,8 @@ impl Link {
         (qos, id): (Qos, u16),
         waits: usize,
         message: Message,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         let seq = match qos {
             // QoS 0 has no acknowledgement.
             Qos::AtMostOnce => 0,
@@ -184,10 +198,10 @@ impl Link {
                 true => PublishTag { tag: 0, ..tag },
                 false => tag,
             };
-            self.behind |= cx.broker.publish(queue, tag, message.to_keep()) == Pace::Behind;
+            self.behind |= cx.broker.publish(queue, tag, message.to_keep()) == FlowState::Behind;
         }
         if cx.broker.tree().traces() {
-            let what = Trace::Published { routes: &routes };
+            let what = TraceEvent::Published { routes: &routes };
             self.trace(&message, what, cx);
         }
         self.routes = routes;
@@ -200,7 +214,7 @@ impl Link {
             return Ok(());
         }
         self.next_seq += 1;
-        self.unconfirmed.push_back(Unconfirmed {
+        self.unconfirmed.push_back(PendingPublish {
             seq,
             packet_id: id,
             qos,
@@ -219,7 +233,12 @@ impl Link {
     }
 
     /// The word of a queue or another hub on a publish.
-    pub(crate) fn confirmed(&mut self, seq: u64, taken: bool, cx: &mut Cx<'_>) -> Outcome {
+    pub(crate) fn confirmed(
+        &mut self,
+        seq: u64,
+        taken: bool,
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         if let Some(publish) = self.unconfirmed(seq) {
             publish.left = publish.left.saturating_sub(1);
         }
@@ -230,14 +249,14 @@ impl Link {
         Ok(())
     }
 
-    fn unconfirmed(&mut self, seq: u64) -> Option<&mut Unconfirmed> {
+    fn unconfirmed(&mut self, seq: u64) -> Option<&mut PendingPublish> {
         let first = self.unconfirmed.front().map_or(0, |u| u.seq);
         let at = usize::try_from(seq.checked_sub(first)?).ok()?;
         self.unconfirmed.get_mut(at)
     }
 
     /// A publish is not everywhere it should be.
-    fn not_taken(&mut self, seq: u64, cx: &mut Cx<'_>) -> Outcome {
+    fn not_taken(&mut self, seq: u64, cx: &mut StepContext<'_>) -> PacketResult {
         let five = self.is_5();
         let Some(publish) = self.unconfirmed(seq) else {
             return Ok(());
@@ -255,7 +274,7 @@ impl Link {
     }
 
     /// Answers publishes that are everywhere they belong, in their order.
-    fn answer_confirmed(&mut self, cx: &mut Cx<'_>) {
+    fn answer_confirmed(&mut self, cx: &mut StepContext<'_>) {
         while let Some(publish) = self.unconfirmed.pop_front_if(|u| u.left == 0) {
             let reason = match (publish.refused, publish.lonely) {
                 (true, _) => Reason::QuotaExceeded,
@@ -267,7 +286,7 @@ impl Link {
         }
     }
 
-    fn answer(&mut self, qos: Qos, id: u16, reason: Reason, cx: &mut Cx<'_>) {
+    fn answer(&mut self, qos: Qos, id: u16, reason: Reason, cx: &mut StepContext<'_>) {
         let kind = match qos {
             Qos::AtMostOnce => return,
             Qos::AtLeastOnce => AckKind::PubAck,
@@ -299,8 +318,8 @@ impl Link {
         id: u16,
         reason: Reason,
         text: impl Into<String>,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         if !self.is_5() || qos == Qos::AtMostOnce {
             self.forget(qos, id);
             return Err(Failure::new(reason, text));
@@ -328,10 +347,10 @@ fn hear(
     message: &Message,
     publisher: Publisher,
     picked: &mut Vec<u64>,
-) -> Heard {
+) -> PublishOutcome {
     match broker.topics() {
-        Some(hub) => hub.publish(vhost, topic, message, publisher, picked),
-        None => Heard::default(),
+        Some(router) => router.publish(vhost, topic, message, publisher, picked),
+        None => PublishOutcome::default(),
     }
 }
 
@@ -371,7 +390,7 @@ fn retain(
     vhost: &str,
     topic: &str,
     message: &Message,
-) -> Result<(), Refused> {
+) -> Result<(), ChangeError> {
     // [MQTT-3.3.1-6], [MQTT-3.3.1-7]
     let kept = (message.body_len() > 0).then(|| message.clone());
     broker.retain(token, vhost, topic, kept)
@@ -390,16 +409,16 @@ fn queues(
         node: broker.id().node.0,
         random: broker.wall().0,
     };
-    let shown = Plain { origin };
+    let shown = PublishView { origin };
     broker.tree().route(vhost, exchange, &[key], &shown, routes);
 }
 
 /// What exchanges that are bound to the exchange see: MQTT messages have no headers.
-struct Plain {
+struct PublishView {
     origin: Origin,
 }
 
-impl Shown for Plain {
+impl Shown for PublishView {
     fn headers(&self) -> Table {
         Table::default()
     }
@@ -413,7 +432,7 @@ impl Shown for Plain {
 pub(crate) fn will(
     will: &codec_mqtt::Will<'_>,
     exchange: &str,
-    cx: &mut Cx<'_>,
+    cx: &mut StepContext<'_>,
 ) -> Option<(topics::Will, u32)> {
     let topic: Arc<str> = will.topic.into();
     let builder = EnvelopeBuilder {

@@ -1,8 +1,8 @@
 //! The connection: packets in, notices in, time; and how they are told apart.
 
-use crate::link::{Cx, LEARNING, Link, MAKING, OPENING};
+use crate::client_connection::{ClientConnection, LEARNING, MAKING, OPENING, StepContext};
 use crate::settings::{SessionConfig, Settings};
-use crate::unanswered::{is_deleted, pass_on};
+use crate::unanswered_publishes::{is_deleted, pass_on};
 use auth::TlsPeer;
 use bytes::{Buf, BytesMut};
 use codec_mqtt::{
@@ -12,8 +12,10 @@ use codec_mqtt::{
 use env::Time;
 use env::planted::{self, Bug};
 use message::Message;
-use metadata::{Done, Refused};
-use session::{Broker, Held, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
+use metadata::{ChangeError, ChangeResult};
+use session::{
+    Broker, Held, Outbox, Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,16 +37,16 @@ pub(crate) enum Phase {
 
 /// Who is at the other end.
 #[derive(Debug)]
-pub(crate) enum Client {
+pub(crate) enum ClientPhase {
     /// CONNECT has not come.
-    Unknown(Box<Unknown>),
-    Known(Link),
+    Unknown(Box<HandshakeState>),
+    Known(ClientConnection),
     Gone,
 }
 
 /// What is needed to know it.
 #[derive(Debug)]
-pub(crate) struct Unknown {
+pub(crate) struct HandshakeState {
     pub settings: Arc<Settings>,
     pub peer_is_loopback: bool,
     /// Where it may tell the user.
@@ -53,10 +55,10 @@ pub(crate) struct Unknown {
     pub packet: u32,
 }
 
-impl Client {
-    pub fn known(&self) -> Option<&Link> {
+impl ClientPhase {
+    pub fn known(&self) -> Option<&ClientConnection> {
         match self {
-            Client::Known(link) => Some(link),
+            ClientPhase::Known(link) => Some(link),
             _ => None,
         }
     }
@@ -64,30 +66,30 @@ impl Client {
     /// Bytes of a packet that it takes.
     pub fn max_packet(&self) -> usize {
         match self {
-            Client::Known(link) => link.max_packet(),
-            Client::Unknown(unknown) => usize::try_from(unknown.packet).unwrap_or(usize::MAX),
-            Client::Gone => usize::MAX,
+            ClientPhase::Known(link) => link.max_packet(),
+            ClientPhase::Unknown(unknown) => usize::try_from(unknown.packet).unwrap_or(usize::MAX),
+            ClientPhase::Gone => usize::MAX,
         }
     }
 
-    pub fn known_mut(&mut self) -> Option<&mut Link> {
+    pub fn known_mut(&mut self) -> Option<&mut ClientConnection> {
         match self {
-            Client::Known(link) => Some(link),
+            ClientPhase::Known(link) => Some(link),
             _ => None,
         }
     }
 }
 
-/// A time in units of 67 ms, of which nine years have fewer than 2^32: wake-ups are no more exact (`shard::wakes`).
+/// A time in units of 67 ms, of which nine years have fewer than 2^32: wake-ups are no more exact (`shard::wake_times`).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment(u32);
+pub(crate) struct CoarseTime(u32);
 
-impl Moment {
+impl CoarseTime {
     const BITS: u32 = 26;
 
     /// The first that is not before `time`: nobody is found silent too early.
-    pub fn of(time: Time) -> Moment {
-        Moment(u32::try_from(time.0.div_ceil(1 << Self::BITS)).unwrap_or(u32::MAX))
+    pub fn of(time: Time) -> CoarseTime {
+        CoarseTime(u32::try_from(time.0.div_ceil(1 << Self::BITS)).unwrap_or(u32::MAX))
     }
 
     pub fn time(self) -> Time {
@@ -103,8 +105,8 @@ pub struct MqttSession {
     /// A large CONNECT is on its way ([`Broker::hold_unknown`]).
     holds: bool,
     /// While it runs: when bytes came last. Before: when CONNECT must have been accepted.
-    pub(crate) since: Moment,
-    pub(crate) client: Client,
+    pub(crate) since: CoarseTime,
+    pub(crate) client: ClientPhase,
 }
 
 // The allocator has this size.
@@ -131,7 +133,7 @@ impl From<DecodeError> for Failure {
     }
 }
 
-pub(crate) type Outcome = Result<(), Failure>;
+pub(crate) type PacketResult = Result<(), Failure>;
 
 impl MqttSession {
     /// For a connection accepted `now`.
@@ -141,8 +143,8 @@ impl MqttSession {
             phase: Phase::Connecting,
             version: Version::V311,
             holds: false,
-            since: Moment::of(now + login),
-            client: Client::Unknown(Box::new(Unknown {
+            since: CoarseTime::of(now + login),
+            client: ClientPhase::Unknown(Box::new(HandshakeState {
                 tls: config.tls.filter(|_| config.settings.by_certificate),
                 packet: u32::MAX,
                 settings: config.settings,
@@ -160,11 +162,11 @@ impl MqttSession {
         }
     }
 
-    fn standing(&self) -> Standing {
+    fn session_state(&self) -> SessionState {
         match self.phase {
-            Phase::Ended => Standing::Closing,
-            _ if self.is_paused() => Standing::Paused,
-            _ => Standing::Open,
+            Phase::Ended => SessionState::Closing,
+            _ if self.is_paused() => SessionState::Paused,
+            _ => SessionState::Open,
         }
     }
 
@@ -183,14 +185,16 @@ impl MqttSession {
         }
     }
 
-    fn read(&mut self, input: &mut BytesMut, cx: &mut Cx<'_>) {
+    fn read(&mut self, input: &mut BytesMut, cx: &mut StepContext<'_>) {
         let (mut at, mut packets) = (0, 0);
         while self.phase != Phase::Ended && !self.is_paused() {
             let max = match &self.client {
-                Client::Known(link) if self.phase == Phase::Running => link.settings.limits.packet,
-                Client::Known(link) => link.settings.limits.packet_unauthenticated,
-                Client::Unknown(unknown) => unknown.settings.limits.packet_unauthenticated,
-                Client::Gone => break,
+                ClientPhase::Known(link) if self.phase == Phase::Running => {
+                    link.settings.limits.packet
+                }
+                ClientPhase::Known(link) => link.settings.limits.packet_unauthenticated,
+                ClientPhase::Unknown(unknown) => unknown.settings.limits.packet_unauthenticated,
+                ClientPhase::Gone => break,
             };
             match parse_frame(input.get(at..).unwrap_or(&[]), max) {
                 Ok(None) => {
@@ -224,9 +228,9 @@ impl MqttSession {
     }
 
     /// Of the packet that comes there are so many bytes. Clients that nobody knows must not make the node hold much.
-    fn wait_for_rest(&mut self, bytes: usize, cx: &mut Cx<'_>) {
+    fn wait_for_rest(&mut self, bytes: usize, cx: &mut StepContext<'_>) {
         let large = match &self.client {
-            Client::Unknown(unknown) => bytes > unknown.settings.limits.connect,
+            ClientPhase::Unknown(unknown) => bytes > unknown.settings.limits.connect,
             _ => false,
         };
         if large && !self.holds {
@@ -237,13 +241,13 @@ impl MqttSession {
         }
     }
 
-    fn let_go(&mut self, cx: &mut Cx<'_>) {
+    fn let_go(&mut self, cx: &mut StepContext<'_>) {
         if std::mem::take(&mut self.holds) {
             cx.broker.hold_unknown(false);
         }
     }
 
-    fn frame(&mut self, frame: &Frame<'_>, cx: &mut Cx<'_>) {
+    fn frame(&mut self, frame: &Frame<'_>, cx: &mut StepContext<'_>) {
         if self.phase == Phase::Connecting {
             return self.first_packet(frame, cx);
         }
@@ -265,7 +269,7 @@ impl MqttSession {
         }
     }
 
-    fn first_packet(&mut self, frame: &Frame<'_>, cx: &mut Cx<'_>) {
+    fn first_packet(&mut self, frame: &Frame<'_>, cx: &mut StepContext<'_>) {
         // [MQTT-3.1.0-1]
         if frame.kind != PacketKind::Connect {
             return self.end_silently("the first packet is not CONNECT", cx);
@@ -282,7 +286,7 @@ impl MqttSession {
         }
     }
 
-    fn packet(&mut self, packet: Packet<'_>, cx: &mut Cx<'_>) -> Outcome {
+    fn packet(&mut self, packet: Packet<'_>, cx: &mut StepContext<'_>) -> PacketResult {
         let Some(link) = self.client.known_mut() else {
             return Ok(());
         };
@@ -310,17 +314,19 @@ impl MqttSession {
         }
     }
 
-    fn take_notice(&mut self, notice: Notice, cx: &mut Cx<'_>) {
-        match notice {
-            Notice::Topic(delivery) => self.with_link(cx, |link, cx| link.deliver(delivery, cx)),
-            Notice::Published { tag, .. } | Notice::Heard { tag } => {
+    fn take_session_event(&mut self, session_event: SessionEvent, cx: &mut StepContext<'_>) {
+        match session_event {
+            SessionEvent::Topic(delivery) => {
+                self.with_link(cx, |link, cx| link.deliver(delivery, cx))
+            }
+            SessionEvent::Published { tag, .. } | SessionEvent::Heard { tag } => {
                 self.with_link(cx, |link, cx| link.confirmed(tag.tag, true, cx));
             }
-            Notice::NotPublished { queue, tag, why } => {
+            SessionEvent::NotPublished { queue, tag, why } => {
                 let deleted = is_deleted(queue, why, cx.broker.tree());
                 self.with_link(cx, |link, cx| link.confirmed(tag.tag, deleted, cx));
             }
-            Notice::AnsweredLate {
+            SessionEvent::AnsweredLate {
                 publisher,
                 tag,
                 taken,
@@ -331,49 +337,53 @@ impl MqttSession {
                     self.fail(failure, cx);
                 }
             }
-            Notice::Known => self.with_link(cx, Link::known),
-            Notice::Missed => {
+            SessionEvent::Known => self.with_link(cx, ClientConnection::known),
+            SessionEvent::Missed => {
                 self.forgo_will(cx);
                 let text =
                     "messages are lost that other nodes had while they could not reach this one";
                 self.fail(Failure::new(Reason::UnspecifiedError, text), cx);
             }
-            Notice::TellWill => {
+            SessionEvent::TellWill => {
                 if let Some(link) = self.client.known() {
                     link.tell_will(cx);
                 }
             }
-            Notice::TakenOver if planted::is(Bug::TakeoverIgnored) => {}
-            Notice::TakenOver => self.taken_over(cx),
-            Notice::ClaimAgain if self.phase == Phase::Claiming => self.claim(cx),
-            Notice::Verified { right } => self.verified(right, cx),
-            Notice::Relieved => {
+            SessionEvent::TakenOver if planted::is(Bug::TakeoverIgnored) => {}
+            SessionEvent::TakenOver => self.taken_over(cx),
+            SessionEvent::ClaimAgain if self.phase == Phase::Claiming => self.claim(cx),
+            SessionEvent::Verified { right } => self.verified(right, cx),
+            SessionEvent::Relieved => {
                 if let Some(link) = self.client.known_mut() {
                     link.catch_up();
                 }
             }
-            Notice::Blocked(alarm) => {
+            SessionEvent::Blocked(alarm) => {
                 if let Some(link) = self.client.known_mut() {
                     link.alarm = alarm.is_some();
                 }
             }
             // Before CONNECT there is nobody to be told.
-            Notice::Close { .. } | Notice::Shutdown if self.phase == Phase::Connecting => {
+            SessionEvent::Close { .. } | SessionEvent::Shutdown
+                if self.phase == Phase::Connecting =>
+            {
                 self.end_silently("ended by the node", cx);
             }
-            Notice::Shed { text, can_hear } if can_hear && self.phase != Phase::Connecting => {
+            SessionEvent::Shed { text, can_hear }
+                if can_hear && self.phase != Phase::Connecting =>
+            {
                 self.fail(Failure::new(Reason::QuotaExceeded, text), cx);
             }
-            Notice::Shed { text, .. } => self.end_silently(&text, cx),
-            Notice::Close { text } => {
+            SessionEvent::Shed { text, .. } => self.end_silently(&text, cx),
+            SessionEvent::Close { text } => {
                 self.fail(Failure::new(Reason::AdministrativeAction, text), cx);
             }
-            Notice::Shutdown => {
+            SessionEvent::Shutdown => {
                 let text = "the node stops";
                 self.fail(Failure::new(Reason::ServerShuttingDown, text), cx);
             }
-            Notice::Changed { token, result } => self.changed(token, result, cx),
-            Notice::Answer { queue, seq, answer } => {
+            SessionEvent::Changed { token, result } => self.changed(token, result, cx),
+            SessionEvent::Answer { queue, seq, answer } => {
                 let link = self.client.known_mut();
                 match link.map_or(Ok(false), |link| link.answered(queue, seq, answer, cx)) {
                     Ok(true) if self.phase == Phase::Opening => self.run(cx),
@@ -381,25 +391,30 @@ impl MqttSession {
                     Err(failure) => self.fail(failure, cx),
                 }
             }
-            Notice::Deliver {
+            SessionEvent::Deliver {
                 queue, deliveries, ..
             } => {
                 if let Some(link) = self.client.known_mut() {
                     link.take(queue, deliveries, cx);
                 }
             }
-            Notice::Cancelled { queue, .. } => {
+            SessionEvent::Cancelled { queue, .. } => {
                 let link = self.client.known_mut();
                 if let Some(Err(failure)) = link.map(|link| link.queue_lost(queue, cx)) {
                     self.fail(failure, cx);
                 }
             }
-            Notice::ClaimAgain => {}
+            SessionEvent::ClaimAgain => {}
         }
     }
 
     /// The metadata group's word.
-    fn changed(&mut self, token: u64, result: Result<Done, Refused>, cx: &mut Cx<'_>) {
+    fn changed(
+        &mut self,
+        token: u64,
+        result: Result<ChangeResult, ChangeError>,
+        cx: &mut StepContext<'_>,
+    ) {
         if token == LEARNING {
             // Or nobody answered: what this node knows has to do.
             if self.phase == Phase::Learning {
@@ -423,7 +438,7 @@ impl MqttSession {
             return;
         }
         match result {
-            Ok(Done::Queue { record, .. }) => {
+            Ok(ChangeResult::Queue { record, .. }) => {
                 link.queue_made(record.id, cx);
                 self.run(cx);
             }
@@ -443,15 +458,19 @@ impl MqttSession {
     }
 
     /// The end of a step: what came together goes to the session's queue together.
-    fn end_step(&mut self, cx: &mut Cx<'_>) -> Standing {
+    fn end_step(&mut self, cx: &mut StepContext<'_>) -> SessionState {
         if let Some(link) = self.client.known_mut() {
             link.flush_settled(cx);
         }
-        cx.flush_tally(self.protocol());
-        self.standing()
+        cx.flush_counters(self.protocol());
+        self.session_state()
     }
 
-    fn with_link(&mut self, cx: &mut Cx<'_>, step: impl FnOnce(&mut Link, &mut Cx<'_>) -> Outcome) {
+    fn with_link(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        step: impl FnOnce(&mut ClientConnection, &mut StepContext<'_>) -> PacketResult,
+    ) {
         if self.phase != Phase::Running {
             return;
         }
@@ -461,7 +480,7 @@ impl MqttSession {
         }
     }
 
-    fn on_time(&mut self, cx: &mut Cx<'_>) {
+    fn on_time(&mut self, cx: &mut StepContext<'_>) {
         let now = cx.broker.now();
         let running = self.phase == Phase::Running;
         let late = !running && self.since.time() <= now;
@@ -477,7 +496,7 @@ impl MqttSession {
         }
         // A connection that we do not read cannot be heard.
         if running && self.is_paused() {
-            self.since = Moment::of(now);
+            self.since = CoarseTime::of(now);
         }
         // [MQTT-3.1.2-22]
         if self.silent_at().is_some_and(|at| at <= now) {
@@ -507,34 +526,39 @@ impl Session for MqttSession {
         input: &mut BytesMut,
         broker: &mut dyn Broker,
         out: &mut Outbox,
-    ) -> Standing {
+    ) -> SessionState {
         if self.phase == Phase::Running {
-            self.since = Moment::of(broker.now());
+            self.since = CoarseTime::of(broker.now());
         }
-        let cx = &mut Cx::new(broker, out);
+        let cx = &mut StepContext::new(broker, out);
         self.read(input, cx);
         self.end_step(cx)
     }
 
-    fn notice(&mut self, notice: Notice, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
-        let cx = &mut Cx::new(broker, out);
+    fn session_event(
+        &mut self,
+        session_event: SessionEvent,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState {
+        let cx = &mut StepContext::new(broker, out);
         match self.phase {
-            Phase::Ended => pass_on(&notice, cx),
-            _ => self.take_notice(notice, cx),
+            Phase::Ended => pass_on(&session_event, cx),
+            _ => self.take_session_event(session_event, cx),
         }
         self.end_step(cx)
     }
 
-    fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+    fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
         if self.phase != Phase::Ended {
-            let cx = &mut Cx::new(broker, out);
+            let cx = &mut StepContext::new(broker, out);
             self.on_time(cx);
-            cx.flush_tally(self.protocol());
+            cx.flush_counters(self.protocol());
         }
         if let Some(link) = self.client.known_mut() {
             link.rest();
         }
-        self.standing()
+        self.session_state()
     }
 
     fn wake_at(&self) -> Option<Time> {
@@ -547,14 +571,14 @@ impl Session for MqttSession {
 
     fn gone(&mut self, broker: &mut dyn Broker) {
         let out = &mut Outbox::default();
-        let cx = &mut Cx::new(broker, out);
+        let cx = &mut StepContext::new(broker, out);
         self.let_go(cx);
         self.leave(false, cx);
-        cx.flush_tally(self.protocol());
+        cx.flush_counters(self.protocol());
     }
 
-    fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
-        let cx = &mut Cx::new(broker, out);
+    fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
+        let cx = &mut StepContext::new(broker, out);
         self.with_link(cx, |link, cx| {
             link.busy = !cx.out.is_empty();
             link.unread = if link.busy { link.unread } else { 0 };

@@ -1,6 +1,6 @@
 //! What of a client's session outlives its connection (section 4.1), but for its subscriptions, which the hub has.
 
-use crate::completed::{Completed, Given};
+use crate::completed::{CompletedMessage, CompletedMessages};
 use crate::handover::{Handover, SentEarlier};
 use crate::packet_ids::PacketIds;
 use crate::{Limits, Settings};
@@ -9,22 +9,22 @@ use codec_mqtt::Qos;
 use env::planted::{self, Bug};
 use message::Message;
 use metadata::{QueueId, SessionId};
-use queue::{Mark, Settled};
+use queue::{MessageId, Settlement};
 use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use topics::{Delivery, Envelope, Parked};
+use topics::{Delivery, Envelope, ParkedSession};
 
 /// Whose a message is until the client is done with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owed {
+pub(crate) enum MessageOwner {
     /// This session's alone.
     Nobody,
     /// The session's queue's.
-    Queue(Given),
+    Queue(CompletedMessage),
     /// The queue's, which will give it again. Its number there, if the queue says it.
-    Return(Option<Mark>),
+    Return(Option<MessageId>),
 }
 
 /// A message of QoS 1 or 2 under a packet identifier.
@@ -38,28 +38,28 @@ pub(crate) struct Inflight {
     pub released: bool,
     /// On this connection; what is from before goes again, with DUP.
     pub sent: bool,
-    pub owed: Owed,
+    pub owed: MessageOwner,
 }
 
 impl Inflight {
     pub fn awaits_return(&self) -> bool {
-        matches!(self.owed, Owed::Return(_))
+        matches!(self.owed, MessageOwner::Return(_))
     }
 }
 
 /// A message of QoS 1 or 2 without a packet identifier yet.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct QueuedMessage {
     pub delivery: Delivery,
     /// It is from the session's queue.
-    pub owed: Option<Given>,
+    pub owed: Option<CompletedMessage>,
     /// An earlier connection may have sent it.
     pub dup: bool,
 }
 
 /// A publish of QoS 2 of an earlier connection that queues or other hubs have not all answered.
 #[derive(Debug)]
-pub(crate) struct Unanswered {
+pub(crate) struct UnansweredPublish {
     /// The session of that connection, and its number for the publish.
     pub session: u64,
     pub seq: u64,
@@ -72,27 +72,27 @@ pub(crate) struct Unanswered {
 
 /// It derefs to what is there only while messages are under way.
 #[derive(Debug, Default)]
-pub(crate) struct ClientState(Option<Box<UnderWay>>);
+pub(crate) struct ClientState(Option<Box<InFlightState>>);
 
 #[derive(Debug, Default)]
-pub(crate) struct UnderWay {
+pub(crate) struct InFlightState {
     /// Packet identifiers that were released for an earlier life of the node, and PUBCOMP has not come.
     releasing: BTreeSet<u16>,
     /// Packet identifiers of QoS 2 publishes that await PUBREL.
     pub received: BTreeSet<u16>,
     /// Of these the ones whose answers are missing.
-    pub unanswered: Vec<Unanswered>,
+    pub unanswered: Vec<UnansweredPublish>,
     /// In the order in which they were sent.
     pub inflight: VecDeque<Inflight>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedMessage>,
     waiting_bytes: usize,
     /// A message found no room: what waits is not handed to others, who have no more room.
     overrun: bool,
     /// Messages of the session's queue that the client is done with.
-    pub completed: Completed,
+    pub completed: CompletedMessages,
 }
 
-static NOTHING: UnderWay = UnderWay {
+static NOTHING: InFlightState = InFlightState {
     releasing: BTreeSet::new(),
     received: BTreeSet::new(),
     unanswered: Vec::new(),
@@ -100,10 +100,10 @@ static NOTHING: UnderWay = UnderWay {
     waiting: VecDeque::new(),
     waiting_bytes: 0,
     overrun: false,
-    completed: Completed::NONE,
+    completed: CompletedMessages::NONE,
 };
 
-impl UnderWay {
+impl InFlightState {
     /// Whether it could as well not be there.
     fn is_over(&self) -> bool {
         self.releasing.is_empty()
@@ -121,30 +121,30 @@ impl UnderWay {
 }
 
 impl Deref for ClientState {
-    type Target = UnderWay;
+    type Target = InFlightState;
 
-    fn deref(&self) -> &UnderWay {
+    fn deref(&self) -> &InFlightState {
         self.0.as_deref().unwrap_or(&NOTHING)
     }
 }
 
 impl DerefMut for ClientState {
-    fn deref_mut(&mut self) -> &mut UnderWay {
+    fn deref_mut(&mut self) -> &mut InFlightState {
         self.0.get_or_insert_default()
     }
 }
 
 /// A session without its connection.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct ParkedState {
     pub state: ClientState,
     pub ids: PacketIds,
     /// The queue that the session had when its connection ended.
     pub queue: Option<QueueId>,
     /// What that may not have heard of.
-    pub settled: Option<Box<Settled>>,
-    /// See [`Stored`](crate::stored::Stored).
-    pub line: Option<SessionId>,
+    pub settled: Option<Box<Settlement>>,
+    /// See [`SessionQueue`](crate::stored::Stored).
+    pub epoch: Option<SessionId>,
     pub sent_earlier: SentEarlier,
     /// The number in the bindings of its connection, if all that that asked for was answered; else 0.
     pub fence: u32,
@@ -175,7 +175,7 @@ impl ClientState {
         };
         let inflight = std::mem::take(&mut under_way.inflight).into_iter();
         let unacknowledged = inflight
-            .filter(|i| i.owed == Owed::Nobody && i.qos == Qos::AtLeastOnce)
+            .filter(|i| i.owed == MessageOwner::Nobody && i.qos == Qos::AtLeastOnce)
             .filter_map(|i| i.delivery);
         let waiting = match under_way.overrun {
             true => VecDeque::new(),
@@ -199,7 +199,7 @@ impl ClientState {
             self.overrun = true;
             return false;
         }
-        self.wait_given(Waiting {
+        self.wait_given(QueuedMessage {
             delivery,
             owed: None,
             dup: false,
@@ -208,26 +208,26 @@ impl ClientState {
     }
 
     /// As [`ClientState::wait`], for what the session's queue gave: that is no more than it was asked for.
-    pub fn wait_given(&mut self, waiting: Waiting) {
+    pub fn wait_given(&mut self, waiting: QueuedMessage) {
         self.waiting_bytes += waiting.delivery.message.as_bytes().len();
         self.waiting.push_back(waiting);
     }
 
     /// The queue gives a message again. Whether it is one that has a packet identifier.
-    pub fn returned(&mut self, message: &Message, given: Given) -> bool {
+    pub fn returned(&mut self, message: &Message, given: CompletedMessage) -> bool {
         let same = |i: &&mut Inflight| {
             let known = i.delivery.as_ref().map(|d| d.message.as_bytes());
             i.awaits_return() && known == Some(message.as_bytes())
         };
         let found = self.inflight.iter_mut().find(same);
         if let Some(inflight) = found {
-            inflight.owed = Owed::Queue(given);
+            inflight.owed = MessageOwner::Queue(given);
             return true;
         }
         false
     }
 
-    pub fn next_waiting(&mut self) -> Option<Waiting> {
+    pub fn next_waiting(&mut self) -> Option<QueuedMessage> {
         let next = self.waiting.pop_front()?;
         self.waiting_bytes -= next.delivery.message.as_bytes().len();
         if self.waiting.is_empty() && self.waiting.capacity() > KEPT_ROOM {
@@ -288,14 +288,14 @@ impl ClientState {
         under_way.received.clear();
         under_way.unanswered.clear();
         let all = std::mem::take(&mut under_way.inflight);
-        let ours = all.into_iter().filter(|i| i.owed == Owed::Nobody);
+        let ours = all.into_iter().filter(|i| i.owed == MessageOwner::Nobody);
         for delivery in ours
             .filter(|i| !i.released)
             .rev()
             .filter_map(|i| i.delivery)
         {
             under_way.waiting_bytes += delivery.message.as_bytes().len();
-            under_way.waiting.push_front(Waiting {
+            under_way.waiting.push_front(QueuedMessage {
                 delivery,
                 owed: None,
                 dup: true,
@@ -313,7 +313,7 @@ impl ClientState {
     }
 
     /// A publish of an earlier connection was answered. The publish, if that was the last answer that it needed.
-    pub fn answered(&mut self, session: u64, seq: u64, taken: bool) -> Option<Unanswered> {
+    pub fn answered(&mut self, session: u64, seq: u64, taken: bool) -> Option<UnansweredPublish> {
         let under_way = self.0.as_deref_mut()?;
         let mut all = under_way.unanswered.iter_mut();
         let at = all.position(|u| (u.session, u.seq) == (session, seq))?;
@@ -330,7 +330,7 @@ impl ClientState {
     }
 
     /// Messages from the session's queue that earlier connections sent and this one has not: their numbers there.
-    pub fn unsent_again(&self) -> impl Iterator<Item = Option<Mark>> {
+    pub fn unsent_again(&self) -> impl Iterator<Item = Option<MessageId>> {
         let again = self.waiting.iter().filter(|w| w.dup);
         again.filter_map(|w| w.owed.map(|given| given.mark))
     }
@@ -367,8 +367,8 @@ impl ClientState {
         }
         for inflight in &mut under_way.inflight {
             inflight.sent = false;
-            if let Owed::Queue(given) = inflight.owed {
-                inflight.owed = Owed::Return(given.mark);
+            if let MessageOwner::Queue(given) = inflight.owed {
+                inflight.owed = MessageOwner::Return(given.mark);
             }
         }
         under_way.waiting.retain(|w| w.owed.is_none());
@@ -386,7 +386,7 @@ fn is_exactly_once(delivery: &Delivery) -> bool {
     Envelope::read(properties).is_ok_and(|e| quality(delivery, &e) == Qos::ExactlyOnce)
 }
 
-impl Parked for Kept {
+impl ParkedSession for ParkedState {
     fn deliver(&mut self, delivery: Delivery) -> bool {
         let properties = delivery.message.properties();
         let Ok(envelope) = Envelope::read(properties) else {
@@ -408,7 +408,7 @@ impl Parked for Kept {
     }
 
     fn hand_over(&mut self) -> Bytes {
-        let (Some(queue), Some(line)) = (self.queue, self.line) else {
+        let (Some(queue), Some(epoch)) = (self.queue, self.epoch) else {
             return Bytes::new();
         };
         let mut received = std::mem::take(&mut self.state.received);
@@ -418,7 +418,7 @@ impl Parked for Kept {
         }
         let mut sent = std::mem::replace(&mut self.sent_earlier, SentEarlier::Unknown);
         for inflight in &self.state.inflight {
-            if let Owed::Return(mark) = inflight.owed {
+            if let MessageOwner::Return(mark) = inflight.owed {
                 sent.add(mark);
             }
         }
@@ -427,7 +427,7 @@ impl Parked for Kept {
         }
         let handover = Handover {
             queue,
-            line,
+            epoch,
             received,
             sent,
         };

@@ -1,13 +1,13 @@
 //! SUBSCRIBE and UNSUBSCRIBE (sections 3.8 to 3.11).
 
-use crate::link::{Cx, Link};
-use crate::session::{Failure, Outcome};
-use crate::stored::{binding_key, is_same};
+use crate::client_connection::{ClientConnection, StepContext};
+use crate::session::{Failure, PacketResult};
+use crate::session_queue::{binding_key, is_same};
 use codec_mqtt::{
     Properties, Reason, RetainHandling, SubAck, Subscribe, SubscribeOptions, UnsubAck, Unsubscribe,
     Version, check_filter, shared,
 };
-use metadata::{BindingRecord, Change, Done, Refused};
+use metadata::{BindingRecord, Change, ChangeError, ChangeResult};
 use std::collections::{BTreeMap, VecDeque};
 use topics::Subscription;
 
@@ -18,7 +18,7 @@ const DECLARE: u64 = u64::MAX - 1;
 
 /// A filter of a packet, and what becomes of it.
 #[derive(Debug)]
-struct Wanted {
+struct RequestedFilter {
     filter: Box<str>,
     subscription: Subscription,
     handling: RetainHandling,
@@ -30,10 +30,10 @@ struct Wanted {
 /// A packet that is answered when the metadata group has taken all that it means for the session's queue, and the other hubs
 /// know of its subscriptions.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingSubscribe {
     packet_id: u16,
     subscribes: bool,
-    wanted: Vec<Wanted>,
+    wanted: Vec<RequestedFilter>,
     changes: VecDeque<(u64, Change)>,
     /// Changes that are on their way.
     out: usize,
@@ -52,17 +52,21 @@ fn plain(filter: &str) -> Result<(&str, bool), Failure> {
     }
 }
 
-impl Link {
-    pub(crate) fn subscribe(&mut self, subscribe: &Subscribe<'_>, cx: &mut Cx<'_>) -> Outcome {
+impl ClientConnection {
+    pub(crate) fn subscribe(
+        &mut self,
+        subscribe: &Subscribe<'_>,
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         // Before the first takes effect: one that is no filter ends the connection.
         for (filter, _) in subscribe.filters.iter() {
             plain(filter)?;
         }
         let identifier = subscribe.properties.subscription_identifiers().next();
-        let mut wanted: Vec<Wanted> = Vec::new();
+        let mut wanted: Vec<RequestedFilter> = Vec::new();
         for (filter, options) in subscribe.filters.iter() {
             let reason = self.judge(filter, options, wanted.len(), cx)?;
-            wanted.push(Wanted {
+            wanted.push(RequestedFilter {
                 filter: filter.into(),
                 subscription: Subscription {
                     qos: options.qos,
@@ -79,7 +83,7 @@ impl Link {
             return self.subscribed(subscribe.packet_id, wanted, cx);
         }
         let changes = self.bindings(&mut wanted, cx);
-        self.extras.pending = Some(Box::new(Pending {
+        self.extras.pending = Some(Box::new(PendingSubscribe {
             packet_id: subscribe.packet_id,
             subscribes: true,
             wanted,
@@ -96,23 +100,27 @@ impl Link {
         filter: &str,
         options: SubscribeOptions,
         more: usize,
-        cx: &mut Cx<'_>,
+        cx: &mut StepContext<'_>,
     ) -> Result<Reason, Failure> {
         let (pattern, _) = plain(filter)?;
         if !self.may_subscribe(options.qos, &binding_key(pattern), cx) {
             return Ok(Reason::NotAuthorized);
         }
-        let (Some(subscriber), Some(hub)) = (self.subscriber.known(), cx.broker.topics()) else {
+        let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics()) else {
             return Ok(Reason::UnspecifiedError);
         };
-        if hub.subscriptions_of(subscriber) + more >= self.settings.limits.subscriptions {
+        if router.subscriptions_of(subscriber) + more >= self.settings.limits.subscriptions {
             return Ok(Reason::QuotaExceeded);
         }
         Ok(Reason::granted(options.qos))
     }
 
     /// What the filters change about the bindings of the session's queue.
-    fn bindings(&mut self, wanted: &mut [Wanted], cx: &mut Cx<'_>) -> VecDeque<(u64, Change)> {
+    fn bindings(
+        &mut self,
+        wanted: &mut [RequestedFilter],
+        cx: &mut StepContext<'_>,
+    ) -> VecDeque<(u64, Change)> {
         let fence = self.fence(cx);
         let mut changes = VecDeque::new();
         let mut earlier: BTreeMap<&str, BindingRecord> = BTreeMap::new();
@@ -146,7 +154,7 @@ impl Link {
     }
 
     /// Asks for what is still to be changed; answers the packet when that is nothing.
-    fn carry_on(&mut self, cx: &mut Cx<'_>) -> Outcome {
+    fn carry_on(&mut self, cx: &mut StepContext<'_>) -> PacketResult {
         let Some(pending) = self.extras.pending_mut() else {
             return Ok(());
         };
@@ -175,9 +183,9 @@ impl Link {
     pub(crate) fn changed(
         &mut self,
         token: u64,
-        result: Result<Done, Refused>,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        result: Result<ChangeResult, ChangeError>,
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         let client = match result {
             Ok(_) => String::new(),
             Err(_) => self.client_id(cx),
@@ -189,10 +197,10 @@ impl Link {
         pending.out = pending.out.saturating_sub(1);
         let place = usize::try_from(token).ok().and_then(|n| n.checked_sub(1));
         match result {
-            Ok(Done::Queue { record, .. }) => self.queue_made(record.id, cx),
+            Ok(ChangeResult::Queue { record, .. }) => self.queue_made(record.id, cx),
             Ok(_) => {}
             Err(refused) => {
-                let unknown = matches!(refused, Refused::Unavailable(_));
+                let unknown = matches!(refused, ChangeError::Unavailable(_));
                 tracing::warn!(client, why = %refused, "a subscription was not made or ended");
                 let reason = reason_of(&refused);
                 match place.and_then(|at| pending.wanted.get_mut(at)) {
@@ -213,13 +221,18 @@ impl Link {
     }
 
     /// The subscriptions are made here. The client is told when they count everywhere.
-    fn subscribed(&mut self, packet_id: u16, mut wanted: Vec<Wanted>, cx: &mut Cx<'_>) -> Outcome {
+    fn subscribed(
+        &mut self,
+        packet_id: u16,
+        mut wanted: Vec<RequestedFilter>,
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         let session = cx.broker.id().number;
-        let (Some(subscriber), Some(hub)) = (self.subscriber.known(), cx.broker.topics()) else {
+        let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics()) else {
             return self.answer_subscribe(packet_id, &wanted, cx);
         };
         for want in wanted.iter_mut().filter(|want| !want.reason.is_error()) {
-            let was_there = hub.subscribe(subscriber, &want.filter, want.subscription);
+            let was_there = router.subscribe(subscriber, &want.filter, want.subscription);
             self.extras.note_no_local(&want.subscription);
             let sends = match want.handling {
                 RetainHandling::Send => true,
@@ -228,10 +241,10 @@ impl Link {
             };
             want.retained = sends && shared(&want.filter)?.is_none();
         }
-        if !hub.announce(session) {
+        if !router.announce(session) {
             return self.answer_subscribe(packet_id, &wanted, cx);
         }
-        self.extras.pending = Some(Box::new(Pending {
+        self.extras.pending = Some(Box::new(PendingSubscribe {
             packet_id,
             subscribes: true,
             wanted,
@@ -243,8 +256,8 @@ impl Link {
     }
 
     /// The other hubs know.
-    pub(crate) fn known(&mut self, cx: &mut Cx<'_>) -> Outcome {
-        let announced = |pending: &Pending| pending.announced;
+    pub(crate) fn known(&mut self, cx: &mut StepContext<'_>) -> PacketResult {
+        let announced = |pending: &PendingSubscribe| pending.announced;
         if !self.extras.pending.as_deref().is_some_and(announced) {
             return Ok(());
         }
@@ -255,7 +268,12 @@ impl Link {
     }
 
     /// The subscriptions count: the client is told, and given what is retained.
-    fn answer_subscribe(&mut self, packet_id: u16, wanted: &[Wanted], cx: &mut Cx<'_>) -> Outcome {
+    fn answer_subscribe(
+        &mut self,
+        packet_id: u16,
+        wanted: &[RequestedFilter],
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         self.count_consumer(cx);
         let mut reasons = Vec::with_capacity(wanted.len());
         let mut retained = Vec::new();
@@ -297,17 +315,17 @@ impl Link {
 
     fn find_retained(
         &self,
-        want: &Wanted,
+        want: &RequestedFilter,
         found: &mut Vec<topics::Delivery>,
-        cx: &mut Cx<'_>,
+        cx: &mut StepContext<'_>,
     ) -> bool {
         let now = cx.broker.wall();
         let limit = self.settings.limits.retained;
         match (self.subscriber.known(), cx.broker.topics()) {
-            (Some(subscriber), Some(hub)) => {
+            (Some(subscriber), Some(router)) => {
                 // Each filter as if it had come alone [MQTT-3.8.4-5].
                 let asked = (&*want.filter, want.subscription);
-                hub.retained_for(subscriber, asked, now, limit, found)
+                router.retained_for(subscriber, asked, now, limit, found)
             }
             _ => true,
         }
@@ -316,8 +334,8 @@ impl Link {
     pub(crate) fn unsubscribe(
         &mut self,
         unsubscribe: &Unsubscribe<'_>,
-        cx: &mut Cx<'_>,
-    ) -> Outcome {
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         for filter in unsubscribe.filters.iter() {
             plain(filter)?;
         }
@@ -326,7 +344,7 @@ impl Link {
         for (at, filter) in unsubscribe.filters.iter().enumerate() {
             let bindings = self.bindings_of(filter, cx).into_iter();
             changes.extend(bindings.map(|b| (at as u64 + 1, Change::Unbind(b))));
-            wanted.push(Wanted {
+            wanted.push(RequestedFilter {
                 filter: filter.into(),
                 subscription: Subscription::default(),
                 handling: RetainHandling::DoNotSend,
@@ -338,7 +356,7 @@ impl Link {
             self.unsubscribed(unsubscribe.packet_id, &wanted, cx);
             return Ok(());
         }
-        self.extras.pending = Some(Box::new(Pending {
+        self.extras.pending = Some(Box::new(PendingSubscribe {
             packet_id: unsubscribe.packet_id,
             subscribes: false,
             wanted,
@@ -349,12 +367,17 @@ impl Link {
         self.carry_on(cx)
     }
 
-    fn unsubscribed(&mut self, packet_id: u16, wanted: &[Wanted], cx: &mut Cx<'_>) {
+    fn unsubscribed(
+        &mut self,
+        packet_id: u16,
+        wanted: &[RequestedFilter],
+        cx: &mut StepContext<'_>,
+    ) {
         let mut reasons = Vec::with_capacity(wanted.len());
         for want in wanted {
             let there = match (self.subscriber.known(), cx.broker.topics()) {
-                (Some(subscriber), Some(hub)) if !want.reason.is_error() => {
-                    hub.unsubscribe(subscriber, &want.filter)
+                (Some(subscriber), Some(router)) if !want.reason.is_error() => {
+                    router.unsubscribe(subscriber, &want.filter)
                 }
                 _ => false,
             };
@@ -375,11 +398,13 @@ impl Link {
 }
 
 /// Why the metadata group did not take a subscription, in the codes of SUBACK and UNSUBACK.
-fn reason_of(refused: &Refused) -> Reason {
+fn reason_of(refused: &ChangeError) -> Reason {
     match refused {
-        Refused::AccessRefused(_) => Reason::NotAuthorized,
-        Refused::PreconditionFailed(_) | Refused::ResourceLocked(_) => Reason::QuotaExceeded,
-        Refused::Unavailable(_) => Reason::ImplementationSpecificError,
-        Refused::NotFound(_) | Refused::Invalid(_) => Reason::UnspecifiedError,
+        ChangeError::AccessRefused(_) => Reason::NotAuthorized,
+        ChangeError::PreconditionFailed(_) | ChangeError::ResourceLocked(_) => {
+            Reason::QuotaExceeded
+        }
+        ChangeError::Unavailable(_) => Reason::ImplementationSpecificError,
+        ChangeError::NotFound(_) | ChangeError::Invalid(_) => Reason::UnspecifiedError,
     }
 }

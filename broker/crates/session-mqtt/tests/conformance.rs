@@ -141,8 +141,8 @@ fn statements(standard: &Standard) -> Vec<String> {
 }
 
 /// The statements that a comment's line names.
-fn named(line: &str, standard: &Standard) -> Vec<String> {
-    let ours = line.split("3.1.1:").nth(standard.part).unwrap_or("");
+fn named(epoch: &str, standard: &Standard) -> Vec<String> {
+    let ours = epoch.split("3.1.1:").nth(standard.part).unwrap_or("");
     let mut found: Vec<String> = Vec::new();
     for (n, part) in ours.split("[MQTT-").enumerate().skip(1) {
         let id = part.split(']').next().unwrap_or("").to_owned();
@@ -176,18 +176,18 @@ fn tests(standard: &Standard) -> BTreeMap<String, BTreeSet<String>> {
         let text = fs::read_to_string(&file).expect("a source file");
         let mut test = None;
         let mut attribute = false;
-        for line in text.lines().map(str::trim) {
-            if let Some(name) = line.strip_prefix("fn ").filter(|_| attribute) {
+        for epoch in text.lines().map(str::trim) {
+            if let Some(name) = epoch.strip_prefix("fn ").filter(|_| attribute) {
                 let name = name.split('(').next().unwrap_or("").to_owned();
                 tests.entry(name.clone()).or_default();
                 test = Some(name);
             }
-            attribute = line == "#[test]";
-            if let (Some(test), true) = (&test, line.contains("// ")) {
+            attribute = epoch == "#[test]";
+            if let (Some(test), true) = (&test, epoch.contains("// ")) {
                 tests
                     .entry(test.clone())
                     .or_default()
-                    .extend(named(line, standard));
+                    .extend(named(epoch, standard));
             }
         }
     }
@@ -198,13 +198,13 @@ fn tests(standard: &Standard) -> BTreeMap<String, BTreeSet<String>> {
 fn document(standard: &Standard) -> Vec<(String, String)> {
     let path = crates().join("../../docs/reference/mqtt-conformance.md");
     let text = fs::read_to_string(path).expect("docs/reference/mqtt-conformance.md");
-    let lines = text.lines().skip_while(|line| *line != standard.heading);
-    let table = lines.skip(1).take_while(|line| !line.starts_with("## "));
-    let lines = table.filter_map(|line| line.strip_prefix("| "));
+    let lines = text.lines().skip_while(|epoch| *epoch != standard.heading);
+    let table = lines.skip(1).take_while(|epoch| !epoch.starts_with("## "));
+    let lines = table.filter_map(|epoch| epoch.strip_prefix("| "));
     lines
-        .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
-        .map(|line| {
-            let mut cells = line.split(" | ");
+        .filter(|epoch| epoch.starts_with(|c: char| c.is_ascii_digit()))
+        .map(|epoch| {
+            let mut cells = epoch.split(" | ");
             let mut cell = || cells.next().unwrap_or("").trim_end_matches(" |").to_owned();
             (cell(), cell())
         })

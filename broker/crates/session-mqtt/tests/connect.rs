@@ -6,7 +6,7 @@ use auth::TlsPeer;
 use bytes::BytesMut;
 use codec_mqtt::{Connect, Packet, Properties, Qos, Reason, Version, Will, parse_frame};
 use fake::{World, will};
-use session::{Notice, Verdict};
+use session::{PasswordCheck, SessionEvent};
 use session_mqtt::{Limits, Settings};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
@@ -314,19 +314,19 @@ fn a_password_may_be_checked_elsewhere() {
         ),
     ] {
         let mut w = World::default();
-        w.node.verdict = Some(Verdict::Later);
+        w.node.verdict = Some(PasswordCheck::Later);
         let c = w.open(Version::V5);
         w.connect(c, |_| ());
         w.send(c, &Packet::PingReq);
         assert!(w.is_paused(c));
         assert_eq!(w.said(c), [""; 0]);
         assert_eq!(w.node.logins, (0, 0));
-        w.notice(c, Notice::Verified { right });
+        w.session_event(c, SessionEvent::Verified { right });
         assert_eq!(w.said(c), said);
         assert_eq!(w.node.logins, (u32::from(right), u32::from(!right)));
     }
     let mut w = World::default();
-    w.node.verdict = Some(Verdict::Busy);
+    w.node.verdict = Some(PasswordCheck::Busy);
     let c = w.open(Version::V5);
     w.connect(c, |_| ());
     assert!(w.said(c)[0].starts_with("CONNACK 0x89"));
@@ -690,9 +690,9 @@ fn a_reason_that_does_not_fit_is_left_out() {
         connect.properties.maximum_packet_size = NonZeroU32::new(60)
     });
     w.said(c);
-    w.notice(
+    w.session_event(
         c,
-        Notice::Close {
+        SessionEvent::Close {
             text: "t".repeat(100),
         },
     );
@@ -705,7 +705,7 @@ fn the_node_says_why_it_ends_a_connection() {
     let (five, three) = (w.client(Version::V5, "a"), w.client(Version::V311, "b"));
     let before = w.open(Version::V5);
     for c in [five, three, before] {
-        w.notice(c, Notice::Shutdown);
+        w.session_event(c, SessionEvent::Shutdown);
     }
     assert_eq!(w.said(five), ["DISCONNECT 0x8b", "END"]);
     // [MQTT-3.14.0-1], and 3.1.1 has no such packet.

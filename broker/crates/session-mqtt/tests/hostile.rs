@@ -77,8 +77,8 @@ fn enter(w: &mut World, version: Version, name: &'static str, clean: bool) -> Se
 
 /// Reads what came; panics where it is no packet of a server.
 fn read(w: &mut World, seat: &mut Seat) -> Result<(), TestCaseError> {
-    for line in w.said(seat.c) {
-        let words: Vec<&str> = line.split(' ').collect();
+    for epoch in w.said(seat.c) {
+        let words: Vec<&str> = epoch.split(' ').collect();
         let id = words.iter().find_map(|w| w.strip_prefix('#'));
         if let Some(id) = id
             .and_then(|id| id.parse().ok())
@@ -151,7 +151,7 @@ proptest! {
             w.cut(seat.c);
         }
         w.after(Duration::from_secs(100_000));
-        let left = w.node.hub.counts();
+        let left = w.node.router.counts();
         prop_assert_eq!((left.connected, left.parked, left.subscriptions), (0, 0, 0));
     }
 

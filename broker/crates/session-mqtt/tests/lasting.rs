@@ -71,10 +71,10 @@ impl Subscriber {
     }
 
     fn read(&mut self, w: &mut World) {
-        for line in w.said(self.connection) {
-            let mut words = line.split(' ');
+        for epoch in w.said(self.connection) {
+            let mut words = epoch.split(' ');
             match words.next() {
-                Some("PUBLISH") => self.message(&line),
+                Some("PUBLISH") => self.message(&epoch),
                 Some("PUBREL") => {
                     let id = words.next().and_then(|id| id.parse().ok());
                     let id = id.expect("an identifier");
@@ -86,8 +86,8 @@ impl Subscriber {
         }
     }
 
-    fn message(&mut self, line: &str) {
-        let words: Vec<&str> = line.split(' ').collect();
+    fn message(&mut self, epoch: &str) {
+        let words: Vec<&str> = epoch.split(' ').collect();
         let payload = words[2].parse().expect("a number");
         let id: u16 = words[4][1..].parse().expect("an identifier");
         match words[3] {

@@ -8,7 +8,7 @@ use codec_mqtt::{
     parse_frame, put_user_property,
 };
 use fake::{World, confirm_all, refuse_all};
-use session::{Notice, Pace};
+use session::{FlowState, SessionEvent};
 use session_mqtt::{Limits, Settings};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn messages_and_those_who_send_and_get_them_are_counted() {
     w.publish(p, "nobody", Qos::AtLeastOnce, 2, "2");
     w.said(s);
     w.ack(s, AckKind::PubAck, 1, Reason::Success);
-    let sent = w.node.tallies["mqtt311"];
+    let sent = w.node.all_counters["mqtt311"];
     let p311 = sent.publishes;
     assert_eq!(
         (p311.received, p311.received_confirm, p311.confirmed),
@@ -67,7 +67,7 @@ fn messages_and_those_who_send_and_get_them_are_counted() {
     );
     assert_eq!((p311.routed, p311.unroutable_dropped), (2, 1));
     assert_eq!((sent.publishers, sent.consumers), (1, 0));
-    let got = w.node.tallies["mqtt50"];
+    let got = w.node.all_counters["mqtt50"];
     let queueless = got.queueless;
     assert_eq!(
         (queueless.deliver_no_ack, queueless.deliver, queueless.ack),
@@ -77,12 +77,15 @@ fn messages_and_those_who_send_and_get_them_are_counted() {
     // As many as there are now.
     w.unsubscribe(s, &["a", "b"]);
     w.said(s);
-    assert_eq!(w.node.tallies["mqtt50"].consumers, 0);
+    assert_eq!(w.node.all_counters["mqtt50"].consumers, 0);
     w.subscribe(s, "a", Qos::AtMostOnce);
     w.cut(s);
     w.cut(p);
-    for tally in w.node.tallies.values() {
-        assert_eq!((tally.publishers, tally.consumers), (0, 0));
+    for message_counters in w.node.all_counters.values() {
+        assert_eq!(
+            (message_counters.publishers, message_counters.consumers),
+            (0, 0)
+        );
     }
 }
 
@@ -242,21 +245,21 @@ fn a_publisher_has_no_more_open_than_it_was_told_it_may() {
 fn slow_queues_and_alarms_stop_who_publishes_and_nobody_else() {
     let mut w = World::default();
     w.node.queue("q", "a");
-    w.node.pace = Some(Pace::Behind);
+    w.node.flow = Some(FlowState::Behind);
     let p = w.client(Version::V311, "p");
     w.publish(p, "a", Qos::AtMostOnce, 0, "x");
     assert!(w.is_paused(p));
     w.send(p, &Packet::PingReq);
     assert_eq!(w.said(p), [""; 0]);
-    w.notice(p, Notice::Relieved);
+    w.session_event(p, SessionEvent::Relieved);
     assert_eq!(w.said(p), ["PINGRESP"]);
     // An alarm does not pause a client that has never published.
     let quiet = w.client(Version::V311, "r");
     for c in [p, quiet] {
-        w.notice(c, Notice::Blocked(Some("memory")));
+        w.session_event(c, SessionEvent::Blocked(Some("memory")));
     }
     assert_eq!((w.is_paused(p), w.is_paused(quiet)), (true, false));
-    w.notice(p, Notice::Blocked(None));
+    w.session_event(p, SessionEvent::Blocked(None));
     assert!(!w.is_paused(p));
 }
 
@@ -348,7 +351,11 @@ fn aliases_of_a_publisher() {
     send(&mut w, p, "c", 1);
     send(&mut w, p, "", 1);
     send(&mut w, p, "", 16);
-    let topics: Vec<String> = w.said(s).iter().map(|line| line[8..9].to_owned()).collect();
+    let topics: Vec<String> = w
+        .said(s)
+        .iter()
+        .map(|epoch| epoch[8..9].to_owned())
+        .collect();
     assert_eq!(topics.concat(), "aabccb");
     send(&mut w, p, "", 2);
     assert_eq!(w.said(p), ["DISCONNECT 0x82", "END"]);
@@ -514,7 +521,7 @@ fn a_client_that_does_not_read_loses_messages_of_quality_0_alone() {
         w.publish(p, "a", Qos::AtMostOnce, 0, "x");
     }
     assert_eq!(
-        w.node.hub.counts().dropped,
+        w.node.router.counts().dropped,
         0,
         "its socket has not been full yet"
     );
@@ -523,7 +530,7 @@ fn a_client_that_does_not_read_loses_messages_of_quality_0_alone() {
         w.publish(p, "a", Qos::AtMostOnce, 0, "x");
     }
     w.publish(p, "a", Qos::AtLeastOnce, 1, "kept");
-    assert_eq!(w.node.hub.counts().dropped, 50);
+    assert_eq!(w.node.router.counts().dropped, 50);
     w.stick(s, false);
     assert_eq!(w.said(s).len(), 51);
     w.publish(p, "a", Qos::AtMostOnce, 0, "again");
@@ -568,7 +575,7 @@ fn the_order_of_a_topic_is_kept() {
         seen.extend(
             w.said(s)
                 .iter()
-                .map(|line| line.split(' ').nth(2).unwrap().to_owned()),
+                .map(|epoch| epoch.split(' ').nth(2).unwrap().to_owned()),
         );
         w.ack(s, AckKind::PubAck, id, Reason::Success);
     }

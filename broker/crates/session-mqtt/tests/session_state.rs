@@ -307,7 +307,7 @@ fn the_last_connection_has_the_client_id() {
     w.publish(c, "a", Qos::AtLeastOnce, 1, "x");
     let (_, said) = keeper(&mut w, Version::V311);
     assert_eq!(said, "CONNACK 0x00 present, PUBLISH a x q1 #1 dup");
-    assert_eq!(w.node.hub.counts().connected, 2);
+    assert_eq!(w.node.router.counts().connected, 2);
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn a_will_is_published_when_the_client_is_gone_without_a_word() {
         assert_eq!(w.said(s), ["PUBLISH will gone q1 #3"], "taken over");
         w.cut(d);
         assert_eq!(w.node.queued.len(), 4, "AMQP clients hear of it");
-        assert_eq!(w.node.hub.counts().retained, 0);
+        assert_eq!(w.node.router.counts().retained, 0);
     }
 }
 
@@ -363,7 +363,7 @@ fn a_will_may_be_retained_and_asked_for() {
         w.subscribe_with(s, "will", Default::default(), None);
         assert_eq!(w.said(s), ["SUBACK 1 [0]", "PUBLISH will gone q0 retain"]);
         w.cut(s);
-        w.node.hub.retain("/", "will", None).unwrap();
+        w.node.router.retain("/", "will", None).unwrap();
     }
 }
 
@@ -420,7 +420,7 @@ fn a_will_may_wait() {
     w.cut(c);
     w.after(Duration::from_secs(10));
     assert_eq!(w.said(s), ["PUBLISH will gone q0"]);
-    assert_eq!(w.node.hub.counts().retained, 1);
+    assert_eq!(w.node.router.counts().retained, 1);
     // The session's end comes first.
     let c = enter(&mut w, 10, 5, true);
     w.cut(c);

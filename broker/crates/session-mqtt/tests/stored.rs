@@ -609,7 +609,7 @@ fn the_next_connection_comes_before_its_queue_hears_of_the_last_ones_end() {
     }
     let queue = w.node.stored("k").expect("the session's queue");
     assert_eq!(w.node.kept(queue.id), 0);
-    assert!(w.node.is_succession(queue.id));
+    assert!(w.node.is_epoch_consumer(queue.id));
 }
 
 #[test]
@@ -625,5 +625,5 @@ fn queues_of_a_cluster_with_older_members_are_asked_as_before() {
     let (_, said) = keeper(&mut w, "k", 60);
     assert_eq!(said, ["CONNACK 0x00 present", "PUBLISH a 1 q1 #1 dup"]);
     let queue = w.node.stored("k").expect("the session's queue");
-    assert!(!w.node.is_succession(queue.id));
+    assert!(!w.node.is_epoch_consumer(queue.id));
 }

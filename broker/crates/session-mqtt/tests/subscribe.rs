@@ -10,7 +10,7 @@ use codec_mqtt::{
 use fake::World;
 use session_mqtt::{Limits, Settings};
 use std::time::Duration;
-use topics::Hub;
+use topics::MqttRouter;
 
 fn options(qos: Qos) -> SubscribeOptions {
     SubscribeOptions {
@@ -145,7 +145,7 @@ fn a_filter_that_is_none_ends_the_connection() {
         );
         let told = [format!("DISCONNECT {reason}"), "END".to_owned()];
         assert_eq!(w.said(c), told, "{filter}");
-        assert_eq!(w.node.hub.counts().subscriptions, 0);
+        assert_eq!(w.node.router.counts().subscriptions, 0);
     }
     let mut w = World::default();
     let c = w.client(Version::V311, "c");
@@ -233,7 +233,7 @@ fn retained_messages() {
             "PUBLISH b three q0 retain ids[5]"
         ]
     );
-    assert_eq!(w.node.hub.counts().retained, 2);
+    assert_eq!(w.node.router.counts().retained, 2);
 }
 
 #[test]
@@ -277,9 +277,9 @@ fn a_retained_message_may_expire_and_has_to_fit() {
     w.after(Duration::from_secs(6));
     w.subscribe_with(c, "a", options(Qos::AtMostOnce), None);
     assert_eq!(w.said(c), ["SUBACK 1 [0]"]);
-    w.node.hub = Hub::new(topics::Limits {
+    w.node.router = MqttRouter::new(topics::RouterLimits {
         retained_messages: 0,
-        ..topics::Limits::default()
+        ..topics::RouterLimits::default()
     });
     let p = w.client(Version::V5, "p");
     w.publish_with(p, "a", Qos::AtLeastOnce, 1, "x", |p| p.retain = true);
@@ -458,11 +458,11 @@ fn ten_thousand_filters_in_one_packet() {
         .collect();
     subscribe_all(&mut w, c, Version::V311, &filters);
     assert_eq!(w.said(c).len(), 1);
-    assert_eq!(w.node.hub.counts().subscriptions, 10_000);
+    assert_eq!(w.node.router.counts().subscriptions, 10_000);
     w.publish(c, "a/77/x", Qos::AtMostOnce, 0, "x");
     assert_eq!(w.said(c).len(), 1);
     w.cut(c);
-    assert_eq!(w.node.hub.counts().subscriptions, 0);
+    assert_eq!(w.node.router.counts().subscriptions, 0);
 }
 
 #[test]
@@ -481,6 +481,6 @@ fn a_bridge_gets_nothing_back_and_hears_what_was_retained() {
         assert_eq!(w.said(b), ["PUBLISH a x q0 retain"]);
         w.cut(b);
         w.cut(other);
-        w.node.hub.retain("/", "a", None).unwrap();
+        w.node.router.retain("/", "a", None).unwrap();
     }
 }

@@ -11,7 +11,9 @@ use bytes::{Buf, BytesMut};
 use codec_websocket::{CloseCode, Decoder, FrameHeader, Offer, Step};
 use env::Time;
 use message::Message;
-use session::{Broker, Held, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
+use session::{
+    Broker, Held, Outbox, Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
+};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -33,7 +35,7 @@ pub struct WebSocketSession {
     decoder: Decoder,
     /// Bytes at the front of the driver's buffer that are the inner session's already.
     plain: usize,
-    standing: Standing,
+    session_state: SessionState,
 }
 
 impl WebSocketSession {
@@ -51,7 +53,7 @@ impl WebSocketSession {
             phase: Phase::Handshake,
             decoder,
             plain: 0,
-            standing: Standing::Open,
+            session_state: SessionState::Open,
         }
     }
 
@@ -111,17 +113,17 @@ impl WebSocketSession {
         input: &mut BytesMut,
         broker: &mut dyn Broker,
         out: &mut Outbox,
-    ) -> Standing {
+    ) -> SessionState {
         // A part of a frame's header at the most, and seldom that.
         let rest = (input.len() > self.plain).then(|| input.split_off(self.plain));
         let before = out.len();
-        let standing = self.inner.receive(input, broker, out);
+        let session_state = self.inner.receive(input, broker, out);
         frame(out, before);
         self.plain = input.len();
         if let Some(rest) = rest {
             input.unsplit(rest);
         }
-        standing
+        session_state
     }
 
     /// A step of the inner session that has nothing to do with bytes from the client; `code` if it is the last.
@@ -129,31 +131,36 @@ impl WebSocketSession {
         &mut self,
         code: CloseCode,
         out: &mut Outbox,
-        f: impl FnOnce(&mut dyn Session, &mut Outbox) -> Standing,
-    ) -> Standing {
-        let standing = match self.phase {
+        f: impl FnOnce(&mut dyn Session, &mut Outbox) -> SessionState,
+    ) -> SessionState {
+        let session_state = match self.phase {
             Phase::Open => {
                 let before = out.len();
-                let standing = f(self.inner.as_mut(), out);
+                let session_state = f(self.inner.as_mut(), out);
                 frame(out, before);
-                standing
+                session_state
             }
             // Nobody is there, or not yet, to hear what it says.
             _ => f(self.inner.as_mut(), &mut Outbox::default()),
         };
-        self.stand(standing, code, out)
+        self.stand(session_state, code, out)
     }
 
     /// The inner session's end is the connection's.
-    fn stand(&mut self, standing: Standing, code: CloseCode, out: &mut Outbox) -> Standing {
-        if standing == Standing::Closing {
+    fn stand(
+        &mut self,
+        session_state: SessionState,
+        code: CloseCode,
+        out: &mut Outbox,
+    ) -> SessionState {
+        if session_state == SessionState::Closing {
             self.end(Some(code), out);
         }
-        self.standing = match self.phase {
-            Phase::Ended => Standing::Closing,
-            _ => standing,
+        self.session_state = match self.phase {
+            Phase::Ended => SessionState::Closing,
+            _ => session_state,
         };
-        self.standing
+        self.session_state
     }
 
     fn end(&mut self, code: Option<CloseCode>, out: &mut Outbox) {
@@ -178,42 +185,49 @@ impl Session for WebSocketSession {
         input: &mut BytesMut,
         broker: &mut dyn Broker,
         out: &mut Outbox,
-    ) -> Standing {
+    ) -> SessionState {
         if self.phase == Phase::Handshake {
             self.shake(input, out);
         }
         if self.phase == Phase::Open {
             let known = self.plain;
             let end = self.unframe(input, out);
-            let standing = match self.plain > known || known > 0 {
+            let session_state = match self.plain > known || known > 0 {
                 true => self.feed(input, broker, out),
                 // Frames that are nothing to the session.
-                false => self.standing,
+                false => self.session_state,
             };
             // What came before the close frame counts.
             if let Some(code) = end {
                 self.end(code, out);
             }
-            self.stand(standing, CloseCode::NORMAL, out);
+            self.stand(session_state, CloseCode::NORMAL, out);
         }
         if self.phase == Phase::Ended {
             input.clear();
             self.plain = 0;
-            self.standing = Standing::Closing;
+            self.session_state = SessionState::Closing;
         }
-        self.standing
+        self.session_state
     }
 
-    fn notice(&mut self, notice: Notice, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
-        let code = match notice {
-            Notice::Shutdown => CloseCode::GOING_AWAY,
-            Notice::Shed { .. } => CloseCode::TRY_AGAIN_LATER,
+    fn session_event(
+        &mut self,
+        session_event: SessionEvent,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState {
+        let code = match session_event {
+            SessionEvent::Shutdown => CloseCode::GOING_AWAY,
+            SessionEvent::Shed { .. } => CloseCode::TRY_AGAIN_LATER,
             _ => CloseCode::NORMAL,
         };
-        self.step(code, out, |inner, out| inner.notice(notice, broker, out))
+        self.step(code, out, |inner, out| {
+            inner.session_event(session_event, broker, out)
+        })
     }
 
-    fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+    fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
         self.step(CloseCode::NORMAL, out, |inner, out| inner.tick(broker, out))
     }
 
@@ -225,7 +239,7 @@ impl Session for WebSocketSession {
         self.inner.gone(broker);
     }
 
-    fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+    fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
         self.step(CloseCode::NORMAL, out, |inner, out| {
             inner.drained(broker, out)
         })

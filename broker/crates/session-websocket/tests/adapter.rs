@@ -6,7 +6,8 @@ use env::{NodeId, Time, WallTime};
 use metadata::{Change, QueueId, SessionId, Tree};
 use queue::RequestBody;
 use session::{
-    Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, SessionInfo, Standing,
+    Broker, FlowState, Outbox, PublishTag, RequestSeq, Session, SessionEvent, SessionInfo,
+    SessionState,
 };
 use session_websocket::{Settings, WebSocketSession};
 use std::sync::Arc;
@@ -23,11 +24,11 @@ struct Lines {
 }
 
 impl Lines {
-    fn standing(&self) -> Standing {
+    fn session_state(&self) -> SessionState {
         match (self.over, self.paused) {
-            (true, _) => Standing::Closing,
-            (_, true) => Standing::Paused,
-            _ => Standing::Open,
+            (true, _) => SessionState::Closing,
+            (_, true) => SessionState::Paused,
+            _ => SessionState::Open,
         }
     }
 }
@@ -35,7 +36,12 @@ impl Lines {
 const LARGE: usize = 100_000;
 
 impl Session for Lines {
-    fn receive(&mut self, input: &mut BytesMut, _: &mut dyn Broker, out: &mut Outbox) -> Standing {
+    fn receive(
+        &mut self,
+        input: &mut BytesMut,
+        _: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState {
         while let (Some(end), false, false) = (
             input.iter().position(|b| *b == b'\n'),
             self.paused,
@@ -49,24 +55,29 @@ impl Session for Lines {
                 line => out.tail().extend_from_slice(line),
             }
         }
-        self.standing()
+        self.session_state()
     }
 
-    fn notice(&mut self, notice: Notice, _: &mut dyn Broker, out: &mut Outbox) -> Standing {
-        match notice {
-            Notice::Relieved => self.paused = false,
-            Notice::Shutdown => {
+    fn session_event(
+        &mut self,
+        session_event: SessionEvent,
+        _: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState {
+        match session_event {
+            SessionEvent::Relieved => self.paused = false,
+            SessionEvent::Shutdown => {
                 self.over = true;
                 out.tail().extend_from_slice(b"goodbye\n");
             }
             _ => {}
         }
-        self.standing()
+        self.session_state()
     }
 
-    fn tick(&mut self, _: &mut dyn Broker, out: &mut Outbox) -> Standing {
+    fn tick(&mut self, _: &mut dyn Broker, out: &mut Outbox) -> SessionState {
         out.tail().extend_from_slice(b"tick\n");
-        self.standing()
+        self.session_state()
     }
 
     fn wake_at(&self) -> Option<Time> {
@@ -77,8 +88,8 @@ impl Session for Lines {
         self.gone = true;
     }
 
-    fn drained(&mut self, _: &mut dyn Broker, _: &mut Outbox) -> Standing {
-        self.standing()
+    fn drained(&mut self, _: &mut dyn Broker, _: &mut Outbox) -> SessionState {
+        self.session_state()
     }
 
     fn info(&self) -> SessionInfo {
@@ -113,11 +124,11 @@ impl Broker for Nobody {
         &self.0
     }
     fn change(&mut self, _: u64, _: Change) {}
-    fn place(&mut self, _: metadata::QueueKind, _: u32) -> Vec<NodeId> {
+    fn place(&mut self, _: metadata::QueueType, _: u32) -> Vec<NodeId> {
         Vec::new()
     }
-    fn publish(&mut self, _: QueueId, _: PublishTag, _: message::Message) -> Pace {
-        Pace::Steady
+    fn publish(&mut self, _: QueueId, _: PublishTag, _: message::Message) -> FlowState {
+        FlowState::Steady
     }
     fn request(&mut self, _: QueueId, _: RequestBody) -> RequestSeq {
         RequestSeq(0)
@@ -143,7 +154,7 @@ struct Connection {
     input: BytesMut,
     out: Outbox,
     broker: Nobody,
-    standing: Standing,
+    session_state: SessionState,
 }
 
 impl Connection {
@@ -158,7 +169,7 @@ impl Connection {
             input: BytesMut::new(),
             out: Outbox::default(),
             broker: Nobody(Tree::default()),
-            standing: Standing::Open,
+            session_state: SessionState::Open,
         }
     }
 
@@ -169,16 +180,16 @@ impl Connection {
         connection
     }
 
-    fn receive(&mut self, bytes: &[u8]) -> Standing {
+    fn receive(&mut self, bytes: &[u8]) -> SessionState {
         self.input.extend_from_slice(bytes);
         let (broker, out) = (&mut self.broker, &mut self.out);
-        self.standing = self.session.receive(&mut self.input, broker, out);
-        self.standing
+        self.session_state = self.session.receive(&mut self.input, broker, out);
+        self.session_state
     }
 
-    fn notice(&mut self, notice: Notice) -> Standing {
+    fn session_event(&mut self, session_event: SessionEvent) -> SessionState {
         let (broker, out) = (&mut self.broker, &mut self.out);
-        self.session.notice(notice, broker, out)
+        self.session.session_event(session_event, broker, out)
     }
 
     fn wrote(&mut self) -> Vec<u8> {
@@ -211,7 +222,7 @@ fn closing(code: u16) -> Vec<u8> {
 #[test]
 fn a_step_is_a_frame() {
     let mut one = Connection::open();
-    assert_eq!(one.receive(&frame(0x82, b"a\nb\n")), Standing::Open);
+    assert_eq!(one.receive(&frame(0x82, b"a\nb\n")), SessionState::Open);
     assert_eq!(one.wrote(), b"\x82\x04a\nb\n");
     one.receive(&frame(0x82, b"large\n"));
     one.receive(&frame(0x82, b"c\n"));
@@ -242,7 +253,7 @@ fn bytes_may_come_one_by_one_and_frames_cut_anywhere() {
     .concat();
     let mut wrote = Vec::new();
     for byte in wire {
-        assert_eq!(one.receive(&[byte]), Standing::Open);
+        assert_eq!(one.receive(&[byte]), SessionState::Open);
         wrote.extend(one.wrote());
     }
     let end = wrote
@@ -262,10 +273,13 @@ fn a_session_that_pauses_finds_the_rest_when_it_goes_on() {
         frame(0x82, b"\n")[..4].to_vec(),
     ]
     .concat();
-    assert_eq!(one.receive(&wire), Standing::Paused);
+    assert_eq!(one.receive(&wire), SessionState::Paused);
     assert_eq!(one.wrote(), b"");
-    assert_eq!(one.notice(Notice::Relieved), Standing::Open);
-    assert_eq!(one.receive(&frame(0x82, b"\n")[4..]), Standing::Open);
+    assert_eq!(
+        one.session_event(SessionEvent::Relieved),
+        SessionState::Open
+    );
+    assert_eq!(one.receive(&frame(0x82, b"\n")[4..]), SessionState::Open);
     assert_eq!(one.wrote(), b"\x82\x04a\nb\n");
     assert!(one.input.is_empty());
 }
@@ -274,10 +288,13 @@ fn a_session_that_pauses_finds_the_rest_when_it_goes_on() {
 fn a_session_that_ends_is_the_end_of_the_connection() {
     let mut one = Connection::open();
     let wire = [frame(0x82, b"a\nend\n"), frame(0x82, b"b\n")].concat();
-    assert_eq!(one.receive(&wire), Standing::Closing);
+    assert_eq!(one.receive(&wire), SessionState::Closing);
     assert_eq!(one.wrote(), [b"\x82\x02a\n", &closing(1000)[..]].concat());
-    assert_eq!(one.receive(&frame(0x82, b"c\n")), Standing::Closing);
-    assert_eq!(one.notice(Notice::Shutdown), Standing::Closing);
+    assert_eq!(one.receive(&frame(0x82, b"c\n")), SessionState::Closing);
+    assert_eq!(
+        one.session_event(SessionEvent::Shutdown),
+        SessionState::Closing
+    );
     assert_eq!(one.wrote(), b"");
 }
 
@@ -285,7 +302,7 @@ fn a_session_that_ends_is_the_end_of_the_connection() {
 fn a_client_that_closes_is_answered_with_its_code() {
     let mut one = Connection::open();
     let wire = [frame(0x82, b"last\n"), frame(0x88, &[0x03, 0xE9])].concat();
-    assert_eq!(one.receive(&wire), Standing::Closing);
+    assert_eq!(one.receive(&wire), SessionState::Closing);
     assert_eq!(
         one.wrote(),
         [b"\x82\x05last\n", &closing(1001)[..]].concat()
@@ -295,7 +312,10 @@ fn a_client_that_closes_is_answered_with_its_code() {
 #[test]
 fn a_node_that_stops_goes_away() {
     let mut one = Connection::open();
-    assert_eq!(one.notice(Notice::Shutdown), Standing::Closing);
+    assert_eq!(
+        one.session_event(SessionEvent::Shutdown),
+        SessionState::Closing
+    );
     let wrote = one.wrote();
     assert_eq!(wrote, [b"\x82\x08goodbye\n", &closing(1001)[..]].concat());
 }
@@ -313,7 +333,7 @@ fn what_is_not_allowed_ends_it_with_a_code() {
         ),
     ] {
         let mut one = Connection::open();
-        assert_eq!(one.receive(&wire), Standing::Closing);
+        assert_eq!(one.receive(&wire), SessionState::Closing);
         assert_eq!(one.wrote(), closing(code));
     }
 }
@@ -323,18 +343,21 @@ fn who_does_not_ask_for_websocket_is_told_so() {
     let mut one = Connection::new();
     assert_eq!(
         one.receive(b"GET / HTTP/1.1\r\nHost: h\r\n"),
-        Standing::Open
+        SessionState::Open
     );
-    assert_eq!(one.receive(b"\r\n"), Standing::Closing);
+    assert_eq!(one.receive(b"\r\n"), SessionState::Closing);
     assert!(one.wrote().starts_with(b"HTTP/1.1 404 "));
     let mut one = Connection::new();
     assert_eq!(
         one.receive(b"\x10\x0C\x00\x04MQTT\x04\x02"),
-        Standing::Closing
+        SessionState::Closing
     );
     assert!(one.wrote().starts_with(b"HTTP/1.1 400 "));
     // The session has nothing to say to somebody who is not there yet.
     let mut one = Connection::new();
-    assert_eq!(one.notice(Notice::Shutdown), Standing::Closing);
+    assert_eq!(
+        one.session_event(SessionEvent::Shutdown),
+        SessionState::Closing
+    );
     assert_eq!(one.wrote(), b"");
 }

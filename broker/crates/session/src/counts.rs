@@ -2,12 +2,12 @@
 
 use auth::TlsPeer;
 use message::Table;
-use queue::{Deliveries, QueueKind};
+use queue::{DeliveryCounters, QueueType};
 use std::sync::Arc;
 
 /// Messages from publishers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Publishes {
+pub struct PublishCounters {
     pub received: u64,
     /// Of those: with a confirm wanted.
     pub received_confirm: u64,
@@ -20,7 +20,7 @@ pub struct Publishes {
 
 /// What went over connections whose sessions count it: those of MQTT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct TrafficCounters {
     /// Connections that were accepted.
     pub connects: u64,
     pub packets_in: u64,
@@ -32,8 +32,8 @@ pub struct Traffic {
     pub payload_out: u64,
 }
 
-impl Traffic {
-    pub fn add(&mut self, other: &Traffic) {
+impl TrafficCounters {
+    pub fn add(&mut self, other: &TrafficCounters) {
         self.connects += other.connects;
         self.packets_in += other.packets_in;
         self.packets_out += other.packets_out;
@@ -46,32 +46,32 @@ impl Traffic {
 
 /// Messages of sessions of one protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    pub publishes: Publishes,
-    /// By queue type: [`Tally::index`].
-    pub deliveries: [Deliveries; 2],
+pub struct MessageCounters {
+    pub publishes: PublishCounters,
+    /// By queue type: [`MessageCounters::index`].
+    pub deliveries: [DeliveryCounters; 2],
     /// Of messages that come from no queue, as to MQTT clients.
-    pub queueless: Deliveries,
-    pub traffic: Traffic,
+    pub queueless: DeliveryCounters,
+    pub traffic: TrafficCounters,
     /// How many more there are that have published: channels, or connections where a protocol has no channels.
     pub publishers: i64,
     /// How many more consumers; of MQTT connections that have subscribed.
     pub consumers: i64,
 }
 
-impl Tally {
-    pub fn index(kind: QueueKind) -> usize {
+impl MessageCounters {
+    pub fn index(kind: QueueType) -> usize {
         match kind {
-            QueueKind::Classic => 0,
-            QueueKind::Quorum => 1,
+            QueueType::Classic => 0,
+            QueueType::Quorum => 1,
         }
     }
 
-    pub fn of(&mut self, kind: QueueKind) -> &mut Deliveries {
-        &mut self.deliveries[Tally::index(kind)]
+    pub fn of(&mut self, kind: QueueType) -> &mut DeliveryCounters {
+        &mut self.deliveries[MessageCounters::index(kind)]
     }
 
-    pub fn add(&mut self, other: &Tally) {
+    pub fn add(&mut self, other: &MessageCounters) {
         let (ours, theirs) = (&mut self.publishes, &other.publishes);
         ours.received += theirs.received;
         ours.received_confirm += theirs.received_confirm;
@@ -123,6 +123,6 @@ pub struct ChannelDetails {
     pub unconfirmed: u64,
     pub uncommitted: u64,
     pub acks_uncommitted: u64,
-    pub publishes: Publishes,
-    pub deliveries: Deliveries,
+    pub publishes: PublishCounters,
+    pub deliveries: DeliveryCounters,
 }

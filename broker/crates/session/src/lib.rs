@@ -1,6 +1,6 @@
 //! What every protocol session asks of the node it runs on, and what it is told.
 //!
-//! A session is a state machine: bytes and [`Notice`]s in, bytes (through [`Outbox`]) and calls on [`Broker`] out.
+//! A session is a state machine: bytes and [`SessionEvent`]s in, bytes (through [`Outbox`]) and calls on [`Broker`] out.
 //! It holds no clock, socket or lock. The shard implements `Broker`; tests implement it with a fake.
 #![forbid(unsafe_code)]
 
@@ -8,16 +8,18 @@ mod counts;
 mod held;
 mod outbox;
 
-pub use counts::{ChannelDetails, Publishes, SessionDetails, Tally, Traffic};
+pub use counts::{
+    ChannelDetails, MessageCounters, PublishCounters, SessionDetails, TrafficCounters,
+};
 pub use held::Held;
-pub use outbox::{BY_REFERENCE, Outbox, Spares, Stamp};
-pub use queue::Deliveries;
+pub use outbox::{BY_REFERENCE, BufferPool, Outbox, OutboxPosition};
+pub use queue::DeliveryCounters;
 
 use bytes::BytesMut;
 use env::{Time, WallTime};
 use message::Message;
-use metadata::{Change, Done, Name, QueueId, Refused, SessionId, Tree};
-use queue::{Answer, ConsumerId, Delivery, Reject, RequestBody};
+use metadata::{Change, ChangeError, ChangeResult, Name, QueueId, SessionId, Tree};
+use queue::{ConsumerId, Delivery, QueueReply, RejectReason, RequestBody};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -29,26 +31,26 @@ pub struct PublishTag {
     pub tag: u64,
 }
 
-/// Returned by a request with an answer, handed back in `Notice::Answer`.
+/// Returned by a request with an answer, handed back in `SessionEvent::Answer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestSeq(pub u64);
 
 /// Who uses a session, and where: once for all sessions of the same, as far as the node finds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct SessionOwner {
     pub user: Name,
     pub vhost: Name,
 }
 
 /// Whether a queue keeps up with this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum FlowState {
     Steady,
-    /// It took the message, but is behind: publish no more until [`Notice::Relieved`].
+    /// It took the message, but is behind: publish no more until [`SessionEvent::Relieved`].
     Behind,
 }
 
-/// The node as a session sees it. Calls never block; answers come as [`Notice`]s, in order per queue.
+/// The node as a session sees it. Calls never block; answers come as [`SessionEvent`]s, in order per queue.
 pub trait Broker {
     fn id(&self) -> SessionId;
     /// The other side of the connection, for logs.
@@ -65,16 +67,16 @@ pub trait Broker {
     fn knows_all(&self) -> bool {
         false
     }
-    /// Asks for a change; `Notice::Changed` with the same token tells, after this shard's tree has it too.
+    /// Asks for a change; `SessionEvent::Changed` with the same token tells, after this shard's tree has it too.
     fn change(&mut self, token: u64, change: Change);
     /// Where a new queue should live: members for a record of this kind (`replicas` 0: the default).
-    fn place(&mut self, kind: metadata::QueueKind, replicas: u32) -> Vec<env::NodeId>;
+    fn place(&mut self, kind: metadata::QueueType, replicas: u32) -> Vec<env::NodeId>;
     /// Members for this queue, which is about to be declared; the first is to lead it.
     fn place_queue(&mut self, queue: &metadata::QueueRecord) -> Vec<env::NodeId> {
         self.place(queue.kind, 0)
     }
-    /// Hands a message to a queue. One `Notice::Published` (or `NotPublished`) per call whose tag is not 0.
-    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> Pace;
+    /// Hands a message to a queue. One `SessionEvent::Published` (or `NotPublished`) per call whose tag is not 0.
+    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState;
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq;
     /// The client was sent a consumer's deliveries up to this one. A queue sends no more than [`queue::FLOW_WINDOW`] ahead of that
     /// and of what is settled; to be said each time that half of it has gone.
@@ -92,8 +94,8 @@ pub trait Broker {
     /// The node is shutting down or in maintenance: no new sessions.
     fn draining(&self) -> bool;
     /// The names of a user and a vhost, which need not be there.
-    fn account(&mut self, user: &str, vhost: &str) -> Arc<Account> {
-        Arc::new(Account {
+    fn account(&mut self, user: &str, vhost: &str) -> Arc<SessionOwner> {
+        Arc::new(SessionOwner {
             user: user.into(),
             vhost: vhost.into(),
         })
@@ -117,28 +119,28 @@ pub trait Broker {
         true
     }
     /// What happened to messages since it was called last. Once in a step, not for each message.
-    fn tally(&mut self, _protocol: &'static str, _tally: &Tally) {}
+    fn message_counters(&mut self, _protocol: &'static str, _counters: &MessageCounters) {}
     /// Counts a channel as one of the user's; the limit when there may be no more.
     fn open_channel(&mut self) -> Result<(), u64>;
     fn close_channel(&mut self);
     /// Where subscriptions are that are no queues. None: the node takes no clients that have such.
-    fn topics(&mut self) -> Option<&mut topics::Hub> {
+    fn topics(&mut self) -> Option<&mut topics::MqttRouter> {
         None
     }
     /// A message was published to its exchange: those whose subscriptions are no queues hear of it. Queues that
     /// are to have it because their clients share a subscription are added to `routes`, where they are not there yet. One
-    /// [`Notice::Heard`] comes for each that is to be awaited.
+    /// [`SessionEvent::Heard`] comes for each that is to be awaited.
     fn announce(
         &mut self,
         _vhost: &str,
         _message: &Message,
         _tag: PublishTag,
         _routes: &mut Vec<QueueId>,
-    ) -> topics::Heard {
-        topics::Heard::default()
+    ) -> topics::PublishOutcome {
+        topics::PublishOutcome::default()
     }
     /// Keeps a message for those who subscribe to its MQTT topic later, or nothing any more. Subscribers of this shard find it at
-    /// once; [`Notice::Changed`] with the token (0: nobody waits) tells when the cluster has it. An error: not taken, and
+    /// once; [`SessionEvent::Changed`] with the token (0: nobody waits) tells when the cluster has it. An error: not taken, and
     /// no notice comes.
     fn retain(
         &mut self,
@@ -146,38 +148,38 @@ pub trait Broker {
         vhost: &str,
         _topic: &str,
         _message: Option<Message>,
-    ) -> Result<(), Refused> {
-        Err(Refused::Unavailable(format!(
+    ) -> Result<(), ChangeError> {
+        Err(ChangeError::Unavailable(format!(
             "nothing is retained in vhost '{vhost}' here"
         )))
     }
     /// Something happened to a message while a vhost is traced ([`Tree::traces`]): those who trace this one hear of it.
-    fn trace(&mut self, _traced: &Traced<'_>) {}
+    fn trace(&mut self, _traced: &TracedMessage<'_>) {}
     /// Counts a login. `protocol` is the label of the metric.
     fn count_login(&mut self, _protocol: &'static str, _succeeded: bool) {}
     /// Whether this is the password of `user`. A session asks for one at a time.
-    fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
+    fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> PasswordCheck {
         let _ = user;
         match auth::verify(hash, password) {
-            true => Verdict::Right,
-            false => Verdict::Wrong,
+            true => PasswordCheck::Right,
+            false => PasswordCheck::Wrong,
         }
     }
 }
 
 /// What the firehose tells of a message.
 #[derive(Clone, Copy, Debug)]
-pub struct Traced<'a> {
+pub struct TracedMessage<'a> {
     pub vhost: &'a str,
     pub user: &'a str,
     /// 0: the protocol has no channels.
     pub channel: u16,
     pub message: &'a Message,
-    pub what: Trace<'a>,
+    pub what: TraceEvent<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Trace<'a> {
+pub enum TraceEvent<'a> {
     /// To these queues.
     Published { routes: &'a [QueueId] },
     /// From the queue of this name.
@@ -186,10 +188,10 @@ pub enum Trace<'a> {
 
 /// What a node says to a password at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PasswordCheck {
     Right,
     Wrong,
-    /// The check takes its time elsewhere: [`Notice::Verified`] tells.
+    /// The check takes its time elsewhere: [`SessionEvent::Verified`] tells.
     Later,
     /// Too many checks wait. The client should come again.
     Busy,
@@ -197,22 +199,22 @@ pub enum Verdict {
 
 /// What a session is told.
 #[derive(Clone, Debug)]
-pub enum Notice {
+pub enum SessionEvent {
     Changed {
         token: u64,
-        result: Result<Done, Refused>,
+        result: Result<ChangeResult, ChangeError>,
     },
     /// Safe on that queue.
     Published { queue: QueueId, tag: PublishTag },
     NotPublished {
         queue: QueueId,
         tag: PublishTag,
-        why: Reject,
+        why: RejectReason,
     },
     Answer {
         queue: QueueId,
         seq: RequestSeq,
-        answer: Answer,
+        answer: QueueReply,
     },
     Deliver {
         queue: QueueId,
@@ -228,27 +230,27 @@ pub enum Notice {
     Topic(topics::Delivery),
     /// Another hub has what was published with this tag for its subscribers, or is no more.
     Heard { tag: PublishTag },
-    /// A publish of the client's earlier session `publisher` was answered ([`topics::Hub::expect_late_answers`]).
+    /// A publish of the client's earlier session `publisher` was answered ([`topics::MqttRouter::expect_late_answers`]).
     AnsweredLate {
         publisher: u64,
         tag: u64,
         taken: bool,
     },
-    /// Subscriptions are known wherever they have to be ([`topics::Hub::announce`]).
+    /// Subscriptions are known wherever they have to be ([`topics::MqttRouter::announce`]).
     Known,
     /// Messages for this session's subscriptions are lost: their publishers' nodes could not reach this one.
     Missed,
-    /// Another node's hub is to keep the client's will: the session tells it ([`topics::Hub::keep_will`]).
+    /// Another node's hub is to keep the client's will: the session tells it ([`topics::MqttRouter::keep_will`]).
     TellWill,
     /// Another session claims this one's client id: leave.
     TakenOver,
     /// The client id that this session waits for is free: claim it again.
     ClaimAgain,
-    /// No queue, or no other hub, is behind any more ([`Pace::Behind`]).
+    /// No queue, or no other hub, is behind any more ([`FlowState::Behind`]).
     Relieved,
     /// An alarm went on (with its reason) or off.
     Blocked(Option<&'static str>),
-    /// What came of a check that was [`Verdict::Later`].
+    /// What came of a check that was [`PasswordCheck::Later`].
     Verified { right: bool },
     /// An operator, or a limit, ends this connection.
     Close { text: String },
@@ -261,7 +263,7 @@ pub enum Notice {
 
 /// How a session stands after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum SessionState {
     /// Go on reading.
     Open,
     /// Do not read until a notice changes it: too much in flight towards queues.
@@ -278,7 +280,7 @@ pub struct SessionInfo {
     pub vhost: String,
     /// Empty where the hub knows it.
     pub client_name: String,
-    /// The client in [`topics::Hub`].
+    /// The client in [`topics::MqttRouter`].
     pub subscriber: Option<topics::SubscriberId>,
     pub channels: u32,
 }
@@ -291,16 +293,21 @@ pub trait Session: Send {
         input: &mut BytesMut,
         broker: &mut dyn Broker,
         out: &mut Outbox,
-    ) -> Standing;
-    fn notice(&mut self, notice: Notice, broker: &mut dyn Broker, out: &mut Outbox) -> Standing;
+    ) -> SessionState;
+    fn session_event(
+        &mut self,
+        session_event: SessionEvent,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState;
     /// When `wake_at` has come.
-    fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing;
+    fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState;
     /// The next time it wants a tick (heartbeats, handshake timeout).
     fn wake_at(&self) -> Option<Time>;
     /// The socket is gone. The shard closes its queue clients; the session ends what else it holds (exclusive queues).
     fn gone(&mut self, broker: &mut dyn Broker);
     /// The socket took bytes since: deliveries held back for a full outbox may go on.
-    fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing;
+    fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState;
     fn info(&self) -> SessionInfo;
     /// Bytes of messages, frames and transactions that the client has begun and not finished, without the input that is left to the
     /// driver. The session tells the node of the first of them ([`Broker::note_held`]).

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 
 /// Bytes for the client: small ones copied together, large ones by reference, flushed with one writev. While it is empty it need
-/// not own buffers: see [`Spares`].
+/// not own buffers: see [`BufferPool`].
 #[derive(Debug, Default)]
 pub struct Outbox {
     buffers: Option<Box<Buffers>>,
@@ -32,7 +32,7 @@ impl Buffers {
 
 /// A place in an [`Outbox`]; equal stamps: nothing was written in between, and the tail is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct OutboxPosition {
     /// Of the end, counted from the first byte ever.
     position: u64,
     /// With the position it says where the tail began: a later one begins behind that.
@@ -88,8 +88,8 @@ impl Outbox {
 
     /// Where writing goes on. While the stamp stays the same, what was written last may still be changed in
     /// [`Outbox::tail`]: that is how confirms that come one by one leave as one.
-    pub fn stamp(&self) -> Stamp {
-        Stamp {
+    pub fn stamp(&self) -> OutboxPosition {
+        OutboxPosition {
             position: self.sent + self.len() as u64,
             tail: self.buffers.as_ref().map_or(0, |b| b.tail.len()),
         }
@@ -184,7 +184,7 @@ impl Outbox {
 /// Buffers that outboxes have while something is in them, and share otherwise: of a hundred thousand connections few write at
 /// the same time.
 #[derive(Debug, Default)]
-pub struct Spares {
+pub struct BufferPool {
     #[expect(clippy::vec_box, reason = "the boxes go to outboxes and come back")]
     free: Vec<Box<Buffers>>,
     /// Those of them that are [`LARGE`].
@@ -200,7 +200,7 @@ const MOST_LARGE: usize = 16;
 /// Those of this size are not kept.
 const HUGE: usize = 2 << 20;
 
-impl Spares {
+impl BufferPool {
     /// Buffers for an outbox that is about to be written to, if it has none and there are any; otherwise it makes its own.
     pub fn lend(&mut self, out: &mut Outbox) {
         if out.buffers.is_none()
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn buffers_go_from_one_to_the_next_and_few_large_ones_are_kept() {
-        let mut spares = Spares::default();
+        let mut spares = BufferPool::default();
         let (mut one, mut other) = (Outbox::default(), Outbox::default());
         spares.lend(&mut one);
         one.tail().extend_from_slice(b"one");

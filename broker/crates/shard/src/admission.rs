@@ -1,9 +1,9 @@
 //! Admission of connections and channels against the limits of users and virtual hosts.
 
-use crate::accounts::Left;
 use crate::core::Core;
+use crate::limit_usage::{LimitSubject, OpenCounts};
+use crate::logged_in::EndedLogin;
 use crate::sessions::key_of;
-use crate::uses::{Holder, Open};
 
 impl Core {
     /// Whether this user may open one more connection; the limit when it may not.
@@ -16,7 +16,7 @@ impl Core {
         if let Some(left) = self.accounts.log_in(key_of(number), user) {
             self.left(left);
         }
-        self.tallies.connections_opened += 1;
+        self.all_counters.connections_opened += 1;
         self.user_counts(number);
         Ok(())
     }
@@ -25,14 +25,16 @@ impl Core {
     pub fn admit_to(&mut self, number: u64, vhost: &str) -> Result<(), u64> {
         let known = self.tree.vhost(vhost);
         if let Some(limit) = known.and_then(|v| v.limit("max-connections")) {
-            let elsewhere = self.uses.elsewhere(&Holder::Vhost(vhost.into()));
+            let elsewhere = self
+                .limit_usage
+                .elsewhere(&LimitSubject::Vhost(vhost.into()));
             let open = self.accounts.of_vhost(vhost).connections + elsewhere.connections;
             if open >= limit {
                 return Err(limit);
             }
         }
         self.accounts.open_vhost(key_of(number), vhost);
-        self.note_use(Holder::Vhost(vhost.into()));
+        self.note_use(LimitSubject::Vhost(vhost.into()));
         Ok(())
     }
 
@@ -46,7 +48,7 @@ impl Core {
             return Err(limit);
         }
         if self.accounts.count_channel(key_of(number), true) {
-            self.tallies.channels_opened += 1;
+            self.all_counters.channels_opened += 1;
             self.user_counts(number);
         }
         Ok(())
@@ -54,7 +56,7 @@ impl Core {
 
     pub fn close_channel(&mut self, number: u64) {
         if self.accounts.count_channel(key_of(number), false) {
-            self.tallies.channels_closed += 1;
+            self.all_counters.channels_closed += 1;
             self.user_counts(number);
         }
     }
@@ -62,30 +64,30 @@ impl Core {
     /// The session is over.
     pub fn log_out(&mut self, number: u64) {
         if let Some(left) = self.accounts.log_out(key_of(number)) {
-            self.tallies.connections_closed += 1;
-            self.tallies.channels_closed += u64::from(left.channels);
+            self.all_counters.connections_closed += 1;
+            self.all_counters.channels_closed += u64::from(left.channels);
             self.left(left);
         }
     }
 
-    fn left(&mut self, left: Left) {
+    fn left(&mut self, left: EndedLogin) {
         if let Some(at) = left.counted {
-            self.tallies.leave(at);
+            self.all_counters.leave(at);
         }
-        self.note_use(Holder::User(left.user));
+        self.note_use(LimitSubject::User(left.user));
         if let Some(vhost) = left.vhost {
-            self.note_use(Holder::Vhost(vhost));
+            self.note_use(LimitSubject::Vhost(vhost));
         }
     }
 
     /// In the cluster, as far as it is known here.
-    fn open_by(&self, user: &str) -> Open {
-        self.accounts.of_user(user) + self.uses.elsewhere(&Holder::User(user.into()))
+    fn open_by(&self, user: &str) -> OpenCounts {
+        self.accounts.of_user(user) + self.limit_usage.elsewhere(&LimitSubject::User(user.into()))
     }
 
     fn user_counts(&mut self, number: u64) {
         if let Some(user) = self.accounts.user_of(key_of(number)) {
-            self.note_use(Holder::User(user.clone()));
+            self.note_use(LimitSubject::User(user.clone()));
         }
     }
 

@@ -2,29 +2,33 @@
 
 use crate::core::Core;
 use crate::critical;
-use crate::directory::{Asker, Leader};
 use crate::frame::{AlarmReason, Frame, MAX_STATS};
+use crate::local_queues::transfer_targets::TransferTargets;
 use crate::members::Plan;
-use crate::members::frame::MembersWord;
-use crate::owners::heirs::Heirs;
+use crate::members::frame::MembershipMessage;
+use crate::metadata_client::{ChangeRequester, MetadataLeader};
 use crate::sessions::{CONTROL_KEY, number};
-use crate::stats::{Finished, Merge, Select, ShardStats, Then};
+use crate::stats::{Merge, Select, ShardStats, StatsPurpose, StatsResult};
 use crate::walks::{ReplyTo, STEP, Walk};
 use crate::{Effect, Route};
 use control::{ControlRequest, NodeFacts, QueueFacts, Readiness, Reply};
 use env::NodeId;
-use metadata::{Change, QueueId, QueueKind, QueueRecord, Refused};
+use metadata::{Change, ChangeError, QueueId, QueueRecord, QueueType};
 
 impl Core {
     pub fn control(&mut self, request: ControlRequest) {
         match request {
             ControlRequest::Read(job) => job(&self.tree),
             ControlRequest::Walk(walk) => self.walks.add(Walk::Tree(walk)),
-            ControlRequest::Change { change, reply } => self.ask(change, Asker::Control(reply)),
+            ControlRequest::Change { change, reply } => {
+                self.ask(change, ChangeRequester::Control(reply))
+            }
             ControlRequest::Place { record, reply } => reply(self.place(&record)),
-            ControlRequest::Queues { only, reply } => self.gather_stats(only, Then::Tell(reply)),
+            ControlRequest::Queues { only, reply } => {
+                self.gather_stats(only, StatsPurpose::Tell(reply))
+            }
             ControlRequest::OwnQueues { reply } => {
-                self.gather_stats(None, Then::TellOwn(Vec::new(), reply))
+                self.gather_stats(None, StatsPurpose::TellOwn(Vec::new(), reply))
             }
             ControlRequest::Queue { queue, body, reply } => {
                 self.control_request(
@@ -41,7 +45,7 @@ impl Core {
                 user,
                 build,
                 reply,
-            } => self.publish_errand((&vhost, &user), build, reply),
+            } => self.publish_internal((&vhost, &user), build, reply),
             ControlRequest::Get {
                 queue,
                 user,
@@ -49,7 +53,7 @@ impl Core {
                 bytes,
                 settle,
                 reply,
-            } => self.get_errand((queue, user), (count, bytes), settle, reply),
+            } => self.get_internal((queue, user), (count, bytes), settle, reply),
             ControlRequest::Readiness { reply } => reply(self.readiness()),
             ControlRequest::Membership(request) => self.membership_request(request),
             ControlRequest::RebalanceQueues { reply } => {
@@ -89,7 +93,10 @@ impl Core {
     /// Groups that would be left without a majority of voters that are there (see `critical`).
     fn quorum_critical(&mut self, reply: Reply<Vec<QueueId>>) {
         let me = self.config.node;
-        let voters = self.owners.metadata_status().map(|s| s.membership.voters);
+        let voters = self
+            .local_queues
+            .metadata_status()
+            .map(|s| s.membership.voters);
         let up = |n| self.peers.is_up(n);
         if voters
             .as_ref()
@@ -100,10 +107,10 @@ impl Core {
         let metadata = voters.is_some_and(|v| critical::needs(me, &v, up));
         let found = metadata.then_some(QueueId(0)).into_iter().collect();
         let fits = Box::new(move |record: &QueueRecord, facts: &QueueFacts| {
-            record.kind == QueueKind::Quorum && critical::queue_needs(me, facts)
+            record.kind == QueueType::Quorum && critical::queue_needs(me, facts)
         });
         let select = Select { fits, found, reply };
-        self.gather_stats(None, Then::Select(select));
+        self.gather_stats(None, StatsPurpose::Select(select));
     }
 
     fn readiness(&self) -> Readiness {
@@ -120,15 +127,17 @@ impl Core {
         if !self.caught_up {
             return Readiness::NotReady(self.catching_up());
         }
-        if self.introduction.is_some() {
+        if self.handshake.is_some() {
             return not("learning what clients of the other nodes have subscribed to");
         }
         match directory.leader() {
-            Leader::Unknown => not("the metadata group has no leader that this node can reach"),
-            Leader::Other(node) if !self.peers.is_up(node) => {
+            MetadataLeader::Unknown => {
+                not("the metadata group has no leader that this node can reach")
+            }
+            MetadataLeader::Other(node) if !self.peers.is_up(node) => {
                 not("the metadata leader cannot be reached")
             }
-            _ if self.owners.recovering() => not("recovering"),
+            _ if self.local_queues.recovering() => not("recovering"),
             _ => Readiness::Ready,
         }
     }
@@ -136,7 +145,7 @@ impl Core {
     /// The progress of a node that catches up: entries applied, entries known, and the leader.
     fn catching_up(&self) -> String {
         let what = "catching up with what the cluster decided while this node was away";
-        let Some(status) = self.owners.metadata_status() else {
+        let Some(status) = self.local_queues.metadata_status() else {
             return format!("{what}: it has nothing of the metadata log yet");
         };
         let leader = match status.leader {
@@ -151,19 +160,19 @@ impl Core {
 
     /// Carries something out with what all owners tell.
     pub fn gather_for(&mut self, only: Option<QueueId>, plan: Plan) {
-        self.gather_stats(only, Then::CarryOut(plan));
+        self.gather_stats(only, StatsPurpose::CarryOut(plan));
     }
 
     /// All have told, or their time is up.
     pub fn finish_gathering(&mut self, token: u64) {
         match self.stats.finish(token) {
             None => {}
-            Some(Finished::Own(facts, reply)) => reply(facts),
-            Some(Finished::Merge(mut merge)) if merge.is_single() => {
+            Some(StatsResult::Own(facts, reply)) => reply(facts),
+            Some(StatsResult::Merge(mut merge)) if merge.is_single() => {
                 merge.step(&self.tree, 1);
                 self.merged(merge);
             }
-            Some(Finished::Merge(merge)) => self.walks.add(Walk::Merge(Box::new(merge))),
+            Some(StatsResult::Merge(merge)) => self.walks.add(Walk::Merge(Box::new(merge))),
         }
     }
 
@@ -176,20 +185,20 @@ impl Core {
             ..
         } = merge;
         match then {
-            Then::Tell(reply) | Then::TellOwn(_, reply) => reply(facts),
-            Then::Select(select) => (select.reply)(select.found),
-            Then::CarryOut(Plan::Forget { reply, .. }) if !from_all => {
+            StatsPurpose::Tell(reply) | StatsPurpose::TellOwn(_, reply) => reply(facts),
+            StatsPurpose::Select(select) => (select.reply)(select.found),
+            StatsPurpose::CarryOut(Plan::Forget { reply, .. }) if !from_all => {
                 let text = "a node that is up has not told about its queues in time: ask again";
-                reply(Err(Refused::Unavailable(text.into())));
+                reply(Err(ChangeError::Unavailable(text.into())));
             }
-            Then::CarryOut(plan) => self.carry_out_plan(plan, &facts),
+            StatsPurpose::CarryOut(plan) => self.carry_out_plan(plan, &facts),
         }
     }
 
-    fn gather_stats(&mut self, only: Option<QueueId>, then: Then) {
+    fn gather_stats(&mut self, only: Option<QueueId>, then: StatsPurpose) {
         let me = self.config.node;
         // This node's own life is among those known.
-        let everywhere = !matches!(then, Then::TellOwn(..));
+        let everywhere = !matches!(then, StatsPurpose::TellOwn(..));
         let peers = self.peers.all_up().filter(|n| *n != me && everywhere);
         let peers: Vec<NodeId> = peers.collect();
         let shards = self.config.shards;
@@ -223,7 +232,7 @@ impl Core {
     ) {
         match only {
             Some(queue) => {
-                let told = self.owners.told(&[queue], None);
+                let told = self.local_queues.told(&[queue], None);
                 self.tell_stats(to, told, true);
             }
             None => self.walks.add(Walk::Figures {
@@ -269,12 +278,12 @@ impl Core {
 
     /// Drain or revive this node.
     pub fn set_maintenance(&mut self, on: bool) {
-        if self.draining != on && self.caught_up && self.introduction.is_none() {
+        if self.draining != on && self.caught_up && self.handshake.is_none() {
             self.effects.push(Effect::Listen(!on));
         }
         self.draining = on;
         if self.config.index == 0 {
-            self.send_to_other_shards(&Frame::Members(MembersWord::Drain { on }));
+            self.send_to_other_shards(&Frame::Members(MembershipMessage::Drain { on }));
             self.tell_maintenance();
         }
         if on {
@@ -286,7 +295,7 @@ impl Core {
     fn tell_maintenance(&mut self) {
         let (id, on) = (self.config.node, self.draining);
         if self.tree.node(id).is_some_and(|n| n.maintenance != on) {
-            self.ask(Change::SetMaintenance { id, on }, Asker::Nobody);
+            self.ask(Change::SetMaintenance { id, on }, ChangeRequester::Nobody);
         }
     }
 
@@ -305,12 +314,12 @@ impl Core {
 
     pub fn move_leaders(&mut self) {
         let avoid = self.drained();
-        let heirs = Heirs {
+        let transfer_targets = TransferTargets {
             me: self.config.node,
             tree: &self.tree,
             peers: &self.peers,
             avoid: &avoid,
         };
-        self.owners.move_leaders(&heirs);
+        self.local_queues.move_leaders(&transfer_targets);
     }
 }

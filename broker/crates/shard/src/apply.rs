@@ -1,21 +1,21 @@
 //! The metadata log meets this shard: committed changes go into the tree, and what they made or removed is carried out.
 
 use crate::core::Core;
-use crate::directory::{Asker, Directory, Leader, Send};
-use crate::evictions::Gone;
+use crate::evictions::RemovedAccount;
 use crate::frame::{Frame, Origin};
-use crate::members::frame::MembersWord;
-use crate::uses::Holder;
+use crate::limit_usage::LimitSubject;
+use crate::members::frame::MembershipMessage;
+use crate::metadata_client::{ChangeRequester, MetadataClient, MetadataLeader, ProposalAction};
 use crate::{ClusterView, Effect, Route};
 use bytes::Bytes;
 use consensus::Committed;
 use env::planted::{self, Bug};
 use env::{NodeId, Time};
 use metadata::{
-    Change, Done, NodeRecord, QueueId, QueueKind, QueueRecord, Refused, Tree, TreeEvent,
+    Change, ChangeError, ChangeResult, NodeRecord, QueueId, QueueRecord, QueueType, Tree, TreeEvent,
 };
-use queue::GoneNode;
-use queue::quorum::Unreadable;
+use queue::DeadIncarnation;
+use queue::quorum::UnknownCommand;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,12 +27,12 @@ const MEETING: Duration = Duration::from_secs(1);
 
 /// Until when clients are kept waiting for other nodes.
 #[derive(Clone, Copy, Debug)]
-pub struct Introduction {
+pub struct PeerHandshake {
     meet_by: Time,
     by: Time,
 }
 
-impl Introduction {
+impl PeerHandshake {
     pub fn wake_at(self, now: Time) -> Time {
         match self.meet_by > now {
             true => self.meet_by,
@@ -63,7 +63,7 @@ impl Core {
             };
             if self.config.shards > 1 {
                 let done_for = match &asker {
-                    Asker::Shard { shard, token } => Some((*shard, *token)),
+                    ChangeRequester::Shard { shard, token } => Some((*shard, *token)),
                     _ => None,
                 };
                 self.send_to_other_shards(&Frame::Applied {
@@ -83,7 +83,10 @@ impl Core {
     /// brings it what the cluster was founded with.
     fn open_when_caught_up(&mut self) {
         let me = self.config.node;
-        let heard = self.directory.as_ref().is_some_and(Directory::is_heard);
+        let heard = self
+            .directory
+            .as_ref()
+            .is_some_and(MetadataClient::is_heard);
         if self.caught_up || !heard || self.tree.node(me).is_none() {
             return;
         }
@@ -93,7 +96,7 @@ impl Core {
 
     pub fn is_caught_up(&mut self) {
         self.caught_up = true;
-        self.introduction = Some(Introduction {
+        self.handshake = Some(PeerHandshake {
             meet_by: self.now + MEETING,
             by: self.now + INTRODUCTION,
         });
@@ -109,14 +112,14 @@ impl Core {
     /// A message that is published before this hub knows what the others have subscribers for would not reach them. Hubs that say
     /// nothing are not waited for for ever.
     pub fn listen_when_introduced(&mut self) {
-        let Some(Introduction { meet_by, by }) = self.introduction else {
+        let Some(PeerHandshake { meet_by, by }) = self.handshake else {
             return;
         };
         let met = meet_by <= self.now || self.has_met_all();
         if by > self.now && !(met && self.topics.is_introduced()) {
             return;
         }
-        self.introduction = None;
+        self.handshake = None;
         if !self.draining {
             self.effects.push(Effect::Listen(true));
         }
@@ -142,11 +145,11 @@ impl Core {
     /// Other shards: a change that this one asked for is not in the log, as far as shard 0 knows.
     pub fn refused_on_shard_0(&mut self, token: u64, why: String) {
         if let Some(asker) = self.asked.remove(&token) {
-            self.answer(asker, Err(Refused::Unavailable(why)));
+            self.answer(asker, Err(ChangeError::Unavailable(why)));
         }
     }
 
-    fn apply_change(&mut self, index: u64, change: &Change) -> Result<Done, Refused> {
+    fn apply_change(&mut self, index: u64, change: &Change) -> Result<ChangeResult, ChangeError> {
         let result = self.tree.apply(index, change);
         match change {
             Change::Bind(binding) if result.is_ok() => self.session_bound(binding),
@@ -155,10 +158,10 @@ impl Core {
                 self.features_changed();
             }
             Change::SetVhostLimit { vhost, .. } => {
-                self.note_use(Holder::Vhost(vhost.clone()));
+                self.note_use(LimitSubject::Vhost(vhost.clone()));
             }
-            Change::SetUserLimit { user, .. } => self.note_use(Holder::User(user.clone())),
-            Change::PutUser(record) => self.note_use(Holder::User(record.name.clone())),
+            Change::SetUserLimit { user, .. } => self.note_use(LimitSubject::User(user.clone())),
+            Change::PutUser(record) => self.note_use(LimitSubject::User(record.name.clone())),
             _ => {}
         }
         for event in self.tree.take_events() {
@@ -192,14 +195,14 @@ impl Core {
             }
             TreeEvent::VhostRemoved(name) => {
                 self.topics.remove_vhost(&name);
-                self.tallies.vhost_removed(&name);
-                self.uses.forget(&Holder::Vhost(name.clone()));
-                self.gone.push_back(Gone::Vhost(name));
+                self.all_counters.vhost_removed(&name);
+                self.limit_usage.forget(&LimitSubject::Vhost(name.clone()));
+                self.gone.push_back(RemovedAccount::Vhost(name));
             }
             TreeEvent::Retained { vhost, topic } => self.retained_changed(vhost, topic),
             TreeEvent::PermissionsChanged { user } if self.tree.user(&user).is_none() => {
-                self.uses.forget(&Holder::User(user.clone()));
-                self.gone.push_back(Gone::User(user));
+                self.limit_usage.forget(&LimitSubject::User(user.clone()));
+                self.gone.push_back(RemovedAccount::User(user));
             }
             // Sessions look these up when they need them.
             TreeEvent::PermissionsChanged { .. } => {}
@@ -213,8 +216,8 @@ impl Core {
             return;
         }
         let is_member = record.members.contains(&self.config.node);
-        let is_quorum = record.kind == QueueKind::Quorum;
-        let leftover = !is_member && is_quorum && self.owners.has_replica(record.id);
+        let is_quorum = record.kind == QueueType::Quorum;
+        let leftover = !is_member && is_quorum && self.local_queues.has_replica(record.id);
         if is_quorum && (is_member || leftover) {
             self.members.departures.note(record.id, is_member);
         }
@@ -222,11 +225,11 @@ impl Core {
             return;
         }
         match record.kind {
-            QueueKind::Classic => {
+            QueueType::Classic => {
                 let settings = self.tree.queue_settings(record);
-                self.owners.open_classic(record, &settings.queue);
+                self.local_queues.open_classic(record, &settings.queue);
             }
-            QueueKind::Quorum => self.owners.open_quorum(record, declared && is_member),
+            QueueType::Quorum => self.local_queues.open_quorum(record, declared && is_member),
         }
         self.refresh_settings(record.id);
     }
@@ -250,7 +253,7 @@ impl Core {
         self.members.departures.forget(record.id);
         self.members.review.forget(record.id);
         self.members.leaders.forget(record.id);
-        self.owners.remove(record.id);
+        self.local_queues.remove(record.id);
         self.dead_letters.forget(record.id);
         if let Some(client) = session_mqtt::client_of(&record.name) {
             self.topics.queue_gone(&record.vhost, client, record.id.0);
@@ -270,7 +273,7 @@ impl Core {
         };
         for asker in unanswered {
             let text = "the change was made, but what came of it is not known here";
-            self.answer(asker, Err(Refused::Unavailable(text.into())));
+            self.answer(asker, Err(ChangeError::Unavailable(text.into())));
         }
         if self.config.shards > 1 {
             self.send_to_other_shards(&Frame::Restored {
@@ -322,10 +325,13 @@ impl Core {
     }
 
     /// A member that went on without the command would differ from the others, and tell clients so: this node ends, and they go on.
-    pub fn unreadable(&mut self, queue: QueueId, unreadable: &Unreadable) {
+    pub fn unreadable(&mut self, queue: QueueId, unreadable: &UnknownCommand) {
         let program = self.config.program.version;
         let record = self.tree.queue_by_id(queue);
-        let label = record.map_or_else(|| "a queue".into(), |record| crate::owners::label(record));
+        let label = record.map_or_else(
+            || "a queue".into(),
+            |record| crate::local_queues::label(record),
+        );
         self.effects.push(Effect::Fatal(format!(
             "{label} (group {:016x}): {unreadable}: version {program} does not understand what a newer one wrote, run that one",
             queue.0
@@ -342,18 +348,18 @@ impl Core {
     fn tell_removed(&mut self, node: &NodeRecord) {
         let runs = self.config.index == 0 && self.peers.is_up(node.id);
         if runs && self.tree.is_forgotten(node.id) {
-            let word = Frame::Members(MembersWord::Removed);
-            self.send_to_peer(node.id, Route::Shard(0), &word);
+            let peer_message = Frame::Members(MembershipMessage::Removed);
+            self.send_to_peer(node.id, Route::Shard(0), &peer_message);
         }
     }
 
     fn nodes_changed(&mut self) {
         self.members.review.all();
-        self.forget_removed_hubs();
+        self.forget_removed_routers();
         self.see_majority();
-        for queue in self.owners.classic_queues() {
+        for queue in self.local_queues.classic_queues() {
             let tree = &self.tree;
-            (self.owners).end_removed(queue, |node| tree.is_forgotten(node));
+            (self.local_queues).end_removed(queue, |node| tree.is_forgotten(node));
         }
         if self.tree.is_forgotten(self.config.node) {
             self.end_removed();
@@ -380,8 +386,8 @@ impl Core {
         {
             return self.effects.push(Effect::Fatal(why));
         }
-        self.meet_hubs();
-        self.tell_all_uses();
+        self.meet_routers();
+        self.tell_all_limit_usage();
         self.tell_links();
     }
 
@@ -390,12 +396,12 @@ impl Core {
         if self
             .directory
             .as_ref()
-            .is_some_and(|d| d.leader() == Leader::Me)
+            .is_some_and(|d| d.leader() == MetadataLeader::Me)
         {
             // Refused when leadership is lost meanwhile; the asking node sends it again.
             drop(
-                self.owners
-                    .propose_metadata(crate::directory::command(origin, change)),
+                self.local_queues
+                    .propose_metadata(crate::metadata_client::command(origin, change)),
             );
         }
     }
@@ -405,11 +411,11 @@ impl Core {
             return;
         };
         let leader = match leader {
-            _ if is_leader => Leader::Me,
-            Some(node) => Leader::Other(node),
-            None => Leader::Unknown,
+            _ if is_leader => MetadataLeader::Me,
+            Some(node) => MetadataLeader::Other(node),
+            None => MetadataLeader::Unknown,
         };
-        let mut sends: Vec<Send> = Vec::new();
+        let mut sends: Vec<ProposalAction> = Vec::new();
         directory.leader_changed(self.now, leader, &mut sends);
         self.carry_out(sends);
     }
@@ -419,7 +425,7 @@ impl Core {
         let leads = self
             .directory
             .as_ref()
-            .is_some_and(|d| d.leader() == Leader::Me);
+            .is_some_and(|d| d.leader() == MetadataLeader::Me);
         if !leads || self.bootstrapping || self.tree.nodes().next().is_some() {
             return;
         }
@@ -433,17 +439,17 @@ impl Core {
                 nodes: founding.nodes,
                 user: founding.user,
             },
-            Asker::Nobody,
+            ChangeRequester::Nobody,
         );
         for name in founding.features {
-            self.ask(Change::EnableFeature { name }, Asker::Nobody);
+            self.ask(Change::EnableFeature { name }, ChangeRequester::Nobody);
         }
         if let Some(kind) = founding.default_queue_type {
             let change = Change::SetDefaultQueueType {
                 vhost: "/".into(),
                 kind: Some(kind),
             };
-            self.ask(change, Asker::Nobody);
+            self.ask(change, ChangeRequester::Nobody);
         }
     }
 
@@ -451,16 +457,16 @@ impl Core {
     pub fn join_requested(&mut self, node: NodeRecord) {
         if self.tree.is_forgotten(node.id) && !planted::is(Bug::RemovedReturns) {
             tracing::warn!(event = "node_was_removed", name = %node.name, id = node.id.0);
-            let word = Frame::Members(MembersWord::Removed);
-            return self.send_to_peer(node.id, Route::Shard(0), &word);
+            let peer_message = Frame::Members(MembershipMessage::Removed);
+            return self.send_to_peer(node.id, Route::Shard(0), &peer_message);
         }
-        self.joiners.ask(&node);
+        self.joining_nodes.ask(&node);
         self.join(node);
     }
 
     /// Asks once more for nodes that wait.
-    pub fn ask_for_joiners(&mut self) {
-        for node in self.joiners.waiting(&self.tree) {
+    pub fn ask_for_joining_nodes(&mut self) {
+        for node in self.joining_nodes.waiting(&self.tree) {
             self.join(node);
         }
     }
@@ -471,37 +477,39 @@ impl Core {
             return;
         };
         match directory.leader() {
-            Leader::Me => self.admit_node(node),
-            Leader::Other(to) => self.send_to_peer(to, Route::Shard(0), &Frame::Join { node }),
+            MetadataLeader::Me => self.admit_node(node),
+            MetadataLeader::Other(to) => {
+                self.send_to_peer(to, Route::Shard(0), &Frame::Join { node })
+            }
             // Whoever is linked to it asks again.
-            Leader::Unknown => {}
+            MetadataLeader::Unknown => {}
         }
     }
 
     pub fn peer_up(&mut self, node: NodeId, incarnation: env::Incarnation) {
         let new_life = self.peers.up(node, incarnation);
         self.members.review.all();
-        self.owners.peer_up(node, incarnation);
+        self.local_queues.peer_up(node, incarnation);
         if new_life {
-            self.owners.node_gone(GoneNode {
+            self.local_queues.node_gone(DeadIncarnation {
                 node,
                 before: incarnation,
             });
         }
         self.clients_node_up(node);
-        self.hubs_node_up(node, incarnation);
-        self.uses.forget_node(node);
-        self.tell_uses_to(node);
+        self.routers_node_up(node, incarnation);
+        self.limit_usage.forget_node(node);
+        self.tell_limit_usage_to(node);
     }
 
     pub fn peer_down(&mut self, node: NodeId) {
         self.peers.down(node);
         self.members.review.all();
         self.alarms.forget(node);
-        self.joiners.forget(node);
-        self.owners.peer_down(node);
+        self.joining_nodes.forget(node);
+        self.local_queues.peer_down(node);
         self.clients_node_down(node);
-        self.hubs_node_down(node);
-        self.uses.forget_node(node);
+        self.routers_node_down(node);
+        self.limit_usage.forget_node(node);
     }
 }

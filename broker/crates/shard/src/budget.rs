@@ -7,11 +7,11 @@
 
 use crate::ConnectionKey;
 use crate::core::FixedState;
-use crate::sessions::{Sessions, Slot};
+use crate::sessions::{ConnectionSlot, Sessions};
 use crate::shard::Shard;
 use env::Time;
 use hashbrown::HashMap;
-use session::{Notice, Standing};
+use session::{SessionEvent, SessionState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -196,7 +196,7 @@ impl Account {
 
     /// The connection's entry is to be brought up to date.
     #[cold]
-    pub fn touch(&mut self, key: ConnectionKey, slot: &mut Slot) {
+    pub fn touch(&mut self, key: ConnectionKey, slot: &mut ConnectionSlot) {
         if !slot.marks.is_touched() {
             slot.marks.set_touched(true);
             self.touched.push(key);
@@ -284,7 +284,7 @@ impl Account {
     }
 
     /// Brings an entry up to date. False: there is nothing to be kept.
-    fn charge(&mut self, key: ConnectionKey, slot: &Slot, now: Time) -> bool {
+    fn charge(&mut self, key: ConnectionKey, slot: &ConnectionSlot, now: Time) -> bool {
         let held = slot.session.held();
         let unread = slot.outbox.len() + held.unread;
         let progress = slot.outbox.sent().wrapping_add(u64::from(held.finished));
@@ -378,7 +378,7 @@ impl Account {
             let Some(slot) = sessions.get(ConnectionKey(key)) else {
                 continue;
             };
-            if slot.standing == Standing::Paused || slot.outbox.len() > PAUSED {
+            if slot.session_state == SessionState::Paused || slot.outbox.len() > PAUSED {
                 charge.excused = now;
             }
             // Logins have their own timeouts.
@@ -623,8 +623,10 @@ impl Shard {
         if !can_hear {
             slot.outbox.clear();
         }
-        let notice = Notice::Shed { text, can_hear };
-        self.step(key, |s, view, out| s.notice(notice, view, out));
+        let session_event = SessionEvent::Shed { text, can_hear };
+        self.step(key, |s, view, out| {
+            s.session_event(session_event, view, out)
+        });
         let Some(slot) = self.sessions.get(key) else {
             return;
         };
@@ -632,7 +634,7 @@ impl Shard {
             slot.outbox.clear();
         }
         // The driver frees what it keeps as soon as it has flushed the connection.
-        if slot.standing == Standing::Closing && slot.marks.is_charged() {
+        if slot.session_state == SessionState::Closing && slot.marks.is_charged() {
             slot.marks.set_charged(false);
             self.core.budget.release(key);
         }

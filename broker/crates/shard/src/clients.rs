@@ -5,27 +5,27 @@ use control::Reply;
 use env::{NodeId, Time};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use metadata::{QueueId, QueueKind, Refused};
-use queue::client::{QueueClient, Told};
-use queue::{Answer, ConsumerId, Event, Reject, RequestBody};
-use session::{Notice, Pace, PublishTag, RequestSeq};
+use metadata::{ChangeError, QueueId, QueueType};
+use queue::client::{ClientEvent, QueueClient};
+use queue::{ConsumerId, QueueEvent, QueueReply, RejectReason, RequestBody};
+use session::{FlowState, PublishTag, RequestSeq, SessionEvent};
 use std::collections::BTreeSet;
 
 /// One session's way to one queue.
-struct Link {
+struct QueueLink {
     client: QueueClient<PublishTag>,
-    kind: QueueKind,
+    kind: QueueType,
     /// Too much is on its way: the session is not read.
     full: bool,
-    /// The entry in `Clients::due`.
+    /// The entry in `QueueClients::due`.
     due: Option<Time>,
     /// Bytes of messages on their way, as counted in its session.
     bytes: usize,
 }
 
 #[derive(Default)]
-struct SessionLinks {
-    queues: HashMap<QueueId, Link, FixedState>,
+struct SessionQueueLinks {
+    queues: HashMap<QueueId, QueueLink, FixedState>,
     full: usize,
     /// Of messages on their way to all of them.
     bytes: usize,
@@ -34,16 +34,16 @@ struct SessionLinks {
 }
 
 #[derive(Default)]
-pub struct Clients {
-    sessions: HashMap<u64, SessionLinks, FixedState>,
+pub struct QueueClients {
+    sessions: HashMap<u64, SessionQueueLinks, FixedState>,
     /// Sessions whose last full link has moved on.
     relieved: Vec<u64>,
     due: BTreeSet<(Time, u64, QueueId)>,
-    control: HashMap<(QueueId, u64), Reply<Result<Answer, Refused>>, FixedState>,
-    told: Vec<Told<PublishTag>>,
+    control: HashMap<(QueueId, u64), Reply<Result<QueueReply, ChangeError>>, FixedState>,
+    told: Vec<ClientEvent<PublishTag>>,
 }
 
-impl Clients {
+impl QueueClients {
     /// Requests that their queues have not applied yet, of all sessions.
     pub fn in_flight(&self) -> usize {
         let links = self.sessions.values().flat_map(|s| s.queues.values());
@@ -52,7 +52,7 @@ impl Clients {
 
     /// The same by session and queue, and which node the queue's owner is taken to be on.
     pub fn waiting(&self) -> Vec<(u64, QueueId, Option<NodeId>, usize)> {
-        let waits = |_, l: &Link| l.client.in_flight() > 0;
+        let waits = |_, l: &QueueLink| l.client.in_flight() > 0;
         let told = |(session, queue): (u64, QueueId)| {
             let client = &self.sessions.get(&session)?.queues.get(&queue)?.client;
             Some((session, queue, client.owner(), client.in_flight()))
@@ -91,11 +91,11 @@ impl Clients {
         self.due.first().map(|(t, _, _)| *t)
     }
 
-    fn link(&mut self, number: u64, queue: QueueId) -> Option<&mut Link> {
+    fn link(&mut self, number: u64, queue: QueueId) -> Option<&mut QueueLink> {
         self.sessions.get_mut(&number)?.queues.get_mut(&queue)
     }
 
-    fn links(&self, pred: impl Fn(QueueId, &Link) -> bool) -> Vec<(u64, QueueId)> {
+    fn links(&self, pred: impl Fn(QueueId, &QueueLink) -> bool) -> Vec<(u64, QueueId)> {
         let all = self
             .sessions
             .iter()
@@ -143,13 +143,13 @@ impl Core {
                 seq
             }
             None => {
-                let answer = Answer::Refused {
+                let answer = QueueReply::Refused {
                     code: 404,
                     text: format!("NOT_FOUND - {}", self.no_link_reason(queue)),
                 };
                 self.notices.push_back((
                     number,
-                    Notice::Answer {
+                    SessionEvent::Answer {
                         queue,
                         seq: RequestSeq(0),
                         answer,
@@ -166,7 +166,7 @@ impl Core {
         queue: QueueId,
         tag: PublishTag,
         message: message::Message,
-    ) -> Pace {
+    ) -> FlowState {
         let wanted = (tag.tag != 0).then_some(tag);
         match self.client_link(number, queue) {
             Some(link) => {
@@ -175,11 +175,11 @@ impl Core {
             }
             None => {
                 if wanted.is_some() {
-                    let why = Reject::Unavailable;
+                    let why = RejectReason::Unavailable;
                     self.notices
-                        .push_back((number, Notice::NotPublished { queue, tag, why }));
+                        .push_back((number, SessionEvent::NotPublished { queue, tag, why }));
                 }
-                Pace::Steady
+                FlowState::Steady
             }
         }
     }
@@ -200,7 +200,7 @@ impl Core {
     }
 
     /// None: the queue is deleted or lost.
-    fn client_link(&mut self, number: u64, queue: QueueId) -> Option<&mut Link> {
+    fn client_link(&mut self, number: u64, queue: QueueId) -> Option<&mut QueueLink> {
         let session = self.session(number);
         let record = self.tree.queue_by_id(queue)?;
         if self.tree.lost_on(queue).is_some() {
@@ -210,7 +210,7 @@ impl Core {
         Some(match links.queues.entry(queue) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => {
-                let owner = self.owners.leader_of(queue);
+                let owner = self.local_queues.leader_of(queue);
                 let client = QueueClient::new(
                     session,
                     record.kind,
@@ -218,7 +218,7 @@ impl Core {
                     owner,
                     self.now,
                 );
-                place.insert(Link {
+                place.insert(QueueLink {
                     client,
                     kind: record.kind,
                     full: false,
@@ -230,7 +230,7 @@ impl Core {
     }
 
     /// After anything happened to a link: sends what it wants sent, tells the session what it is told, keeps the books.
-    fn carry_on(&mut self, number: u64, queue: QueueId) -> Pace {
+    fn carry_on(&mut self, number: u64, queue: QueueId) -> FlowState {
         while let Some(link) = self.clients.link(number, queue) {
             let Some(owner) = link.client.owner() else {
                 break;
@@ -241,24 +241,24 @@ impl Core {
             self.send_request(owner, queue, message);
         }
         let mut told = std::mem::take(&mut self.clients.told);
-        for word in told.drain(..) {
-            self.tell(number, queue, word);
+        for peer_message in told.drain(..) {
+            self.tell(number, queue, peer_message);
         }
         self.clients.told = told;
         self.keep_books(number, queue)
     }
 
-    fn tell(&mut self, number: u64, queue: QueueId, word: Told<PublishTag>) {
+    fn tell(&mut self, number: u64, queue: QueueId, peer_message: ClientEvent<PublishTag>) {
         if self.is_dead_letter_session(number) {
-            return self.dead_letter_told(queue, word);
+            return self.dead_letter_told(queue, peer_message);
         }
-        if self.is_errand_session(number) {
-            return self.errand_told(queue, word);
+        if self.is_internal_session(number) {
+            return self.internal_told(queue, peer_message);
         }
-        let notice = match word {
-            Told::Published(tag) => Notice::Published { queue, tag },
-            Told::NotPublished(tag, why) => Notice::NotPublished { queue, tag, why },
-            Told::Answer { seq, answer } => {
+        let session_event = match peer_message {
+            ClientEvent::Published(tag) => SessionEvent::Published { queue, tag },
+            ClientEvent::NotPublished(tag, why) => SessionEvent::NotPublished { queue, tag, why },
+            ClientEvent::Answer { seq, answer } => {
                 if let Some(reply) = self
                     .clients
                     .control
@@ -267,32 +267,32 @@ impl Core {
                 {
                     return reply(Ok(answer));
                 }
-                Notice::Answer {
+                SessionEvent::Answer {
                     queue,
                     seq: RequestSeq(seq),
                     answer,
                 }
             }
-            Told::Deliver {
+            ClientEvent::Deliver {
                 consumer,
                 deliveries,
-            } => Notice::Deliver {
+            } => SessionEvent::Deliver {
                 queue,
                 consumer,
                 deliveries,
             },
-            Told::Cancelled { consumer } => Notice::Cancelled { queue, consumer },
+            ClientEvent::Cancelled { consumer } => SessionEvent::Cancelled { queue, consumer },
         };
-        self.notices.push_back((number, notice));
+        self.notices.push_back((number, session_event));
     }
 
-    fn keep_books(&mut self, number: u64, queue: QueueId) -> Pace {
+    fn keep_books(&mut self, number: u64, queue: QueueId) -> FlowState {
         let passes_on = self.is_dead_letter_session(number);
         let Some(session) = self.clients.sessions.get_mut(&number) else {
-            return Pace::Steady;
+            return FlowState::Steady;
         };
         let Some(link) = session.queues.get_mut(&queue) else {
-            return Pace::Steady;
+            return FlowState::Steady;
         };
         let bytes = link.client.in_flight_bytes();
         if bytes < link.bytes && passes_on {
@@ -322,18 +322,18 @@ impl Core {
             }
             link.due = wake;
         }
-        let pace = match session.full {
-            0 => Pace::Steady,
-            _ => Pace::Behind,
+        let flow = match session.full {
+            0 => FlowState::Steady,
+            _ => FlowState::Behind,
         };
         if session.closing && link.client.in_flight() == 0 {
             self.clients.drop_link(number, queue);
         }
-        pace
+        flow
     }
 
     /// A queue's word for a session of this shard.
-    pub fn take_event(&mut self, from: NodeId, number: u64, queue: QueueId, event: Event) {
+    pub fn take_event(&mut self, from: NodeId, number: u64, queue: QueueId, event: QueueEvent) {
         let now = self.now;
         let mut told = std::mem::take(&mut self.clients.told);
         if let Some(link) = self.clients.link(number, queue) {
@@ -388,9 +388,9 @@ impl Core {
         let now = self.now;
         for (number, queue) in self.clients.links(|_, l| l.client.owner() == Some(node)) {
             let mut told = std::mem::take(&mut self.clients.told);
-            let hint = self.owners.leader_of(queue).filter(|l| *l != node);
+            let hint = self.local_queues.leader_of(queue).filter(|l| *l != node);
             match self.clients.link(number, queue) {
-                Some(link) if link.kind == QueueKind::Classic => link.client.owner_lost(&mut told),
+                Some(link) if link.kind == QueueType::Classic => link.client.owner_lost(&mut told),
                 Some(link) => link.client.owner_is(now, hint),
                 None => {}
             }
@@ -417,14 +417,14 @@ impl Core {
             if let Some(link) = self.clients.link(number, queue) {
                 link.client.owner_lost(&mut told);
             }
-            for word in told.drain(..) {
-                self.tell(number, queue, word);
+            for peer_message in told.drain(..) {
+                self.tell(number, queue, peer_message);
             }
             self.clients.told = told;
             self.clients.drop_link(number, queue);
         }
         self.clients.control.retain(|(q, _), _| *q != queue);
-        self.errands_queue_removed(queue);
+        self.internal_client_queue_removed(queue);
     }
 
     /// The session is over: its queues are told, and forgotten when they know.
@@ -450,10 +450,10 @@ impl Core {
         number: u64,
         queue: QueueId,
         body: RequestBody,
-        reply: Reply<Result<Answer, Refused>>,
+        reply: Reply<Result<QueueReply, ChangeError>>,
     ) {
         let Some(link) = self.client_link(number, queue) else {
-            return reply(Err(Refused::NotFound(self.no_link_reason(queue))));
+            return reply(Err(ChangeError::NotFound(self.no_link_reason(queue))));
         };
         let seq = link.client.request(body);
         self.clients.control.insert((queue, seq), reply);

@@ -2,8 +2,8 @@
 
 use crate::budget::MemoryBudget;
 use env::{Incarnation, NodeId};
-use metadata::features::Program;
-use metadata::{Name, NodeRecord, QueueKind, UserRecord};
+use metadata::features::Version;
+use metadata::{Name, NodeRecord, QueueType, UserRecord};
 use std::collections::BTreeMap;
 use wal::{GroupId, RecoveredGroup};
 
@@ -48,7 +48,7 @@ pub struct ShardConfig {
     /// Of those that come by WebSocket.
     pub web_mqtt: session_websocket::Settings,
     /// What runs this node.
-    pub program: Program,
+    pub program: Version,
     /// Time and memory of the Raft groups.
     pub groups: consensus::Limits,
 }
@@ -74,7 +74,7 @@ pub struct Founding {
     /// `default_user` with its password hashed.
     pub user: UserRecord,
     /// Of the first vhost's queues (`default_queue_type`); None: classic.
-    pub default_queue_type: Option<QueueKind>,
+    pub default_queue_type: Option<QueueType>,
     /// Feature flags that all founders know: they are on from the start.
     pub features: Vec<Name>,
 }

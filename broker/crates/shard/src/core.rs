@@ -1,37 +1,37 @@
 //! Everything of a shard but its client connections: what a session reaches through [`session::Broker`].
 
-use crate::accounts::Accounts;
-use crate::apply::Introduction;
+use crate::apply::PeerHandshake;
 use crate::budget::Account;
-use crate::clients::Clients;
+use crate::clients::QueueClients;
 use crate::config::ShardConfig;
+use crate::counters::Counters;
 use crate::dead_letter::DeadLetters;
-use crate::directory::{Asker, Directory};
-use crate::errands::Errands;
-use crate::evictions::Gone;
-use crate::figures::Figures;
+use crate::evictions::RemovedAccount;
 use crate::firehose::Firehose;
 use crate::frame::Frame;
-use crate::joiners::Joiners;
+use crate::internal_client::InternalClient;
+use crate::joining_nodes::JoiningNodes;
+use crate::limit_usage::LimitUsage;
 use crate::listings::Listings;
+use crate::local_queues::LocalQueues;
+use crate::logged_in::LoggedInSessions;
 use crate::logins::Logins;
 use crate::members::Members;
+use crate::metadata_client::{ChangeRequester, MetadataClient};
 use crate::outgoing::Outgoing;
-use crate::owners::Owners;
 use crate::peers::{Alarms, Peers};
-use crate::retained::Ahead;
+use crate::retained::UnconfirmedRetained;
 use crate::stats::StatsRequests;
-use crate::tallies::Tallies;
-use crate::uses::Uses;
-use crate::walks::Walks;
+use crate::sys_topics::SysTopics;
+use crate::walks::StatsWalks;
 use crate::{Effect, Route, shard_of};
 use bytes::Bytes;
 use control::Reply;
 use env::{NodeId, Rng, SteadyWall, Time, WallTime};
 use hashbrown::HashMap;
-use metadata::{Change, Done, QueueId, Refused, SessionId, Tree};
-use queue::{Event, ToQueue};
-use session::Notice;
+use metadata::{Change, ChangeError, ChangeResult, QueueId, SessionId, Tree};
+use queue::{QueueEvent, QueueMessage};
+use session::SessionEvent;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Large CONNECTs that come at a time, of 196 KiB at most each by default.
@@ -41,7 +41,7 @@ pub type FixedState = foldhash::fast::FixedState;
 
 /// Where a queue's requests go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum QueueLocation {
     /// On this shard.
     Here,
     /// On another shard of this node.
@@ -60,40 +60,40 @@ pub struct Core {
     /// Metadata log index that `tree` has applied.
     pub applied: u64,
     /// Shard 0 only.
-    pub directory: Option<Directory>,
-    pub clients: Clients,
-    pub owners: Owners,
+    pub directory: Option<MetadataClient>,
+    pub clients: QueueClients,
+    pub local_queues: LocalQueues,
     pub dead_letters: DeadLetters,
     pub peers: Peers,
     pub alarms: Alarms,
     pub stats: StatsRequests,
-    pub walks: Walks,
+    pub walks: StatsWalks,
     pub listings: Listings,
-    pub tallies: Tallies,
-    pub errands: Errands,
+    pub all_counters: Counters,
+    pub internal_client: InternalClient,
     pub firehose: Firehose,
     pub effects: Vec<Effect>,
     /// For queues of this shard, from sessions of this shard.
-    pub requests: VecDeque<(QueueId, ToQueue)>,
+    pub requests: VecDeque<(QueueId, QueueMessage)>,
     /// For sessions of this shard, from queues of this shard or of elsewhere.
-    pub events: VecDeque<(NodeId, u64, QueueId, Event)>,
-    pub notices: VecDeque<(u64, Notice)>,
+    pub events: VecDeque<(NodeId, u64, QueueId, QueueEvent)>,
+    pub notices: VecDeque<(u64, SessionEvent)>,
     /// Whose connections are to be closed.
-    pub gone: VecDeque<Gone>,
+    pub gone: VecDeque<RemovedAccount>,
     pub outgoing: Outgoing,
     /// Other shards than 0: who asked for a change under which token.
-    pub asked: HashMap<u64, Asker, FixedState>,
+    pub asked: HashMap<u64, ChangeRequester, FixedState>,
     pub next_token: u64,
     pub draining: bool,
     /// The tree holds what the cluster decided before this life began: clients may come. Until then a queue that was
     /// declared while this node was away would seem not to be there, and what is published to it would be dropped.
     pub caught_up: bool,
     /// Clients may come as soon as other hubs are known; None: they may, or the tree has not caught up.
-    pub introduction: Option<Introduction>,
+    pub handshake: Option<PeerHandshake>,
     pub started: Time,
     /// `Change::Bootstrap` is on its way.
     pub bootstrapping: bool,
-    pub joiners: Joiners,
+    pub joining_nodes: JoiningNodes,
     /// Nodes whose `PutNode` is on its way.
     pub joining: BTreeSet<NodeId>,
     pub members: Members,
@@ -102,17 +102,17 @@ pub struct Core {
     pub reconcile_at: Time,
     pub passwords: Logins,
     /// Subscriptions of MQTT clients of this shard.
-    pub topics: topics::Hub,
+    pub topics: topics::MqttRouter,
     /// What it was told last of the node, under the server's own topics.
-    pub figures: Figures,
+    pub figures: SysTopics,
     /// Where that has newer retained messages than the tree.
-    pub ahead: Ahead,
+    pub ahead: UnconfirmedRetained,
     /// Clients of this shard that nobody knows yet and that send more than each may.
     pub unknown: u32,
     /// Sessions of this shard that are logged in, for users' limits.
-    pub accounts: Accounts,
+    pub accounts: LoggedInSessions,
     /// What other shards have open for users and virtual hosts with limits.
-    pub uses: Uses,
+    pub limit_usage: LimitUsage,
     /// Bytes that clients make this shard hold.
     pub budget: Account,
 }
@@ -146,13 +146,13 @@ impl Core {
         shard_of(queue.0, self.config.shards)
     }
 
-    pub fn place_of(&self, queue: QueueId, node: NodeId) -> Place {
+    pub fn place_of(&self, queue: QueueId, node: NodeId) -> QueueLocation {
         if node != self.config.node {
-            return Place::Node(node);
+            return QueueLocation::Node(node);
         }
         match self.owner_shard(queue) {
-            s if s == self.config.index => Place::Here,
-            s => Place::Shard(s),
+            s if s == self.config.index => QueueLocation::Here,
+            s => QueueLocation::Shard(s),
         }
     }
 
@@ -174,7 +174,7 @@ impl Core {
     }
 
     /// Asks for a metadata change; the asker hears when this shard has applied it.
-    pub fn ask(&mut self, change: Change, asker: Asker) {
+    pub fn ask(&mut self, change: Change, asker: ChangeRequester) {
         if let Err(refused) = change.check_readable() {
             return self.answer(asker, Err(refused));
         }
@@ -196,7 +196,7 @@ impl Core {
         if let Err(asker) = full {
             self.answer(
                 asker,
-                Err(Refused::Unavailable(
+                Err(ChangeError::Unavailable(
                     "too many metadata changes wait for the cluster".into(),
                 )),
             );
@@ -204,14 +204,14 @@ impl Core {
     }
 
     /// What the directory wants sent or proposed.
-    pub fn carry_out(&mut self, sends: Vec<crate::directory::Send>) {
+    pub fn carry_out(&mut self, sends: Vec<crate::metadata_client::ProposalAction>) {
         for send in sends {
             match send {
                 // A refusal means that leadership is lost; the directory sends again when it hears of the next leader.
-                crate::directory::Send::Propose(command) => {
-                    drop(self.owners.propose_metadata(command))
+                crate::metadata_client::ProposalAction::Propose(command) => {
+                    drop(self.local_queues.propose_metadata(command))
                 }
-                crate::directory::Send::Forward { to, frame } => {
+                crate::metadata_client::ProposalAction::Forward { to, frame } => {
                     self.send_to_peer(to, Route::Shard(0), &frame)
                 }
             }
@@ -219,34 +219,40 @@ impl Core {
     }
 
     /// Tells whoever asked for a change what came of it.
-    pub fn answer(&mut self, asker: Asker, result: Result<Done, Refused>) {
+    pub fn answer(&mut self, asker: ChangeRequester, result: Result<ChangeResult, ChangeError>) {
         match asker {
-            Asker::Nobody => {}
-            Asker::Session { number, token } => self
+            ChangeRequester::Nobody => {}
+            ChangeRequester::Session { number, token } => self
                 .notices
-                .push_back((number, Notice::Changed { token, result })),
-            Asker::Control(reply) => reply(result),
-            Asker::Members { token, queue, to } => self.members_changed(token, queue, to, result),
-            Asker::Retain(retaining) => self.retained(*retaining, result),
-            Asker::Review(queue) => self.members.review.answered(queue),
+                .push_back((number, SessionEvent::Changed { token, result })),
+            ChangeRequester::Control(reply) => reply(result),
+            ChangeRequester::Members { token, queue, to } => {
+                self.members_changed(token, queue, to, result)
+            }
+            ChangeRequester::Retain(retaining) => self.retained(*retaining, result),
+            ChangeRequester::Review(queue) => self.members.review.answered(queue),
             // The node that found it asks again.
-            Asker::Deletion(queue) if result.is_err() => {
+            ChangeRequester::Deletion(queue) if result.is_err() => {
                 self.deleting.remove(&queue);
             }
-            Asker::Deletion(_) => {}
-            Asker::Join(node) => self.join_answered(node, result),
-            Asker::Replacement(node) => self.members.replacements.answered(node, result),
+            ChangeRequester::Deletion(_) => {}
+            ChangeRequester::Join(node) => self.join_answered(node, result),
+            ChangeRequester::Replacement(node) => self.members.replacements.answered(node, result),
             // It answers from its own tree when it applies, unless the change has not come through the log.
-            Asker::Shard { shard, token } => {
-                if let Err(Refused::Unavailable(why)) = result {
+            ChangeRequester::Shard { shard, token } => {
+                if let Err(ChangeError::Unavailable(why)) = result {
                     self.send_to_shard(shard, &Frame::ChangeRefused { token, why });
                 }
             }
         }
     }
 
-    pub fn control_change(&mut self, change: Change, reply: Reply<Result<Done, Refused>>) {
-        self.ask(change, Asker::Control(reply));
+    pub fn control_change(
+        &mut self,
+        change: Change,
+        reply: Reply<Result<ChangeResult, ChangeError>>,
+    ) {
+        self.ask(change, ChangeRequester::Control(reply));
     }
 
     /// Broadcast to the other shards of this node.

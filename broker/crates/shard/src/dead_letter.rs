@@ -5,16 +5,16 @@
 //! [`PATIENCE`] and then goes on without it. At least once: the source keeps a message until every queue it goes to has
 //! confirmed it, and what has no way at the moment is tried again every [`RETRY_AFTER`].
 
-use crate::clients::Clients;
+use crate::clients::QueueClients;
 use crate::core::{Core, FixedState};
 use crate::sessions::{DEAD_LETTER_KEY, number};
 use env::Time;
 use env::planted::{self, Bug};
 use hashbrown::HashMap;
 use message::{DeadReason, Deaths, Dying, Message};
-use metadata::{EffectiveSettings, Name, QueueId, QueueKind, QueueRecord, RouteResult, Tree};
-use queue::Output;
-use queue::client::Told;
+use metadata::{EffectiveSettings, Name, QueueId, QueueRecord, QueueType, RouteResult, Tree};
+use queue::QueueOutput;
+use queue::client::ClientEvent;
 use queue::quorum::DeadRead;
 use session::PublishTag;
 use smallvec::SmallVec;
@@ -35,25 +35,25 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// Where a queue's dead messages go.
 #[derive(Clone, Debug, PartialEq)]
-struct Way {
+struct DeadLetterTarget {
     vhost: Name,
     queue: Name,
-    kind: QueueKind,
+    kind: QueueType,
     exchange: Name,
     routing_key: Option<Name>,
 }
 
 /// A message that its queue keeps until all is confirmed.
 #[derive(Debug, Default)]
-struct Pending {
+struct PendingDeadLetter {
     tag: u64,
     waiting: SmallVec<[QueueId; 2]>,
     confirmed: SmallVec<[QueueId; 2]>,
     /// None: MQTT clients were not told.
-    topics: Option<ByTopics>,
+    topics: Option<MqttDelivery>,
 }
 
-impl Pending {
+impl PendingDeadLetter {
     fn knows(&self, queue: QueueId) -> bool {
         self.waiting.contains(&queue) || self.confirmed.contains(&queue)
     }
@@ -71,7 +71,7 @@ impl Pending {
 
 /// What became of a message among MQTT clients without a queue.
 #[derive(Clone, Copy, Debug)]
-struct ByTopics {
+struct MqttDelivery {
     /// Somebody got it, or is to get it.
     matched: bool,
     /// Other nodes that have not said that they have it.
@@ -79,12 +79,12 @@ struct ByTopics {
 }
 
 #[derive(Debug, Default)]
-struct Source {
-    way: Option<Way>,
+struct DeadLetterSource {
+    way: Option<DeadLetterTarget>,
     /// Taken from the queue and not passed on yet.
     held: VecDeque<(DeadReason, Message)>,
     stalled_since: Option<Time>,
-    pending: BTreeMap<u64, Pending>,
+    pending: BTreeMap<u64, PendingDeadLetter>,
     again: BTreeSet<u64>,
     retry_at: Option<Time>,
     told_of_cycle: bool,
@@ -106,7 +106,7 @@ pub struct DeadLetterCounts {
 
 #[derive(Debug, Default)]
 pub struct DeadLetters {
-    sources: BTreeMap<QueueId, Source>,
+    sources: BTreeMap<QueueId, DeadLetterSource>,
     /// Sources to be looked at.
     ready: BTreeSet<QueueId>,
     stalled: BTreeSet<QueueId>,
@@ -127,7 +127,7 @@ impl DeadLetters {
             }
             return;
         };
-        let way = Way {
+        let way = DeadLetterTarget {
             vhost: record.vhost.clone(),
             queue: record.name.clone(),
             kind: record.kind,
@@ -229,12 +229,12 @@ impl DeadLetters {
         }
     }
 
-    fn pending(&mut self, queue: QueueId, id: u64) -> Option<&mut Pending> {
+    fn pending(&mut self, queue: QueueId, id: u64) -> Option<&mut PendingDeadLetter> {
         self.sources.get_mut(&queue)?.pending.get_mut(&id)
     }
 
     /// Remembers what MQTT clients were told; true when they could not be.
-    fn told_topics(&mut self, queue: QueueId, id: u64, told: Option<ByTopics>) -> bool {
+    fn told_topics(&mut self, queue: QueueId, id: u64, told: Option<MqttDelivery>) -> bool {
         if let Some(pending) = self.pending(queue, id) {
             pending.topics = told;
         }
@@ -253,7 +253,7 @@ impl DeadLetters {
 }
 
 /// A dead message with its history, and the queues it goes to.
-struct Routed {
+struct RoutedDeadLetter {
     message: Message,
     routes: Vec<QueueId>,
     /// Queues left out because they would close a cycle.
@@ -263,11 +263,11 @@ struct Routed {
 /// None when the message cannot be built, which a container that could be read can always be.
 fn route(
     tree: &Tree,
-    way: &Way,
+    way: &DeadLetterTarget,
     reason: DeadReason,
     message: &Message,
     at: env::WallTime,
-) -> Option<Routed> {
+) -> Option<RoutedDeadLetter> {
     let mut deaths = message.deaths().unwrap_or_default();
     deaths.record(&Dying {
         queue: &way.queue,
@@ -275,7 +275,7 @@ fn route(
         exchange: message.exchange(),
         routing_keys: message.open_routing_keys(),
         ttl_ms: message.ttl_ms(),
-        failed: way.kind == QueueKind::Quorum && reason == DeadReason::Rejected,
+        failed: way.kind == QueueType::Quorum && reason == DeadReason::Rejected,
         at,
     });
     let key = way.routing_key.as_deref();
@@ -295,7 +295,7 @@ fn route(
     }
     let cycles = all - routes.len();
     drop(keys);
-    Some(Routed {
+    Some(RoutedDeadLetter {
         message: dead,
         routes,
         cycles,
@@ -307,7 +307,7 @@ fn closes_cycle(tree: &Tree, deaths: &Deaths, queue: QueueId) -> bool {
     record.is_some_and(|record| deaths.is_cycle(&record.name))
 }
 
-impl Clients {
+impl QueueClients {
     /// Whether a queue behind a dead letter exchange should get no more for now.
     fn is_full(&self, session: u64, queue: QueueId) -> bool {
         self.in_flight_bytes(session) >= MAX_BYTES || self.link_is_full(session, queue)
@@ -326,7 +326,7 @@ impl Core {
     /// Passes on what queues have; true when anything happened.
     pub fn pass_on_dead(&mut self) -> bool {
         let mut worked = false;
-        while let Some(queue) = self.owners.next_dying() {
+        while let Some(queue) = self.local_queues.next_dying() {
             self.dead_letters.note(queue);
         }
         while self.dead_letters.budget > 0
@@ -339,9 +339,10 @@ impl Core {
 
     fn pass_on_from(&mut self, queue: QueueId) -> bool {
         let mut worked = self.pass_on_again(queue);
-        let mut out = Output::default();
+        let mut out = QueueOutput::default();
         if self.pass_on_held(queue) {
-            self.owners.take_dead(queue, BATCH, BATCH_BYTES, &mut out);
+            self.local_queues
+                .take_dead(queue, BATCH, BATCH_BYTES, &mut out);
             let taken = out.dead.len() + out.kept_dead.len();
             worked |= taken > 0;
             self.dead_letters.budget = self.dead_letters.budget.saturating_sub(taken);
@@ -390,7 +391,13 @@ impl Core {
         }
     }
 
-    fn pass_on_once(&mut self, queue: QueueId, way: &Way, mut routed: Routed, blocked: usize) {
+    fn pass_on_once(
+        &mut self,
+        queue: QueueId,
+        way: &DeadLetterTarget,
+        mut routed: RoutedDeadLetter,
+        blocked: usize,
+    ) {
         let session = self.dead_letter_session();
         let nobody = PublishTag { channel: 0, tag: 0 };
         let published = (&*way.vhost, &routed.message);
@@ -417,7 +424,7 @@ impl Core {
     }
 
     /// Once per queue and way: messages that die here go nowhere, or round in a circle.
-    fn warn_of(&mut self, queue: QueueId, way: &Way, cycles: usize, reached: bool) {
+    fn warn_of(&mut self, queue: QueueId, way: &DeadLetterTarget, cycles: usize, reached: bool) {
         let Some(source) = self.dead_letters.sources.get_mut(&queue) else {
             return;
         };
@@ -441,7 +448,7 @@ impl Core {
         let again = std::mem::take(&mut source.again);
         let worked = !again.is_empty();
         for id in again {
-            match self.owners.read_dead(queue, id) {
+            match self.local_queues.read_dead(queue, id) {
                 DeadRead::Message(reason, message) => {
                     self.pass_on_surely(queue, id, reason, &message);
                 }
@@ -462,9 +469,9 @@ impl Core {
         let pending = source.pending.entry(id).or_insert_with(|| {
             dead.next_tag += 1;
             dead.tags.insert(dead.next_tag, (queue, id));
-            Pending {
+            PendingDeadLetter {
                 tag: dead.next_tag,
-                ..Pending::default()
+                ..PendingDeadLetter::default()
             }
         });
         let tag = PublishTag {
@@ -517,7 +524,7 @@ impl Core {
     fn passed_on(&mut self, queue: QueueId, id: u64) {
         self.dead_letters.drop_pending(queue, id);
         self.dead_letters.counts.confirmed += 1;
-        self.owners.passed_on(queue, id);
+        self.local_queues.passed_on(queue, id);
     }
 
     /// Tells MQTT clients; what to remember of that, and the queues of those who share a subscription. None: there was no room.
@@ -526,10 +533,10 @@ impl Core {
         session: u64,
         tag: PublishTag,
         published: (&str, &Message),
-    ) -> (Option<ByTopics>, Vec<QueueId>) {
+    ) -> (Option<MqttDelivery>, Vec<QueueId>) {
         let mut picked = Vec::new();
         let heard = self.announce(session, tag, published, &mut picked);
-        let told = ByTopics {
+        let told = MqttDelivery {
             matched: heard.receivers > 0,
             awaited: heard.awaited,
         };
@@ -537,11 +544,13 @@ impl Core {
     }
 
     /// A queue behind a dead letter exchange tells what became of a message.
-    pub fn dead_letter_told(&mut self, target: QueueId, word: Told<PublishTag>) {
-        let (tag, taken) = match word {
-            Told::Published(tag) => (tag.tag, true),
-            Told::NotPublished(tag, _) => (tag.tag, false),
-            Told::Answer { .. } | Told::Deliver { .. } | Told::Cancelled { .. } => return,
+    pub fn dead_letter_told(&mut self, target: QueueId, peer_message: ClientEvent<PublishTag>) {
+        let (tag, taken) = match peer_message {
+            ClientEvent::Published(tag) => (tag.tag, true),
+            ClientEvent::NotPublished(tag, _) => (tag.tag, false),
+            ClientEvent::Answer { .. }
+            | ClientEvent::Deliver { .. }
+            | ClientEvent::Cancelled { .. } => return,
         };
         let Some(&(queue, id)) = self.dead_letters.tags.get(&tag) else {
             return;
@@ -567,7 +576,7 @@ impl Core {
         let Some(&(queue, id)) = self.dead_letters.tags.get(&tag) else {
             return;
         };
-        let again = |s: &Source| s.again.contains(&id);
+        let again = |s: &DeadLetterSource| s.again.contains(&id);
         let again = self.dead_letters.sources.get(&queue).is_some_and(again);
         let Some(pending) = self.dead_letters.pending(queue, id) else {
             return;

@@ -2,11 +2,11 @@
 
 use crate::shard::Shard;
 use metadata::Name;
-use session::Notice;
+use session::SessionEvent;
 
 /// What is gone.
 #[derive(Debug)]
-pub enum Gone {
+pub enum RemovedAccount {
     User(Name),
     Vhost(Name),
 }
@@ -18,22 +18,22 @@ impl Shard {
         while let Some(gone) = self.core.gone.pop_front() {
             worked = true;
             let text = match &gone {
-                Gone::User(name) => format!("user '{name}' is deleted"),
-                Gone::Vhost(name) => format!("vhost '{name}' is deleted"),
+                RemovedAccount::User(name) => format!("user '{name}' is deleted"),
+                RemovedAccount::Vhost(name) => format!("vhost '{name}' is deleted"),
             };
             let all = self.sessions.iter_mut();
             let theirs = all.filter(|(_, slot)| {
                 let info = slot.session.info();
                 match &gone {
-                    Gone::User(name) => info.user == **name,
-                    Gone::Vhost(name) => info.vhost == **name,
+                    RemovedAccount::User(name) => info.user == **name,
+                    RemovedAccount::Vhost(name) => info.vhost == **name,
                 }
             });
             let keys: Vec<_> = theirs.map(|(key, _)| key).collect();
             for key in keys {
                 let text = text.clone();
                 self.step(key, |s, view, out| {
-                    s.notice(Notice::Close { text }, view, out)
+                    s.session_event(SessionEvent::Close { text }, view, out)
                 });
             }
         }

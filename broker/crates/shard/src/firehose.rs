@@ -4,7 +4,7 @@
 use crate::core::Core;
 use crate::sessions::{FIREHOSE_KEY, number};
 use message::{Table, Value};
-use session::{Pace, PublishTag, Trace, Traced};
+use session::{FlowState, PublishTag, TraceEvent, TracedMessage};
 use std::fmt::Display;
 
 /// As RabbitMQ calls it. What it is given itself is not traced.
@@ -29,14 +29,14 @@ impl Core {
     }
 
     /// Tells those who trace. At most once: nobody waits for it.
-    pub fn trace(&mut self, connection: &dyn Display, traced: &Traced<'_>) {
+    pub fn trace(&mut self, connection: &dyn Display, traced: &TracedMessage<'_>) {
         let message = traced.message;
         if self.firehose.behind || message.exchange() == EXCHANGE || !self.is_traced(traced.vhost) {
             return;
         }
         let key = match traced.what {
-            Trace::Published { .. } => format!("publish.{}", message.exchange()),
-            Trace::Delivered { queue, .. } => format!("deliver.{queue}"),
+            TraceEvent::Published { .. } => format!("publish.{}", message.exchange()),
+            TraceEvent::Delivered { queue, .. } => format!("deliver.{queue}"),
         };
         let mut routes = Vec::new();
         let headers = Table::default;
@@ -51,14 +51,14 @@ impl Core {
             return;
         }
         let mut more = Table::default();
-        if let Trace::Delivered { redelivered, .. } = traced.what {
+        if let TraceEvent::Delivered { redelivered, .. } = traced.what {
             more.set("redelivered", Value::I32(redelivered.into()));
         }
         more.set("vhost", Value::from(traced.vhost));
         more.set("connection", Value::from(&*connection.to_string()));
         more.set("channel", Value::I32(traced.channel.into()));
         more.set("user", Value::from(traced.user));
-        if let Trace::Published { routes } = traced.what {
+        if let TraceEvent::Published { routes } = traced.what {
             let names = routes.iter().filter_map(|id| self.tree.queue_by_id(*id));
             let names = names.map(|record| Value::from(&*record.name));
             more.set("routed_queues", Value::Array(names.collect()));
@@ -71,8 +71,8 @@ impl Core {
         };
         let nobody = PublishTag { channel: 0, tag: 0 };
         for queue in routes {
-            let pace = self.publish(self.firehose_session(), queue, nobody, copy.clone());
-            if pace == Pace::Behind {
+            let flow = self.publish(self.firehose_session(), queue, nobody, copy.clone());
+            if flow == FlowState::Behind {
                 tracing::warn!(event = "firehose_behind", vhost = traced.vhost);
                 self.firehose.behind = true;
             }

@@ -1,12 +1,12 @@
 //! What shards say to each other, on one node and between nodes. Integers big-endian; one frame, one message.
 
-use crate::hubs::frame::HubFrame;
-use crate::members::frame::MembersWord;
-use crate::uses::frame::UsesFrame;
+use crate::limit_usage::frame::LimitUsageFrame;
+use crate::members::frame::MembershipMessage;
+use crate::route_exchange::frame::RouterFrame;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use metadata::{Change, NodeRecord, QueueId, SessionId};
-use queue::{Deliveries, Event, Losses, QueueCounters, QueueStats, ToQueue};
+use queue::{DeliveryCounters, Losses, QueueCounters, QueueEvent, QueueMessage, QueueStats};
 
 /// Longest name or address in a frame.
 const MAX_NAME: usize = 1024;
@@ -39,13 +39,13 @@ pub enum Frame {
     /// For the owner of a queue, in order.
     ToQueue {
         queue: QueueId,
-        messages: Vec<ToQueue>,
+        messages: Vec<QueueMessage>,
     },
     /// From the owner of a queue, for a session here, in order.
     Events {
         session: SessionId,
         queue: QueueId,
-        events: Vec<Event>,
+        events: Vec<QueueEvent>,
     },
     /// A change for the metadata leader to propose.
     Propose {
@@ -111,11 +111,11 @@ pub enum Frame {
         last: bool,
         facts: Bytes,
     },
-    Members(MembersWord),
+    Members(MembershipMessage),
     /// From a hub to another one.
-    Hub(HubFrame),
+    Hub(RouterFrame),
     /// What another shard has open for users and virtual hosts with limits.
-    Uses(UsesFrame),
+    Uses(LimitUsageFrame),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -277,9 +277,9 @@ impl Frame {
                 out.put_u8(u8::from(*last));
                 out.put_slice(facts);
             }
-            Frame::Members(word) => {
+            Frame::Members(peer_message) => {
                 out.put_u8(MEMBERS);
-                word.encode(&mut out);
+                peer_message.encode(&mut out);
             }
             Frame::Hub(frame) => {
                 out.put_u8(HUB);
@@ -382,9 +382,9 @@ impl Frame {
                 last: u8(&mut frame)? != 0,
                 facts: frame,
             },
-            MEMBERS => Frame::Members(MembersWord::decode(frame)?),
-            HUB => Frame::Hub(HubFrame::decode(frame)?),
-            USES => Frame::Uses(UsesFrame::decode(frame)?),
+            MEMBERS => Frame::Members(MembershipMessage::decode(frame)?),
+            HUB => Frame::Hub(RouterFrame::decode(frame)?),
+            USES => Frame::Uses(LimitUsageFrame::decode(frame)?),
             _ => return Err(FrameError),
         })
     }
@@ -426,7 +426,7 @@ fn encode_stats(out: &mut BytesMut, token: u64, last: bool, stats: &[OwnerStats]
 fn decode_counters(frame: &mut Bytes) -> Result<QueueCounters, FrameError> {
     Ok(QueueCounters {
         publish: u64(frame)?,
-        deliveries: Deliveries {
+        deliveries: DeliveryCounters {
             deliver: u64(frame)?,
             deliver_no_ack: u64(frame)?,
             get: u64(frame)?,

@@ -4,7 +4,6 @@
 //! [`Effect`]s. A shard never blocks, but for reads of entries that have left memory.
 #![forbid(unsafe_code)]
 
-mod accounts;
 mod admission;
 mod answers;
 mod apply;
@@ -12,37 +11,38 @@ mod budget;
 mod clients;
 pub mod config;
 mod core;
+mod counters;
 mod critical;
 mod dead_letter;
-mod directory;
-mod entrance;
-mod errands;
 mod evictions;
-mod figures;
 mod firehose;
 mod frame;
-mod hubs;
-mod joiners;
+mod internal_client;
+mod joining_nodes;
 mod lease;
+mod limit_usage;
+mod listener_origin;
 mod listings;
+mod local_queues;
+mod logged_in;
 mod logins;
 mod members;
 mod membership;
+mod metadata_client;
 mod outgoing;
-mod owners;
 mod peers;
 mod placement;
 mod protocols;
 mod retained;
+mod route_exchange;
 mod sessions;
 mod shard;
 mod stats;
-mod tallies;
+mod sys_topics;
 mod topics;
 mod turn;
-mod uses;
 mod view;
-mod wakes;
+mod wake_times;
 mod walks;
 
 pub use budget::{MemoryBudget, NodeMemory};
@@ -54,9 +54,9 @@ use auth::TlsPeer;
 use bytes::{Bytes, BytesMut};
 use control::ControlRequest;
 use env::{Incarnation, NodeId, Time, WallTime};
-use metadata::features::ProgramFacts;
+use metadata::features::VersionFacts;
 use metadata::{Name, NodeRecord};
-use session::{Outbox, Standing};
+use session::{Outbox, SessionState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -148,7 +148,7 @@ pub trait ShardDriver {
     fn wake_at(&self) -> Option<Time>;
     fn connected(&mut self, connection: ConnectionKey, info: ConnectionInfo);
     /// Bytes arrived. Whole frames are taken from `input`, a partial one is left for the driver to keep.
-    fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> Standing;
+    fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> SessionState;
     /// The driver holds so many bytes of TLS for the connection: an incomplete record, and records that the socket does not take.
     fn sealed(&mut self, _connection: ConnectionKey, _bytes: usize) {}
     /// TLS handshakes of connections that the shard does not know yet hold so many bytes in all. Returns how many of them the driver
@@ -157,13 +157,13 @@ pub trait ShardDriver {
         0
     }
     /// What is to be written to the connection; consume what was.
-    fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, Standing)>;
+    fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, SessionState)>;
     /// The socket took bytes.
     fn drained(&mut self, connection: ConnectionKey);
     /// The socket is closed, by whichever side.
     fn gone(&mut self, connection: ConnectionKey);
     /// What a node has told of its program; None: it does not tell. Before [`ShardDriver::peer_up`]; shard 0 only.
-    fn peer_program(&mut self, _node: NodeId, _program: Option<ProgramFacts>) {}
+    fn peer_program(&mut self, _node: NodeId, _program: Option<VersionFacts>) {}
     fn peer_up(&mut self, node: NodeId, incarnation: Incarnation);
     fn peer_down(&mut self, node: NodeId);
     fn peer_frame(&mut self, from: NodeId, frame: Bytes);

@@ -7,12 +7,12 @@ use crate::frame::Frame;
 use crate::walks::{ReplyTo, Walk};
 use bytes::Bytes;
 use control::{
-    ConnectionFacts, ConsumerFacts, Counters, Deaths, ExchangeCounts, Facts, MqttFigures, Question,
-    Reply, TrafficFacts, TrafficOf,
+    ConnectionFacts, ConsumerFacts, Counters, DeadLetterTotals, ExchangeCounts, MqttCounters,
+    Reply, ShardFacts, ShardQuery, TrafficFacts, TrafficFilter,
 };
 use env::{NodeId, Time};
-use queue::{QueueId, QueueKind};
-use session::Deliveries;
+use queue::{QueueId, QueueType};
+use session::DeliveryCounters;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const GATHER_WITHIN: Duration = Duration::from_secs(2);
 const MAX_GATHERING: usize = 64;
 
 /// Where the facts go.
-pub enum Gathered {
+pub enum ListingTarget {
     Connections(Vec<ConnectionFacts>, Reply<Vec<ConnectionFacts>>),
     Consumers(Vec<ConsumerFacts>, Reply<Vec<ConsumerFacts>>),
     Counters(BTreeMap<NodeId, Counters>, Reply<Vec<(NodeId, Counters)>>),
@@ -32,20 +32,20 @@ pub enum Gathered {
     Closed(bool, Reply<bool>),
 }
 
-impl Gathered {
-    fn take(&mut self, from: NodeId, facts: Facts) {
+impl ListingTarget {
+    fn take(&mut self, from: NodeId, facts: ShardFacts) {
         match (self, facts) {
-            (Gathered::Connections(all, _), Facts::Connections(part)) => {
+            (ListingTarget::Connections(all, _), ShardFacts::Connections(part)) => {
                 let theirs = part.into_iter();
                 all.extend(theirs.map(|c| ConnectionFacts { node: from, ..c }));
             }
-            (Gathered::Consumers(all, _), Facts::Consumers(part)) => all.extend(part),
-            (Gathered::Counters(all, _), Facts::Counters(part)) => {
+            (ListingTarget::Consumers(all, _), ShardFacts::Consumers(part)) => all.extend(part),
+            (ListingTarget::Counters(all, _), ShardFacts::Counters(part)) => {
                 all.entry(from).or_default().add(&part);
             }
-            (Gathered::Figures(sum), Facts::Counters(part)) => sum.add(&part),
-            (Gathered::Traffic(all, _), Facts::Traffic(part)) => all.add(&part),
-            (Gathered::Closed(any, _), Facts::Closed(one)) => *any |= one,
+            (ListingTarget::Figures(sum), ShardFacts::Counters(part)) => sum.add(&part),
+            (ListingTarget::Traffic(all, _), ShardFacts::Traffic(part)) => all.add(&part),
+            (ListingTarget::Closed(any, _), ShardFacts::Closed(one)) => *any |= one,
             // Not what was asked for.
             _ => {}
         }
@@ -54,19 +54,19 @@ impl Gathered {
     /// What is for the shard itself comes back.
     fn answer(self) -> Option<Box<Counters>> {
         match self {
-            Gathered::Connections(all, reply) => reply(all),
-            Gathered::Consumers(all, reply) => reply(all),
-            Gathered::Counters(all, reply) => reply(all.into_iter().collect()),
-            Gathered::Traffic(all, reply) => reply(all),
-            Gathered::Closed(any, reply) => reply(any),
-            Gathered::Figures(sum) => return Some(sum),
+            ListingTarget::Connections(all, reply) => reply(all),
+            ListingTarget::Consumers(all, reply) => reply(all),
+            ListingTarget::Counters(all, reply) => reply(all.into_iter().collect()),
+            ListingTarget::Traffic(all, reply) => reply(all),
+            ListingTarget::Closed(any, reply) => reply(any),
+            ListingTarget::Figures(sum) => return Some(sum),
         }
         None
     }
 }
 
-struct Gathering {
-    facts: Gathered,
+struct PendingListing {
+    facts: ListingTarget,
     /// Shards whose last part is still to come.
     left: usize,
     until: Time,
@@ -75,30 +75,30 @@ struct Gathering {
 #[derive(Default)]
 pub struct Listings {
     next: u64,
-    open: BTreeMap<u64, Gathering>,
+    open: BTreeMap<u64, PendingListing>,
     figures: Option<Box<Counters>>,
 }
 
 impl Listings {
-    /// What [`Gathered::Figures`] gathered, once.
+    /// What [`ListingTarget::Figures`] gathered, once.
     pub fn take_figures(&mut self) -> Option<Box<Counters>> {
         self.figures.take()
     }
 
-    fn answer(&mut self, done: Gathering) {
+    fn answer(&mut self, done: PendingListing) {
         if let Some(sum) = done.facts.answer() {
             self.figures = Some(sum);
         }
     }
 
-    fn begin(&mut self, now: Time, left: usize, facts: Gathered) -> u64 {
+    fn begin(&mut self, now: Time, left: usize, facts: ListingTarget) -> u64 {
         if self.open.len() >= MAX_GATHERING
             && let Some((_, oldest)) = self.open.pop_first()
         {
             self.answer(oldest);
         }
         self.next += 1;
-        let gathering = Gathering {
+        let gathering = PendingListing {
             facts,
             left,
             until: now + GATHER_WITHIN,
@@ -113,7 +113,7 @@ impl Listings {
         token: u64,
         (from, now): (NodeId, Time),
         last: bool,
-        facts: Option<Facts>,
+        facts: Option<ShardFacts>,
     ) {
         let Some(gathering) = self.open.get_mut(&token) else {
             return;
@@ -135,7 +135,7 @@ impl Listings {
         if self.open.is_empty() {
             return;
         }
-        let late: Vec<Gathering> = (self.open)
+        let late: Vec<PendingListing> = (self.open)
             .extract_if(.., |_, g| now >= g.until)
             .map(|(_, late)| late)
             .collect();
@@ -149,8 +149,8 @@ impl Listings {
 
 /// A channel's counts under the API's names.
 pub fn channel_counts(
-    publishes: &session::Publishes,
-    deliveries: &Deliveries,
+    publishes: &session::PublishCounters,
+    deliveries: &DeliveryCounters,
 ) -> control::MessageCounts {
     control::MessageCounts {
         publish: publishes.received,
@@ -163,7 +163,12 @@ pub fn channel_counts(
 
 impl Core {
     /// Sends a question to all shards but this one, of all nodes or of this one; returns its token.
-    pub fn ask_shards(&mut self, question: &Question, everywhere: bool, facts: Gathered) -> u64 {
+    pub fn ask_shards(
+        &mut self,
+        question: &ShardQuery,
+        everywhere: bool,
+        facts: ListingTarget,
+    ) -> u64 {
         let me = self.config.node;
         let peers = self.peers.all_up().filter(|n| *n != me && everywhere);
         let peers: Vec<NodeId> = peers.collect();
@@ -185,7 +190,7 @@ impl Core {
     }
 
     /// Tells what was asked, or a part of it.
-    pub fn tell_facts(&mut self, to: ReplyTo, facts: Facts, last: bool) {
+    pub fn tell_facts(&mut self, to: ReplyTo, facts: ShardFacts, last: bool) {
         let token = to.token;
         if (to.node, to.shard) == (self.config.node, self.config.index) {
             let from = (to.node, self.now);
@@ -204,7 +209,7 @@ impl Core {
     }
 
     pub fn consumer_facts(&self, queue: QueueId) -> impl Iterator<Item = ConsumerFacts> {
-        let all = self.owners.consumers(queue).into_iter();
+        let all = self.local_queues.consumers(queue).into_iter();
         all.map(move |c| ConsumerFacts {
             queue: queue.0,
             session_node: c.session.node.0,
@@ -219,13 +224,13 @@ impl Core {
     }
 
     /// Every shard has the cluster's retained messages: the first one tells of them.
-    fn mqtt_figures(&self) -> MqttFigures {
+    fn mqtt_figures(&self) -> MqttCounters {
         let counts = self.topics.counts();
         let (retained, retained_bytes) = match self.config.index {
             0 => self.tree.retained_size(),
             _ => (0, 0),
         };
-        MqttFigures {
+        MqttCounters {
             connected: counts.connected as u64,
             sessions_away: counts.parked as u64,
             most: counts.most as u64,
@@ -243,7 +248,7 @@ impl Core {
     }
 
     pub fn counters(&self) -> Counters {
-        let (t, deaths) = (&self.tallies, self.owners.deaths());
+        let (t, deaths) = (&self.all_counters, self.local_queues.deaths());
         Counters {
             connections_opened: t.connections_opened,
             connections_closed: t.connections_closed,
@@ -251,23 +256,23 @@ impl Core {
             channels_closed: t.channels_closed,
             connections: self.accounts.connections(),
             channels: self.accounts.channels(),
-            queues: self.owners.totals(),
+            queues: self.local_queues.totals(),
             protocols: t.protocols(),
             logins: t.logins(),
             mqtt: self.mqtt_figures(),
-            classic_deaths: Deaths::of(deaths, QueueKind::Classic),
-            quorum_deaths: Deaths {
+            classic_deaths: DeadLetterTotals::of(deaths, QueueType::Classic),
+            quorum_deaths: DeadLetterTotals {
                 confirmed: self.dead_letters.counts.confirmed,
-                ..Deaths::of(deaths, QueueKind::Quorum)
+                ..DeadLetterTotals::of(deaths, QueueType::Quorum)
             },
         }
     }
 
     /// Of what is asked for and was used at all.
-    fn traffic(&self, of: &TrafficOf) -> TrafficFacts {
+    fn traffic(&self, of: &TrafficFilter) -> TrafficFacts {
         let mut facts = TrafficFacts::default();
         for vhost in of.vhosts.iter().filter(|v| self.tree.vhost_exists(v)) {
-            let counts = self.tallies.messages(vhost);
+            let counts = self.all_counters.messages(vhost);
             if counts != control::MessageCounts::default() {
                 facts.vhosts.insert(vhost.clone(), counts);
             }
@@ -277,7 +282,7 @@ impl Core {
                 continue;
             };
             let by_mqtt = match **name == *self.config.mqtt.exchange {
-                true => self.tallies.published_by_mqtt(vhost),
+                true => self.all_counters.published_by_mqtt(vhost),
                 false => metadata::Traffic::default(),
             };
             let counts = ExchangeCounts {
@@ -293,23 +298,23 @@ impl Core {
     }
 
     /// Answers a question of another shard, or of this one. There may be many connections and consumers: that takes several turns.
-    pub fn answer_question(&mut self, to: ReplyTo, question: &Question) {
+    pub fn answer_question(&mut self, to: ReplyTo, question: &ShardQuery) {
         match question {
-            Question::Connections => self.walks.add(Walk::Connections { to, next: 0 }),
-            Question::Consumers => {
+            ShardQuery::Connections => self.walks.add(Walk::Connections { to, next: 0 }),
+            ShardQuery::Consumers => {
                 let next = QueueId::NONE;
                 self.walks.add(Walk::Consumers { to, next });
             }
-            Question::Counters => {
+            ShardQuery::Counters => {
                 let counters = Box::new(self.counters());
-                self.tell_facts(to, Facts::Counters(counters), true);
+                self.tell_facts(to, ShardFacts::Counters(counters), true);
             }
-            Question::Traffic(of) => {
+            ShardQuery::Traffic(of) => {
                 let traffic = self.traffic(of);
-                self.tell_facts(to, Facts::Traffic(traffic), true);
+                self.tell_facts(to, ShardFacts::Traffic(traffic), true);
             }
             // The shard carries it out itself.
-            Question::Close { .. } => self.tell_facts(to, Facts::Closed(false), true),
+            ShardQuery::Close { .. } => self.tell_facts(to, ShardFacts::Closed(false), true),
         }
     }
 }
@@ -324,7 +329,7 @@ mod tests {
         let reply = Box::new(move |any| {
             let _ = tx.send(any);
         });
-        let facts = Gathered::Closed(false, reply);
+        let facts = ListingTarget::Closed(false, reply);
         (listings.begin(Time::ZERO, left, facts), rx)
     }
 
@@ -332,10 +337,10 @@ mod tests {
     fn the_last_answer_or_the_time_ends_it_and_not_one_that_was_not_asked_for() {
         let mut listings = Listings::default();
         let (token, done) = begin(&mut listings, 2);
-        let part = |any| Some(Facts::Closed(any));
+        let part = |any| Some(ShardFacts::Closed(any));
         listings.take(token, (NodeId(1), Time::ZERO), true, part(true));
         listings.take(token + 1, (NodeId(1), Time::ZERO), true, part(false));
-        let none = Some(Facts::Consumers(Vec::new()));
+        let none = Some(ShardFacts::Consumers(Vec::new()));
         listings.take(token, (NodeId(2), Time::ZERO), false, none);
         assert!(done.try_recv().is_err());
         listings.take(token, (NodeId(2), Time::ZERO), true, None);

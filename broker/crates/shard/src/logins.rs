@@ -2,7 +2,7 @@
 
 use auth::{PasswordHash, Throttle, Verified};
 use env::Time;
-use session::Verdict;
+use session::PasswordCheck;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -37,7 +37,7 @@ pub struct Logins {
     /// Passwords that were right before, so that a storm of reconnects does not burn the processor.
     verified: Verified,
     throttle: Throttle,
-    waiting: BTreeMap<CheckId, Waiting>,
+    waiting: BTreeMap<CheckId, WaitingLogins>,
     /// Checks under way by the address that began them.
     begun: BTreeMap<IpAddr, usize>,
     /// Sessions whose refusal is held back, by the time when it is given.
@@ -48,12 +48,12 @@ pub struct Logins {
 }
 
 /// Sessions that wait for one check.
-struct Waiting {
+struct WaitingLogins {
     begun_by: IpAddr,
-    attempts: Vec<Attempt>,
+    attempts: Vec<LoginAttempt>,
 }
 
-struct Attempt {
+struct LoginAttempt {
     session: u64,
     peer: SocketAddr,
     user: Box<str>,
@@ -85,8 +85,8 @@ impl Logins {
         (session, peer): (u64, SocketAddr),
         user: &str,
         (hash, password): (&PasswordHash, &[u8]),
-    ) -> Verdict {
-        let attempt = Attempt {
+    ) -> PasswordCheck {
+        let attempt = LoginAttempt {
             session,
             peer,
             user: user.into(),
@@ -97,13 +97,13 @@ impl Logins {
         let id = CheckId(self.verified.fingerprint(hash, password));
         if self.verified.has(&id.0) {
             self.throttle.clear(peer.ip(), user);
-            return Verdict::Right;
+            return PasswordCheck::Right;
         }
         let is_costly = hash.algorithm.is_costly();
         if (!is_costly || self.start.is_none()) && auth::verify(hash, password) {
             self.verified.add(id.0);
             self.throttle.clear(peer.ip(), user);
-            return Verdict::Right;
+            return PasswordCheck::Right;
         }
         if self.start.is_none() {
             return self.refuse(now, &attempt);
@@ -121,48 +121,49 @@ impl Logins {
     fn begin(
         &mut self,
         id: CheckId,
-        attempt: Attempt,
+        attempt: LoginAttempt,
         hash: PasswordHash,
         password: &[u8],
-    ) -> Verdict {
+    ) -> PasswordCheck {
         // A storm of clients with one password costs one check.
         if let Some(waiting) = self.waiting.get_mut(&id) {
             waiting.attempts.push(attempt);
-            return Verdict::Later;
+            return PasswordCheck::Later;
         }
         let begun_by = attempt.peer.ip().to_canonical();
         let of_address = self.begun.get(&begun_by).copied().unwrap_or(0);
         if self.waiting.len() >= MAX_CHECKS || of_address >= MAX_ADDRESS_CHECKS {
-            return Verdict::Busy;
+            return PasswordCheck::Busy;
         }
         let Some(start) = &mut self.start else {
-            return Verdict::Busy;
+            return PasswordCheck::Busy;
         };
         self.begun.insert(begun_by, of_address + 1);
         let attempts = vec![attempt];
-        self.waiting.insert(id, Waiting { begun_by, attempts });
+        self.waiting
+            .insert(id, WaitingLogins { begun_by, attempts });
         start(Check {
             id,
             hash,
             password: password.to_vec(),
         });
-        Verdict::Later
+        PasswordCheck::Later
     }
 
     /// Counts a failure; its refusal may be held back until [`Logins::due`] gives it.
-    fn refuse(&mut self, now: Time, attempt: &Attempt) -> Verdict {
-        let Attempt { peer, user, .. } = attempt;
+    fn refuse(&mut self, now: Time, attempt: &LoginAttempt) -> PasswordCheck {
+        let LoginAttempt { peer, user, .. } = attempt;
         let failed = self.throttle.note(peer.ip(), user, now);
         if let Some(unlogged) = failed.log {
             tracing::warn!(event = "login.failed", user = %user, %peer, unlogged, "wrong user name or password");
         }
         if failed.delay.is_zero() || self.held.len() >= MAX_HELD {
-            return Verdict::Wrong;
+            return PasswordCheck::Wrong;
         }
         self.next_held += 1;
         let key = (now + failed.delay, self.next_held);
         self.held.insert(key, attempt.session);
-        Verdict::Later
+        PasswordCheck::Later
     }
 
     /// The result of a check: the sessions to be told of it now. A refusal may come later, by [`Logins::due`].
@@ -184,7 +185,7 @@ impl Logins {
                     self.throttle.clear(attempt.peer.ip(), &attempt.user);
                 }
             }
-            false => attempts.retain(|attempt| self.refuse(now, attempt) == Verdict::Wrong),
+            false => attempts.retain(|attempt| self.refuse(now, attempt) == PasswordCheck::Wrong),
         }
         attempts.into_iter().map(|a| a.session).collect()
     }
@@ -217,18 +218,18 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    type Begun = Arc<Mutex<Vec<(CheckId, Vec<u8>)>>>;
+    type CheckStart = Arc<Mutex<Vec<(CheckId, Vec<u8>)>>>;
 
     struct Rig {
         logins: Logins,
         now: Time,
-        begun: Begun,
+        begun: CheckStart,
     }
 
     impl Rig {
         fn new() -> Rig {
             let mut logins = Logins::new([9; 32]);
-            let begun = Begun::default();
+            let begun = CheckStart::default();
             let seen = begun.clone();
             logins.check_elsewhere(Box::new(move |check| {
                 seen.lock().unwrap().push((check.id, check.password));
@@ -241,7 +242,7 @@ mod tests {
         }
 
         /// With a hash that is never really checked here.
-        fn try_in(&mut self, session: u64, host: u8, password: &[u8]) -> Verdict {
+        fn try_in(&mut self, session: u64, host: u8, password: &[u8]) -> PasswordCheck {
             let costly = PasswordHash {
                 algorithm: HashAlgorithm::Argon2id,
                 bytes: b"whatever".to_vec(),
@@ -249,7 +250,7 @@ mod tests {
             self.login(session, host, (&costly, password))
         }
 
-        fn login(&mut self, session: u64, host: u8, pair: (&PasswordHash, &[u8])) -> Verdict {
+        fn login(&mut self, session: u64, host: u8, pair: (&PasswordHash, &[u8])) -> PasswordCheck {
             let peer = SocketAddr::from(([10, 0, 0, host], 5000));
             self.logins.verify(self.now, (session, peer), "u", pair)
         }
@@ -263,9 +264,9 @@ mod tests {
     fn one_check_for_all_who_come_with_the_same_password() {
         let mut rig = Rig::new();
         for session in 1..=3 {
-            assert_eq!(rig.try_in(session, 1, b"p"), Verdict::Later);
+            assert_eq!(rig.try_in(session, 1, b"p"), PasswordCheck::Later);
         }
-        assert_eq!(rig.try_in(4, 1, b"q"), Verdict::Later);
+        assert_eq!(rig.try_in(4, 1, b"q"), PasswordCheck::Later);
         let begun = rig.begun();
         let passwords: Vec<&[u8]> = begun.iter().map(|(_, p)| &p[..]).collect();
         assert_eq!(passwords, [b"p", b"q"]);
@@ -274,7 +275,7 @@ mod tests {
         assert_eq!(rig.logins.checked(now, begun[1].0, false), [4]);
         let nobody: [u64; 0] = [];
         assert_eq!(rig.logins.checked(now, begun[1].0, true), nobody);
-        assert_eq!(rig.try_in(5, 1, b"p"), Verdict::Right);
+        assert_eq!(rig.try_in(5, 1, b"p"), PasswordCheck::Right);
     }
 
     #[test]
@@ -283,29 +284,35 @@ mod tests {
         let per_address = MAX_ADDRESS_CHECKS as u64;
         for n in 0..MAX_CHECKS as u64 {
             let host = u8::try_from(n / per_address).unwrap();
-            assert_eq!(rig.try_in(n, host, &n.to_le_bytes()), Verdict::Later);
+            assert_eq!(rig.try_in(n, host, &n.to_le_bytes()), PasswordCheck::Later);
             if n + 1 == per_address {
-                assert_eq!(rig.try_in(999, 0, b"beyond its share"), Verdict::Busy);
+                assert_eq!(rig.try_in(999, 0, b"beyond its share"), PasswordCheck::Busy);
             }
         }
-        assert_eq!(rig.try_in(1000, 99, b"one more"), Verdict::Busy);
+        assert_eq!(rig.try_in(1000, 99, b"one more"), PasswordCheck::Busy);
         let begun = rig.begun();
         assert_eq!(begun.len(), MAX_CHECKS);
         let cheap = hash_with(HashAlgorithm::Sha256, b"p", b"salt").unwrap();
-        assert_eq!(rig.login(7, 1, (&cheap, b"p")), Verdict::Right);
+        assert_eq!(rig.login(7, 1, (&cheap, b"p")), PasswordCheck::Right);
         rig.logins.checked(rig.now, begun[0].0, false);
-        assert_eq!(rig.try_in(1001, 0, b"there is room again"), Verdict::Later);
+        assert_eq!(
+            rig.try_in(1001, 0, b"there is room again"),
+            PasswordCheck::Later
+        );
         let long = vec![b'p'; MAX_PASSWORD + 1];
-        assert_eq!(rig.try_in(8, 1, &long), Verdict::Wrong);
+        assert_eq!(rig.try_in(8, 1, &long), PasswordCheck::Wrong);
     }
 
     #[test]
     fn every_refusal_costs_the_same_check() {
         let mut rig = Rig::new();
         let cheap = hash_with(HashAlgorithm::Sha256, b"p", b"salt").unwrap();
-        assert_eq!(rig.login(1, 1, (&cheap, b"q")), Verdict::Later);
+        assert_eq!(rig.login(1, 1, (&cheap, b"q")), PasswordCheck::Later);
         // As sessions ask for a user that does not exist.
-        assert_eq!(rig.login(2, 1, (&auth::decoy(), b"q")), Verdict::Later);
+        assert_eq!(
+            rig.login(2, 1, (&auth::decoy(), b"q")),
+            PasswordCheck::Later
+        );
         let begun = rig.begun();
         assert_eq!(begun.len(), 1);
         assert_eq!(rig.logins.checked(rig.now, begun[0].0, false), [1, 2]);
@@ -314,19 +321,19 @@ mod tests {
     #[test]
     fn wrong_passwords_slow_refusals_and_never_a_right_password() {
         let mut rig = Rig::new();
-        assert_eq!(rig.try_in(1, 1, b"known"), Verdict::Later);
+        assert_eq!(rig.try_in(1, 1, b"known"), PasswordCheck::Later);
         let (id, _) = rig.begun().remove(0);
         rig.logins.checked(rig.now, id, true);
         let mut refused = 0;
         for n in 0..FREE_FAILURES + 5 {
-            assert_eq!(rig.try_in(2, 1, &n.to_le_bytes()), Verdict::Later);
+            assert_eq!(rig.try_in(2, 1, &n.to_le_bytes()), PasswordCheck::Later);
             let (id, _) = rig.begun().remove(0);
             refused += rig.logins.checked(rig.now, id, false).len();
         }
         assert_eq!(refused, FREE_FAILURES as usize);
-        assert_eq!(rig.try_in(3, 1, b"known"), Verdict::Right);
+        assert_eq!(rig.try_in(3, 1, b"known"), PasswordCheck::Right);
         // A right password that was not seen before is checked and taken at once.
-        assert_eq!(rig.try_in(4, 1, b"new"), Verdict::Later);
+        assert_eq!(rig.try_in(4, 1, b"new"), PasswordCheck::Later);
         let (id, _) = rig.begun().remove(0);
         assert_eq!(rig.logins.checked(rig.now, id, true), [4]);
         assert!(rig.logins.due(rig.now).is_empty());

@@ -17,22 +17,22 @@ use crate::core::Core;
 use crate::placement::Candidate;
 use departures::Departures;
 use leaders::KnownLeaders;
-use operations::Changes;
-use reconcile::Review;
-use releases::Releases;
-use replacements::Replacements;
-use replicas::Questions;
+use operations::PendingMemberChanges;
+use reconcile::MembershipReview;
+use releases::NodeReleases;
+use replacements::NodeReplacements;
+use replicas::ReplicaQueries;
 
 /// A shard's part in it.
 #[derive(Default)]
 pub struct Members {
-    pub review: Review,
+    pub review: MembershipReview,
     pub leaders: KnownLeaders,
     pub departures: Departures,
-    pub changes: Changes,
-    pub questions: Questions,
-    pub releases: Releases,
-    pub replacements: Replacements,
+    pub changes: PendingMemberChanges,
+    pub questions: ReplicaQueries,
+    pub releases: NodeReleases,
+    pub replacements: NodeReplacements,
 }
 
 impl Core {

@@ -25,7 +25,7 @@ use env::NodeId;
 const CAUGHT_UP: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MembershipStep {
     Change(MembershipChange),
     TransferTo(NodeId),
     Wait,
@@ -34,7 +34,7 @@ pub enum Step {
 
 /// Who is to be in the group.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'a> {
+pub struct WantedMembers<'a> {
     pub voters: &'a [NodeId],
     /// Those that are to have a copy and no vote. Of these one that votes already goes on doing so.
     pub learners: &'a [NodeId],
@@ -42,31 +42,31 @@ pub struct Wanted<'a> {
     pub drained: &'a [NodeId],
 }
 
-impl Wanted<'_> {
+impl WantedMembers<'_> {
     fn has(&self, node: NodeId) -> bool {
         self.voters.contains(&node) || self.learners.contains(&node)
     }
 }
 
 /// The next step for the leader `me`; `status` is the leader's view.
-pub fn next_step(me: NodeId, wanted: Wanted<'_>, status: &GroupStatus) -> Step {
+pub fn next_step(me: NodeId, wanted: WantedMembers<'_>, status: &GroupStatus) -> MembershipStep {
     let voters = &status.membership.voters;
     let learners = &status.membership.learners;
     if wanted.voters.is_empty() {
-        return Step::Done;
+        return MembershipStep::Done;
     }
     let mut all = wanted.voters.iter().chain(wanted.learners);
     if let Some(new) = all.find(|n| !voters.contains(n) && !learners.contains(n)) {
-        return Step::Change(MembershipChange::AddLearner(*new));
+        return MembershipStep::Change(MembershipChange::AddLearner(*new));
     }
     if let Some(stray) = learners.iter().find(|n| !wanted.has(**n)) {
-        return Step::Change(MembershipChange::Remove(*stray));
+        return MembershipStep::Change(MembershipChange::Remove(*stray));
     }
     let mut to_vote = learners.iter().filter(|n| wanted.voters.contains(n));
     let behind = to_vote.clone().any(|n| !caught_up(*n, status));
     let promotion = to_vote
         .find(|n| caught_up(**n, status))
-        .map(|n| Step::Change(MembershipChange::Promote(*n)));
+        .map(|n| MembershipStep::Change(MembershipChange::Promote(*n)));
     // A dead one first: with it left behind, the next one to go could take the majority along. The leader last: it would hand over
     // to another one that is to go.
     let extra = voters.iter().filter(|n| !wanted.has(**n));
@@ -76,10 +76,10 @@ pub fn next_step(me: NodeId, wanted: Wanted<'_>, status: &GroupStatus) -> Step {
         (Some(extra), promotion) if promotion.is_some() || !behind => {
             remove(me, *extra, wanted.drained, status)
         }
-        (Some(_), _) => Step::Wait,
+        (Some(_), _) => MembershipStep::Wait,
         (None, Some(promotion)) => promotion,
-        (None, None) if behind => Step::Wait,
-        (None, None) => Step::Done,
+        (None, None) if behind => MembershipStep::Wait,
+        (None, None) => MembershipStep::Done,
     }
 }
 
@@ -91,7 +91,7 @@ fn caught_up(node: NodeId, status: &GroupStatus) -> bool {
             .any(|(n, matched)| *n == node && *matched > 0 && matched + CAUGHT_UP >= status.commit)
 }
 
-fn remove(me: NodeId, extra: NodeId, drained: &[NodeId], status: &GroupStatus) -> Step {
+fn remove(me: NodeId, extra: NodeId, drained: &[NodeId], status: &GroupStatus) -> MembershipStep {
     let left: Vec<NodeId> = status
         .membership
         .voters
@@ -104,20 +104,20 @@ fn remove(me: NodeId, extra: NodeId, drained: &[NodeId], status: &GroupStatus) -
     if left.is_empty() {
         // The last voter goes only after another took its place.
         return match status.membership.learners.first() {
-            Some(learner) => Step::Change(MembershipChange::Promote(*learner)),
-            None => Step::Wait,
+            Some(learner) => MembershipStep::Change(MembershipChange::Promote(*learner)),
+            None => MembershipStep::Wait,
         };
     }
     if alive * 2 <= left.len() {
-        return Step::Wait;
+        return MembershipStep::Wait;
     }
     if extra != me {
-        return Step::Change(MembershipChange::Remove(extra));
+        return MembershipStep::Change(MembershipChange::Remove(extra));
     }
     let able = left.iter().filter(|n| caught_up(**n, status));
     match able.min_by_key(|n| drained.contains(n)) {
-        Some(next) => Step::TransferTo(*next),
-        None => Step::Wait,
+        Some(next) => MembershipStep::TransferTo(*next),
+        None => MembershipStep::Wait,
     }
 }
 
@@ -156,125 +156,125 @@ mod tests {
     fn table() {
         use MembershipChange::*;
         let n = NodeId;
-        let cases: &[(&str, &[u64], GroupStatus, Step)] = &[
+        let cases: &[(&str, &[u64], GroupStatus, MembershipStep)] = &[
             (
                 "all there",
                 &[1, 2, 3],
                 status(&[1, 2, 3], &[], &[1, 2, 3], &[]),
-                Step::Done,
+                MembershipStep::Done,
             ),
             (
                 "one new",
                 &[1, 2, 4],
                 status(&[1, 2, 3], &[], &[1, 2], &[]),
-                Step::Change(AddLearner(n(4))),
+                MembershipStep::Change(AddLearner(n(4))),
             ),
             (
                 "new one behind",
                 &[1, 2, 4],
                 status(&[1, 2, 3], &[4], &[1, 2, 4], &[4]),
-                Step::Wait,
+                MembershipStep::Wait,
             ),
             (
                 "new one silent",
                 &[1, 2, 4],
                 status(&[1, 2, 3], &[4], &[1, 2], &[]),
-                Step::Wait,
+                MembershipStep::Wait,
             ),
             (
                 "dead one goes",
                 &[1, 2, 4],
                 status(&[1, 2, 3], &[4], &[1, 2, 4], &[]),
-                Step::Change(Remove(n(3))),
+                MembershipStep::Change(Remove(n(3))),
             ),
             (
                 "then promote",
                 &[1, 2, 4],
                 status(&[1, 2], &[4], &[1, 2, 4], &[]),
-                Step::Change(Promote(n(4))),
+                MembershipStep::Change(Promote(n(4))),
             ),
             (
                 "of two that are not wanted the dead one goes first",
                 &[1],
                 status(&[1, 2, 3], &[], &[1, 2], &[]),
-                Step::Change(Remove(n(3))),
+                MembershipStep::Change(Remove(n(3))),
             ),
             (
                 "no majority would be left",
                 &[1, 2],
                 status(&[1, 2, 3], &[], &[1, 3], &[]),
-                Step::Wait,
+                MembershipStep::Wait,
             ),
             (
                 "leader not wanted",
                 &[2, 3],
                 status(&[1, 2, 3], &[], &[1, 2, 3], &[]),
-                Step::TransferTo(n(2)),
+                MembershipStep::TransferTo(n(2)),
             ),
             (
                 "the leader goes after others that are not wanted",
                 &[3],
                 status(&[1, 2, 3], &[], &[1, 2, 3], &[]),
-                Step::Change(Remove(n(2))),
+                MembershipStep::Change(Remove(n(2))),
             ),
             (
                 "the other that is left lacks something",
                 &[1, 2],
                 status(&[1, 2, 3], &[], &[1, 2, 3], &[2]),
-                Step::Wait,
+                MembershipStep::Wait,
             ),
             (
                 "a living one goes after its successor has its vote",
                 &[1, 2, 4],
                 status(&[1, 2, 3], &[4], &[1, 2, 3, 4], &[]),
-                Step::Change(Promote(n(4))),
+                MembershipStep::Change(Promote(n(4))),
             ),
             (
                 "and then",
                 &[1, 2, 4],
                 status(&[1, 2, 3, 4], &[], &[1, 2, 3, 4], &[]),
-                Step::Change(Remove(n(3))),
+                MembershipStep::Change(Remove(n(3))),
             ),
             (
                 "of two new ones one is there: the dead one's place is taken",
                 &[1, 2, 4, 5, 6],
                 status(&[1, 2, 3], &[4, 5, 6], &[1, 2, 4], &[5]),
-                Step::Change(Remove(n(3))),
+                MembershipStep::Change(Remove(n(3))),
             ),
             (
                 "of two new ones one is there",
                 &[1, 4, 5],
                 status(&[1], &[4, 5], &[1, 5], &[4]),
-                Step::Change(Promote(n(5))),
+                MembershipStep::Change(Promote(n(5))),
             ),
             (
                 "the leader goes after its successor has its vote",
                 &[2, 3, 4],
                 status(&[1, 2, 3], &[4], &[1, 2, 3, 4], &[]),
-                Step::Change(Promote(n(4))),
+                MembershipStep::Change(Promote(n(4))),
             ),
             (
                 "stray learner",
                 &[1],
                 status(&[1], &[9], &[1], &[9]),
-                Step::Change(Remove(n(9))),
+                MembershipStep::Change(Remove(n(9))),
             ),
             (
                 "sole voter replaced",
                 &[4],
                 status(&[1], &[4], &[1, 4], &[]),
-                Step::Change(Promote(n(4))),
+                MembershipStep::Change(Promote(n(4))),
             ),
             (
                 "nothing wanted: leave it",
                 &[],
                 status(&[1, 2, 3], &[], &[1], &[]),
-                Step::Done,
+                MembershipStep::Done,
             ),
         ];
         for (name, wanted, status, expected) in cases {
             let wanted: Vec<_> = wanted.iter().map(|w| n(*w)).collect();
-            let wanted = Wanted {
+            let wanted = WantedMembers {
                 voters: &wanted,
                 learners: &[],
                 drained: &[],
@@ -300,7 +300,7 @@ mod tests {
             }
         };
         let step = |wanted: &[NodeId], status: &GroupStatus| {
-            let wanted = Wanted {
+            let wanted = WantedMembers {
                 voters: wanted,
                 learners: &[],
                 drained: &[],
@@ -308,14 +308,20 @@ mod tests {
             next_step(NodeId(1), wanted, status)
         };
         let [one, two, three] = [1, 2, 3].map(NodeId);
-        let promote = Step::Change(MembershipChange::Promote(three));
+        let promote = MembershipStep::Change(MembershipChange::Promote(three));
         let wanted = [one, two, three];
         assert_eq!(step(&wanted, &short(&[1, 2], &[3], 0)), promote);
-        assert_eq!(step(&wanted, &short(&[1, 2], &[3], 3)), Step::Wait);
-        let remove = Step::Change(MembershipChange::Remove(two));
+        assert_eq!(
+            step(&wanted, &short(&[1, 2], &[3], 3)),
+            MembershipStep::Wait
+        );
+        let remove = MembershipStep::Change(MembershipChange::Remove(two));
         let wanted = [one, three];
         assert_eq!(step(&wanted, &short(&[1, 2, 3], &[], 0)), remove);
-        assert_eq!(step(&wanted, &short(&[1, 2, 3], &[], 3)), Step::Wait);
+        assert_eq!(
+            step(&wanted, &short(&[1, 2, 3], &[], 3)),
+            MembershipStep::Wait
+        );
     }
 
     #[test]
@@ -323,14 +329,14 @@ mod tests {
         let n = NodeId;
         for (drained, to) in [(&[2][..], 3), (&[2, 3], 4), (&[2, 3, 4], 2)] {
             let drained: Vec<_> = drained.iter().map(|d| n(*d)).collect();
-            let wanted = Wanted {
+            let wanted = WantedMembers {
                 voters: &[n(2), n(3), n(4)],
                 learners: &[],
                 drained: &drained,
             };
             let group = status(&[1, 2, 3, 4], &[], &[1, 2, 3, 4], &[]);
             let step = next_step(n(1), wanted, &group);
-            assert_eq!(step, Step::TransferTo(n(to)), "{drained:?}");
+            assert_eq!(step, MembershipStep::TransferTo(n(to)), "{drained:?}");
         }
     }
 
@@ -342,25 +348,25 @@ mod tests {
             (
                 "it comes as a learner",
                 status(&[1, 2, 3], &[], &[1, 2, 3], &[]),
-                Step::Change(AddLearner(n(4))),
+                MembershipStep::Change(AddLearner(n(4))),
             ),
             (
                 "and stays one",
                 status(&[1, 2, 3], &[4], &[1, 2, 3, 4], &[]),
-                Step::Done,
+                MembershipStep::Done,
             ),
             (
                 "also behind or down",
                 status(&[1, 2, 3], &[4], &[1, 2, 3], &[4]),
-                Step::Done,
+                MembershipStep::Done,
             ),
             (
                 "who votes keeps its vote",
                 status(&[1, 2, 3, 4], &[], &[1, 2, 3, 4], &[]),
-                Step::Done,
+                MembershipStep::Done,
             ),
         ] {
-            let wanted = Wanted {
+            let wanted = WantedMembers {
                 voters: &[n(1), n(2), n(3)],
                 learners: &[n(4)],
                 drained: &[],

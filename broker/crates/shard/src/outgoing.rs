@@ -1,11 +1,11 @@
 //! What a turn has for other shards and nodes.
 
-use crate::core::{Core, Place};
+use crate::core::{Core, QueueLocation};
 use crate::frame::Frame;
 use crate::{Route, sessions};
 use env::NodeId;
 use metadata::{QueueId, SessionId};
-use queue::{Event, ToQueue};
+use queue::{QueueEvent, QueueMessage};
 use std::collections::BTreeMap;
 
 /// A frame takes nothing more once it has this many bytes of messages. With the largest message on top, and with a consumer's
@@ -15,12 +15,18 @@ const FULL: usize = 8 << 20;
 /// Gathered, so that a burst travels as one frame.
 #[derive(Default)]
 pub struct Outgoing {
-    requests: BTreeMap<(Place, QueueId), Vec<ToQueue>>,
-    events: BTreeMap<((Place, u16), SessionId, QueueId), Vec<Event>>,
+    requests: BTreeMap<(QueueLocation, QueueId), Vec<QueueMessage>>,
+    events: BTreeMap<((QueueLocation, u16), SessionId, QueueId), Vec<QueueEvent>>,
 }
 
 impl Outgoing {
-    fn event(&mut self, to: (Place, u16), session: SessionId, queue: QueueId, event: Event) {
+    fn event(
+        &mut self,
+        to: (QueueLocation, u16),
+        session: SessionId,
+        queue: QueueId,
+        event: QueueEvent,
+    ) {
         self.events
             .entry((to, session, queue))
             .or_default()
@@ -30,9 +36,9 @@ impl Outgoing {
 
 impl Core {
     /// A session's side has something for a queue whose owner is believed to be on `node`.
-    pub fn send_request(&mut self, node: NodeId, queue: QueueId, message: ToQueue) {
+    pub fn send_request(&mut self, node: NodeId, queue: QueueId, message: QueueMessage) {
         match self.place_of(queue, node) {
-            Place::Here => self.requests.push_back((queue, message)),
+            QueueLocation::Here => self.requests.push_back((queue, message)),
             elsewhere => self
                 .outgoing
                 .requests
@@ -43,12 +49,15 @@ impl Core {
     }
 
     /// A queue's word for a session, wherever that is.
-    pub fn send_event(&mut self, session: SessionId, queue: QueueId, event: Event) {
+    pub fn send_event(&mut self, session: SessionId, queue: QueueId, event: QueueEvent) {
         let shard = sessions::shard_of_session(session);
         if session.node != self.config.node {
-            return self
-                .outgoing
-                .event((Place::Node(session.node), shard), session, queue, event);
+            return self.outgoing.event(
+                (QueueLocation::Node(session.node), shard),
+                session,
+                queue,
+                event,
+            );
         }
         if session.incarnation != self.config.incarnation {
             return;
@@ -58,7 +67,7 @@ impl Core {
                 .push_back((self.config.node, session.number, queue, event));
         } else {
             self.outgoing
-                .event((Place::Shard(shard), shard), session, queue, event);
+                .event((QueueLocation::Shard(shard), shard), session, queue, event);
         }
     }
 
@@ -69,13 +78,13 @@ impl Core {
         }
         let mut outgoing = std::mem::take(&mut self.outgoing);
         for ((place, queue), all) in std::mem::take(&mut outgoing.requests) {
-            for messages in pieces(all, ToQueue::message_bytes) {
+            for messages in pieces(all, QueueMessage::message_bytes) {
                 let frame = Frame::ToQueue { queue, messages };
                 self.send_to(place, Route::Owner(queue.0), &frame);
             }
         }
         for (((place, shard), session, queue), all) in std::mem::take(&mut outgoing.events) {
-            for events in pieces(all, Event::message_bytes) {
+            for events in pieces(all, QueueEvent::message_bytes) {
                 let frame = Frame::Events {
                     session,
                     queue,
@@ -87,11 +96,11 @@ impl Core {
         self.outgoing = outgoing;
     }
 
-    fn send_to(&mut self, place: Place, route: Route, frame: &Frame) {
+    fn send_to(&mut self, place: QueueLocation, route: Route, frame: &Frame) {
         match place {
-            Place::Here => {}
-            Place::Shard(shard) => self.send_to_shard(shard, frame),
-            Place::Node(node) => self.send_to_peer(node, route, frame),
+            QueueLocation::Here => {}
+            QueueLocation::Shard(shard) => self.send_to_shard(shard, frame),
+            QueueLocation::Node(node) => self.send_to_peer(node, route, frame),
         }
     }
 }

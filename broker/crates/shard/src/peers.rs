@@ -3,7 +3,7 @@
 use crate::frame::AlarmReason;
 use env::planted::{self, Bug};
 use env::{Incarnation, NodeId};
-use metadata::features::ProgramFacts;
+use metadata::features::VersionFacts;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Peer {
 pub struct Peers {
     lives: BTreeMap<NodeId, Peer>,
     /// What runs there, of those that tell.
-    programs: BTreeMap<NodeId, ProgramFacts>,
+    programs: BTreeMap<NodeId, VersionFacts>,
 }
 
 impl Peers {
@@ -33,7 +33,7 @@ impl Peers {
     }
 
     /// What a node tells of its program when it comes up; one that does not tell may be any.
-    pub fn told(&mut self, node: NodeId, program: Option<ProgramFacts>) {
+    pub fn told(&mut self, node: NodeId, program: Option<VersionFacts>) {
         if planted::is(Bug::ProgramOfBefore) && self.programs.contains_key(&node) {
             return;
         }
@@ -44,7 +44,7 @@ impl Peers {
     }
 
     /// What runs there; None: it is down, and comes back as whatever it likes, or it does not tell.
-    pub fn program(&self, node: NodeId) -> Option<&ProgramFacts> {
+    pub fn program(&self, node: NodeId) -> Option<&VersionFacts> {
         self.programs.get(&node).filter(|_| self.is_up(node))
     }
 

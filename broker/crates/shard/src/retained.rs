@@ -1,20 +1,20 @@
 //! Retained messages: the metadata has them for the whole cluster, this shard's router finds them for subscribers.
 
 use crate::core::{Core, FixedState};
-use crate::directory::Asker;
+use crate::metadata_client::ChangeRequester;
 use env::planted::{self, Bug};
 use hashbrown::HashMap;
 use message::Message;
-use metadata::{Change, Done, Name, Refused};
-use session::Notice;
+use metadata::{Change, ChangeError, ChangeResult, Name};
+use session::SessionEvent;
 
 /// Topics that clients of this shard have changed and the log has not answered for: the hub is ahead of the tree there, and by
 /// how many changes.
 #[derive(Default)]
-pub struct Ahead(HashMap<(Name, Name), u32, FixedState>);
+pub struct UnconfirmedRetained(HashMap<(Name, Name), u32, FixedState>);
 
 /// A change of this shard that retains a message, until it is answered.
-pub struct Retaining {
+pub struct PendingRetain {
     pub session: u64,
     /// 0: nobody waits.
     pub token: u64,
@@ -30,13 +30,13 @@ impl Core {
         token: u64,
         (vhost, topic): (&str, &str),
         message: Option<Message>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ChangeError> {
         let bytes = message.as_ref().map(|m| m.to_bytes());
         if let Some(bytes) = &bytes {
             self.tree.room_to_retain(vhost, topic, bytes.len())?;
         }
         let taken = self.topics.retain(vhost, topic, message);
-        taken.map_err(|_| Refused::PreconditionFailed("too much is retained here".into()))?;
+        taken.map_err(|_| ChangeError::PreconditionFailed("too much is retained here".into()))?;
         let (vhost, topic): (Name, Name) = (vhost.into(), topic.into());
         *self
             .ahead
@@ -48,19 +48,23 @@ impl Core {
             topic: topic.clone(),
             message: bytes,
         };
-        let retaining = Retaining {
+        let retaining = PendingRetain {
             session,
             token,
             vhost,
             topic,
         };
-        self.ask(change, Asker::Retain(Box::new(retaining)));
+        self.ask(change, ChangeRequester::Retain(Box::new(retaining)));
         Ok(())
     }
 
     /// What came of a change of this shard.
-    pub fn retained(&mut self, retaining: Retaining, result: Result<Done, Refused>) {
-        let Retaining {
+    pub fn retained(
+        &mut self,
+        retaining: PendingRetain,
+        result: Result<ChangeResult, ChangeError>,
+    ) {
+        let PendingRetain {
             session,
             token,
             vhost,
@@ -76,7 +80,7 @@ impl Core {
         }
         if token != 0 {
             self.notices
-                .push_back((session, Notice::Changed { token, result }));
+                .push_back((session, SessionEvent::Changed { token, result }));
         }
     }
 

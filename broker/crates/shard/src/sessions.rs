@@ -1,13 +1,13 @@
 //! The shard's client connections: a slot each, found by the number in a [`SessionId`] without a search.
 
-use crate::entrance::{Entrances, Origin, Peer};
+use crate::listener_origin::{ListenerOrigins, Origin, PeerAddress};
 use crate::listings::channel_counts;
-use crate::wakes::{NEVER, Wakes};
+use crate::wake_times::{NEVER, WakeTimes};
 use crate::{ConnectionInfo, ConnectionKey};
 use control::{ChannelFacts, ConnectionFacts};
 use env::{NodeId, Time, WallTime};
 use metadata::SessionId;
-use session::{Outbox, Session, Spares, Standing};
+use session::{BufferPool, Outbox, Session, SessionState};
 use slots::Slots;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -38,19 +38,19 @@ pub fn key_of(number: u64) -> usize {
 }
 
 /// A connection. Most are idle, and there may be a million.
-pub struct Slot {
+pub struct ConnectionSlot {
     pub session: Box<dyn Session>,
     pub outbox: Outbox,
     /// Bytes that the session has taken.
     pub received: u64,
     serial: u32,
-    /// When [`Wakes`] has it, in its own unit.
+    /// When [`WakeTimes`] has it, in its own unit.
     wake: u32,
     /// See [`Sessions::moment`].
     connected: u32,
-    entrance: u32,
-    peer: Peer,
-    pub standing: Standing,
+    listener_origin: u32,
+    peer: PeerAddress,
+    pub session_state: SessionState,
     pub marks: Marks,
 }
 
@@ -99,15 +99,15 @@ impl Marks {
 }
 
 // A line of the cache, and a block of them is as large as the allocator's.
-const _: () = assert!(size_of::<Option<Slot>>() <= 64);
+const _: () = assert!(size_of::<Option<ConnectionSlot>>() <= 64);
 
-impl Slot {
+impl ConnectionSlot {
     fn number(&self, shard: u16, key: usize) -> u64 {
         number(shard, self.serial, key as u64)
     }
 
-    fn origin<'a>(&self, entrances: &'a Entrances) -> Origin<'a> {
-        Origin::new(entrances, self.entrance, self.peer)
+    fn origin<'a>(&self, entrances: &'a ListenerOrigins) -> Origin<'a> {
+        Origin::new(entrances, self.listener_origin, self.peer)
     }
 
     /// Visits bytes that other connections may hold as well: messages, and output written by reference.
@@ -122,7 +122,7 @@ impl Slot {
         node: NodeId,
         number: u64,
         origin: Origin<'_>,
-        topics: &topics::Hub,
+        topics: &topics::MqttRouter,
     ) -> ConnectionFacts {
         let info = self.session.info();
         let known = info.subscriber.and_then(|who| topics.client_id(who));
@@ -174,22 +174,22 @@ impl Slot {
 }
 
 /// A connection at work, and who it is.
-pub struct Entered<'a> {
-    pub slot: &'a mut Slot,
+pub struct ActiveConnection<'a> {
+    pub slot: &'a mut ConnectionSlot,
     pub number: u64,
     pub origin: Origin<'a>,
 }
 
 pub struct Sessions {
     shard: u16,
-    slots: Slots<Slot>,
+    slots: Slots<ConnectionSlot>,
     serial: u32,
-    wakes: Wakes,
-    entrances: Entrances,
+    wakes: WakeTimes,
+    entrances: ListenerOrigins,
     /// When the first connection came.
     began: Option<WallTime>,
     /// For outboxes that have something in them.
-    pub spares: Spares,
+    pub spares: BufferPool,
 }
 
 /// Milliseconds: as exactly as it is remembered when a connection came.
@@ -201,10 +201,10 @@ impl Sessions {
             shard,
             slots: Slots::default(),
             serial: 0,
-            wakes: Wakes::default(),
-            entrances: Entrances::default(),
+            wakes: WakeTimes::default(),
+            entrances: ListenerOrigins::default(),
             began: None,
-            spares: Spares::default(),
+            spares: BufferPool::default(),
         }
     }
 
@@ -219,17 +219,17 @@ impl Sessions {
         // 2^32 connections of one shard in one life of a process: at 1,000 a second, 49 days before a serial comes
         // again, and then only a session that is still open on the same key could be mixed up.
         self.serial = self.serial.wrapping_add(1);
-        let (entrance, peer) = self.entrances.enter(info);
-        let slot = Slot {
+        let (listener_origin, peer) = self.entrances.enter(info);
+        let slot = ConnectionSlot {
             session,
             outbox: Outbox::default(),
             received: 0,
             serial: self.serial,
             wake: NEVER,
             connected: self.moment(wall),
-            entrance,
+            listener_origin,
             peer,
-            standing: Standing::Open,
+            session_state: SessionState::Open,
             marks: Marks::default(),
         };
         self.slots.put(key.0, slot);
@@ -243,15 +243,15 @@ impl Sessions {
         u32::try_from(units).unwrap_or(u32::MAX)
     }
 
-    pub fn get(&mut self, key: ConnectionKey) -> Option<&mut Slot> {
+    pub fn get(&mut self, key: ConnectionKey) -> Option<&mut ConnectionSlot> {
         self.slots.get_mut(key.0)
     }
 
     /// A connection with the buffers for what it may write.
-    pub fn enter(&mut self, key: ConnectionKey) -> Option<Entered<'_>> {
+    pub fn enter(&mut self, key: ConnectionKey) -> Option<ActiveConnection<'_>> {
         let slot = self.slots.get_mut(key.0)?;
         self.spares.lend(&mut slot.outbox);
-        Some(Entered {
+        Some(ActiveConnection {
             number: slot.number(self.shard, key.0),
             origin: slot.origin(&self.entrances),
             slot,
@@ -299,7 +299,7 @@ impl Sessions {
     pub fn remove(&mut self, key: ConnectionKey) {
         if let Some(mut slot) = self.slots.take(key.0) {
             self.spares.take_back(&mut slot.outbox);
-            self.entrances.leave(slot.entrance, slot.peer);
+            self.entrances.leave(slot.listener_origin, slot.peer);
         }
     }
 
@@ -308,7 +308,7 @@ impl Sessions {
         &self,
         from: usize,
         node: NodeId,
-        topics: &topics::Hub,
+        topics: &topics::MqttRouter,
     ) -> Option<(usize, ConnectionFacts)> {
         let (key, slot) = self.slots.first_from(from)?;
         let origin = slot.origin(&self.entrances);
@@ -348,7 +348,7 @@ impl Sessions {
         due
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionKey, &mut Slot)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionKey, &mut ConnectionSlot)> {
         let all = self.slots.iter_mut();
         all.map(|(key, slot)| (ConnectionKey(key), slot))
     }

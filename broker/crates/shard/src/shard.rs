@@ -3,24 +3,24 @@
 
 use crate::core::Core;
 use crate::frame::{AlarmReason, Frame};
-use crate::listings::Gathered;
+use crate::listings::ListingTarget;
 use crate::members::Plan;
-use crate::members::frame::MembersWord;
+use crate::members::frame::MembershipMessage;
 use crate::protocols::Protocols;
-use crate::sessions::{Entered, Sessions};
+use crate::sessions::{ActiveConnection, Sessions};
 use crate::stats::ShardStats;
 use crate::view::View;
 use crate::walks::ReplyTo;
 use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver, StartCheck};
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
-use control::{ControlRequest, Facts, Question, TrafficFacts};
+use control::{ControlRequest, ShardFacts, ShardQuery, TrafficFacts};
 use env::{Incarnation, NodeId, Time, WallTime};
-use metadata::features::ProgramFacts;
+use metadata::features::VersionFacts;
 use metadata::{NodeRecord, QueueId};
-use session::{Notice, Outbox, PublishTag, Session, Standing};
+use session::{Outbox, PublishTag, Session, SessionEvent, SessionState};
 use std::collections::BTreeMap;
-use topics::Output;
+use topics::RouterOutput;
 
 /// Rounds of one poll: each round handles everything that the one before left, so a chain longer than this is a loop.
 const MAX_ROUNDS: usize = 64;
@@ -56,25 +56,25 @@ impl Shard {
     pub(crate) fn step(
         &mut self,
         key: ConnectionKey,
-        f: impl FnOnce(&mut dyn Session, &mut View<'_>, &mut Outbox) -> Standing,
-    ) -> Standing {
+        f: impl FnOnce(&mut dyn Session, &mut View<'_>, &mut Outbox) -> SessionState,
+    ) -> SessionState {
         let Some(entered) = self.sessions.enter(key) else {
-            return Standing::Closing;
+            return SessionState::Closing;
         };
-        let Entered {
+        let ActiveConnection {
             slot,
             number,
             origin,
         } = entered;
         let had = slot.outbox.len();
-        let before = slot.standing;
+        let before = slot.session_state;
         let mut view = View {
             core: &mut self.core,
             number,
             origin,
         };
-        slot.standing = f(slot.session.as_mut(), &mut view, &mut slot.outbox);
-        let after = slot.standing;
+        slot.session_state = f(slot.session.as_mut(), &mut view, &mut slot.outbox);
+        let after = slot.session_state;
         let marks = slot.marks;
         if !marks.is_dirty() && (slot.outbox.len() != had || before != after) {
             slot.marks.set_dirty(true);
@@ -89,23 +89,25 @@ impl Shard {
     }
 
     /// A notice for a session, with those behind it that are for the same one: confirms and deliveries come in runs.
-    fn tell(&mut self, number: u64, notice: Notice) {
+    fn tell(&mut self, number: u64, session_event: SessionEvent) {
         let Some(key) = self.sessions.by_number(number) else {
-            return self.core.tell_late(number, &notice);
+            return self.core.tell_late(number, &session_event);
         };
         self.step(key, |s, view, out| {
-            let mut standing = s.notice(notice, view, out);
+            let mut session_state = s.session_event(session_event, view, out);
             while let Some((_, next)) = view.core.notices.pop_front_if(|(n, _)| *n == number) {
-                standing = s.notice(next, view, out);
+                session_state = s.session_event(next, view, out);
             }
-            standing
+            session_state
         });
     }
 
-    fn notify_all(&mut self, notice: &Notice) {
+    fn notify_all(&mut self, session_event: &SessionEvent) {
         let keys: Vec<_> = self.sessions.iter_mut().map(|(k, _)| k).collect();
         for key in keys {
-            self.step(key, |s, view, out| s.notice(notice.clone(), view, out));
+            self.step(key, |s, view, out| {
+                s.session_event(session_event.clone(), view, out)
+            });
         }
     }
 
@@ -125,14 +127,16 @@ impl Shard {
             }
             worked |= self.hear_topics();
             worked |= self.evict();
-            while let Some((number, notice)) = self.core.notices.pop_front() {
-                self.tell(number, notice);
+            while let Some((number, session_event)) = self.core.notices.pop_front() {
+                self.tell(number, session_event);
                 worked = true;
             }
             for number in self.core.clients.take_relieved() {
                 self.core.firehose_relieved(number);
                 if let Some(key) = self.sessions.by_number(number) {
-                    self.step(key, |s, view, out| s.notice(Notice::Relieved, view, out));
+                    self.step(key, |s, view, out| {
+                        s.session_event(SessionEvent::Relieved, view, out)
+                    });
                     worked = true;
                 }
             }
@@ -150,31 +154,31 @@ impl Shard {
         self.core.tell_figures();
         while let Some(output) = self.core.topics.take() {
             worked = true;
-            let (number, notice) = match output {
-                Output::Deliver { session, delivery } => {
+            let (number, session_event) = match output {
+                RouterOutput::Deliver { session, delivery } => {
                     // One for each message: it is not moved about with the others.
                     if let Some(key) = self.sessions.by_number(session) {
                         self.step(key, |s, view, out| {
-                            s.notice(Notice::Topic(delivery), view, out)
+                            s.session_event(SessionEvent::Topic(delivery), view, out)
                         });
                     }
                     continue;
                 }
-                Output::TakenOver { session } => (session, Notice::TakenOver),
-                Output::Free { session } => (session, Notice::ClaimAgain),
-                Output::Will { vhost, will } => {
+                RouterOutput::TakenOver { session } => (session, SessionEvent::TakenOver),
+                RouterOutput::Free { session } => (session, SessionEvent::ClaimAgain),
+                RouterOutput::Will { vhost, will } => {
                     self.core.publish_will(&vhost, will);
                     continue;
                 }
-                Output::ToQueue { queue, message } => {
+                RouterOutput::ToQueue { queue, message } => {
                     self.core.pass_to_queue(QueueId(queue), message);
                     continue;
                 }
-                Output::Figures => {
+                RouterOutput::Figures => {
                     self.core.ask_figures();
                     continue;
                 }
-                Output::Heard {
+                RouterOutput::Heard {
                     session,
                     channel,
                     tag,
@@ -183,9 +187,9 @@ impl Shard {
                         continue;
                     }
                     let tag = PublishTag { channel, tag };
-                    (session, Notice::Heard { tag })
+                    (session, SessionEvent::Heard { tag })
                 }
-                Output::AnsweredLate {
+                RouterOutput::AnsweredLate {
                     session,
                     client,
                     publisher,
@@ -198,23 +202,25 @@ impl Shard {
                         self.core.topics.pass_answer(client, publish, taken);
                         continue;
                     }
-                    let notice = Notice::AnsweredLate {
+                    let session_event = SessionEvent::AnsweredLate {
                         publisher,
                         tag,
                         taken,
                     };
-                    (session, notice)
+                    (session, session_event)
                 }
-                Output::Relieved { session } => (session, Notice::Relieved),
-                Output::Known { session } => (session, Notice::Known),
-                Output::Missed { session } => (session, Notice::Missed),
-                Output::TellWill { session } => (session, Notice::TellWill),
+                RouterOutput::Relieved { session } => (session, SessionEvent::Relieved),
+                RouterOutput::Known { session } => (session, SessionEvent::Known),
+                RouterOutput::Missed { session } => (session, SessionEvent::Missed),
+                RouterOutput::TellWill { session } => (session, SessionEvent::TellWill),
             };
             match self.sessions.by_number(number) {
                 Some(key) => {
-                    self.step(key, |s, view, out| s.notice(notice, view, out));
+                    self.step(key, |s, view, out| {
+                        s.session_event(session_event, view, out)
+                    });
                 }
-                None => self.core.tell_late(number, &notice),
+                None => self.core.tell_late(number, &session_event),
             }
         }
         worked
@@ -228,7 +234,7 @@ impl Shard {
 
     fn take_frame(&mut self, from: NodeId, frame: Frame) {
         match frame {
-            Frame::Raft(bytes) => self.core.owners.receive_raft(from, bytes),
+            Frame::Raft(bytes) => self.core.local_queues.receive_raft(from, bytes),
             Frame::ToQueue { queue, messages } => {
                 // A peer speaks for its own sessions alone.
                 let own = messages.into_iter().filter(|m| m.session().node == from);
@@ -283,21 +289,23 @@ impl Shard {
                     shard: reply_shard,
                     token,
                 };
-                match Question::decode(&question) {
+                match ShardQuery::decode(&question) {
                     Some(question) => self.answer(to, &question),
                     // A newer node's: an answer with nothing in it is better than none.
-                    None => self.core.tell_facts(to, Facts::Closed(false), true),
+                    None => self.core.tell_facts(to, ShardFacts::Closed(false), true),
                 }
             }
             Frame::Told { token, last, facts } => {
-                let facts = Facts::decode(&facts);
+                let facts = ShardFacts::decode(&facts);
                 let from = (from, self.core.now);
                 self.core.listings.take(token, from, last, facts);
             }
-            Frame::Members(MembersWord::Drain { on }) if from == self.core.me() => self.drain(on),
-            Frame::Members(word) => self.core.take_members_word(from, word),
-            Frame::Hub(frame) => self.core.take_hub_frame(from, frame),
-            Frame::Uses(told) => self.core.uses.hear(from, told),
+            Frame::Members(MembershipMessage::Drain { on }) if from == self.core.me() => {
+                self.drain(on)
+            }
+            Frame::Members(peer_message) => self.core.take_members_message(from, peer_message),
+            Frame::Hub(frame) => self.core.take_router_frame(from, frame),
+            Frame::Uses(told) => self.core.limit_usage.hear(from, told),
             // Words between shards of one node; another node has no business with them.
             Frame::Applied { .. }
             | Frame::Restored { .. }
@@ -310,12 +318,12 @@ impl Shard {
     fn set_alarm(&mut self, reason: AlarmReason, node: NodeId, on: bool) {
         let before = self.core.alarms.in_force();
         if self.core.alarms.set(reason, node, on) && self.core.alarms.in_force() != before {
-            self.notify_all(&Notice::Blocked(self.core.alarms.in_force()));
+            self.notify_all(&SessionEvent::Blocked(self.core.alarms.in_force()));
         }
     }
 
     /// Asks every shard of every node, or of this one, this shard first.
-    fn gather(&mut self, question: &Question, everywhere: bool, facts: Gathered) {
+    fn gather(&mut self, question: &ShardQuery, everywhere: bool, facts: ListingTarget) {
         let token = self.core.ask_shards(question, everywhere, facts);
         let to = ReplyTo {
             node: self.core.me(),
@@ -326,25 +334,26 @@ impl Shard {
     }
 
     /// Tells what this shard has to say; a connection that is to be closed is.
-    fn answer(&mut self, to: ReplyTo, question: &Question) {
-        let Question::Close { name, reason } = question else {
+    fn answer(&mut self, to: ReplyTo, question: &ShardQuery) {
+        let ShardQuery::Close { name, reason } = question else {
             return self.core.answer_question(to, question);
         };
         let key = self.sessions.by_name(name);
         if let Some(key) = key {
             let text = reason.clone();
             self.step(key, |s, view, out| {
-                s.notice(Notice::Close { text }, view, out)
+                s.session_event(SessionEvent::Close { text }, view, out)
             });
         }
-        self.core.tell_facts(to, Facts::Closed(key.is_some()), true);
+        self.core
+            .tell_facts(to, ShardFacts::Closed(key.is_some()), true);
     }
 
     /// Maintenance begins or ends.
     fn drain(&mut self, on: bool) {
         self.core.set_maintenance(on);
         if on {
-            self.notify_all(&Notice::Shutdown);
+            self.notify_all(&SessionEvent::Shutdown);
         }
     }
 
@@ -353,33 +362,33 @@ impl Shard {
         match request {
             ControlRequest::Connections { reply } => {
                 self.gather(
-                    &Question::Connections,
+                    &ShardQuery::Connections,
                     true,
-                    Gathered::Connections(vec![], reply),
+                    ListingTarget::Connections(vec![], reply),
                 );
             }
             ControlRequest::Consumers { reply } => {
                 self.gather(
-                    &Question::Consumers,
+                    &ShardQuery::Consumers,
                     true,
-                    Gathered::Consumers(vec![], reply),
+                    ListingTarget::Consumers(vec![], reply),
                 );
             }
             ControlRequest::Counters { everywhere, reply } => {
-                let facts = Gathered::Counters(BTreeMap::new(), reply);
-                self.gather(&Question::Counters, everywhere, facts);
+                let facts = ListingTarget::Counters(BTreeMap::new(), reply);
+                self.gather(&ShardQuery::Counters, everywhere, facts);
             }
             ControlRequest::Traffic { of, reply } => {
-                let facts = Gathered::Traffic(TrafficFacts::default(), reply);
-                self.gather(&Question::Traffic(of), true, facts);
+                let facts = ListingTarget::Traffic(TrafficFacts::default(), reply);
+                self.gather(&ShardQuery::Traffic(of), true, facts);
             }
             ControlRequest::CloseConnection {
                 name,
                 reason,
                 reply,
             } => {
-                let question = Question::Close { name, reason };
-                self.gather(&question, true, Gathered::Closed(false, reply));
+                let question = ShardQuery::Close { name, reason };
+                self.gather(&question, true, ListingTarget::Closed(false, reply));
             }
             ControlRequest::Maintenance { on, reply } => {
                 self.drain(on);
@@ -420,14 +429,14 @@ impl ShardDriver for Shard {
         self.sessions.insert(connection, session, &info, wall);
         if self.core.draining {
             self.step(connection, |s, view, out| {
-                s.notice(Notice::Shutdown, view, out)
+                s.session_event(SessionEvent::Shutdown, view, out)
             });
         }
     }
 
-    fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> Standing {
+    fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> SessionState {
         let before = input.len();
-        let standing = self.step(connection, |s, view, out| s.receive(input, view, out));
+        let session_state = self.step(connection, |s, view, out| s.receive(input, view, out));
         if let Some(slot) = self.sessions.get(connection) {
             let partial = input.len();
             let taken = before.saturating_sub(partial);
@@ -436,14 +445,14 @@ impl ShardDriver for Shard {
                 self.note_input(connection, partial, taken > 0);
             }
         }
-        standing
+        session_state
     }
 
-    fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, Standing)> {
+    fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, SessionState)> {
         self.sessions.get(connection).map(|s| {
             s.marks.set_dirty(false);
-            let standing = s.standing;
-            (&mut s.outbox, standing)
+            let session_state = s.session_state;
+            (&mut s.outbox, session_state)
         })
     }
 
@@ -468,7 +477,7 @@ impl ShardDriver for Shard {
         let Some(entered) = self.sessions.enter(connection) else {
             return;
         };
-        let Entered {
+        let ActiveConnection {
             slot,
             number,
             origin,
@@ -485,11 +494,11 @@ impl ShardDriver for Shard {
         self.sessions.remove(connection);
         self.core.session_gone(number);
         if self.shutting_down && self.sessions.is_empty() {
-            self.core.owners.write_all();
+            self.core.local_queues.write_all();
         }
     }
 
-    fn peer_program(&mut self, node: NodeId, program: Option<ProgramFacts>) {
+    fn peer_program(&mut self, node: NodeId, program: Option<VersionFacts>) {
         self.core.peers.told(node, program);
     }
 
@@ -506,7 +515,7 @@ impl ShardDriver for Shard {
         let before = self.core.alarms.in_force();
         self.core.peer_down(node);
         if self.core.alarms.in_force() != before {
-            self.notify_all(&Notice::Blocked(self.core.alarms.in_force()));
+            self.notify_all(&SessionEvent::Blocked(self.core.alarms.in_force()));
         }
     }
 
@@ -538,19 +547,21 @@ impl ShardDriver for Shard {
                 token,
                 change,
             } => {
-                self.core
-                    .ask(change, crate::directory::Asker::Shard { shard, token });
+                self.core.ask(
+                    change,
+                    crate::metadata_client::ChangeRequester::Shard { shard, token },
+                );
             }
             other => self.take_frame(self.core.me(), other),
         }
     }
 
     fn durable(&mut self, token: WalToken) {
-        self.core.owners.durable(token);
+        self.core.local_queues.durable(token);
     }
 
     fn wal_rolled(&mut self, file: u64) {
-        self.core.owners.wal_rolled(file);
+        self.core.local_queues.wal_rolled(file);
     }
 
     fn job_done(&mut self, id: JobId, result: JobResult) {
@@ -560,7 +571,7 @@ impl ShardDriver for Shard {
                 .push(Effect::Fatal(format!("storage: {error}")));
             return;
         }
-        self.core.owners.job_done(id, result);
+        self.core.local_queues.job_done(id, result);
     }
 
     fn checked(&mut self, id: CheckId, right: bool) {
@@ -568,7 +579,7 @@ impl ShardDriver for Shard {
         for session in core.passwords.checked(core.now, id, right) {
             // One that has ended meanwhile is not there to hear it.
             core.notices
-                .push_back((session, Notice::Verified { right }));
+                .push_back((session, SessionEvent::Verified { right }));
         }
     }
 
@@ -590,7 +601,7 @@ impl ShardDriver for Shard {
         };
         let me = self.core.me();
         if reason == AlarmReason::Disk {
-            self.core.owners.disk_is_short(on);
+            self.core.local_queues.disk_is_short(on);
         }
         self.set_alarm(reason, me, on);
         if self.core.config.index == 0 {
@@ -604,14 +615,18 @@ impl ShardDriver for Shard {
     fn shut_down(&mut self) {
         self.shutting_down = true;
         self.core.start_draining();
-        self.notify_all(&Notice::Shutdown);
-        self.core.owners.write_all();
+        self.notify_all(&SessionEvent::Shutdown);
+        self.core.local_queues.write_all();
     }
 
     fn drained_fully(&self) -> bool {
         self.shutting_down
             && self.sessions.is_empty()
-            && self.core.owners.leaders_to_move(&self.core.heirs(&[])) == 0
+            && self
+                .core
+                .local_queues
+                .leaders_to_move(&self.core.transfer_targets(&[]))
+                == 0
     }
 
     fn poll(&mut self, out: &mut Vec<Effect>) {
@@ -620,8 +635,8 @@ impl ShardDriver for Shard {
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }
-        self.core.flush_hubs();
-        self.core.flush_uses();
+        self.core.flush_routers();
+        self.core.flush_limit_usage();
         self.core.listen_when_introduced();
         self.core.flush_outgoing();
         out.append(&mut self.core.effects);

@@ -15,7 +15,7 @@ pub const GATHER_WITHIN: Duration = Duration::from_secs(2);
 const MAX_GATHERING: usize = 256;
 
 /// What the figures are for.
-pub enum Then {
+pub enum StatsPurpose {
     Tell(Reply<Vec<QueueFacts>>),
     /// Only of the queues of this node, as they come.
     TellOwn(Vec<QueueFacts>, Reply<Vec<QueueFacts>>),
@@ -33,11 +33,11 @@ pub struct Select {
     pub reply: Reply<Vec<QueueId>>,
 }
 
-impl Then {
+impl StatsPurpose {
     /// The node that replicas are asked about.
     pub fn counting(&self) -> Option<NodeId> {
         match self {
-            Then::CarryOut(Plan::Forget { node, .. }) => Some(*node),
+            StatsPurpose::CarryOut(Plan::Forget { node, .. }) => Some(*node),
             _ => None,
         }
     }
@@ -50,8 +50,8 @@ pub struct ShardStats {
     pub counting: Vec<QueueId>,
 }
 
-struct Gathering {
-    then: Then,
+struct PendingStats {
+    then: StatsPurpose,
     only: Option<QueueId>,
     /// The node that replicas are asked about.
     counting: Option<NodeId>,
@@ -66,7 +66,7 @@ struct Gathering {
 #[derive(Default)]
 pub struct StatsRequests {
     next: u64,
-    gathering: BTreeMap<u64, Gathering>,
+    gathering: BTreeMap<u64, PendingStats>,
 }
 
 impl StatsRequests {
@@ -76,10 +76,10 @@ impl StatsRequests {
         now: Time,
         only: Option<QueueId>,
         asked: usize,
-        then: Then,
+        then: StatsPurpose,
     ) -> (u64, Option<u64>) {
         self.next += 1;
-        let gathering = Gathering {
+        let gathering = PendingStats {
             counting: then.counting(),
             counted: BTreeSet::new(),
             then,
@@ -111,7 +111,7 @@ impl StatsRequests {
         g.counted.extend(counting);
         let stats = stats.into_iter();
         match &mut g.then {
-            Then::TellOwn(facts, _) => facts.extend(stats.map(|s| facts_of(from, s))),
+            StatsPurpose::TellOwn(facts, _) => facts.extend(stats.map(|s| facts_of(from, s))),
             _ => g.found.extend(stats.map(|s| (s.queue, (from, s)))),
         }
         g.left -= usize::from(last && g.left > 0);
@@ -132,11 +132,11 @@ impl StatsRequests {
     }
 
     /// Ends the wait.
-    pub fn finish(&mut self, token: u64) -> Option<Finished> {
+    pub fn finish(&mut self, token: u64) -> Option<StatsResult> {
         let g = self.gathering.remove(&token)?;
         Some(match g.then {
-            Then::TellOwn(facts, reply) => Finished::Own(facts, reply),
-            then => Finished::Merge(Merge {
+            StatsPurpose::TellOwn(facts, reply) => StatsResult::Own(facts, reply),
+            then => StatsResult::Merge(Merge {
                 next: g.only.unwrap_or(QueueId::NONE),
                 last: g.only.unwrap_or(QueueId(u64::MAX)),
                 counting: g.counting,
@@ -151,7 +151,7 @@ impl StatsRequests {
 }
 
 /// All have told, or their time is up.
-pub enum Finished {
+pub enum StatsResult {
     Own(Vec<QueueFacts>, Reply<Vec<QueueFacts>>),
     Merge(Merge),
 }
@@ -166,7 +166,7 @@ pub struct Merge {
     pub facts: Vec<QueueFacts>,
     /// Nobody who was asked is missing.
     pub from_all: bool,
-    pub then: Then,
+    pub then: StatsPurpose,
 }
 
 impl Merge {
@@ -188,8 +188,10 @@ impl Merge {
             };
             let facts = self.facts_about(record);
             match &mut self.then {
-                Then::Select(select) if (select.fits)(record, &facts) => select.found.push(id),
-                Then::Select(_) => {}
+                StatsPurpose::Select(select) if (select.fits)(record, &facts) => {
+                    select.found.push(id)
+                }
+                StatsPurpose::Select(_) => {}
                 _ => self.facts.push(facts),
             }
         }

@@ -1,14 +1,14 @@
 //! What reaches MQTT clients other than from MQTT clients, and what they leave behind.
 
 use crate::core::Core;
-use crate::entrance::Origin;
+use crate::listener_origin::Origin;
 use crate::sessions::{CONTROL_KEY, number};
 use crate::view::View;
 use message::Message;
 use metadata::{BindingRecord, Destination, QueueId};
-use session::{Notice, PublishTag};
+use session::{PublishTag, SessionEvent};
 use smallvec::SmallVec;
-use topics::{Heard, Publisher};
+use topics::{PublishOutcome, Publisher};
 
 impl Core {
     /// What comes by the exchange of MQTT and not from a client of MQTT, to MQTT clients. Queues of those who share a
@@ -19,8 +19,8 @@ impl Core {
         tag: PublishTag,
         (vhost, message): (&str, &Message),
         routes: &mut Vec<QueueId>,
-    ) -> Heard {
-        let mut heard = Heard::default();
+    ) -> PublishOutcome {
+        let mut heard = PublishOutcome::default();
         if !self.topics.is_listening(vhost) || !self.comes_by_topics(vhost, message) {
             return heard;
         }
@@ -39,8 +39,8 @@ impl Core {
                     continue;
                 }
                 let mut of_key = Vec::new();
-                let hub = &mut self.topics;
-                heard += hub.publish(vhost, &topic, &translated, publisher, &mut of_key);
+                let router = &mut self.topics;
+                heard += router.publish(vhost, &topic, &translated, publisher, &mut of_key);
                 // A queue gets a message once, whatever the number of its keys.
                 of_key.retain(|queue| !picked.contains(queue));
                 picked.extend(of_key);
@@ -53,8 +53,8 @@ impl Core {
 
     /// Another node has for its MQTT clients what this shard itself published. False: a session did.
     pub fn heard(&mut self, session: u64, tag: u64) -> bool {
-        if self.is_errand_session(session) {
-            self.errand_published(tag, true);
+        if self.is_internal_session(session) {
+            self.internal_published(tag, true);
         } else if self.is_dead_letter_session(session) {
             self.dead_letter_heard(tag);
         } else {
@@ -64,8 +64,8 @@ impl Core {
     }
 
     /// A notice for a session whose connection has ended: MQTT sessions outlive theirs, and hear answers to publishes.
-    pub fn tell_late(&mut self, session: u64, notice: &Notice) {
-        if let Some((tag, taken)) = session_mqtt::publish_answer(notice, &self.tree) {
+    pub fn tell_late(&mut self, session: u64, session_event: &SessionEvent) {
+        if let Some((tag, taken)) = session_mqtt::publish_answer(session_event, &self.tree) {
             self.topics.answer_late(session, tag, taken);
         }
     }

@@ -1,32 +1,32 @@
 //! A shard's life: how it is made, what a turn does with groups and queues, what time brings.
 
-use crate::accounts::Accounts;
 use crate::budget::Account;
 use crate::config::{RecoveredShard, ShardConfig};
 use crate::core::Core;
+use crate::counters::Counters;
 use crate::dead_letter::DeadLetters;
-use crate::directory::{Asker, Directory};
-use crate::errands::Errands;
-use crate::figures::Figures;
 use crate::firehose::Firehose;
 use crate::frame::Frame;
-use crate::joiners::Joiners;
+use crate::internal_client::InternalClient;
+use crate::joining_nodes::JoiningNodes;
+use crate::limit_usage::LimitUsage;
 use crate::listings::Listings;
+use crate::local_queues::{GroupOutput, LocalQueues, MetadataOutput};
+use crate::logged_in::LoggedInSessions;
 use crate::logins::Logins;
 use crate::members::Members;
+use crate::metadata_client::{ChangeRequester, MetadataClient};
 use crate::outgoing::Outgoing;
-use crate::owners::{ForMetadata, ForShard, Owners};
 use crate::shard::{Shard, same_shard};
-use crate::tallies::Tallies;
-use crate::uses::Uses;
-use crate::{Effect, clients::Clients, peers::Peers};
+use crate::sys_topics::SysTopics;
+use crate::{Effect, clients::QueueClients, peers::Peers};
 use consensus::{Host, HostConfig, RecoveryError};
 use env::planted::{self, Bug};
 use env::rng::SeededRng;
 use env::{Disk, Incarnation, Rng, SteadyWall, Time, WallTime};
 use hashbrown::HashMap;
-use metadata::{Change, QueueId, Refused, Tree};
-use queue::{Moment, ToQueue};
+use metadata::{Change, ChangeError, QueueId, Tree};
+use queue::{QueueMessage, Timestamps};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,16 +51,16 @@ impl Shard {
             limits: config.groups.clone(),
         };
         let host = Host::new(host_config, Arc::clone(&disk), recovered.groups)?;
-        let mut owners = Owners::new(config.node, config.incarnation, host, disk);
-        owners.set_time(Moment { now, wall });
+        let mut local_queues = LocalQueues::new(config.node, config.incarnation, host, disk);
+        local_queues.set_time(Timestamps { now, wall });
         let directory =
-            (config.index == 0).then(|| Directory::new(config.node, config.incarnation));
+            (config.index == 0).then(|| MetadataClient::new(config.node, config.incarnation));
         if config.index == 0 {
             let voters = config
                 .founding
                 .as_ref()
                 .map(|f| f.nodes.iter().map(|n| n.id).collect());
-            owners.found_metadata(voters.unwrap_or_default());
+            local_queues.found_metadata(voters.unwrap_or_default());
         }
         let mut rng = SeededRng::new(config.seed ^ 0x5e55_1045);
         let mut key = [0; 32];
@@ -69,9 +69,9 @@ impl Shard {
         }
         let mut core = Core {
             passwords: Logins::new(key),
-            topics: topics::Hub::default(),
-            figures: Figures::default(),
-            ahead: crate::retained::Ahead::default(),
+            topics: topics::MqttRouter::default(),
+            figures: SysTopics::default(),
+            ahead: crate::retained::UnconfirmedRetained::default(),
             rng: Box::new(rng),
             now,
             wall,
@@ -79,16 +79,16 @@ impl Shard {
             tree: Tree::default(),
             applied: 0,
             directory,
-            clients: Clients::default(),
-            owners,
+            clients: QueueClients::default(),
+            local_queues,
             dead_letters: DeadLetters::default(),
             peers: Peers::default(),
             alarms: crate::peers::Alarms::default(),
             stats: crate::stats::StatsRequests::default(),
-            walks: crate::walks::Walks::default(),
+            walks: crate::walks::StatsWalks::default(),
             listings: Listings::default(),
-            tallies: Tallies::default(),
-            errands: Errands::default(),
+            all_counters: Counters::default(),
+            internal_client: InternalClient::default(),
             firehose: Firehose::default(),
             gone: VecDeque::new(),
             effects: Vec::new(),
@@ -100,24 +100,24 @@ impl Shard {
             next_token: 0,
             draining: false,
             caught_up: false,
-            introduction: None,
+            handshake: None,
             started: now,
             bootstrapping: false,
-            joiners: Joiners::default(),
+            joining_nodes: JoiningNodes::default(),
             joining: BTreeSet::new(),
             members: Members::default(),
             deleting: BTreeSet::new(),
             reconcile_at: now,
             unknown: 0,
-            accounts: Accounts::default(),
-            uses: Uses::default(),
+            accounts: LoggedInSessions::default(),
+            limit_usage: LimitUsage::default(),
             budget: Account::new(config.budget.clone(), config.shards),
             config,
         };
         core.topics
             .set_server_interval(core.config.mqtt.sys_interval);
         core.end_earlier_lives();
-        core.meet_hubs();
+        core.meet_routers();
         Ok(Shard::from_core(core))
     }
 }
@@ -132,7 +132,7 @@ impl Core {
                 node,
                 incarnation: Incarnation(life.0.saturating_sub(1)),
             };
-            self.ask(change, Asker::Nobody);
+            self.ask(change, ChangeRequester::Nobody);
         }
         self.peers.up(node, life);
     }
@@ -140,26 +140,26 @@ impl Core {
     /// Carries groups and queues on; true when anything happened.
     pub fn poll_groups(&mut self) -> bool {
         let (mut metadata, mut shard) = (Vec::new(), Vec::new());
-        let mut worked = self.owners.poll_host(&mut metadata, &mut shard);
+        let mut worked = self.local_queues.poll_host(&mut metadata, &mut shard);
         for item in metadata {
             self.metadata_output(item);
         }
-        worked |= self.owners.turn(&mut shard);
+        worked |= self.local_queues.turn(&mut shard);
         for item in shard {
             self.shard_output(item);
         }
         // Some are unused because time went by: nothing else of this turn would carry their deletion on.
-        let unused = self.owners.take_unused();
+        let unused = self.local_queues.take_unused();
         worked |= !unused.is_empty();
         for queue in unused {
             self.delete(queue);
         }
-        let mut events = self.owners.take_events();
+        let mut events = self.local_queues.take_events();
         worked |= !events.is_empty();
         for (session, queue, event) in events.drain(..) {
             self.send_event(session, queue, event);
         }
-        self.owners.reuse_events(events);
+        self.local_queues.reuse_events(events);
         worked
     }
 
@@ -169,62 +169,65 @@ impl Core {
             let (vhost, name) = (record.vhost.clone(), record.name.clone());
             let id = Some(queue);
             let change = Change::DeleteQueue { vhost, name, id };
-            self.ask(change, Asker::Deletion(queue));
+            self.ask(change, ChangeRequester::Deletion(queue));
         }
     }
 
     /// A queue takes its deletion first, then the session that asked takes its record out of the tree. When that session
     /// ends in between the queue would be there for ever and take nothing.
     fn finish_deletions(&mut self) {
-        for queue in self.owners.over() {
+        for queue in self.local_queues.over() {
             if self.deleting.insert(queue) {
                 self.delete(queue);
             }
         }
     }
 
-    fn metadata_output(&mut self, item: ForMetadata) {
+    fn metadata_output(&mut self, item: MetadataOutput) {
         match item {
-            ForMetadata::Committed(entries) => self.apply_metadata(entries),
-            ForMetadata::Restore { index, state } => self.restore_metadata(index, state),
-            ForMetadata::Leadership { leader, is_leader } => {
+            MetadataOutput::Committed(entries) => self.apply_metadata(entries),
+            MetadataOutput::Restore { index, state } => self.restore_metadata(index, state),
+            MetadataOutput::Leadership { leader, is_leader } => {
                 self.metadata_leadership(leader, is_leader)
             }
-            ForMetadata::CheckpointDue => {
+            MetadataOutput::CheckpointDue => {
                 if let Some(directory) = &self.directory {
                     let state = directory.snapshot(&self.tree.snapshot());
-                    self.owners.checkpoint_metadata(self.applied, state);
+                    self.local_queues.checkpoint_metadata(self.applied, state);
                 }
             }
         }
     }
 
-    fn shard_output(&mut self, item: ForShard) {
+    fn shard_output(&mut self, item: GroupOutput) {
         match item {
-            ForShard::Append { token, records } => {
+            GroupOutput::Append { token, records } => {
                 self.effects.push(Effect::Append { token, records })
             }
-            ForShard::Job { id, job } => self.effects.push(Effect::Job { id, job }),
-            ForShard::WalFree { up_to } => self.effects.push(Effect::WalFree { up_to }),
-            ForShard::Fatal(text) => self.effects.push(Effect::Fatal(text)),
-            ForShard::Unreadable { queue, unreadable } => self.unreadable(queue, &unreadable),
-            ForShard::Send { to, frame } => {
+            GroupOutput::Job { id, job } => self.effects.push(Effect::Job { id, job }),
+            GroupOutput::WalFree { up_to } => self.effects.push(Effect::WalFree { up_to }),
+            GroupOutput::Fatal(text) => self.effects.push(Effect::Fatal(text)),
+            GroupOutput::Unreadable { queue, unreadable } => self.unreadable(queue, &unreadable),
+            GroupOutput::Send { to, frame } => {
                 let route = same_shard(self);
                 self.send_to_peer(to, route, &Frame::Raft(frame));
             }
-            ForShard::QueueLeader {
+            GroupOutput::QueueLeader {
                 queue,
                 leader,
                 is_me,
             } => {
                 if is_me {
-                    self.owners.tell_peers(queue, &self.peers);
+                    self.local_queues.tell_peers(queue, &self.peers);
                     self.members.review.queue(queue);
                     self.refresh_settings(queue);
-                    let led_before =
-                        |core: &Core| core.owners.led_status(queue).is_some_and(|s| s.term > 1);
+                    let led_before = |core: &Core| {
+                        core.local_queues
+                            .led_status(queue)
+                            .is_some_and(|s| s.term > 1)
+                    };
                     if planted::is(Bug::ExpiryForgotten) && led_before(self) {
-                        self.owners.set_expires(queue, None);
+                        self.local_queues.set_expires(queue, None);
                     }
                 }
                 self.members.leaders.heard(&self.tree, queue, leader);
@@ -233,13 +236,13 @@ impl Core {
         }
     }
 
-    pub fn step_owner(&mut self, queue: QueueId, message: ToQueue) {
-        self.owners.step(queue, message);
+    pub fn step_owner(&mut self, queue: QueueId, message: QueueMessage) {
+        self.local_queues.step(queue, message);
     }
 
     /// The settings that arguments and policies give a queue now.
     pub fn refresh_settings(&mut self, queue: QueueId) {
-        if !self.owners.has(queue) {
+        if !self.local_queues.has(queue) {
             return;
         }
         let Some(record) = self.tree.queue_by_id(queue) else {
@@ -247,21 +250,21 @@ impl Core {
         };
         let settings = self.tree.queue_settings(record);
         self.dead_letters.set_way(record, &settings);
-        self.owners.set_expires(queue, settings.expires_ms);
-        self.owners.configure(queue, &settings.queue);
+        self.local_queues.set_expires(queue, settings.expires_ms);
+        self.local_queues.configure(queue, &settings.queue);
     }
 
     pub fn tick(&mut self) {
-        let at = Moment {
+        let at = Timestamps {
             now: self.now,
             wall: self.wall,
         };
-        self.owners.set_time(at);
-        self.owners.tick();
+        self.local_queues.set_time(at);
+        self.local_queues.tick();
         self.dead_letters.tick(self.now);
         for session in self.passwords.due(self.now) {
             // One that has ended meanwhile is not there to hear it.
-            let refused = session::Notice::Verified { right: false };
+            let refused = session::SessionEvent::Verified { right: false };
             self.notices.push_back((session, refused));
         }
         self.topics.clock(self.now, self.wall);
@@ -275,7 +278,7 @@ impl Core {
             self.finish_gathering(token);
         }
         self.listings.tick(self.now);
-        self.tick_errands();
+        self.tick_internal_client();
         self.members.questions.tick(self.now);
         if self.now >= self.reconcile_at {
             self.reconcile_at = self.now + RECONCILE_EVERY;
@@ -293,7 +296,7 @@ impl Core {
         self.carry_out(sends);
         for asker in late {
             let text = "the cluster did not answer in time; the change may still be made";
-            self.answer(asker, Err(Refused::Unavailable(text.into())));
+            self.answer(asker, Err(ChangeError::Unavailable(text.into())));
         }
         self.bootstrap_if_new();
     }
@@ -301,7 +304,7 @@ impl Core {
     fn reconcile(&mut self) {
         if self.config.index == 0 {
             self.reconcile_metadata_members();
-            self.ask_for_joiners();
+            self.ask_for_joining_nodes();
             self.end_old_maintenance();
             self.tell_zone();
         }
@@ -309,7 +312,7 @@ impl Core {
         self.review_departures();
         self.finish_deletions();
         let tree = &self.tree;
-        self.owners
+        self.local_queues
             .remove_deleted(self.applied, |q| tree.queue_by_id(q).is_some());
         if self.draining {
             self.move_leaders();
@@ -317,10 +320,10 @@ impl Core {
     }
 
     pub fn wake_at(&self) -> Option<Time> {
-        let directory = self.directory.as_ref().and_then(Directory::wake_at);
+        let directory = self.directory.as_ref().and_then(MetadataClient::wake_at);
         let all = [
-            self.owners.wake_at(),
-            self.owners.host_wake(),
+            self.local_queues.wake_at(),
+            self.local_queues.host_wake(),
             self.clients.wake_at(),
             self.dead_letters.wake_at(self.now),
             self.passwords.wake_at(),
@@ -330,10 +333,10 @@ impl Core {
             (!self.walks.is_empty()).then_some(self.now),
             self.members.review.is_due().then_some(self.now),
             self.listings.wake_at(),
-            self.errands.wake_at(),
+            self.internal_client.wake_at(),
             self.members.questions.wake_at(),
-            self.introduction.map(|i| i.wake_at(self.now)),
-            self.uses.wake_at(),
+            self.handshake.map(|i| i.wake_at(self.now)),
+            self.limit_usage.wake_at(),
             Some(self.reconcile_at),
         ];
         all.into_iter().flatten().min()

@@ -2,13 +2,16 @@
 
 use crate::ConnectionKey;
 use crate::core::Core;
-use crate::directory::Asker;
-use crate::entrance::Origin;
+use crate::listener_origin::Origin;
+use crate::metadata_client::ChangeRequester;
 use env::{NodeId, Time, WallTime};
 use message::Message;
-use metadata::{Change, Name, QueueId, QueueKind, QueueRecord, Refused, SessionId, Tree};
+use metadata::{Change, ChangeError, Name, QueueId, QueueRecord, QueueType, SessionId, Tree};
 use queue::{ConsumerId, RequestBody};
-use session::{Account, Broker, Pace, PublishTag, RequestSeq, Tally, Traced, Verdict};
+use session::{
+    Broker, FlowState, MessageCounters, PasswordCheck, PublishTag, RequestSeq, SessionOwner,
+    TracedMessage,
+};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -51,14 +54,14 @@ impl Broker for View<'_> {
     fn change(&mut self, token: u64, change: Change) {
         self.core.ask(
             change,
-            Asker::Session {
+            ChangeRequester::Session {
                 number: self.number,
                 token,
             },
         );
     }
 
-    fn place(&mut self, _: QueueKind, _: u32) -> Vec<NodeId> {
+    fn place(&mut self, _: QueueType, _: u32) -> Vec<NodeId> {
         // What needs no record lives where its client is.
         vec![self.core.me()]
     }
@@ -67,7 +70,7 @@ impl Broker for View<'_> {
         self.core.place(queue)
     }
 
-    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> Pace {
+    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState {
         self.core.publish(self.number, queue, tag, message)
     }
 
@@ -88,7 +91,7 @@ impl Broker for View<'_> {
             return Some(node.clone());
         }
         let home = match (queue.kind, &*queue.members) {
-            (QueueKind::Classic, [home]) if *home != self.core.me() => *home,
+            (QueueType::Classic, [home]) if *home != self.core.me() => *home,
             _ => return None,
         };
         let name = || self.core.tree.node(home).map(|n| n.name.clone());
@@ -103,7 +106,7 @@ impl Broker for View<'_> {
         self.core.draining
     }
 
-    fn account(&mut self, user: &str, vhost: &str) -> Arc<Account> {
+    fn account(&mut self, user: &str, vhost: &str) -> Arc<SessionOwner> {
         let core = &mut *self.core;
         core.accounts.shared(user, vhost, &core.tree)
     }
@@ -129,8 +132,9 @@ impl Broker for View<'_> {
         self.core.budget.admit_unread(waiting, bytes)
     }
 
-    fn tally(&mut self, protocol: &'static str, tally: &Tally) {
-        self.core.tally(self.number, protocol, tally);
+    fn message_counters(&mut self, protocol: &'static str, message_counters: &MessageCounters) {
+        self.core
+            .message_counters(self.number, protocol, message_counters);
     }
 
     fn open_channel(&mut self) -> Result<(), u64> {
@@ -141,7 +145,7 @@ impl Broker for View<'_> {
         self.core.close_channel(self.number);
     }
 
-    fn topics(&mut self) -> Option<&mut topics::Hub> {
+    fn topics(&mut self) -> Option<&mut topics::MqttRouter> {
         Some(&mut self.core.topics)
     }
 
@@ -151,7 +155,7 @@ impl Broker for View<'_> {
         message: &Message,
         tag: PublishTag,
         routes: &mut Vec<QueueId>,
-    ) -> topics::Heard {
+    ) -> topics::PublishOutcome {
         let published = (vhost, message);
         self.core.announce(self.number, tag, published, routes)
     }
@@ -162,21 +166,21 @@ impl Broker for View<'_> {
         vhost: &str,
         topic: &str,
         message: Option<Message>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ChangeError> {
         let place = (vhost, topic);
         self.core.retain(self.number, token, place, message)
     }
 
-    fn trace(&mut self, traced: &Traced<'_>) {
+    fn trace(&mut self, traced: &TracedMessage<'_>) {
         let name = self.origin.name();
         self.core.trace(&format_args!("{name}"), traced);
     }
 
     fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
-        self.core.tallies.count_login(protocol, succeeded);
+        self.core.all_counters.count_login(protocol, succeeded);
     }
 
-    fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
+    fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> PasswordCheck {
         let client = (self.number, self.origin.peer());
         let core = &mut *self.core;
         core.passwords

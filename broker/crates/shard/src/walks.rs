@@ -7,7 +7,7 @@
 use crate::core::Core;
 use crate::sessions::Sessions;
 use crate::stats::{Merge, ShardStats};
-use control::{Facts, Progress, TreeWalk};
+use control::{Progress, ShardFacts, TreeWalk};
 use env::NodeId;
 use metadata::QueueId;
 use std::collections::VecDeque;
@@ -48,7 +48,7 @@ pub enum Walk {
 
 /// Listings that are not done, each in its turn.
 #[derive(Default)]
-pub struct Walks {
+pub struct StatsWalks {
     waiting: VecDeque<Walk>,
     /// Items that may still be looked at in this turn.
     left: usize,
@@ -56,7 +56,7 @@ pub struct Walks {
     looked_at: u64,
 }
 
-impl Walks {
+impl StatsWalks {
     pub fn add(&mut self, walk: Walk) {
         if self.waiting.len() < MAX_WALKS {
             self.waiting.push_back(walk);
@@ -127,9 +127,9 @@ impl Core {
         next: &mut QueueId,
         limit: usize,
     ) -> Progress {
-        let queues: Vec<QueueId> = self.owners.ids_from(*next).take(limit).collect();
+        let queues: Vec<QueueId> = self.local_queues.ids_from(*next).take(limit).collect();
         let progress = progress(&queues, limit, next);
-        let told: ShardStats = self.owners.told(&queues, counting);
+        let told: ShardStats = self.local_queues.told(&queues, counting);
         self.tell_stats(to, told, progress.done);
         progress
     }
@@ -137,7 +137,7 @@ impl Core {
     fn step_consumers(&mut self, to: ReplyTo, next: &mut QueueId, limit: usize) -> Progress {
         let mut part = Vec::new();
         let (mut looked_at, mut done) = (0, true);
-        for queue in self.owners.ids_from(*next) {
+        for queue in self.local_queues.ids_from(*next) {
             if looked_at >= limit {
                 done = false;
                 break;
@@ -147,7 +147,7 @@ impl Core {
             part.extend(self.consumer_facts(queue));
             looked_at += 1 + COST_OF_CLIENT * (part.len() - before);
         }
-        self.tell_facts(to, Facts::Consumers(part), done);
+        self.tell_facts(to, ShardFacts::Consumers(part), done);
         Progress { looked_at, done }
     }
 
@@ -170,7 +170,7 @@ impl Core {
                 break;
             }
         }
-        self.tell_facts(to, Facts::Connections(part), done);
+        self.tell_facts(to, ShardFacts::Connections(part), done);
         Progress { looked_at, done }
     }
 }
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    fn turn(walks: &mut Walks) -> usize {
+    fn turn(walks: &mut StatsWalks) -> usize {
         let before = walks.looked_at();
         walks.begin_turn();
         while let Some((mut walk, limit)) = walks.take() {
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_turn_looks_at_a_bounded_number_of_items_and_listings_take_turns() {
-        let mut walks = Walks::default();
+        let mut walks = StatsWalks::default();
         let steps = Arc::new(Mutex::new(Vec::new()));
         for (number, items) in [(1, 3 * STEP), (2, STEP + 1), (3, 10)] {
             let items = Items(number, items, steps.clone());
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn listings_that_wait_are_bounded() {
-        let mut walks = Walks::default();
+        let mut walks = StatsWalks::default();
         let steps = Arc::new(Mutex::new(Vec::new()));
         for number in 0..2 * MAX_WALKS {
             walks.add(Walk::Tree(Box::new(Items(number, 1, steps.clone()))));

@@ -6,13 +6,13 @@ mod cluster;
 use cluster::Cluster;
 use cluster::mqtt::MqttClient;
 use codec_mqtt::{Properties, Qos, Will};
-use metadata::{Change, QueueKind};
+use metadata::{Change, QueueType};
 use std::time::Duration;
 
 fn quorum(cluster: &mut Cluster) {
     cluster.change(Change::SetDefaultQueueType {
         vhost: "/".into(),
-        kind: Some(QueueKind::Quorum),
+        kind: Some(QueueType::Quorum),
     });
 }
 

@@ -7,7 +7,7 @@ use cluster::Cluster;
 use cluster::mqtt::MqttClient;
 use codec_mqtt::{AckKind, Properties, Qos};
 use metadata::features::MQTT_CONTINUITY;
-use metadata::{Change, QueueKind};
+use metadata::{Change, QueueType};
 use std::time::Duration;
 
 const SESSION: &str = "mqtt-subscription-kqos1";
@@ -37,7 +37,7 @@ fn publish(cluster: &mut Cluster, at: usize, payload: &str) {
 }
 
 /// A cluster, the node that has the session's queue, and the two others.
-fn session(mut cluster: Cluster, kind: QueueKind) -> (Cluster, [usize; 3]) {
+fn session(mut cluster: Cluster, kind: QueueType) -> (Cluster, [usize; 3]) {
     cluster.change(Change::SetDefaultQueueType {
         vhost: "/".into(),
         kind: Some(kind),
@@ -95,7 +95,7 @@ fn told_until(cluster: &mut Cluster, at: usize, payload: &str) -> Vec<String> {
 /// that one was done with is nothing to the queue.
 #[test]
 fn a_completed_message_is_not_sent_again_when_an_earlier_connection_takes_the_queue() {
-    for kind in [QueueKind::Quorum, QueueKind::Classic] {
+    for kind in [QueueType::Quorum, QueueType::Classic] {
         let cluster = Cluster::without_feature(3, MQTT_CONTINUITY.name);
         let (mut cluster, [_, early, late]) = session(cluster, kind);
         cluster.delay_requests(early);
@@ -128,7 +128,7 @@ fn a_completed_message_is_not_sent_again_when_an_earlier_connection_takes_the_qu
 /// The same where queues know which connection asked for the session last: the late request changes nothing.
 #[test]
 fn an_earlier_connection_does_not_take_the_queue_from_a_later_one() {
-    for kind in [QueueKind::Quorum, QueueKind::Classic] {
+    for kind in [QueueType::Quorum, QueueType::Classic] {
         let (mut cluster, [_, early, late]) = session(Cluster::new(3), kind);
         cluster.delay_requests(early);
         let left = MqttClient::new(&mut cluster, early, "k", 60, None);
@@ -149,7 +149,7 @@ fn an_earlier_connection_does_not_take_the_queue_from_a_later_one() {
 /// take a new one under its identifier for that [MQTT-4.3.3-10]: all that it may wait for is let go.
 #[test]
 fn a_node_that_was_cut_off_lets_go_what_another_one_sent_its_client() {
-    for kind in [QueueKind::Quorum, QueueKind::Classic] {
+    for kind in [QueueType::Quorum, QueueType::Classic] {
         let (mut cluster, [_, first, other]) = session(Cluster::new(3), kind);
         let mut before = keeper(&mut cluster, first, &["1"]);
         complete(&mut cluster, &mut before, "1");

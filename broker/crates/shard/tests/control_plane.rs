@@ -8,11 +8,13 @@ use cluster::mqtt::MqttClient;
 use cluster::{Cluster, persistent};
 use codec_amqp091::{Method, Properties};
 use codec_mqtt::Qos;
-use control::{ControlRequest, Counters, MessageCounts, Published, TrafficFacts, TrafficOf};
+use control::{
+    ControlRequest, Counters, MessageCounts, PublishResult, TrafficFacts, TrafficFilter,
+};
 use env::NodeId;
 use message::{Table, Value};
-use metadata::{Change, QueueId, Refused};
-use queue::{Delivery, Outcome};
+use metadata::{Change, ChangeError, QueueId};
+use queue::{Delivery, SettlementOutcome};
 
 fn connections(c: &mut Cluster, at: usize) -> Vec<control::ConnectionFacts> {
     let mut all = c.ask(at, |reply| ControlRequest::Connections { reply });
@@ -27,7 +29,7 @@ fn counters(c: &mut Cluster, at: usize) -> Vec<(NodeId, Counters)> {
     })
 }
 
-fn publish(c: &mut Cluster, at: usize, key: &'static str) -> Result<Published, Refused> {
+fn publish(c: &mut Cluster, at: usize, key: &'static str) -> Result<PublishResult, ChangeError> {
     c.ask(at, |reply| ControlRequest::Publish {
         vhost: "/".into(),
         user: "guest".into(),
@@ -41,8 +43,8 @@ fn get(
     at: usize,
     queue: QueueId,
     count: u32,
-    settle: Outcome,
-) -> Result<Vec<Delivery>, Refused> {
+    settle: SettlementOutcome,
+) -> Result<Vec<Delivery>, ChangeError> {
     c.ask(at, |reply| ControlRequest::Get {
         queue,
         user: "guest".into(),
@@ -192,7 +194,7 @@ fn messages_are_published_looked_at_and_taken() {
             let published = publish(&mut c, 2, "q").unwrap();
             assert_eq!(
                 published,
-                Published {
+                PublishResult {
                     routed: true,
                     taken: true
                 }
@@ -201,26 +203,33 @@ fn messages_are_published_looked_at_and_taken() {
         assert!(!publish(&mut c, 2, "nowhere").unwrap().routed);
         // More often than a quorum queue allows failed attempts.
         for _ in 0..25 {
-            let seen = get(&mut c, 0, queue, 2, Outcome::Released).unwrap();
+            let seen = get(&mut c, 0, queue, 2, SettlementOutcome::Released).unwrap();
             assert_eq!(seen.len(), 2, "{kind}");
             assert_eq!(seen[0].attempts.unwrap_or(0), 0, "{kind}");
         }
         c.until("given back", |c| (c.ready(0, "q") == 3).then_some(()));
-        let taken = get(&mut c, 0, queue, 2, Outcome::Accepted).unwrap();
+        let taken = get(&mut c, 0, queue, 2, SettlementOutcome::Accepted).unwrap();
         assert_eq!(taken.len(), 2);
         assert_eq!(taken[0].message.body(), &b"body"[..]);
         c.until("taken", |c| (c.ready(0, "q") == 1).then_some(()));
         assert_eq!(
-            get(&mut c, 0, queue, 9, Outcome::Rejected).unwrap().len(),
+            get(&mut c, 0, queue, 9, SettlementOutcome::Rejected)
+                .unwrap()
+                .len(),
             1
         );
-        assert_eq!(get(&mut c, 0, queue, 9, Outcome::Requeue).unwrap().len(), 0);
+        assert_eq!(
+            get(&mut c, 0, queue, 9, SettlementOutcome::Requeue)
+                .unwrap()
+                .len(),
+            0
+        );
         let stats = c.queue(0, "q").unwrap();
         assert_eq!(stats.stats.unwrap().unacknowledged, 0);
         assert_eq!(stats.counters.publish, 3);
         assert_eq!(stats.counters.deliveries.get_no_ack, 2);
-        let gone = get(&mut c, 0, QueueId(u64::MAX), 1, Outcome::Requeue);
-        assert!(matches!(gone, Err(Refused::NotFound(_))), "{gone:?}");
+        let gone = get(&mut c, 0, QueueId(u64::MAX), 1, SettlementOutcome::Requeue);
+        assert!(matches!(gone, Err(ChangeError::NotFound(_))), "{gone:?}");
     }
 }
 
@@ -235,19 +244,19 @@ fn a_queue_without_a_majority_is_answered_for_in_time() {
     c.kill(2);
     let refused = publish(&mut c, 0, "q");
     assert!(
-        matches!(refused, Err(Refused::Unavailable(_))),
+        matches!(refused, Err(ChangeError::Unavailable(_))),
         "{refused:?}"
     );
-    let refused = get(&mut c, 0, queue, 1, Outcome::Requeue);
+    let refused = get(&mut c, 0, queue, 1, SettlementOutcome::Requeue);
     assert!(
-        matches!(refused, Err(Refused::Unavailable(_))),
+        matches!(refused, Err(ChangeError::Unavailable(_))),
         "{refused:?}"
     );
 }
 
 fn traffic(c: &mut Cluster, at: usize, exchanges: &[&str]) -> TrafficFacts {
     let named = |name: &&str| ("/".to_owned(), (*name).to_owned());
-    let of = TrafficOf {
+    let of = TrafficFilter {
         vhosts: vec!["/".to_owned(), "none".to_owned()],
         exchanges: exchanges.iter().map(named).collect(),
     };
@@ -354,7 +363,7 @@ fn a_change_that_could_not_be_read_again_does_not_come_into_the_log() {
         let answer = c.ask(at, |reply| ControlRequest::Change { change, reply });
         assert_eq!(
             answer.map(drop),
-            Err(Refused::PreconditionFailed(refused.into()))
+            Err(ChangeError::PreconditionFailed(refused.into()))
         );
     }
     let mut client = c.client(0);

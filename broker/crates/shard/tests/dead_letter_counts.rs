@@ -6,7 +6,7 @@ mod cluster;
 
 use cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
-use control::{ControlRequest, Counters, DeathReasons, Deaths};
+use control::{ControlRequest, Counters, DeadLetterReasons, DeadLetterTotals};
 use message::Value;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn counters(c: &mut Cluster) -> Counters {
 }
 
 /// Until it is so; what is counted later than that is too much.
-fn come_to(c: &mut Cluster, of: fn(Counters) -> Deaths, expected: Deaths) {
+fn come_to(c: &mut Cluster, of: fn(Counters) -> DeadLetterTotals, expected: DeadLetterTotals) {
     for _ in 0..200 {
         if of(counters(c)) == expected {
             return;
@@ -80,8 +80,8 @@ fn die(c: &mut Cluster, client: &mut Client, kind: &'static str, with: &[(&'stat
     c.pass(Duration::from_millis(100));
 }
 
-fn reasons(maxlen: u64, delivery_limit: u64) -> DeathReasons {
-    DeathReasons {
+fn reasons(maxlen: u64, delivery_limit: u64) -> DeadLetterReasons {
+    DeadLetterReasons {
         maxlen,
         expired: 1,
         rejected: 1,
@@ -94,18 +94,18 @@ fn of_a_classic_queue_with_and_without_a_way() {
     let mut c = Cluster::new(1);
     let mut client = c.client(0);
     die(&mut c, &mut client, "classic", &[]);
-    let off = Deaths {
+    let off = DeadLetterTotals {
         disabled: reasons(2, 0),
-        ..Deaths::default()
+        ..DeadLetterTotals::default()
     };
     come_to(&mut c, |c| c.classic_deaths, off);
     let mut c = Cluster::new(1);
     let mut client = c.client(0);
     let way = [("x-dead-letter-exchange", text("amq.fanout"))];
     die(&mut c, &mut client, "classic", &way);
-    let once = Deaths {
+    let once = DeadLetterTotals {
         at_most_once: reasons(2, 0),
-        ..Deaths::default()
+        ..DeadLetterTotals::default()
     };
     come_to(&mut c, |c| c.classic_deaths, once);
     // A refused publish is dead where somebody wants those.
@@ -118,7 +118,7 @@ fn of_a_classic_queue_with_and_without_a_way() {
     let mut refused = once;
     refused.disabled.maxlen = 1;
     come_to(&mut c, |c| c.classic_deaths, refused);
-    assert_eq!(counters(&mut c).quorum_deaths, Deaths::default());
+    assert_eq!(counters(&mut c).quorum_deaths, DeadLetterTotals::default());
 }
 
 #[test]
@@ -126,9 +126,9 @@ fn of_a_quorum_queue_one_node_counts() {
     let mut c = Cluster::new(3);
     let mut client = c.client(0);
     die(&mut c, &mut client, "quorum", &[]);
-    let off = Deaths {
+    let off = DeadLetterTotals {
         disabled: reasons(2, 1),
-        ..Deaths::default()
+        ..DeadLetterTotals::default()
     };
     come_to(&mut c, |c| c.quorum_deaths, off);
     for queue in ["short", "soon", "refused", "tried"] {
@@ -142,13 +142,13 @@ fn of_a_quorum_queue_one_node_counts() {
     }
     let way = [("x-dead-letter-exchange", text("amq.fanout"))];
     die(&mut c, &mut client, "quorum", &way);
-    let both = Deaths {
+    let both = DeadLetterTotals {
         at_most_once: reasons(2, 1),
         ..off
     };
     // What queues that are gone had counted stays.
     come_to(&mut c, |c| c.quorum_deaths, both);
-    assert_eq!(counters(&mut c).classic_deaths, Deaths::default());
+    assert_eq!(counters(&mut c).classic_deaths, DeadLetterTotals::default());
 }
 
 #[test]
@@ -163,10 +163,10 @@ fn at_least_once_tells_what_was_confirmed() {
         ("x-overflow", text("reject-publish")),
     ];
     die(&mut c, &mut client, "quorum", &way);
-    let surely = Deaths {
+    let surely = DeadLetterTotals {
         at_least_once: reasons(0, 1),
         confirmed: 3,
-        ..Deaths::default()
+        ..DeadLetterTotals::default()
     };
     come_to(&mut c, |c| c.quorum_deaths, surely);
     assert_eq!(c.ready(0, "dead"), 3);

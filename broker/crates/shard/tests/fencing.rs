@@ -8,7 +8,7 @@ use cluster::Cluster;
 use cluster::mqtt::MqttClient;
 use codec_mqtt::{Packet, Properties, Qos, Unsubscribe, UnsubscribeFilters};
 use metadata::features::MQTT_FENCING;
-use metadata::{Change, QueueKind};
+use metadata::{Change, QueueType};
 use std::time::Duration;
 
 const SESSION: &str = "mqtt-subscription-kqos1";
@@ -21,7 +21,7 @@ fn cluster(fenced: bool) -> Cluster {
     };
     cluster.change(Change::SetDefaultQueueType {
         vhost: "/".into(),
-        kind: Some(QueueKind::Quorum),
+        kind: Some(QueueType::Quorum),
     });
     cluster
 }

@@ -10,7 +10,7 @@ use codec_mqtt::{Properties, Qos};
 use control::ControlRequest;
 use message::{Table, Value};
 use metadata::Change;
-use queue::Outcome;
+use queue::SettlementOutcome;
 
 const EXCHANGE: &str = "amq.rabbitmq.trace";
 
@@ -129,7 +129,7 @@ fn what_the_control_plane_publishes_and_takes_is_traced_and_counted() {
         user: "operator".into(),
         count: 1,
         bytes: 1 << 20,
-        settle: Outcome::Accepted,
+        settle: SettlementOutcome::Accepted,
         reply,
     });
     assert_eq!(taken.expect("taken").len(), 1);

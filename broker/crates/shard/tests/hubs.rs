@@ -7,7 +7,7 @@ use cluster::Cluster;
 use cluster::mqtt::MqttClient;
 use codec_amqp091::Properties as Amqp;
 use codec_mqtt::{AckKind, Properties, Qos, Will};
-use metadata::{Change, QueueKind};
+use metadata::{Change, QueueType};
 use std::time::Duration;
 
 fn connect(cluster: &mut Cluster, at: usize, name: &str, expiry: u32) -> MqttClient {
@@ -97,7 +97,7 @@ fn a_group_is_one_over_all_nodes() {
     let mut cluster = Cluster::new(3);
     cluster.change(Change::SetDefaultQueueType {
         vhost: "/".into(),
-        kind: Some(QueueKind::Quorum),
+        kind: Some(QueueType::Quorum),
     });
     let share = "$share/g/a";
     let mut members: Vec<MqttClient> = (0..3)

@@ -8,7 +8,7 @@ use codec_amqp091::{Method, Properties};
 use control::{Collect, ControlRequest, Reply};
 use env::NodeId;
 use message::Value;
-use metadata::{Change, QueueCursor, QueueId, QueueKind, QueueRecord};
+use metadata::{Change, QueueCursor, QueueId, QueueRecord, QueueType};
 use std::sync::mpsc;
 
 /// More than two turns look at.
@@ -21,7 +21,7 @@ fn declare(cluster: &mut Cluster, number: usize) {
         id: QueueId(0),
         vhost: "/".into(),
         name: format!("listed-{number}").into(),
-        kind: QueueKind::Classic,
+        kind: QueueType::Classic,
         durable: true,
         auto_delete: false,
         exclusive: None,

@@ -9,7 +9,7 @@ use cluster::mqtt::MqttClient;
 use codec_amqp091::{Properties as Amqp, table};
 use codec_mqtt::{Properties, Qos, Repeated, Will, put_user_property};
 use message::{Table, Value};
-use metadata::{Change, QueueKind};
+use metadata::{Change, QueueType};
 use std::time::Duration;
 
 #[test]
@@ -119,7 +119,7 @@ fn a_session_goes_on_at_another_node_when_its_node_is_gone() {
     let mut cluster = Cluster::new(3);
     cluster.change(Change::SetDefaultQueueType {
         vhost: "/".into(),
-        kind: Some(QueueKind::Quorum),
+        kind: Some(QueueType::Quorum),
     });
     let mut keeper = MqttClient::new(&mut cluster, 0, "k", 60, None);
     cluster.until("CONNACK", |c| keeper.said(c).pop());
@@ -167,7 +167,10 @@ fn what_one_node_retains_every_node_has() {
         cluster.until("CONNACK", |c| subscriber.said(c).pop());
         let got = cluster.until("the message", |c| {
             subscriber.subscribe(c, "#", Qos::AtMostOnce);
-            subscriber.said(c).into_iter().find(|line| line != "SubAck")
+            subscriber
+                .said(c)
+                .into_iter()
+                .find(|epoch| epoch != "SubAck")
         });
         assert_eq!(got, "a 2 q0 []");
     }
@@ -218,7 +221,7 @@ fn the_servers_own_topics_say_what_the_node_is_and_does() {
         has(&said, wanted);
     }
     assert!(
-        !said.iter().any(|line| line.contains("version")),
+        !said.iter().any(|epoch| epoch.contains("version")),
         "{said:#?}"
     );
     // Whoever may publish in AMQP does not speak for the server.

@@ -7,10 +7,10 @@ use cluster::Cluster;
 use cluster::mqtt::MqttClient;
 use codec_mqtt::{AckKind, Packet, Properties, Publish, Qos};
 use message::Value;
-use metadata::{Change, QueueKind};
+use metadata::{Change, QueueType};
 use std::time::Duration;
 
-fn cluster_of(kind: QueueKind) -> Cluster {
+fn cluster_of(kind: QueueType) -> Cluster {
     let mut cluster = Cluster::new(3);
     cluster.change(Change::SetDefaultQueueType {
         vhost: "/".into(),
@@ -59,7 +59,7 @@ fn expect(cluster: &mut Cluster, client: &mut MqttClient, wanted: &str) {
 #[test]
 fn resent_publish_is_recognised_on_every_node_that_the_session_comes_to() {
     // [MQTT-4.3.3-10]
-    for kind in [QueueKind::Quorum, QueueKind::Classic] {
+    for kind in [QueueType::Quorum, QueueType::Classic] {
         for connected in [false, true] {
             let mut cluster = cluster_of(kind);
             bound_queue(&mut cluster, "quorum");
@@ -95,7 +95,7 @@ fn resent_publish_is_recognised_on_every_node_that_the_session_comes_to() {
 
 #[test]
 fn publish_that_no_queue_has_answered_is_recognised_on_another_node() {
-    for kind in [QueueKind::Quorum, QueueKind::Classic] {
+    for kind in [QueueType::Quorum, QueueType::Classic] {
         let mut cluster = cluster_of(kind);
         let leader = bound_queue(&mut cluster, "quorum");
         let (before, after) = ((leader + 1) % 3, (leader + 2) % 3);
@@ -119,7 +119,7 @@ fn publish_that_no_queue_has_answered_is_recognised_on_another_node() {
 /// A queue that does not answer holds up its publisher's next connection for two seconds.
 #[test]
 fn session_moves_without_the_answer_of_a_queue_that_is_silent() {
-    let mut cluster = cluster_of(QueueKind::Quorum);
+    let mut cluster = cluster_of(QueueType::Quorum);
     let leader = bound_queue(&mut cluster, "classic");
     let (before, after) = ((leader + 1) % 3, (leader + 2) % 3);
     let mut client = open(&mut cluster, before, false);
@@ -143,7 +143,7 @@ fn session_moves_without_the_answer_of_a_queue_that_is_silent() {
 #[test]
 fn dup_is_set_for_messages_that_were_sent_and_not_for_those_that_were_handed_out() {
     // [MQTT-3.3.1-1], [MQTT-3.3.1-3]
-    for kind in [QueueKind::Quorum, QueueKind::Classic] {
+    for kind in [QueueType::Quorum, QueueType::Classic] {
         let mut cluster = cluster_of(kind);
         let mut client = open(&mut cluster, 0, false);
         for (filter, qos) in [("b", Qos::AtLeastOnce), ("large", Qos::AtMostOnce)] {

@@ -8,7 +8,7 @@ use cluster::mqtt::MqttClient;
 use cluster::{Client, Cluster, arguments, persistent_to};
 use codec_amqp091::{Method, Properties};
 use codec_mqtt::Qos;
-use control::{ControlRequest, Published};
+use control::{ControlRequest, PublishResult};
 use message::{Table, Value};
 use metadata::{ApplyTo, Change, PolicyRecord, PolicyScope};
 use std::time::Duration;
@@ -211,7 +211,7 @@ fn what_comes_by_the_http_api_reaches_them() {
             build: Box::new(persistent_to("amq.topic", key, b"http")),
             reply,
         });
-        let Published { routed, taken } = published.expect("published");
+        let PublishResult { routed, taken } = published.expect("published");
         (routed, taken, here.said(cluster))
     };
     let got = || vec!["a/b http q1 []".to_owned()];

@@ -6,7 +6,7 @@ mod cluster;
 use control::ControlRequest;
 use env::sim::SimDisk;
 use env::{Time, WallTime};
-use metadata::{Change, Refused};
+use metadata::{Change, ChangeError};
 use shard::{Effect, RecoveredShard, Shard, ShardConfig, ShardDriver};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn a_change_that_shard_0_cannot_bring_to_the_log_is_answered_on_the_shard_that_a
     settle(&mut shards, start + LONG, wall);
     let answer = told.try_recv().expect("an answer");
     assert!(
-        matches!(&answer, Err(Refused::Unavailable(why)) if why.contains("did not answer in time")),
+        matches!(&answer, Err(ChangeError::Unavailable(why)) if why.contains("did not answer in time")),
         "{answer:?}"
     );
 }

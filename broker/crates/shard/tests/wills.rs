@@ -6,7 +6,7 @@ mod cluster;
 use cluster::Cluster;
 use cluster::mqtt::MqttClient;
 use codec_mqtt::{Connect, Disconnect, Packet, Properties, Qos, Reason, Version, Will};
-use metadata::{Change, QueueKind};
+use metadata::{Change, QueueType};
 use std::time::Duration;
 
 /// Ids whose wills are kept by different nodes.
@@ -72,7 +72,7 @@ fn heard(cluster: &mut Cluster, watcher: &mut MqttClient) -> String {
 fn quorum(cluster: &mut Cluster) {
     cluster.change(Change::SetDefaultQueueType {
         vhost: "/".into(),
-        kind: Some(QueueKind::Quorum),
+        kind: Some(QueueType::Quorum),
     });
 }
 

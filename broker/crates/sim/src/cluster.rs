@@ -1,22 +1,22 @@
 //! The second workload: whole nodes. Shards with their queues and sessions, clients that speak AMQP 0.9.1 and MQTT
 //! to them, faults all along; and the rules that must hold.
 
-mod account;
+mod amq_topic;
 mod amqp;
-mod bridge;
+mod byte_stream;
 mod client;
+mod consistency;
 mod consumer;
-mod keeper;
-mod lane;
-mod ledger;
-mod letter;
 mod mqtt;
 mod node;
 mod operator;
+mod oracle;
 mod publisher;
+mod queue_admin;
 mod run;
-mod seat;
-mod touched;
+mod settlement_tracker;
+mod shard_host;
+mod tracked_message;
 mod versions;
 
 pub use node::{Node, Note, Reply, Request};

@@ -10,7 +10,7 @@ use wal::Writer;
 pub(crate) struct Machine<P> {
     pub disk: SimDisk,
     pub incarnation: Incarnation,
-    pub life: Option<Life<P>>,
+    pub machine_run: Option<MachineRun<P>>,
     /// Added to each write's duration.
     pub stall: std::time::Duration,
     /// Milliseconds that its wall clock is ahead.
@@ -20,7 +20,7 @@ pub(crate) struct Machine<P> {
 }
 
 /// From a start to the next stop.
-pub(crate) struct Life<P> {
+pub(crate) struct MachineRun<P> {
     pub process: P,
     pub writer: Writer<WalToken>,
     pub writing: bool,
@@ -44,7 +44,7 @@ impl<P: Process> Machine<P> {
         Machine {
             disk: SimDisk::new(),
             incarnation: Incarnation(0),
-            life: None,
+            machine_run: None,
             stall: std::time::Duration::ZERO,
             clock_error: 0,
             lost_power: None,

@@ -2,11 +2,11 @@
 //! faults all along; and the rules that must hold.
 
 mod clients;
+mod kept_commands;
 mod operator;
 mod oracle;
 mod replica;
 mod run;
-mod shelf;
 
 pub use replica::{Note, Replica, Reply, Request};
 pub use run::{Options, Report, run};

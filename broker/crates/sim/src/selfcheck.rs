@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::process::{Command, ExitCode};
 
 /// How a bug was caught.
-struct Catch {
+struct CaughtBug {
     seed: u64,
     /// The rule's own words.
     rule: String,
@@ -41,7 +41,7 @@ pub fn run(seeds: &Range<u64>) -> ExitCode {
     }
 }
 
-fn hunt(bug: Bug, seeds: &Range<u64>) -> std::io::Result<Option<Catch>> {
+fn hunt(bug: Bug, seeds: &Range<u64>) -> std::io::Result<Option<CaughtBug>> {
     let range = format!("{}..{}", seeds.start, seeds.end);
     let output = Command::new(std::env::current_exe()?)
         .args(["--scenario", bug.scenario(), "--planted", bug.name()])
@@ -58,11 +58,11 @@ fn hunt(bug: Bug, seeds: &Range<u64>) -> std::io::Result<Option<Catch>> {
 }
 
 /// `seed 7: FAILED: at 3.1 s: why (more)`
-fn caught(line: &str) -> Option<Catch> {
+fn caught(line: &str) -> Option<CaughtBug> {
     let (seed, rule) = line.strip_prefix("seed ")?.split_once(": FAILED: ")?;
     let rule = rule.split_once(" s: ").map_or(rule, |(_, rule)| rule);
     let rule = rule.rsplit_once(" (newest").map_or(rule, |(rule, _)| rule);
-    Some(Catch {
+    Some(CaughtBug {
         seed: seed.parse().ok()?,
         rule: rule.replace('|', "/"),
     })

@@ -1,7 +1,7 @@
 //! Machines, the net between them, and time.
 
 use crate::connections::Connections;
-use crate::machine::{Life, Machine, Peer};
+use crate::machine::{Machine, MachineRun, Peer};
 use crate::network::{Link, Network};
 use crate::process::{Action, Process};
 use crate::scheduler::Scheduler;
@@ -87,7 +87,7 @@ pub struct Start {
 enum Event<S: Scenario> {
     Tick {
         node: NodeId,
-        life: Incarnation,
+        machine_run: Incarnation,
     },
     Frame {
         link: Link,
@@ -97,16 +97,16 @@ enum Event<S: Scenario> {
     },
     Wake {
         node: NodeId,
-        life: Incarnation,
+        machine_run: Incarnation,
         at: Time,
     },
     Write {
         node: NodeId,
-        life: Incarnation,
+        machine_run: Incarnation,
     },
     Job {
         node: NodeId,
-        life: Incarnation,
+        machine_run: Incarnation,
     },
     Detect,
     Request {
@@ -122,7 +122,7 @@ enum Event<S: Scenario> {
     Stop(NodeId, Stop),
     Resume {
         node: NodeId,
-        life: Incarnation,
+        machine_run: Incarnation,
     },
     Timer(S::Timer),
 }
@@ -160,7 +160,7 @@ pub struct World<S: Scenario> {
     connections: Connections,
     pub rng: SeededRng,
     /// For durations of disk work and the way of clients.
-    pace: SeededRng,
+    flow: SeededRng,
     pub trace: Trace,
     actions: Vec<Action<S::Process>>,
     /// Processes that stand still, and what waits for them.
@@ -188,7 +188,7 @@ impl<S: Scenario> World<S> {
             scheduler: Scheduler::default(),
             net: Network::new(rng.fork()),
             connections: Connections::default(),
-            pace: rng.fork(),
+            flow: rng.fork(),
             rng,
             trace: Trace::new(loud),
             actions: Vec::new(),
@@ -214,13 +214,16 @@ impl<S: Scenario> World<S> {
     /// The software on a node that is up.
     pub fn process(&self, node: NodeId) -> Option<&S::Process> {
         let machine = self.machines.get(&node)?;
-        machine.life.as_ref().map(|life| &life.process)
+        machine
+            .machine_run
+            .as_ref()
+            .map(|machine_run| &machine_run.process)
     }
 
     /// Has the software on a node that is up do something.
     pub fn with_process(&mut self, node: NodeId, act: impl FnOnce(&mut S::Process)) {
-        if let Some(life) = self.life(node) {
-            act(&mut life.process);
+        if let Some(machine_run) = self.machine_run(node) {
+            act(&mut machine_run.process);
         }
     }
 
@@ -271,7 +274,7 @@ impl<S: Scenario> World<S> {
     }
 
     fn client_way(&mut self) -> Duration {
-        Duration::from_micros(50 + self.pace.below(500))
+        Duration::from_micros(50 + self.flow.below(500))
     }
 
     fn plan(&mut self, delay: Duration, event: Event<S>) {
@@ -306,7 +309,7 @@ impl<S: Scenario> World<S> {
             return Ok(());
         };
         match event {
-            Event::Tick { node, life } => self.tick(scenario, node, life),
+            Event::Tick { node, machine_run } => self.tick(scenario, node, machine_run),
             Event::Frame {
                 link,
                 lives,
@@ -318,9 +321,13 @@ impl<S: Scenario> World<S> {
                 }
                 Ok(())
             }
-            Event::Wake { node, life, at } => self.wake(scenario, node, life, at),
-            Event::Write { node, life } => self.write(scenario, node, life),
-            Event::Job { node, life } => self.job(scenario, node, life),
+            Event::Wake {
+                node,
+                machine_run,
+                at,
+            } => self.wake(scenario, node, machine_run, at),
+            Event::Write { node, machine_run } => self.write(scenario, node, machine_run),
+            Event::Job { node, machine_run } => self.job(scenario, node, machine_run),
             Event::Detect => self.detect(scenario),
             Event::Request {
                 node,
@@ -328,8 +335,8 @@ impl<S: Scenario> World<S> {
                 request,
             } => {
                 self.trace.event(now, "request", node.0, &request);
-                if let Some(life) = self.life(node) {
-                    life.process.request(client, request);
+                if let Some(machine_run) = self.machine_run(node) {
+                    machine_run.process.request(client, request);
                 }
                 self.pump(scenario, node)
             }
@@ -342,9 +349,9 @@ impl<S: Scenario> World<S> {
                 self.stop(node, stop);
                 Ok(())
             }
-            Event::Resume { node, life } => {
-                if self.incarnation(node) == Some(life) {
-                    self.trace.event(now, "resume", node.0, &life);
+            Event::Resume { node, machine_run } => {
+                if self.incarnation(node) == Some(machine_run) {
+                    self.trace.event(now, "resume", node.0, &machine_run);
                     self.resume(node);
                 }
                 Ok(())
@@ -356,34 +363,42 @@ impl<S: Scenario> World<S> {
         }
     }
 
-    fn life(&mut self, node: NodeId) -> Option<&mut Life<S::Process>> {
-        self.machines.get_mut(&node)?.life.as_mut()
+    fn machine_run(&mut self, node: NodeId) -> Option<&mut MachineRun<S::Process>> {
+        self.machines.get_mut(&node)?.machine_run.as_mut()
     }
 
     /// The life that is running, if it is this one.
-    fn this_life(&mut self, node: NodeId, life: Incarnation) -> Option<&mut Life<S::Process>> {
+    fn this_incarnation(
+        &mut self,
+        node: NodeId,
+        machine_run: Incarnation,
+    ) -> Option<&mut MachineRun<S::Process>> {
         let machine = self.machines.get_mut(&node)?;
         machine
-            .life
+            .machine_run
             .as_mut()
-            .filter(|_| machine.incarnation == life)
+            .filter(|_| machine.incarnation == machine_run)
     }
 
     /// The number of the life that is running.
     fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
         let machine = self.machines.get(&node)?;
-        machine.life.as_ref().map(|_| machine.incarnation)
+        machine.machine_run.as_ref().map(|_| machine.incarnation)
     }
 
     fn start(&mut self, scenario: &mut S, node: NodeId) -> Result<(), String> {
         let (now, wall) = (self.now(), self.wall(node));
-        let seed = self.pace.next_u64();
-        let Some(machine) = self.machines.get_mut(&node).filter(|m| m.life.is_none()) else {
+        let seed = self.flow.next_u64();
+        let Some(machine) = self
+            .machines
+            .get_mut(&node)
+            .filter(|m| m.machine_run.is_none())
+        else {
             return Ok(());
         };
         machine.incarnation.0 += 1;
-        let life = machine.incarnation;
-        self.trace.event(now, "start", node.0, &life);
+        let machine_run = machine.incarnation;
+        self.trace.event(now, "start", node.0, &machine_run);
         let wal_config = WalConfig {
             max_file_bytes: self.config.wal_file_bytes,
             grow_bytes: 4096,
@@ -396,7 +411,7 @@ impl<S: Scenario> World<S> {
             .and_then(|(wal, recovered)| {
                 let start = Start {
                     node,
-                    incarnation: life,
+                    incarnation: machine_run,
                     now,
                     wall,
                     disk,
@@ -409,7 +424,7 @@ impl<S: Scenario> World<S> {
             Ok(both) => both,
             Err(error) => return self.ended(scenario, node, &error),
         };
-        machine.life = Some(Life {
+        machine.machine_run = Some(MachineRun {
             process,
             writer: Writer::new(wal),
             writing: false,
@@ -417,7 +432,7 @@ impl<S: Scenario> World<S> {
             peers: BTreeMap::new(),
             wake: None,
         });
-        self.plan(Duration::ZERO, Event::Tick { node, life });
+        self.plan(Duration::ZERO, Event::Tick { node, machine_run });
         Ok(())
     }
 
@@ -427,7 +442,7 @@ impl<S: Scenario> World<S> {
         let Some(machine) = self.machines.get_mut(&node) else {
             return;
         };
-        if machine.life.take().is_none() {
+        if machine.machine_run.take().is_none() {
             return;
         }
         self.held.remove(&node);
@@ -441,13 +456,18 @@ impl<S: Scenario> World<S> {
         }
     }
 
-    fn tick(&mut self, scenario: &mut S, node: NodeId, life: Incarnation) -> Result<(), String> {
+    fn tick(
+        &mut self,
+        scenario: &mut S,
+        node: NodeId,
+        machine_run: Incarnation,
+    ) -> Result<(), String> {
         let (now, wall) = (self.now(), self.wall(node));
-        let Some(running) = self.this_life(node, life) else {
+        let Some(running) = self.this_incarnation(node, machine_run) else {
             return Ok(());
         };
         running.process.tick(now, wall);
-        self.plan(self.config.tick, Event::Tick { node, life });
+        self.plan(self.config.tick, Event::Tick { node, machine_run });
         self.pump(scenario, node)
     }
 
@@ -456,11 +476,11 @@ impl<S: Scenario> World<S> {
         &mut self,
         scenario: &mut S,
         node: NodeId,
-        life: Incarnation,
+        machine_run: Incarnation,
         at: Time,
     ) -> Result<(), String> {
         let (now, wall) = (self.now(), self.wall(node));
-        let running = self.this_life(node, life);
+        let running = self.this_incarnation(node, machine_run);
         let Some(running) = running.filter(|l| l.wake == Some(at)) else {
             return Ok(());
         };
@@ -491,16 +511,21 @@ impl<S: Scenario> World<S> {
         let now = self.now();
         self.trace.event(now, "frame", to.0, &(from.0, frame.len()));
         self.trace.bytes(&frame);
-        if let Some(life) = self.life(to) {
-            life.process.peer_frame(from, frame);
+        if let Some(machine_run) = self.machine_run(to) {
+            machine_run.process.peer_frame(from, frame);
         }
         self.pump(scenario, to)
     }
 
     /// One step of the log's thread.
-    fn write(&mut self, scenario: &mut S, node: NodeId, life: Incarnation) -> Result<(), String> {
+    fn write(
+        &mut self,
+        scenario: &mut S,
+        node: NodeId,
+        machine_run: Incarnation,
+    ) -> Result<(), String> {
         let now = self.now();
-        let Some(running) = self.this_life(node, life) else {
+        let Some(running) = self.this_incarnation(node, machine_run) else {
             return Ok(());
         };
         running.writing = false;
@@ -522,10 +547,15 @@ impl<S: Scenario> World<S> {
     }
 
     /// One job of the storage thread.
-    fn job(&mut self, scenario: &mut S, node: NodeId, life: Incarnation) -> Result<(), String> {
+    fn job(
+        &mut self,
+        scenario: &mut S,
+        node: NodeId,
+        machine_run: Incarnation,
+    ) -> Result<(), String> {
         let now = self.now();
         let disk = self.machines.get(&node).map(|m| m.disk.clone());
-        let Some(running) = self.this_life(node, life) else {
+        let Some(running) = self.this_incarnation(node, machine_run) else {
             return Ok(());
         };
         let (Some(disk), Some((id, job))) = (disk, running.jobs.pop_front()) else {
@@ -536,12 +566,12 @@ impl<S: Scenario> World<S> {
         if let Err(error) = &result {
             return self.ended(scenario, node, &error.to_string());
         }
-        if let Some(running) = self.this_life(node, life) {
+        if let Some(running) = self.this_incarnation(node, machine_run) {
             running.process.job_done(id, result);
         }
         self.trace.event(now, "job", node.0, &id);
         if more {
-            self.plan_job(node, life);
+            self.plan_job(node, machine_run);
         }
         self.pump(scenario, node)
     }
@@ -564,7 +594,7 @@ impl<S: Scenario> World<S> {
             if self.is_paused(node) {
                 continue;
             }
-            self.notice_removed(node, now);
+            self.session_event_removed(node, now);
             for other in self.nodes() {
                 let (there, back) = ((node, other), (other, node));
                 let slow = self.net.delay(there) + self.net.delay(back);
@@ -580,16 +610,19 @@ impl<S: Scenario> World<S> {
                     None if open => Duration::ZERO,
                     _ => self.config.detection,
                 };
-                let Some(life) = self.life(node).filter(|_| node != other) else {
+                let Some(machine_run) = self.machine_run(node).filter(|_| node != other) else {
                     continue;
                 };
-                let before = life.peers.get(&other).and_then(|p| p.up);
-                tell(life, other, heard, now, patience);
+                let before = machine_run.peers.get(&other).and_then(|p| p.up);
+                tell(machine_run, other, heard, now, patience);
                 if let Some(incarnation) = before.filter(|b| anew && Some(*b) == heard) {
-                    life.process.peer_up(other, incarnation);
+                    machine_run.process.peer_up(other, incarnation);
                 }
-                let given_up =
-                    before.is_some() && life.peers.get(&other).is_some_and(|p| p.up.is_none());
+                let given_up = before.is_some()
+                    && machine_run
+                        .peers
+                        .get(&other)
+                        .is_some_and(|p| p.up.is_none());
                 if given_up && self.config.connections {
                     self.connections.cut(there);
                 }
@@ -601,38 +634,38 @@ impl<S: Scenario> World<S> {
     }
 
     /// Machines that were taken away are down.
-    fn notice_removed(&mut self, node: NodeId, now: Time) {
+    fn session_event_removed(&mut self, node: NodeId, now: Time) {
         let all = self.nodes();
-        let Some(life) = self.life(node) else {
+        let Some(machine_run) = self.machine_run(node) else {
             return;
         };
-        let known: Vec<NodeId> = life.peers.keys().copied().collect();
+        let known: Vec<NodeId> = machine_run.peers.keys().copied().collect();
         for gone in known.into_iter().filter(|n| !all.contains(n)) {
-            tell(life, gone, None, now, Duration::ZERO);
-            life.peers.remove(&gone);
+            tell(machine_run, gone, None, now, Duration::ZERO);
+            machine_run.peers.remove(&gone);
         }
     }
 
     fn disk_work(&mut self, node: NodeId) -> Duration {
         let stall = self.machines.get(&node).map_or(Duration::ZERO, |m| m.stall);
-        Duration::from_micros(100 + self.pace.below(3_000)) + stall
+        Duration::from_micros(100 + self.flow.below(3_000)) + stall
     }
 
-    fn plan_job(&mut self, node: NodeId, life: Incarnation) {
+    fn plan_job(&mut self, node: NodeId, machine_run: Incarnation) {
         let delay = self.disk_work(node);
-        self.plan(delay, Event::Job { node, life });
+        self.plan(delay, Event::Job { node, machine_run });
     }
 
     /// Carries out what a node's software wants until it wants nothing more.
     fn pump(&mut self, scenario: &mut S, node: NodeId) -> Result<(), String> {
         let (now, wall) = (self.now(), self.wall(node));
-        if let Some(life) = self.life(node) {
-            life.process.turn(now, wall);
+        if let Some(machine_run) = self.machine_run(node) {
+            machine_run.process.turn(now, wall);
         }
         loop {
             let mut actions = std::mem::take(&mut self.actions);
-            if let Some(life) = self.life(node) {
-                life.process.poll(&mut actions);
+            if let Some(machine_run) = self.machine_run(node) {
+                machine_run.process.poll(&mut actions);
             }
             if actions.is_empty() {
                 self.actions = actions;
@@ -651,16 +684,23 @@ impl<S: Scenario> World<S> {
     /// Plans the tick that the software wants next, if that is before the one that is planned.
     fn keep_waking(&mut self, node: NodeId) {
         let soonest = self.now() + LEAST_SLEEP;
-        let Some(life) = self.incarnation(node) else {
+        let Some(machine_run) = self.incarnation(node) else {
             return;
         };
-        let Some(running) = self.life(node) else {
+        let Some(running) = self.machine_run(node) else {
             return;
         };
         let wanted = running.process.wake_at().map(|at| at.max(soonest));
         if let Some(at) = wanted.filter(|at| running.wake.is_none_or(|w| *at < w)) {
             running.wake = Some(at);
-            self.scheduler.at(at, Event::Wake { node, life, at });
+            self.scheduler.at(
+                at,
+                Event::Wake {
+                    node,
+                    machine_run,
+                    at,
+                },
+            );
         }
     }
 
@@ -669,14 +709,14 @@ impl<S: Scenario> World<S> {
             return;
         };
         let delay = self.disk_work(node);
-        if let Some(life) = self.life(node)
-            && !life.writing
-            && !life.writer.is_idle()
+        if let Some(machine_run) = self.machine_run(node)
+            && !machine_run.writing
+            && !machine_run.writer.is_idle()
         {
-            life.writing = true;
+            machine_run.writing = true;
             let event = Event::Write {
                 node,
-                life: incarnation,
+                machine_run: incarnation,
             };
             self.plan(delay, event);
         }
@@ -694,14 +734,14 @@ impl<S: Scenario> World<S> {
         };
         match action {
             Action::Append { token, records } => {
-                if let Some(life) = self.life(node) {
-                    life.writer.push(token, records);
+                if let Some(machine_run) = self.machine_run(node) {
+                    machine_run.writer.push(token, records);
                 }
             }
             Action::Job { id, job } => {
-                let first = self.life(node).is_some_and(|life| {
-                    life.jobs.push_back((id, job));
-                    life.jobs.len() == 1
+                let first = self.machine_run(node).is_some_and(|machine_run| {
+                    machine_run.jobs.push_back((id, job));
+                    machine_run.jobs.len() == 1
                 });
                 if first {
                     self.plan_job(node, incarnation);
@@ -711,7 +751,7 @@ impl<S: Scenario> World<S> {
             Action::FreeWal { up_to } => {
                 self.trace.event(now, "free wal", node.0, &up_to);
                 let freed = self
-                    .life(node)
+                    .machine_run(node)
                     .map(|l| l.writer.wal().delete_through(up_to));
                 match freed {
                     Some(Err(error)) if error.is_fatal() => {
@@ -735,7 +775,7 @@ impl<S: Scenario> World<S> {
         Ok(())
     }
 
-    fn send(&mut self, from: NodeId, life: Incarnation, to: NodeId, frame: Bytes) {
+    fn send(&mut self, from: NodeId, machine_run: Incarnation, to: NodeId, frame: Bytes) {
         let link = (from, to);
         let Some(connection) = self.connections.current(link) else {
             return;
@@ -750,7 +790,7 @@ impl<S: Scenario> World<S> {
         for arrives in arrivals.into_iter().flatten() {
             let event = Event::Frame {
                 link,
-                lives: (life, other),
+                lives: (machine_run, other),
                 connection,
                 frame: frame.clone(),
             };
@@ -761,7 +801,7 @@ impl<S: Scenario> World<S> {
 
 /// The failure detector's word, when it has changed.
 fn tell<P: Process>(
-    life: &mut Life<P>,
+    machine_run: &mut MachineRun<P>,
     other: NodeId,
     heard: Option<Incarnation>,
     now: Time,
@@ -770,25 +810,25 @@ fn tell<P: Process>(
     let Peer {
         mut up,
         mut silent_since,
-    } = life.peers.get(&other).copied().unwrap_or_default();
+    } = machine_run.peers.get(&other).copied().unwrap_or_default();
     match heard {
         Some(incarnation) => {
             silent_since = None;
             if up != Some(incarnation) {
                 if up.is_some() {
-                    life.process.peer_down(other);
+                    machine_run.process.peer_down(other);
                 }
-                life.process.peer_up(other, incarnation);
+                machine_run.process.peer_up(other, incarnation);
                 up = Some(incarnation);
             }
         }
         None => {
             let since = *silent_since.get_or_insert(now);
             if up.is_some() && now.since(since) >= patience {
-                life.process.peer_down(other);
+                machine_run.process.peer_down(other);
                 up = None;
             }
         }
     }
-    life.peers.insert(other, Peer { up, silent_since });
+    machine_run.peers.insert(other, Peer { up, silent_since });
 }

@@ -31,7 +31,7 @@ const ALERT: usize = 64;
 
 /// Why a connection cannot go on. What is to be sent about it is in the [`Outgoing`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Broken {
+pub enum ChannelError {
     /// The other side broke the protocol, or no common version, cipher or certificate was found.
     #[error("{0}")]
     Tls(#[from] rustls::Error),
@@ -46,15 +46,15 @@ pub enum Broken {
     State,
 }
 
-impl From<EncryptError> for Broken {
-    fn from(_: EncryptError) -> Broken {
-        Broken::Exhausted
+impl From<EncryptError> for ChannelError {
+    fn from(_: EncryptError) -> ChannelError {
+        ChannelError::Exhausted
     }
 }
 
 /// What came of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received {
+pub enum ReceiveOutcome {
     /// The other side may send more.
     Open,
     /// It has said that nothing follows (close_notify).
@@ -122,7 +122,7 @@ impl Channel {
         input: &mut [u8],
         plain: &mut BytesMut,
         out: &mut Outgoing,
-    ) -> Result<Received, Broken> {
+    ) -> Result<ReceiveOutcome, ChannelError> {
         let received = self.process(input, plain, out);
         if received.is_err() {
             self.broken = true;
@@ -136,9 +136,9 @@ impl Channel {
         input: &mut [u8],
         plain: &mut BytesMut,
         out: &mut Outgoing,
-    ) -> Result<Received, Broken> {
+    ) -> Result<ReceiveOutcome, ChannelError> {
         if self.broken {
-            return Err(Broken::State);
+            return Err(ChannelError::State);
         }
         let mut at = 0;
         let outcome = loop {
@@ -158,13 +158,13 @@ impl Channel {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, out)?,
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => {
-                    outcome = Some(Received::Open);
+                    outcome = Some(ReceiveOutcome::Open);
                 }
                 Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
-                    outcome = Some(Received::Ended);
+                    outcome = Some(ReceiveOutcome::Ended);
                 }
                 // Early data is never allowed by our configurations.
-                Ok(_) => return Err(Broken::State),
+                Ok(_) => return Err(ChannelError::State),
             }
             at += discard;
             if let Some(outcome) = outcome {
@@ -175,18 +175,18 @@ impl Channel {
         Ok(outcome)
     }
 
-    fn keep(&mut self, rest: &[u8], outcome: Received) -> Result<(), Broken> {
+    fn keep(&mut self, rest: &[u8], outcome: ReceiveOutcome) -> Result<(), ChannelError> {
         let limit = match self.is_handshaking() {
             true => MAX_HANDSHAKE,
             false => MAX_RECORD,
         };
         // What follows the other side's last word is nothing.
         let rest = match outcome {
-            Received::Open => rest,
-            Received::Ended => &[],
+            ReceiveOutcome::Open => rest,
+            ReceiveOutcome::Ended => &[],
         };
         if rest.len() > limit {
-            return Err(Broken::TooLong(limit));
+            return Err(ChannelError::TooLong(limit));
         }
         // Of its own size, and without an allocation when it is empty.
         self.rest = rest.to_vec();
@@ -211,9 +211,9 @@ impl Channel {
     }
 
     /// Encrypts; only after the handshake.
-    pub fn seal(&mut self, plain: &[u8], out: &mut Outgoing) -> Result<(), Broken> {
+    pub fn seal(&mut self, plain: &[u8], out: &mut Outgoing) -> Result<(), ChannelError> {
         if self.broken {
-            return Err(Broken::State);
+            return Err(ChannelError::State);
         }
         loop {
             let status = self.connection.process_tls_records(&mut self.rest);
@@ -223,7 +223,7 @@ impl Channel {
                 }
                 ConnectionState::EncodeTlsData(mut data) => encode(&mut data, out)?,
                 ConnectionState::TransmitTlsData(data) => data.done(),
-                _ => return Err(Broken::State),
+                _ => return Err(ChannelError::State),
             }
         }
     }
@@ -246,7 +246,7 @@ fn encrypt<D>(
     traffic: &mut WriteTraffic<'_, D>,
     plain: &[u8],
     out: &mut Outgoing,
-) -> Result<(), Broken> {
+) -> Result<(), ChannelError> {
     let records = plain.len().div_ceil(RECORD);
     let mut wanted = plain.len() + records * RECORD_OVERHEAD;
     loop {
@@ -264,7 +264,7 @@ fn encrypt<D>(
     }
 }
 
-fn encode<D>(data: &mut EncodeTlsData<'_, D>, out: &mut Outgoing) -> Result<(), Broken> {
+fn encode<D>(data: &mut EncodeTlsData<'_, D>, out: &mut Outgoing) -> Result<(), ChannelError> {
     let mut wanted = 0;
     loop {
         match data.encode(out.room(wanted)) {
@@ -275,7 +275,7 @@ fn encode<D>(data: &mut EncodeTlsData<'_, D>, out: &mut Outgoing) -> Result<(), 
             Err(EncodeError::InsufficientSize(size)) if size.required_size > wanted => {
                 wanted = size.required_size;
             }
-            Err(_) => return Err(Broken::State),
+            Err(_) => return Err(ChannelError::State),
         }
     }
 }

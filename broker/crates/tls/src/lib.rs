@@ -11,7 +11,7 @@ mod login;
 mod outgoing;
 mod server;
 
-pub use channel::{Broken, Channel, Received};
+pub use channel::{Channel, ChannelError, ReceiveOutcome};
 pub use files::{FileError, Stamp, certificates, private_key, roots};
 pub use login::{LoginFrom, SanType};
 pub use outgoing::Outgoing;

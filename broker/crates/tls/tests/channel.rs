@@ -8,7 +8,7 @@ use pair::{Pair, Result, options};
 use proptest::prelude::*;
 use rustls::{ClientConfig, HandshakeKind};
 use std::sync::Arc;
-use tls::{Broken, LoginFrom, Options, Outgoing, Server, Verify, Versions};
+use tls::{ChannelError, LoginFrom, Options, Outgoing, Server, Verify, Versions};
 
 const REQUIRED: Verify = Verify::Peer { required: true };
 const OPTIONAL: Verify = Verify::Peer { required: false };
@@ -91,7 +91,7 @@ fn what_is_not_tls_is_answered_with_an_alert() -> Result<()> {
         let client = Arc::new(setup.client(None)?);
         let mut pair = Pair::new(&server, &client)?;
         let broken = pair.give(text).err().ok_or("it is TLS?")?;
-        assert!(matches!(broken, Broken::Tls(_)), "{broken}");
+        assert!(matches!(broken, ChannelError::Tls(_)), "{broken}");
         // Content type 21, a fatal one (2).
         assert_eq!(pair.out.filled().first(), Some(&21));
         assert_eq!(pair.out.filled().get(5), Some(&2));
@@ -130,7 +130,7 @@ fn what_waits_for_its_end_is_bounded() -> Result<()> {
     let wire: Vec<u8> = hello.iter().flat_map(|b| [22, 3, 1, 0, 1, *b]).collect();
     pair.piece = 4096;
     let broken = pair.give(&wire).err().ok_or("all of it was kept")?;
-    assert!(matches!(broken, Broken::TooLong(_)), "{broken}");
+    assert!(matches!(broken, ChannelError::TooLong(_)), "{broken}");
     assert!(pair.channel.rest().len() < 100_000);
     Ok(())
 }

@@ -9,15 +9,15 @@
 //! each side has forgotten the other, tells everything anew, and asks for everything anew: an id may have been granted over the new
 //! link by an owner that had not heard yet that the old one was broken, and that forgot it then.
 
-pub(crate) mod word;
+pub(crate) mod claim_message;
 
-use crate::{Place, SubscriberId};
+use crate::{RouterAddress, SubscriberId};
 use bytes::Bytes;
+use claim_message::{ClaimMessage, ClaimVerb, ClientId};
 use env::{Time, WallTime};
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use word::{ClaimVerb, ClaimWord, ClientId};
 
 /// How long an owner waits for a holder that is there. Sessions end at once; what takes longer hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,18 +40,18 @@ const WORDS: usize = 512;
 
 /// A claim that waits for a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pending {
-    pub place: Place,
+pub(crate) struct WaitingClaim {
+    pub address: RouterAddress,
     pub session: u64,
     pub clean: bool,
 }
 
 /// An id that is held elsewhere or waited for, at its owner. What the owner's own clients hold stands in its seats.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Owned {
+pub(crate) struct OwnedClientId {
     /// None: it is held by a client of the owner itself, or by nobody.
-    pub holder: Option<(Place, u64)>,
-    pub pending: Option<Pending>,
+    pub holder: Option<(RouterAddress, u64)>,
+    pub pending: Option<WaitingClaim>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub(crate) enum Progress {
 
 /// A session of this hub that wants an id.
 #[derive(Clone, Debug)]
-pub(crate) struct Asking {
+pub(crate) struct PendingClaim {
     pub session: u64,
     pub clean: bool,
     pub progress: Progress,
@@ -75,8 +75,8 @@ pub(crate) struct Asking {
 
 /// An owner waits for a client of this hub to let go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Yielding {
-    pub owner: Place,
+pub(crate) struct PendingYield {
+    pub owner: RouterAddress,
     pub stamp: u64,
     pub clean: bool,
 }
@@ -84,14 +84,14 @@ pub(crate) struct Yielding {
 #[derive(Default)]
 pub(crate) struct Claims {
     /// None: nobody has said; then it is alone.
-    me: Option<Place>,
-    others: Vec<Place>,
+    me: Option<RouterAddress>,
+    others: Vec<RouterAddress>,
     pub now: Time,
     pub wall: WallTime,
     last_stamp: u64,
-    pub owned: HashMap<ClientId, Owned, foldhash::fast::FixedState>,
-    pub asking: BTreeMap<ClientId, Asking>,
-    pub yielding: BTreeMap<SubscriberId, Vec<Yielding>>,
+    pub owned: HashMap<ClientId, OwnedClientId, foldhash::fast::FixedState>,
+    pub asking: BTreeMap<ClientId, PendingClaim>,
+    pub yielding: BTreeMap<SubscriberId, Vec<PendingYield>>,
     /// Clients of `yielding` that are away, and until when their unanswered publishes are waited for.
     pub settling: BTreeMap<SubscriberId, (Time, ClientId)>,
     /// Whether session state moves with an id: all nodes understand it.
@@ -103,12 +103,12 @@ pub(crate) struct Claims {
     /// Who may hold ids that their owners do not know of.
     pub untold: BTreeSet<SubscriberId>,
     /// When to grant to whom, whatever the holder says; in the order of time.
-    pub patience: VecDeque<(Time, ClientId, Pending)>,
+    pub patience: VecDeque<(Time, ClientId, WaitingClaim)>,
     /// When to forget ids that somebody asked for here, believing that this was their owner.
     pub sweep_at: Option<Time>,
-    outgoing: BTreeMap<Place, VecDeque<ClaimWord>>,
+    outgoing: BTreeMap<RouterAddress, VecDeque<ClaimMessage>>,
     /// From this hub to itself.
-    pub own_words: VecDeque<ClaimWord>,
+    pub own_messages: VecDeque<ClaimMessage>,
     /// The session that is claiming in this call: it need not be told.
     pub claiming: Option<u64>,
 }
@@ -119,47 +119,47 @@ impl Claims {
         self.others.is_empty()
     }
 
-    pub fn me(&self) -> Place {
-        self.me.unwrap_or(Place::NOWHERE)
+    pub fn me(&self) -> RouterAddress {
+        self.me.unwrap_or(RouterAddress::NOWHERE)
     }
 
     /// The hubs that are there. False: they were known.
-    pub fn set(&mut self, me: Place, others: Vec<Place>) -> Option<View> {
+    pub fn set(&mut self, me: RouterAddress, others: Vec<RouterAddress>) -> Option<KnownRouters> {
         if self.me == Some(me) && self.others == others {
             return None;
         }
-        let before = View {
+        let before = KnownRouters {
             me: self.me(),
             others: std::mem::replace(&mut self.others, others),
         };
         self.me = Some(me);
         let others = &self.others;
-        self.outgoing.retain(|place, _| others.contains(place));
+        self.outgoing.retain(|address, _| others.contains(address));
         Some(before)
     }
 
-    pub fn is_there(&self, place: Place) -> bool {
-        place == self.me() || self.others.contains(&place)
+    pub fn is_there(&self, address: RouterAddress) -> bool {
+        address == self.me() || self.others.contains(&address)
     }
 
     /// Those that were not there before.
-    pub fn new_since(&self, before: &View) -> Vec<Place> {
-        let known = |place: &Place| before.others.contains(place);
+    pub fn new_since(&self, before: &KnownRouters) -> Vec<RouterAddress> {
+        let known = |address: &RouterAddress| before.others.contains(address);
         let all = self.others.iter().copied();
-        all.filter(|place| !known(place)).collect()
+        all.filter(|address| !known(address)).collect()
     }
 
-    pub fn owner(&self, vhost: &str, client: &str) -> Place {
+    pub fn owner(&self, vhost: &str, client: &str) -> RouterAddress {
         first(self.me(), &self.others, vhost, client)
     }
 
     /// The hub of another node that would be the owner if this node were gone.
-    pub fn keeper(&self, vhost: &str, client: &str) -> Option<Place> {
-        let elsewhere = |place: &&Place| place.node != self.me().node;
+    pub fn keeper(&self, vhost: &str, client: &str) -> Option<RouterAddress> {
+        let elsewhere = |address: &&RouterAddress| address.node != self.me().node;
         best(self.others.iter().filter(elsewhere), vhost, client)
     }
 
-    pub fn owner_of(&self, id: &ClientId) -> Place {
+    pub fn owner_of(&self, id: &ClientId) -> RouterAddress {
         self.owner(&id.vhost, &id.client)
     }
 
@@ -172,7 +172,7 @@ impl Claims {
     }
 
     /// Keeps who holds an id, or waits for it.
-    pub fn keep(&mut self, id: ClientId, owned: Owned) {
+    pub fn keep(&mut self, id: ClientId, owned: OwnedClientId) {
         if self.sweep_at.is_none() && self.owner_of(&id) != self.me() {
             self.sweep_at = Some(self.now + PATIENCE);
         }
@@ -213,12 +213,12 @@ impl Claims {
         found
     }
 
-    pub fn send(&mut self, to: Place, id: ClientId, what: ClaimVerb) {
-        let word = ClaimWord { id, what };
+    pub fn send(&mut self, to: RouterAddress, id: ClientId, what: ClaimVerb) {
+        let peer_message = ClaimMessage { id, what };
         match to == self.me() {
-            true => self.own_words.push_back(word),
+            true => self.own_messages.push_back(peer_message),
             false if self.others.contains(&to) => {
-                self.outgoing.entry(to).or_default().push_back(word);
+                self.outgoing.entry(to).or_default().push_back(peer_message);
             }
             // It is gone, and forgets us when it is back.
             false => {}
@@ -226,22 +226,22 @@ impl Claims {
     }
 
     /// Words for another hub, a frame's worth.
-    pub fn take(&mut self) -> Option<(Place, Vec<ClaimWord>)> {
+    pub fn take(&mut self) -> Option<(RouterAddress, Vec<ClaimMessage>)> {
         let mut first = self.outgoing.first_entry()?;
         let all = first.get_mut();
         let mut bytes = 0;
-        let fits = |word: &&ClaimWord| {
+        let fits = |peer_message: &&ClaimMessage| {
             let is_first = bytes < FRAME_BYTES;
-            bytes += word.what.handover().len();
+            bytes += peer_message.what.handover().len();
             is_first
         };
         let count = all.iter().take(WORDS).take_while(fits).count();
-        let words: Vec<ClaimWord> = all.drain(..count).collect();
-        let place = *first.key();
+        let peer_messages: Vec<ClaimMessage> = all.drain(..count).collect();
+        let address = *first.key();
         if first.get().is_empty() {
             first.remove();
         }
-        Some((place, words))
+        Some((address, peer_messages))
     }
 
     pub fn wake_at(&self) -> Option<Time> {
@@ -258,32 +258,36 @@ impl Claims {
 }
 
 /// The hubs that were there.
-pub(crate) struct View {
-    me: Place,
-    pub others: Vec<Place>,
+pub(crate) struct KnownRouters {
+    me: RouterAddress,
+    pub others: Vec<RouterAddress>,
 }
 
-impl View {
-    pub fn owner(&self, vhost: &str, client: &str) -> Place {
+impl KnownRouters {
+    pub fn owner(&self, vhost: &str, client: &str) -> RouterAddress {
         first(self.me, &self.others, vhost, client)
     }
 }
 
 /// Rendezvous hashing. A node that comes back has the ids that it had: its life does not count.
-fn first(me: Place, others: &[Place], vhost: &str, client: &str) -> Place {
+fn first(me: RouterAddress, others: &[RouterAddress], vhost: &str, client: &str) -> RouterAddress {
     if others.is_empty() {
         return me;
     }
     best([&me].into_iter().chain(others), vhost, client).unwrap_or(me)
 }
 
-fn best<'a>(places: impl Iterator<Item = &'a Place>, vhost: &str, client: &str) -> Option<Place> {
+fn best<'a>(
+    places: impl Iterator<Item = &'a RouterAddress>,
+    vhost: &str,
+    client: &str,
+) -> Option<RouterAddress> {
     let id = hash(hash(0, vhost.as_bytes()), client.as_bytes());
-    let weight = |place: &Place| {
-        let hub = mixed(place.node.0 ^ u64::from(place.shard).rotate_left(48));
-        (mixed(id ^ hub), *place)
+    let weight = |address: &RouterAddress| {
+        let router = mixed(address.node.0 ^ u64::from(address.shard).rotate_left(48));
+        (mixed(id ^ router), *address)
     };
-    places.map(weight).max().map(|(_, place)| place)
+    places.map(weight).max().map(|(_, address)| address)
 }
 
 /// FNV-1a: the same on every node and in every version.
@@ -306,8 +310,8 @@ mod tests {
     use super::*;
     use env::{Incarnation, NodeId};
 
-    fn place(node: u64, life: u64) -> Place {
-        Place {
+    fn address(node: u64, life: u64) -> RouterAddress {
+        RouterAddress {
             node: NodeId(node),
             incarnation: Incarnation(life),
             shard: 0,
@@ -324,7 +328,7 @@ mod tests {
     #[test]
     fn stranded_handovers_are_bounded_and_taken_once() {
         let mut claims = Claims::default();
-        let state = Bytes::from(vec![7; word::HANDOVER_BYTES]);
+        let state = Bytes::from(vec![7; claim_message::HANDOVER_BYTES]);
         let names: Vec<String> = (0..200).map(|n| format!("{n:03}")).collect();
         for name in &names {
             claims.strand(id(name), state.clone());
@@ -335,38 +339,42 @@ mod tests {
             assert!(claims.take_stranded(&id(name)).is_empty());
             !first.is_empty()
         });
-        assert_eq!(kept.count(), STRANDED_BYTES / word::HANDOVER_BYTES);
+        assert_eq!(kept.count(), STRANDED_BYTES / claim_message::HANDOVER_BYTES);
         assert_eq!(claims.stranded_bytes, 0);
     }
 
     #[test]
     fn frame_of_handovers_is_bounded() {
         let mut claims = Claims::default();
-        let there = place(2, 1);
-        claims.set(place(1, 1), vec![there]);
+        let there = address(2, 1);
+        claims.set(address(1, 1), vec![there]);
         for n in 0..100 {
-            let handover = Bytes::from(vec![7; word::HANDOVER_BYTES]);
+            let handover = Bytes::from(vec![7; claim_message::HANDOVER_BYTES]);
             let what = ClaimVerb::Free { stamp: n, handover };
             claims.send(there, id("c"), what);
         }
         let mut stamps = Vec::new();
-        while let Some((_, words)) = claims.take() {
-            assert!(words.len() <= FRAME_BYTES / word::HANDOVER_BYTES);
-            stamps.extend(words.iter().map(|word| match word.what {
-                ClaimVerb::Free { stamp, .. } => stamp,
-                _ => u64::MAX,
-            }));
+        while let Some((_, peer_messages)) = claims.take() {
+            assert!(peer_messages.len() <= FRAME_BYTES / claim_message::HANDOVER_BYTES);
+            stamps.extend(
+                peer_messages
+                    .iter()
+                    .map(|peer_message| match peer_message.what {
+                        ClaimVerb::Free { stamp, .. } => stamp,
+                        _ => u64::MAX,
+                    }),
+            );
         }
         assert!(stamps.into_iter().eq(0..100));
     }
 
     #[test]
     fn owners_are_spread_evenly_and_few_ids_move() {
-        let three = [place(1, 1), place(2, 1), place(3, 1)];
+        let three = [address(1, 1), address(2, 1), address(3, 1)];
         let ids: Vec<String> = (0..3000).map(|n| format!("client-{n}")).collect();
-        let owner = |hubs: &[Place], id: &str| first(hubs[0], &hubs[1..], "/", id);
-        for hub in three {
-            let own = ids.iter().filter(|id| owner(&three, id) == hub).count();
+        let owner = |routers: &[RouterAddress], id: &str| first(routers[0], &routers[1..], "/", id);
+        for router in three {
+            let own = ids.iter().filter(|id| owner(&three, id) == router).count();
             assert!((900..1100).contains(&own), "{own}");
         }
         for id in &ids {
@@ -376,7 +384,7 @@ mod tests {
             assert_eq!(owner(&turned, id), before, "everybody finds the same");
             let after = owner(&three[..2], id);
             assert!(before == three[2] || after == before);
-            let again = [three[0], three[1], place(3, 2)];
+            let again = [three[0], three[1], address(3, 2)];
             assert_eq!(owner(&again, id).node, before.node);
         }
     }

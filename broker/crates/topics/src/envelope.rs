@@ -17,7 +17,7 @@ const RETAIN: u8 = 0b100;
 const MAX_KEY: usize = 255;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadEnvelope;
+pub struct EnvelopeError;
 
 /// Borrowed from a message's properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,23 +33,23 @@ pub struct Envelope<'a> {
 impl<'a> Envelope<'a> {
     /// `properties` are those of a message of [`Protocol::Mqtt`].
     #[inline]
-    pub fn read(properties: &'a [u8]) -> Result<Envelope<'a>, BadEnvelope> {
+    pub fn read(properties: &'a [u8]) -> Result<Envelope<'a>, EnvelopeError> {
         let [flags, high, low, rest @ ..] = properties else {
-            return Err(BadEnvelope);
+            return Err(EnvelopeError);
         };
         let len = u16::from_be_bytes([*high, *low]).into();
-        let (topic, kept) = rest.split_at_checked(len).ok_or(BadEnvelope)?;
+        let (topic, kept) = rest.split_at_checked(len).ok_or(EnvelopeError)?;
         Ok(Envelope {
-            qos: Qos::from_bits(flags & QOS).ok_or(BadEnvelope)?,
+            qos: Qos::from_bits(flags & QOS).ok_or(EnvelopeError)?,
             retain: flags & RETAIN != 0,
-            topic: std::str::from_utf8(topic).map_err(|_| BadEnvelope)?,
+            topic: std::str::from_utf8(topic).map_err(|_| EnvelopeError)?,
             kept,
         })
     }
 
     /// The kept properties, decoded.
-    pub fn properties(&self) -> Result<Properties<'a>, BadEnvelope> {
-        Properties::decode(self.kept, Place::Publish).map_err(|_| BadEnvelope)
+    pub fn properties(&self) -> Result<Properties<'a>, EnvelopeError> {
+        Properties::decode(self.kept, Place::Publish).map_err(|_| EnvelopeError)
     }
 }
 

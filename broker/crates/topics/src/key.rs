@@ -79,11 +79,11 @@ pub(crate) fn filter_key(filter: &str) -> String {
     out
 }
 
-fn push_raw(n: usize, word: &str, out: &mut String) {
+fn push_raw(n: usize, peer_message: &str, out: &mut String) {
     if n > 0 {
         out.push('.');
     }
-    out.push_str(word);
+    out.push_str(peer_message);
 }
 
 fn push_level(n: usize, level: &str, out: &mut String) {

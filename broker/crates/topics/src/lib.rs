@@ -1,33 +1,38 @@
 //! Subscriptions by topic that are no queues (Q5): who gets a message, what is retained, and who holds a client id.
 //!
-//! A [`Hub`] is one shard's part. It has no I/O and no clock: sessions call it, and what it has to say to sessions is taken from it
-//! with [`Hub::take`]. Nothing in it is replicated or on disk: sessions that outlive their connection, and retained
+//! A [`MqttRouter`] is one shard's part. It has no I/O and no clock: sessions call it, and what it has to say to sessions is taken from it
+//! with [`MqttRouter::take`]. Nothing in it is replicated or on disk: sessions that outlive their connection, and retained
 //! messages, live as long as the process.
 #![forbid(unsafe_code)]
 
+mod address;
 mod claims;
 mod envelope;
-mod hub;
-mod hubs;
+mod exchange;
 mod key;
-mod place;
 mod retained;
+mod router;
 mod routes;
 mod wills;
 
-pub use claims::word::{BadClaim, ClaimVerb, ClaimWord, ClientId, HANDOVER_BYTES};
-pub use envelope::{BadEnvelope, Envelope, EnvelopeBuilder};
-pub use hub::{
-    Claim, Counts, Heard, Hub, Leave, Limits, Output, Parked, Publisher, RetainedFull, Will,
-    is_servers,
+pub use address::RouterAddress;
+pub use claims::claim_message::{
+    ClaimMessage, ClaimMessageError, ClaimVerb, ClientId, HANDOVER_BYTES,
 };
-pub use hubs::HubLimits;
-pub use hubs::word::{BadWord, Changes, Key, Messages, Sent, State, Wants, Word};
+pub use envelope::{Envelope, EnvelopeBuilder, EnvelopeError};
+pub use exchange::RouteExchangeLimits;
+pub use exchange::peer_message::{
+    ForwardedMessage, ForwardedMessages, InterestCounts, InterestKey, PeerMessage,
+    PeerMessageError, PeerState, RouteChanges,
+};
 pub use key::{RoutingKey, key_of, topic_of};
-pub use place::Place;
 pub use retained::is_fresh;
+pub use router::{
+    ClaimOutcome, MqttRouter, ParkedSession, PublishOutcome, Publisher, RetainedLimitReached,
+    RouterCounters, RouterLimits, RouterOutput, SessionRelease, Will, is_servers,
+};
 pub use routes::Subscription;
-pub use wills::word::{BadWillWord, WillWord};
+pub use wills::will_message::{WillMessage, WillMessageError};
 
 use codec_mqtt::Qos;
 use message::Message;
@@ -48,7 +53,7 @@ impl SubscriberId {
 
 /// A subscription that a message belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hit {
+pub struct SubscriptionMatch {
     /// At most this.
     pub qos: Qos,
     pub retain_as_published: bool,
@@ -61,7 +66,7 @@ pub struct Hit {
 pub struct Delivery {
     /// Its properties are an [`Envelope`].
     pub message: Message,
-    pub hits: SmallVec<[Hit; 1]>,
+    pub hits: SmallVec<[SubscriptionMatch; 1]>,
     /// It was retained, and comes because of a new subscription.
     pub retained: bool,
     /// The number, in this hub, of the shared subscription whose member was chosen; 0: it is for a subscription of the client alone.

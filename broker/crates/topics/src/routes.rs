@@ -2,8 +2,8 @@
 
 mod group;
 
-use crate::hubs::HubId;
-use crate::{Hit, SubscriberId, Wants, key};
+use crate::exchange::RouterId;
+use crate::{InterestCounts, SubscriberId, SubscriptionMatch, key};
 use codec_mqtt::{Qos, Shared};
 use env::planted::{self, Bug};
 use group::Group;
@@ -13,7 +13,7 @@ use routing::{Bindings, Kind};
 use slab::Slab;
 use std::sync::Arc;
 
-pub(crate) use group::{Pick, Seating, Seats};
+pub(crate) use group::{GroupChoice, MemberLocation, MemberLocations};
 
 /// What a client asked for with a filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,8 +32,8 @@ impl Subscription {
     }
 
     /// What of it matters for a message that belongs to it.
-    pub fn hit(self) -> Hit {
-        Hit {
+    pub fn hit(self) -> SubscriptionMatch {
+        SubscriptionMatch {
             qos: self.qos,
             retain_as_published: self.retain_as_published,
             identifier: self.identifier,
@@ -41,7 +41,7 @@ impl Subscription {
     }
 }
 
-/// What another hub has subscribers of a filter for; see [`Wants`].
+/// What another hub has subscribers of a filter for; see [`InterestCounts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Interest {
     plain: bool,
@@ -52,7 +52,7 @@ struct Interest {
 enum Target {
     One(SubscriberId),
     Group(u32),
-    Hub(HubId, Interest),
+    Hub(RouterId, Interest),
 }
 
 /// What the trie has at the end of a filter.
@@ -88,7 +88,7 @@ impl Default for Routes {
 
 /// A match: who, and by which subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Found {
+pub(crate) struct RouteMatch {
     pub who: SubscriberId,
     /// The group that chose the subscriber; see [`Delivery::group`](crate::Delivery). Before the subscription, so that those of a
     /// client that are not shared stand together.
@@ -96,7 +96,7 @@ pub(crate) struct Found {
     pub subscription: Subscription,
 }
 
-impl Found {
+impl RouteMatch {
     pub fn is_shared(&self) -> bool {
         self.group != 0
     }
@@ -104,8 +104,8 @@ impl Found {
 
 /// A hub that is to have a message.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Bound {
-    pub hub: HubId,
+pub(crate) struct PeerMatch {
+    pub router: RouterId,
     /// For one member of this.
     pub group: Option<Arc<str>>,
     pub numbered: bool,
@@ -115,9 +115,9 @@ pub(crate) struct Bound {
 #[derive(Debug, Default)]
 pub(crate) struct Matches {
     /// In order, one entry for each subscription.
-    pub here: Vec<Found>,
+    pub here: Vec<RouteMatch>,
     /// In order, each hub once but for groups.
-    pub hubs: Vec<Bound>,
+    pub routers: Vec<PeerMatch>,
 }
 
 fn plain(filter: &str) -> (&str, bool) {
@@ -204,10 +204,16 @@ impl Routes {
     }
 
     /// Another hub has subscribers of a filter, or others than before.
-    pub fn set_hub(&mut self, filter: &str, hub: HubId, was: Wants, is: Wants) {
-        let route = |wants: Wants| Route {
+    pub fn set_router(
+        &mut self,
+        filter: &str,
+        router: RouterId,
+        was: InterestCounts,
+        is: InterestCounts,
+    ) {
+        let route = |wants: InterestCounts| Route {
             to: Target::Hub(
-                hub,
+                router,
                 Interest {
                     plain: wants.plain > 0,
                     acknowledged: wants.acknowledged > 0,
@@ -225,24 +231,30 @@ impl Routes {
     }
 
     /// Another hub has members of a group that are in no queue.
-    pub fn set_members(&mut self, filter: &str, hub: HubId, members: Wants) {
+    pub fn set_members(&mut self, filter: &str, router: RouterId, members: InterestCounts) {
         match members.is_none() {
-            true => self.change_group(filter, |group| group.set_elsewhere(hub, members)),
-            false => self.group_of(filter).set_elsewhere(hub, members),
+            true => self.change_group(filter, |group| group.set_elsewhere(router, members)),
+            false => self.group_of(filter).set_elsewhere(router, members),
         }
     }
 
     /// Appends everybody a message with this topic is for. Of a group it is one member, wherever that is. `durable`: it is of QoS 1 or 2.
-    pub fn find(&mut self, topic: &str, durable: bool, seats: &impl Seats, found: &mut Matches) {
+    pub fn find(
+        &mut self,
+        topic: &str,
+        durable: bool,
+        seats: &impl MemberLocations,
+        found: &mut Matches,
+    ) {
         self.look_up(topic);
         for route in &self.scratch {
             match route.to {
                 Target::One(who) => found.here.push(one(who, route)),
-                Target::Hub(hub, wants) => {
+                Target::Hub(router, wants) => {
                     let numbered = durable && wants.acknowledged;
                     if numbered || !durable || wants.plain {
-                        found.hubs.push(Bound {
-                            hub,
+                        found.routers.push(PeerMatch {
+                            router,
                             group: None,
                             numbered,
                         });
@@ -262,16 +274,16 @@ impl Routes {
         }
         found.here.sort_unstable();
         // Of the same hub the numbered one first: it goes as that.
-        found.hubs.sort_unstable_by(|a, b| {
-            (a.hub, &a.group, b.numbered).cmp(&(b.hub, &b.group, a.numbered))
+        found.routers.sort_unstable_by(|a, b| {
+            (a.router, &a.group, b.numbered).cmp(&(b.router, &b.group, a.numbered))
         });
         found
-            .hubs
-            .dedup_by(|b, a| a.hub == b.hub && a.group == b.group);
+            .routers
+            .dedup_by(|b, a| a.router == b.router && a.group == b.group);
     }
 
     /// The same, of a message that another hub has given out: subscribers here alone, and no groups.
-    pub fn find_here(&mut self, topic: &str, found: &mut Vec<Found>) {
+    pub fn find_here(&mut self, topic: &str, found: &mut Vec<RouteMatch>) {
         self.look_up(topic);
         for route in &self.scratch {
             if let Target::One(who) = route.to {
@@ -287,8 +299,8 @@ impl Routes {
         filter: &str,
         durable: bool,
         anywhere: bool,
-        seats: &impl Seats,
-    ) -> Option<Pick> {
+        seats: &impl MemberLocations,
+    ) -> Option<GroupChoice> {
         let group = self.groups.get_mut(*self.by_filter.get(filter)?)?;
         match anywhere {
             true => group.pick(durable, seats),
@@ -351,19 +363,19 @@ impl Routes {
 impl Matches {
     pub fn clear(&mut self) {
         self.here.clear();
-        self.hubs.clear();
+        self.routers.clear();
     }
 
     /// `group`: its filter and its number.
-    pub fn picked(&mut self, pick: Pick, (group, number): (&Arc<str>, u32)) {
+    pub fn picked(&mut self, pick: GroupChoice, (group, number): (&Arc<str>, u32)) {
         match pick {
-            Pick::Member(who, subscription) => self.here.push(Found {
+            GroupChoice::Member(who, subscription) => self.here.push(RouteMatch {
                 who,
                 subscription,
                 group: number,
             }),
-            Pick::Hub { hub, numbered } => self.hubs.push(Bound {
-                hub,
+            GroupChoice::Hub { router, numbered } => self.routers.push(PeerMatch {
+                router,
                 group: Some(group.clone()),
                 numbered,
             }),
@@ -371,8 +383,8 @@ impl Matches {
     }
 }
 
-fn one(who: SubscriberId, route: &Route) -> Found {
-    Found {
+fn one(who: SubscriberId, route: &Route) -> RouteMatch {
+    RouteMatch {
         who,
         subscription: route.subscription,
         group: 0,

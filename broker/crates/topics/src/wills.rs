@@ -4,15 +4,15 @@
 //! when the client comes back elsewhere. What a broken link lost is made up for as there: when it is up again the keeper has forgotten
 //! that hub's wills, and is told all of them anew.
 
-pub(crate) mod word;
+pub(crate) mod will_message;
 
-use crate::claims::word::ClientId;
-use crate::{Place, SubscriberId, Will};
+use crate::claims::claim_message::ClientId;
+use crate::{RouterAddress, SubscriberId, Will};
 use env::planted::{self, Bug};
 use env::{Incarnation, NodeId, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use word::{WillWord, size_of_kept};
+use will_message::{WillMessage, size_of_kept};
 
 /// Bytes of other nodes' wills that a hub keeps at most; what is beyond that goes with its node, and is counted.
 pub(crate) const KEPT_BYTES: usize = 64 << 20;
@@ -32,15 +32,15 @@ const AT_ONCE: usize = 1024;
 
 /// Where another hub's copy of a will is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
+pub(crate) struct WillReplica {
     pub number: u64,
-    pub keeper: Option<Place>,
+    pub keeper: Option<RouterAddress>,
     /// That one has asked for it, and may have it or not.
     pub again: bool,
 }
 
 /// Another hub's will.
-pub(crate) struct Kept {
+pub(crate) struct PeerWill {
     id: ClientId,
     /// From when its node counts as gone.
     pub delay: Duration,
@@ -56,18 +56,18 @@ pub(crate) struct Wills {
     /// Until when connections end because this node was not with a majority, and the newest will of then: others have published it.
     aftermath: Option<(Time, u64)>,
     /// Of clients of this hub that have a will.
-    pub told: BTreeMap<SubscriberId, Told>,
+    pub told: BTreeMap<SubscriberId, WillReplica>,
     /// Those whose keeper may have changed.
     pub untold: BTreeSet<SubscriberId>,
     last_number: u64,
-    kept: BTreeMap<(Place, u64), Kept>,
+    kept: BTreeMap<(RouterAddress, u64), PeerWill>,
     /// The newest one of each client.
-    by_client: BTreeMap<ClientId, (Place, u64)>,
+    by_client: BTreeMap<ClientId, (RouterAddress, u64)>,
     kept_bytes: usize,
     /// Hubs of nodes that are out of reach, or of lives that are over, and that have wills here.
-    gone: BTreeMap<Place, Time>,
-    due: BTreeSet<(Time, Place, u64)>,
-    outgoing: BTreeMap<Place, VecDeque<WillWord>>,
+    gone: BTreeMap<RouterAddress, Time>,
+    due: BTreeSet<(Time, RouterAddress, u64)>,
+    outgoing: BTreeMap<RouterAddress, VecDeque<WillMessage>>,
     /// Wills that there was no room for, since the start.
     pub not_kept: u64,
 }
@@ -79,8 +79,8 @@ impl Wills {
         self.last_number
     }
 
-    pub fn send(&mut self, to: Place, word: WillWord) {
-        self.outgoing.entry(to).or_default().push_back(word);
+    pub fn send(&mut self, to: RouterAddress, peer_message: WillMessage) {
+        self.outgoing.entry(to).or_default().push_back(peer_message);
     }
 
     /// A client has no will any more.
@@ -91,12 +91,12 @@ impl Wills {
             && !planted::is(Bug::WillKeptOn)
         {
             let number = told.number;
-            self.send(keeper, WillWord::Drop { number });
+            self.send(keeper, WillMessage::Drop { number });
         }
     }
 
     /// A hub asks for all that is told to it.
-    pub fn asked_by(&mut self, keeper: Place) {
+    pub fn asked_by(&mut self, keeper: RouterAddress) {
         let all = self.told.iter_mut();
         for (who, told) in all.filter(|(_, told)| told.keeper == Some(keeper)) {
             told.again = true;
@@ -105,26 +105,26 @@ impl Wills {
     }
 
     /// Words for other hubs than these are forgotten.
-    pub fn only(&mut self, is_there: impl Fn(Place) -> bool) {
-        self.outgoing.retain(|place, _| is_there(*place));
+    pub fn only(&mut self, is_there: impl Fn(RouterAddress) -> bool) {
+        self.outgoing.retain(|address, _| is_there(*address));
     }
 
     /// Words for another hub, a frame's worth.
-    pub fn take(&mut self) -> Option<(Place, Vec<WillWord>)> {
+    pub fn take(&mut self) -> Option<(RouterAddress, Vec<WillMessage>)> {
         let mut first = self.outgoing.first_entry()?;
-        let (place, all) = (*first.key(), first.get_mut());
-        let (mut words, mut size) = (Vec::new(), 0);
-        while size < WORDS_BYTES && words.len() < WORDS {
-            let Some(word) = all.pop_front() else {
+        let (address, all) = (*first.key(), first.get_mut());
+        let (mut peer_messages, mut size) = (Vec::new(), 0);
+        while size < WORDS_BYTES && peer_messages.len() < WORDS {
+            let Some(peer_message) = all.pop_front() else {
                 break;
             };
-            size += word.size();
-            words.push(word);
+            size += peer_message.size();
+            peer_messages.push(peer_message);
         }
         if all.is_empty() {
             first.remove();
         }
-        Some((place, words))
+        Some((address, peer_messages))
     }
 
     pub fn set_majority(&mut self, majority: bool, now: Time) {
@@ -155,10 +155,10 @@ impl Wills {
 /// Of other hubs' clients.
 impl Wills {
     /// A hub that is there wants this kept, or no more.
-    pub fn hear(&mut self, from: Place, word: WillWord) {
-        match word {
-            WillWord::Drop { number } => drop(self.forget((from, number))),
-            WillWord::Keep {
+    pub fn hear(&mut self, from: RouterAddress, peer_message: WillMessage) {
+        match peer_message {
+            WillMessage::Drop { number } => drop(self.forget((from, number))),
+            WillMessage::Keep {
                 number,
                 id,
                 delay,
@@ -177,76 +177,77 @@ impl Wills {
                 self.kept_bytes += size;
                 self.by_client.insert(id.clone(), (from, number));
                 let delay = Duration::from_secs(delay.into());
-                self.kept.insert((from, number), Kept { id, delay, will });
+                self.kept
+                    .insert((from, number), PeerWill { id, delay, will });
             }
         }
     }
 
-    fn forget(&mut self, which: (Place, u64)) -> Option<Kept> {
+    fn forget(&mut self, which: (RouterAddress, u64)) -> Option<PeerWill> {
         let kept = self.kept.remove(&which)?;
         self.kept_bytes -= size_of_kept(&kept.id, &kept.will);
         if self.by_client.get(&kept.id) == Some(&which) {
             self.by_client.remove(&kept.id);
         }
-        let (place, number) = which;
-        if let Some(since) = self.gone.get(&place) {
+        let (address, number) = which;
+        if let Some(since) = self.gone.get(&address) {
             self.due
-                .remove(&(*since + PATIENCE + kept.delay, place, number));
-            if self.of(place).next().is_none() {
-                self.gone.remove(&place);
+                .remove(&(*since + PATIENCE + kept.delay, address, number));
+            if self.of(address).next().is_none() {
+                self.gone.remove(&address);
             }
         }
         Some(kept)
     }
 
-    fn of(&self, place: Place) -> impl Iterator<Item = (u64, &Kept)> {
-        let all = self.kept.range((place, 0)..=(place, u64::MAX));
+    fn of(&self, address: RouterAddress) -> impl Iterator<Item = (u64, &PeerWill)> {
+        let all = self.kept.range((address, 0)..=(address, u64::MAX));
         all.map(|((_, number), kept)| (*number, kept))
     }
 
     /// The hubs of a node that have wills here.
-    fn places(&self, node: NodeId) -> Vec<Place> {
-        let mut all: Vec<Place> = self.kept.keys().map(|(place, _)| *place).collect();
+    fn places(&self, node: NodeId) -> Vec<RouterAddress> {
+        let mut all: Vec<RouterAddress> = self.kept.keys().map(|(address, _)| *address).collect();
         all.dedup();
-        all.retain(|place| place.node == node);
+        all.retain(|address| address.node == node);
         all
     }
 
     /// A node is out of reach.
     pub fn part(&mut self, node: NodeId, now: Time) {
-        for place in self.places(node) {
-            self.mourn(place, now);
+        for address in self.places(node) {
+            self.mourn(address, now);
         }
     }
 
-    fn mourn(&mut self, place: Place, now: Time) {
-        if self.gone.contains_key(&place) {
+    fn mourn(&mut self, address: RouterAddress, now: Time) {
+        if self.gone.contains_key(&address) {
             return;
         }
-        self.gone.insert(place, now);
-        let due = |(number, kept): (u64, &Kept)| (now + PATIENCE + kept.delay, place, number);
-        let due: Vec<_> = self.of(place).map(due).collect();
+        self.gone.insert(address, now);
+        let due = |(number, kept): (u64, &PeerWill)| (now + PATIENCE + kept.delay, address, number);
+        let due: Vec<_> = self.of(address).map(due).collect();
         self.due.extend(due);
     }
 
     /// A node is up in this life (None: it never comes back): it tells its wills anew, and clients of its other lives are gone.
     pub fn meet(&mut self, node: NodeId, life: Option<Incarnation>, now: Time) {
-        for place in self.places(node) {
-            if Some(place.incarnation) != life {
-                self.mourn(place, now);
+        for address in self.places(node) {
+            if Some(address.incarnation) != life {
+                self.mourn(address, now);
                 continue;
             }
-            let numbers: Vec<u64> = self.of(place).map(|(number, _)| number).collect();
+            let numbers: Vec<u64> = self.of(address).map(|(number, _)| number).collect();
             for number in numbers {
-                self.forget((place, number));
+                self.forget((address, number));
             }
         }
     }
 
     /// A client's newest connection is at this hub: what an older one's will was, if it was kept here.
-    pub fn client_is_at(&mut self, id: &ClientId, place: Place) -> Option<Kept> {
+    pub fn client_is_at(&mut self, id: &ClientId, address: RouterAddress) -> Option<PeerWill> {
         let which = *self.by_client.get(id)?;
-        if which.0 == place {
+        if which.0 == address {
             return None;
         }
         self.forget(which)
@@ -263,11 +264,11 @@ impl Wills {
         while self.has_majority()
             && !planted::is(Bug::WillOfTheDead)
             && all.len() < AT_ONCE
-            && let Some(&(at, place, number)) = self.due.first()
+            && let Some(&(at, address, number)) = self.due.first()
             && at <= now
         {
             self.due.pop_first();
-            if let Some(kept) = self.forget((place, number)) {
+            if let Some(kept) = self.forget((address, number)) {
                 all.push((kept.id, kept.will));
             }
         }

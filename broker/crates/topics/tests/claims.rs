@@ -8,8 +8,8 @@ use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use topics::{
-    Claim, ClaimVerb, ClaimWord, Delivery, Hub, Leave, Output, Parked, Place, SubscriberId,
-    Subscription,
+    ClaimMessage, ClaimOutcome, ClaimVerb, Delivery, MqttRouter, ParkedSession, RouterAddress,
+    RouterOutput, SessionRelease, SubscriberId, Subscription,
 };
 
 const CLIENTS: [&str; 3] = ["a", "b", "c"];
@@ -17,7 +17,7 @@ const CLIENTS: [&str; 3] = ["a", "b", "c"];
 /// A session that is kept: the number of its last connection.
 struct Kept(u64);
 
-impl Parked for Kept {
+impl ParkedSession for Kept {
     fn deliver(&mut self, _: Delivery) -> bool {
         true
     }
@@ -31,9 +31,9 @@ impl Parked for Kept {
 
 /// What comes to a hub from another.
 enum Item {
-    Words(Vec<ClaimWord>),
+    Words(Vec<ClaimMessage>),
     Down,
-    Up(Place),
+    Up(RouterAddress),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,10 +44,10 @@ enum Session {
 }
 
 struct Node {
-    hub: Hub,
-    place: Place,
+    router: MqttRouter,
+    address: RouterAddress,
     /// Whom it believes to be there.
-    view: BTreeMap<usize, Place>,
+    view: BTreeMap<usize, RouterAddress>,
     /// From each other one.
     inbound: BTreeMap<usize, VecDeque<Item>>,
     sessions: BTreeMap<u64, (&'static str, bool, Session)>,
@@ -66,10 +66,10 @@ struct World {
     successions: BTreeMap<&'static str, Vec<(u64, Option<u64>)>>,
 }
 
-fn hub() -> Hub {
-    let mut hub = Hub::default();
-    hub.set_handover(true);
-    hub
+fn router() -> MqttRouter {
+    let mut router = MqttRouter::default();
+    router.set_handover(true);
+    router
 }
 
 fn link(a: usize, b: usize) -> (usize, usize) {
@@ -88,10 +88,10 @@ impl World {
             successions: BTreeMap::new(),
         };
         for at in 0..count {
-            let place = world.place(at);
+            let address = world.address(at);
             world.nodes.push(Node {
-                hub: hub(),
-                place,
+                router: router(),
+                address,
                 view: BTreeMap::new(),
                 inbound: BTreeMap::new(),
                 sessions: BTreeMap::new(),
@@ -100,8 +100,8 @@ impl World {
         for at in 0..count {
             for other in 0..count {
                 if at != other {
-                    let place = world.nodes[other].place;
-                    world.nodes[at].view.insert(other, place);
+                    let address = world.nodes[other].address;
+                    world.nodes[at].view.insert(other, address);
                 }
             }
             world.tell_view(at);
@@ -110,8 +110,8 @@ impl World {
         world
     }
 
-    fn place(&self, at: usize) -> Place {
-        Place {
+    fn address(&self, at: usize) -> RouterAddress {
+        RouterAddress {
             node: NodeId(at as u64 + 1),
             incarnation: Incarnation(self.lives),
             shard: 0,
@@ -121,7 +121,7 @@ impl World {
     fn tell_view(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let others = node.view.values().copied().collect();
-        node.hub.set_hubs(node.place, others);
+        node.router.set_routers(node.address, others);
         self.outputs(at);
     }
 
@@ -141,11 +141,11 @@ impl World {
             return;
         };
         assert_eq!(*state, Session::Waits);
-        if let Claim::Granted {
+        if let ClaimOutcome::Granted {
             subscriber,
             left,
             handover,
-        } = node.hub.claim("/", client, session, *clean)
+        } = node.router.claim("/", client, session, *clean)
         {
             *state = Session::Has(subscriber);
             let kept = left
@@ -153,10 +153,13 @@ impl World {
                 .and_then(|state| state.into_any().downcast().ok());
             let kept = kept.map(|kept: Box<Kept>| kept.0);
             let handed_over = <[u8; 8]>::try_from(&handover[..]).map(u64::from_be_bytes);
-            let succession = (session, kept.or(handed_over.ok()));
-            self.successions.entry(client).or_default().push(succession);
+            let epoch_consumer = (session, kept.or(handed_over.ok()));
+            self.successions
+                .entry(client)
+                .or_default()
+                .push(epoch_consumer);
             let all = Subscription::default();
-            node.hub.subscribe(subscriber, "#", all);
+            node.router.subscribe(subscriber, "#", all);
         }
     }
 
@@ -167,34 +170,34 @@ impl World {
             return;
         };
         match state {
-            Session::Waits => node.hub.withdraw("/", client, session),
+            Session::Waits => node.router.withdraw("/", client, session),
             Session::Has(subscriber) => {
-                let leave = Leave {
-                    state: (!clean).then(|| Box::new(Kept(session)) as Box<dyn Parked>),
-                    ..Leave::default()
+                let leave = SessionRelease {
+                    state: (!clean).then(|| Box::new(Kept(session)) as Box<dyn ParkedSession>),
+                    ..SessionRelease::default()
                 };
-                node.hub.leave(subscriber, leave);
+                node.router.leave(subscriber, leave);
             }
         }
     }
 
     fn outputs(&mut self, at: usize) {
-        while let Some(output) = self.nodes[at].hub.take() {
+        while let Some(output) = self.nodes[at].router.take() {
             match output {
-                Output::TakenOver { session } => {
+                RouterOutput::TakenOver { session } => {
                     self.taken_over.push(session);
                     self.disconnect(at, session);
                 }
-                Output::Free { session } => self.claim(at, session),
+                RouterOutput::Free { session } => self.claim(at, session),
                 _ => {}
             }
         }
-        while let Some((to, words)) = self.nodes[at].hub.say_claims() {
+        while let Some((to, peer_messages)) = self.nodes[at].router.say_claims() {
             let other = to.node.0 as usize - 1;
             let reached = !self.broken.contains(&link(at, other));
-            if reached && self.nodes[other].place == to {
+            if reached && self.nodes[other].address == to {
                 let inbound = self.nodes[other].inbound.entry(at).or_default();
-                inbound.push_back(Item::Words(words));
+                inbound.push_back(Item::Words(peer_messages));
             }
         }
     }
@@ -206,10 +209,10 @@ impl World {
             return false;
         };
         match item {
-            Item::Words(words) => {
+            Item::Words(peer_messages) => {
                 let node = &mut self.nodes[at];
-                if let Some(place) = node.view.get(&from).copied() {
-                    node.hub.hear_claims(place, words);
+                if let Some(address) = node.view.get(&from).copied() {
+                    node.router.hear_claims(address, peer_messages);
                 }
                 self.outputs(at);
             }
@@ -217,8 +220,8 @@ impl World {
                 self.nodes[at].view.remove(&from);
                 self.tell_view(at);
             }
-            Item::Up(place) => {
-                self.nodes[at].view.insert(from, place);
+            Item::Up(address) => {
+                self.nodes[at].view.insert(from, address);
                 self.tell_view(at);
             }
         }
@@ -244,9 +247,9 @@ impl World {
         }
         self.broken.retain(|l| *l != link(a, b));
         for (at, from) in [(a, b), (b, a)] {
-            let place = self.nodes[from].place;
+            let address = self.nodes[from].address;
             let inbound = self.nodes[at].inbound.entry(from).or_default();
-            inbound.push_back(Item::Up(place));
+            inbound.push_back(Item::Up(address));
         }
     }
 
@@ -256,10 +259,10 @@ impl World {
             self.cut(at, other);
         }
         self.lives += 1;
-        let place = self.place(at);
+        let address = self.address(at);
         self.nodes[at] = Node {
-            hub: hub(),
-            place,
+            router: router(),
+            address,
             view: BTreeMap::new(),
             inbound: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -273,9 +276,9 @@ impl World {
     fn pass(&mut self, time: Duration) {
         self.time = self.time + time;
         for at in 0..self.nodes.len() {
-            let hub = &mut self.nodes[at].hub;
-            hub.clock(self.time, WallTime(self.time.0 / 1_000_000));
-            hub.tick(self.time);
+            let router = &mut self.nodes[at].router;
+            router.clock(self.time, WallTime(self.time.0 / 1_000_000));
+            router.tick(self.time);
             self.outputs(at);
         }
     }
@@ -311,7 +314,7 @@ impl World {
 
     fn holders(&self, client: &str) -> Vec<usize> {
         let all = self.nodes.iter().enumerate();
-        all.filter(|(_, node)| node.hub.holds("/", client))
+        all.filter(|(_, node)| node.router.holds("/", client))
             .map(|(at, _)| at)
             .collect()
     }
@@ -336,7 +339,7 @@ impl World {
         let (asking, owned) = self
             .nodes
             .iter()
-            .map(|node| node.hub.claims())
+            .map(|node| node.router.claims())
             .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         assert_eq!(asking, 0);
         // An owner may go on believing that somebody holds an id who has let go when the view was another: it hears so when
@@ -522,12 +525,13 @@ fn a_holder_that_says_nothing_is_passed_over() {
             let mut sessions = world.nodes[next].sessions.values();
             let waits = sessions.any(|s| s.2 == Session::Waits);
             // Where the holder is the owner too nobody answers: that is its node's failure detector's matter.
-            let claims = |words: &[ClaimWord]| {
-                let claim = |w: &ClaimWord| matches!(w.what, ClaimVerb::Claim { .. });
-                words.iter().any(claim)
+            let claims = |peer_messages: &[ClaimMessage]| {
+                let claim = |w: &ClaimMessage| matches!(w.what, ClaimVerb::Claim { .. });
+                peer_messages.iter().any(claim)
             };
             let unheard = world.nodes[holder].inbound.get(&next).into_iter().flatten();
-            let mut unheard = unheard.filter(|i| matches!(i, Item::Words(words) if claims(words)));
+            let mut unheard = unheard
+                .filter(|i| matches!(i, Item::Words(peer_messages) if claims(peer_messages)));
             assert_eq!(waits, unheard.next().is_some());
             world.settle();
             assert_eq!(world.holders("a"), [next]);
@@ -543,5 +547,5 @@ fn a_hub_alone_needs_nobody() {
         world.connect(0, client, false);
         assert_eq!(world.connected(client), 1);
     }
-    assert_eq!(world.nodes[0].hub.claims(), (0, 0));
+    assert_eq!(world.nodes[0].router.claims(), (0, 0));
 }

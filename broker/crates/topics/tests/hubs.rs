@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use topics::{
-    Claim, EnvelopeBuilder, Heard, Hub, HubLimits, Leave, Limits, Output, Place, Publisher,
-    SubscriberId, Subscription, Word,
+    ClaimOutcome, EnvelopeBuilder, MqttRouter, PeerMessage, PublishOutcome, Publisher,
+    RouteExchangeLimits, RouterAddress, RouterLimits, RouterOutput, SessionRelease, SubscriberId,
+    Subscription,
 };
 
 /// Clients of each hub, and two more for shared subscriptions.
@@ -33,8 +34,8 @@ fn message(topic: &str, qos: Qos, id: u32) -> Message {
 }
 
 struct Node {
-    hub: Hub,
-    place: Place,
+    router: MqttRouter,
+    address: RouterAddress,
     clients: Vec<SubscriberId>,
     /// By client and filter.
     filters: BTreeMap<(u64, String), Qos>,
@@ -58,10 +59,10 @@ impl Node {
 struct World {
     nodes: Vec<Node>,
     /// Frames on their way, by sender and receiver.
-    links: BTreeMap<(usize, usize), VecDeque<Word>>,
+    links: BTreeMap<(usize, usize), VecDeque<PeerMessage>>,
     cut: BTreeSet<(u64, u64)>,
     now: Time,
-    limits: Limits,
+    limits: RouterLimits,
     /// Entries of the metadata log.
     log: u64,
     next_id: u32,
@@ -76,13 +77,13 @@ struct World {
     relieved: BTreeSet<u64>,
 }
 
-fn limits() -> Limits {
-    Limits {
-        hubs: HubLimits {
+fn limits() -> RouterLimits {
+    RouterLimits {
+        routers: RouteExchangeLimits {
             gone: 3,
-            ..HubLimits::default()
+            ..RouteExchangeLimits::default()
         },
-        ..Limits::default()
+        ..RouterLimits::default()
     }
 }
 
@@ -91,7 +92,7 @@ fn id_of(message: &Message) -> u32 {
 }
 
 impl World {
-    fn new(nodes: u64, limits: Limits) -> World {
+    fn new(nodes: u64, limits: RouterLimits) -> World {
         let mut world = World {
             limits,
             ..World::default()
@@ -111,19 +112,19 @@ impl World {
     }
 
     fn fresh(&self, node: u64, life: u64, shard: u16, at: usize) -> Node {
-        let mut hub = Hub::new(self.limits.clone());
-        hub.tick(self.now);
+        let mut router = MqttRouter::new(self.limits.clone());
+        router.tick(self.now);
         let enter = |n: u64| {
             let session = number(at, n);
-            match hub.claim("/", &session.to_string(), session, true) {
-                Claim::Granted { subscriber, .. } => subscriber,
-                Claim::Wait => panic!("nobody has it"),
+            match router.claim("/", &session.to_string(), session, true) {
+                ClaimOutcome::Granted { subscriber, .. } => subscriber,
+                ClaimOutcome::Wait => panic!("nobody has it"),
             }
         };
         let clients = (0..CLIENTS + 2).map(enter).collect();
         Node {
-            hub,
-            place: Place {
+            router,
+            address: RouterAddress {
                 node: NodeId(node),
                 incarnation: Incarnation(life),
                 shard,
@@ -136,7 +137,7 @@ impl World {
     }
 
     fn is_cut(&self, a: usize, b: usize) -> bool {
-        let (a, b) = (self.nodes[a].place.node.0, self.nodes[b].place.node.0);
+        let (a, b) = (self.nodes[a].address.node.0, self.nodes[b].address.node.0);
         self.cut.contains(&(a.min(b), a.max(b)))
     }
 
@@ -144,8 +145,8 @@ impl World {
     fn meet(&mut self, at: usize) {
         for other in 0..self.nodes.len() {
             if other != at && !self.is_cut(at, other) {
-                let place = self.nodes[other].place;
-                self.nodes[at].hub.meet(place);
+                let address = self.nodes[other].address;
+                self.nodes[at].router.meet(address);
             }
         }
     }
@@ -156,30 +157,33 @@ impl World {
     }
 
     fn listen_to(&mut self, at: usize) {
-        while let Some(output) = self.nodes[at].hub.take() {
+        while let Some(output) = self.nodes[at].router.take() {
             self.output(at, output);
         }
-        while let Some((to, word)) = self.nodes[at].hub.say() {
-            let to = self.nodes.iter().position(|n| n.place == to);
+        while let Some((to, peer_message)) = self.nodes[at].router.say() {
+            let to = self.nodes.iter().position(|n| n.address == to);
             if let Some(to) = to.filter(|to| !self.is_cut(at, *to)) {
-                self.links.entry((at, to)).or_default().push_back(word);
+                self.links
+                    .entry((at, to))
+                    .or_default()
+                    .push_back(peer_message);
             }
         }
     }
 
-    fn output(&mut self, at: usize, output: Output) {
+    fn output(&mut self, at: usize, output: RouterOutput) {
         match output {
-            Output::Deliver { session, delivery } => {
+            RouterOutput::Deliver { session, delivery } => {
                 self.got
                     .entry(session)
                     .or_default()
                     .push(id_of(&delivery.message));
             }
-            Output::Heard { tag, .. } => {
+            RouterOutput::Heard { tag, .. } => {
                 let open = self.open.get_mut(&(tag as u32)).expect("somebody waits");
                 *open = open.checked_sub(1).expect("no answer too many");
             }
-            Output::Known { session } => {
+            RouterOutput::Known { session } => {
                 let node = &mut self.nodes[at];
                 let waiting = node.waiting.get_mut(&session).expect("somebody waits");
                 node.known
@@ -188,20 +192,22 @@ impl World {
                     node.waiting.remove(&session);
                 }
             }
-            Output::ToQueue { queue, message } => self.to_queues.push((queue, id_of(&message))),
-            Output::Missed { session } => drop(self.missed.insert(session)),
-            Output::Relieved { session } => drop(self.relieved.insert(session)),
+            RouterOutput::ToQueue { queue, message } => {
+                self.to_queues.push((queue, id_of(&message)))
+            }
+            RouterOutput::Missed { session } => drop(self.missed.insert(session)),
+            RouterOutput::Relieved { session } => drop(self.relieved.insert(session)),
             other => panic!("{other:?}"),
         }
     }
 
     /// One word arrives, if there is one.
     fn deliver(&mut self, link: (usize, usize)) -> bool {
-        let Some(word) = self.links.get_mut(&link).and_then(VecDeque::pop_front) else {
+        let Some(peer_message) = self.links.get_mut(&link).and_then(VecDeque::pop_front) else {
             return false;
         };
-        let from = self.nodes[link.0].place;
-        self.nodes[link.1].hub.hear(from, word);
+        let from = self.nodes[link.0].address;
+        self.nodes[link.1].router.hear(from, peer_message);
         self.listen_to(link.1);
         true
     }
@@ -209,7 +215,10 @@ impl World {
     fn settle(&mut self) {
         self.listen();
         for _ in 0..100_000 {
-            let next = self.links.iter().find(|(_, words)| !words.is_empty());
+            let next = self
+                .links
+                .iter()
+                .find(|(_, peer_messages)| !peer_messages.is_empty());
             match next.map(|(link, _)| *link) {
                 Some(link) => self.deliver(link),
                 None => return,
@@ -221,14 +230,14 @@ impl World {
     fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
         for node in &mut self.nodes {
-            node.hub.tick(self.now);
+            node.router.tick(self.now);
         }
         self.listen();
     }
 
     fn apply(&mut self, at: usize, new: bool) {
         self.log += u64::from(new);
-        self.nodes[at].hub.set_applied(self.log);
+        self.nodes[at].router.set_applied(self.log);
         self.listen();
     }
 
@@ -242,23 +251,26 @@ impl World {
             false => drop(self.cut.remove(&pair)),
         }
         for at in 0..self.nodes.len() {
-            let node = self.nodes[at].place.node.0;
+            let node = self.nodes[at].address.node.0;
             let other = match node {
                 node if node == a => b,
                 node if node == b => a,
                 _ => continue,
             };
             self.links.retain(|(from, to), _| {
-                let ends = (self.nodes[*from].place.node.0, self.nodes[*to].place.node.0);
+                let ends = (
+                    self.nodes[*from].address.node.0,
+                    self.nodes[*to].address.node.0,
+                );
                 ends != (node, other) && ends != (other, node)
             });
             match on {
-                true => self.nodes[at].hub.part(NodeId(other)),
+                true => self.nodes[at].router.part(NodeId(other)),
                 false => {
-                    for place in self.places_of(other) {
-                        let hub = &mut self.nodes[at].hub;
-                        hub.forget_hubs(NodeId(other), Some(place.incarnation));
-                        hub.meet(place);
+                    for address in self.places_of(other) {
+                        let router = &mut self.nodes[at].router;
+                        router.forget_routers(NodeId(other), Some(address.incarnation));
+                        router.meet(address);
                     }
                 }
             }
@@ -266,14 +278,14 @@ impl World {
         self.listen();
     }
 
-    fn places_of(&self, node: u64) -> Vec<Place> {
-        let all = self.nodes.iter().map(|n| n.place);
-        all.filter(|place| place.node.0 == node).collect()
+    fn places_of(&self, node: u64) -> Vec<RouterAddress> {
+        let all = self.nodes.iter().map(|n| n.address);
+        all.filter(|address| address.node.0 == node).collect()
     }
 
     /// All hubs of a node begin a new life, without what they had.
     fn restart(&mut self, node: u64) {
-        let others: BTreeSet<u64> = self.nodes.iter().map(|n| n.place.node.0).collect();
+        let others: BTreeSet<u64> = self.nodes.iter().map(|n| n.address.node.0).collect();
         let others: Vec<u64> = others.into_iter().filter(|other| *other != node).collect();
         let was: Vec<u64> = others
             .iter()
@@ -283,13 +295,13 @@ impl World {
         was.iter()
             .for_each(|other| self.set_cut(node, *other, true));
         let at: Vec<usize> = (0..self.nodes.len())
-            .filter(|at| self.nodes[*at].place.node.0 == node)
+            .filter(|at| self.nodes[*at].address.node.0 == node)
             .collect();
         self.links
             .retain(|(from, to), _| !at.contains(from) && !at.contains(to));
         for &at in &at {
-            let place = self.nodes[at].place;
-            self.nodes[at] = self.fresh(node, place.incarnation.0 + 1, place.shard, at);
+            let address = self.nodes[at].address;
+            self.nodes[at] = self.fresh(node, address.incarnation.0 + 1, address.shard, at);
         }
         // Between the shards of the node.
         at.iter().for_each(|at| self.meet(*at));
@@ -305,12 +317,12 @@ impl World {
             qos,
             ..Subscription::default()
         };
-        node.hub.subscribe(who, filter, wants);
+        node.router.subscribe(who, filter, wants);
         let key = (client, filter.to_owned());
         node.filters.insert(key.clone(), qos);
         node.forget(&key);
         let session = number(at, client);
-        match node.hub.announce(session) {
+        match node.router.announce(session) {
             true => {
                 let waiting = node.waiting.entry(session).or_default();
                 waiting.push_back(Some(key));
@@ -325,12 +337,12 @@ impl World {
         let who = node.clients[client as usize];
         let key = (client, filter.to_owned());
         let was = node.filters.remove(&key).is_some();
-        assert_eq!(node.hub.unsubscribe(who, filter), was);
+        assert_eq!(node.router.unsubscribe(who, filter), was);
         node.forget(&key);
         self.listen();
     }
 
-    fn publish(&mut self, at: usize, topic: &str, qos: Qos) -> (u32, Heard) {
+    fn publish(&mut self, at: usize, topic: &str, qos: Qos) -> (u32, PublishOutcome) {
         self.next_id += 1;
         let id = self.next_id;
         let publisher = Publisher {
@@ -340,10 +352,10 @@ impl World {
             tag: id.into(),
         };
         let message = message(topic, qos, id);
-        let hub = &mut self.nodes[at].hub;
-        let heard = hub.publish("/", topic, &message, publisher, &mut Vec::new());
+        let router = &mut self.nodes[at].router;
+        let heard = router.publish("/", topic, &message, publisher, &mut Vec::new());
         self.open.insert(id, heard.awaited);
-        let node = self.nodes[at].place.node.0;
+        let node = self.nodes[at].address.node.0;
         self.by_node.entry(node).or_default().push(id);
         self.listen();
         (id, heard)
@@ -387,7 +399,10 @@ impl World {
     }
 
     fn lost(&self) -> u64 {
-        self.nodes.iter().map(|n| n.hub.counts().lost_between).sum()
+        self.nodes
+            .iter()
+            .map(|n| n.router.counts().lost_between)
+            .sum()
     }
 }
 
@@ -415,17 +430,17 @@ enum Step {
 }
 
 fn steps(nodes: u64) -> impl Strategy<Value = Vec<Step>> {
-    let hubs = nodes as usize * usize::from(SHARDS);
+    let routers = nodes as usize * usize::from(SHARDS);
     let step = prop_oneof![
-        6 => (0..hubs, 0..CLIENTS, 0..FILTERS.len(), any::<bool>()).prop_map(|(h, c, f, q)| Step::Subscribe(h, c, f, q)),
-        4 => (0..hubs, 0..CLIENTS, 0..FILTERS.len()).prop_map(|(h, c, f)| Step::Unsubscribe(h, c, f)),
-        8 => (0..hubs, 0..TOPICS.len(), any::<bool>()).prop_map(|(h, t, q)| Step::Publish(h, t, q)),
-        12 => (0..hubs, 0..hubs).prop_map(|(a, b)| Step::Deliver(a, b)),
+        6 => (0..routers, 0..CLIENTS, 0..FILTERS.len(), any::<bool>()).prop_map(|(h, c, f, q)| Step::Subscribe(h, c, f, q)),
+        4 => (0..routers, 0..CLIENTS, 0..FILTERS.len()).prop_map(|(h, c, f)| Step::Unsubscribe(h, c, f)),
+        8 => (0..routers, 0..TOPICS.len(), any::<bool>()).prop_map(|(h, t, q)| Step::Publish(h, t, q)),
+        12 => (0..routers, 0..routers).prop_map(|(a, b)| Step::Deliver(a, b)),
         1 => (1..=nodes, 1..=nodes).prop_map(|(a, b)| Step::Cut(a, b)),
         1 => (1..=nodes, 1..=nodes).prop_map(|(a, b)| Step::Heal(a, b)),
         1 => (1..=nodes).prop_map(Step::Restart),
         1 => (1..7000u64).prop_map(Step::Pass),
-        2 => (0..hubs, any::<bool>()).prop_map(|(h, new)| Step::Apply(h, new)),
+        2 => (0..routers, any::<bool>()).prop_map(|(h, new)| Step::Apply(h, new)),
         2 => Just(Step::Settle),
     ];
     proptest::collection::vec(step, 1..120)
@@ -448,16 +463,16 @@ fn qos(acknowledged: bool) -> Qos {
 }
 
 /// A message, who must get it, and where it is from.
-type Owed = (u32, Vec<(u64, Place)>, Place);
+type Owed = (u32, Vec<(u64, RouterAddress)>, RouterAddress);
 
 /// Clients that were told that their subscription holds, and must get this message.
-fn must_have(world: &World, topic: &str) -> Vec<(u64, Place)> {
+fn must_have(world: &World, topic: &str) -> Vec<(u64, RouterAddress)> {
     let mut all = Vec::new();
     for (at, node) in world.nodes.iter().enumerate() {
         for key @ (client, filter) in &node.known {
             let plain = shared(filter).unwrap().is_none();
             if plain && matches(filter, topic) && node.filters[key] == Qos::AtLeastOnce {
-                all.push((number(at, *client), node.place));
+                all.push((number(at, *client), node.address));
             }
         }
     }
@@ -471,7 +486,7 @@ proptest! {
     fn hubs_agree_after_all(steps in steps(3)) {
         let mut limits = limits();
         // Nobody is answered because it takes too long.
-        limits.hubs.announce = Duration::from_secs(3600);
+        limits.routers.announce = Duration::from_secs(3600);
         let mut world = World::new(3, limits);
         let mut owed: Vec<Owed> = Vec::new();
         let mut ever_cut = false;
@@ -485,8 +500,8 @@ proptest! {
                     owed.iter_mut().for_each(|(_, to, _)| to.retain(|(other, _)| *other != who));
                 }
                 Step::Publish(at, topic, high) => {
-                    let from = world.nodes[at].place;
-                    let introduced = world.nodes[at].hub.is_introduced();
+                    let from = world.nodes[at].address;
+                    let introduced = world.nodes[at].router.is_introduced();
                     let all = must_have(&world, TOPICS[topic]);
                     let (id, _) = world.publish(at, TOPICS[topic], qos(high));
                     if high && !ever_cut && introduced {
@@ -503,9 +518,9 @@ proptest! {
                 Step::Restart(node) => {
                     world.restart(node);
                     owed.retain(|(_, _, from)| from.node.0 != node);
-                    owed.iter_mut().for_each(|(_, to, _)| to.retain(|(_, place)| place.node.0 != node));
+                    owed.iter_mut().for_each(|(_, to, _)| to.retain(|(_, address)| address.node.0 != node));
                     let dead: Vec<u64> = (0..world.nodes.len())
-                        .filter(|at| world.nodes[*at].place.node.0 == node)
+                        .filter(|at| world.nodes[*at].address.node.0 == node)
                         .flat_map(|at| (0..10).map(move |client| number(at, client)))
                         .collect();
                     // Its clients are new ones too, and its publishers wait for nothing.
@@ -542,7 +557,7 @@ proptest! {
         }
         prop_assert!(world.open.values().all(|open| *open == 0), "{:?}", world.open);
         for node in &world.nodes {
-            prop_assert!(node.waiting.is_empty(), "{} waits for ever: {:?}", node.place, node.waiting);
+            prop_assert!(node.waiting.is_empty(), "{} waits for ever: {:?}", node.address, node.waiting);
         }
         for at in 0..world.nodes.len() {
             for topic in TOPICS {
@@ -552,16 +567,16 @@ proptest! {
                     let (alone, groups) = (world.wants(topic), world.groups(topic));
                     let mut got = world.got(id);
                     for who in &alone {
-                        let place = got.iter().position(|g| g == who);
-                        prop_assert!(place.is_some(), "{} is to get {} from {}: {:?}", who, topic, at, got);
-                        got.remove(place.unwrap());
+                        let address = got.iter().position(|g| g == who);
+                        prop_assert!(address.is_some(), "{} is to get {} from {}: {:?}", who, topic, at, got);
+                        got.remove(address.unwrap());
                     }
                     for (group, members) in &groups {
                         // One who has it alone too gets it once.
                         let own = members.iter().any(|m| alone.contains(m));
-                        let place = got.iter().position(|g| members.contains(g));
-                        prop_assert!(place.is_some() || own, "nobody of {} got {} from {}", group, topic, at);
-                        place.map(|place| got.remove(place));
+                        let address = got.iter().position(|g| members.contains(g));
+                        prop_assert!(address.is_some() || own, "nobody of {} got {} from {}", group, topic, at);
+                        address.map(|address| got.remove(address));
                     }
                     prop_assert!(got.is_empty(), "{:?} got {} from {} too much", got, topic, at);
                     prop_assert_eq!(heard.receivers == 0, alone.is_empty() && groups.is_empty());
@@ -596,7 +611,7 @@ fn a_subscriber_is_answered_when_the_others_know() {
 fn a_subscriber_is_answered_when_all_have_applied_the_same() {
     let mut world = World::new(2, limits());
     let apply = |world: &mut World, at: usize, index| {
-        world.nodes[at].hub.set_applied(index);
+        world.nodes[at].router.set_applied(index);
         world.settle();
     };
     for at in 0..3 {
@@ -659,8 +674,11 @@ fn a_hub_that_stays_away_is_given_up_and_its_clients_are_told() {
     assert_eq!(world.open[&id], 1);
     world.pass(Duration::from_secs(2));
     assert_eq!(world.open[&id], 0);
-    assert_eq!(world.publish(2, "a", Qos::AtLeastOnce).1, Heard::default());
-    assert_eq!(world.nodes[2].hub.counts().lost_between, 2);
+    assert_eq!(
+        world.publish(2, "a", Qos::AtLeastOnce).1,
+        PublishOutcome::default()
+    );
+    assert_eq!(world.nodes[2].router.counts().lost_between, 2);
     world.set_cut(1, 2, false);
     world.settle();
     assert_eq!(world.missed, BTreeSet::from([number(0, 0)]));
@@ -680,15 +698,18 @@ fn a_hub_of_a_new_life_owes_nothing() {
     world.restart(1);
     assert_eq!(world.open[&id], 0);
     world.settle();
-    assert_eq!(world.publish(2, "a", Qos::AtLeastOnce).1, Heard::default());
+    assert_eq!(
+        world.publish(2, "a", Qos::AtLeastOnce).1,
+        PublishOutcome::default()
+    );
 }
 
 #[test]
 fn a_publisher_is_held_up_and_relieved() {
     let mut limits = limits();
-    limits.hubs.bytes = 1000;
-    limits.hubs.hard_bytes = 2000;
-    limits.hubs.plain_bytes = 500;
+    limits.routers.bytes = 1000;
+    limits.routers.hard_bytes = 2000;
+    limits.routers.plain_bytes = 500;
     let mut world = World::new(2, limits);
     world.subscribe(0, 0, "a", Qos::AtLeastOnce);
     world.settle();
@@ -700,7 +721,7 @@ fn a_publisher_is_held_up_and_relieved() {
     for _ in 0..100 {
         world.publish(2, "a", Qos::AtMostOnce);
     }
-    assert!(world.nodes[2].hub.counts().dropped_between > 80);
+    assert!(world.nodes[2].router.counts().dropped_between > 80);
     assert!(world.relieved.is_empty());
     world.settle();
     assert_eq!(world.relieved, BTreeSet::from([number(2, 9)]));
@@ -713,7 +734,7 @@ fn many_routes_come_in_parts() {
     let node = &mut world.nodes[0];
     for n in 0..5000 {
         let filter = format!("filter/{n}");
-        node.hub
+        node.router
             .subscribe(node.clients[0], &filter, Subscription::default());
     }
     world.settle();
@@ -733,7 +754,7 @@ fn many_routes_come_in_parts() {
         1
     );
     let who = world.nodes[0].clients[0];
-    world.nodes[0].hub.leave(who, Leave::default());
+    world.nodes[0].router.leave(who, SessionRelease::default());
     world.settle();
     assert_eq!(
         world.publish(3, "filter/17", Qos::AtMostOnce).1.receivers,
@@ -753,17 +774,17 @@ fn a_stored_member_is_found_where_it_is() {
         },
     );
     let who = world.nodes[0].clients[0];
-    world.nodes[0].hub.store_in(who, 7);
-    world.nodes[0].hub.subscribe(who, filter, high);
+    world.nodes[0].router.store_in(who, 7);
+    world.nodes[0].router.subscribe(who, filter, high);
     for at in 1..4 {
-        world.nodes[at].hub.adopt(("/", "1"), 7, filter, high);
+        world.nodes[at].router.adopt(("/", "1"), 7, filter, high);
     }
     world.settle();
     let to_queue = |world: &mut World, at: usize, qos| {
         let mut queues = Vec::new();
         let message = message("a", qos, 99);
-        let hub = &mut world.nodes[at].hub;
-        hub.publish("/", "a", &message, Publisher::default(), &mut queues);
+        let router = &mut world.nodes[at].router;
+        router.publish("/", "a", &message, Publisher::default(), &mut queues);
         world.settle();
         let got = std::mem::take(&mut world.got);
         (queues, got.into_keys().collect::<Vec<_>>())
@@ -786,7 +807,7 @@ fn a_stored_member_is_found_where_it_is() {
         assert_eq!(both, [(vec![], vec![number(3, 0)]), (vec![7], vec![])]);
     }
     // Its connection ends: the other one is there.
-    world.nodes[0].hub.leave(who, Leave::default());
+    world.nodes[0].router.leave(who, SessionRelease::default());
     world.settle();
     for _ in 0..2 {
         assert_eq!(
@@ -824,14 +845,14 @@ fn a_message_for_another_hub_is_in_memory_of_its_own() {
     let nothing = Properties::default();
     let built = envelope("a", Qos::AtMostOnce, &nothing).build_in(&mut Room::default(), b"soon");
     let built = built.unwrap();
-    let hub = &mut world.nodes[2].hub;
-    let heard = hub.publish("/", "a", &built, Publisher::default(), &mut Vec::new());
+    let router = &mut world.nodes[2].router;
+    let heard = router.publish("/", "a", &built, Publisher::default(), &mut Vec::new());
     assert_eq!(heard.receivers, 1);
     world.listen();
-    let words = world.links.values().flatten();
-    let sent: Vec<&Message> = words
-        .filter_map(|word| match word {
-            Word::Messages(messages) => Some(&messages.list),
+    let peer_messages = world.links.values().flatten();
+    let sent: Vec<&Message> = peer_messages
+        .filter_map(|peer_message| match peer_message {
+            PeerMessage::Messages(messages) => Some(&messages.list),
             _ => None,
         })
         .flatten()

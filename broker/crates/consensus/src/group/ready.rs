@@ -1,7 +1,7 @@
 //! Taking from raft-rs what it has to say: to the log, to peers, to the state machine.
 
 use super::{
-    Bytes, Committed, ConfChangeType, Group, MEMBERSHIP, NodeId, Output, RecordBody, Sink,
+    Bytes, Committed, ConfChangeType, Group, HostOutput, MEMBERSHIP, NodeId, RecordBody, Sink,
 };
 use super::{Waiting, entry};
 use env::planted::{self, Bug};
@@ -56,7 +56,7 @@ impl Group {
 
     pub fn stop(&mut self, error: crate::ReadError, sink: &mut Sink) {
         self.stopped = true;
-        sink.out.push(Output::Failed {
+        sink.out.push(HostOutput::Failed {
             group: self.id,
             error,
         });
@@ -189,7 +189,7 @@ impl Group {
     }
 
     fn hand_out_checkpoint(&mut self, state: Bytes, sink: &mut Sink) {
-        sink.out.push(Output::Restore {
+        sink.out.push(HostOutput::Restore {
             group: self.id,
             index: self.applied,
             state,
@@ -199,7 +199,7 @@ impl Group {
 
     fn tell_membership(&mut self, sink: &mut Sink) {
         self.introduced = true;
-        sink.out.push(Output::Membership {
+        sink.out.push(HostOutput::Membership {
             group: self.id,
             membership: self.membership.clone(),
         });
@@ -212,7 +212,7 @@ impl Group {
         }
         self.told = Some(now);
         let (term, leader, is_leader) = now;
-        sink.out.push(Output::Leadership {
+        sink.out.push(HostOutput::Leadership {
             group: self.id,
             term,
             leader,
@@ -255,7 +255,7 @@ impl Group {
 
     fn hand_out(&mut self, batch: &mut Vec<Committed>, sink: &mut Sink) {
         if !batch.is_empty() {
-            sink.out.push(Output::Committed {
+            sink.out.push(HostOutput::Committed {
                 group: self.id,
                 entries: std::mem::take(batch),
             });

@@ -6,7 +6,7 @@ use crate::group::{FlushWanted, Group};
 use crate::jobs::{self, Outcome};
 use crate::snapshot::Checkpoint;
 use crate::store::keep_set;
-use crate::{GroupId, JobId, JobResult, Output, StorageJob};
+use crate::{GroupId, HostOutput, JobId, JobResult, StorageJob};
 use bytes::Bytes;
 use env::NodeId;
 use segment::{LiveSet, SegmentName};
@@ -65,7 +65,7 @@ impl Host {
         let id = JobId(self.next_job);
         self.next_job += 1;
         self.jobs.insert(id, whose);
-        self.sink.out.push(Output::Job { id, job });
+        self.sink.out.push(HostOutput::Job { id, job });
         id
     }
 

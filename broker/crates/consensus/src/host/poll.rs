@@ -2,10 +2,10 @@
 
 use super::Host;
 use crate::sink::Waiting;
-use crate::{GroupId, Output, WalToken};
+use crate::{GroupId, HostOutput, WalToken};
 
 impl Host {
-    pub(super) fn go_through(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn go_through(&mut self, out: &mut Vec<HostOutput>) {
         loop {
             while let Some(id) = self.next_dirty() {
                 self.advance(id);
@@ -94,14 +94,14 @@ impl Host {
         }
     }
 
-    fn hand_out(&mut self, out: &mut Vec<Output>) {
+    fn hand_out(&mut self, out: &mut Vec<HostOutput>) {
         if !self.sink.records.is_empty() {
             let token = WalToken(self.next_token);
             self.next_token += 1;
             let waiting = std::mem::take(&mut self.sink.waiting);
             self.pending.push_back((token, waiting));
             // First, so that the disk works while the rest is carried out.
-            out.push(Output::Append {
+            out.push(HostOutput::Append {
                 token,
                 records: std::mem::take(&mut self.sink.records),
             });
@@ -109,7 +109,7 @@ impl Host {
         self.sink.close_frames();
         out.append(&mut self.sink.out);
         if let Some(up_to) = self.rolls.take_free() {
-            out.push(Output::WalFree { up_to });
+            out.push(HostOutput::WalFree { up_to });
         }
     }
 }

@@ -13,7 +13,7 @@ pub use node::Node;
 pub use node::Start;
 
 use bytes::Bytes;
-use consensus::{GroupId, Limits, Membership, Output, ProposeError, RaftHost};
+use consensus::{GroupId, HostOutput, Limits, Membership, ProposeError, RaftHost};
 use env::sim::SimDisk;
 use env::{Incarnation, NodeId, Rng, SeededRng, Time};
 use std::collections::BTreeMap;
@@ -242,13 +242,13 @@ impl Cluster {
         }
     }
 
-    fn carry_out(&mut self, id: NodeId, output: Output) {
+    fn carry_out(&mut self, id: NodeId, output: HostOutput) {
         let node = self.nodes.get_mut(&id).expect("known node");
         match output {
-            Output::Send { to, frame } => {
+            HostOutput::Send { to, frame } => {
                 self.network.send(self.now, id, to, frame, &mut self.rng);
             }
-            Output::Failed { group, error } => panic!("{group:?} on {id:?}: {error}"),
+            HostOutput::Failed { group, error } => panic!("{group:?} on {id:?}: {error}"),
             other => node.carry_out(other, &mut self.oracle),
         }
     }

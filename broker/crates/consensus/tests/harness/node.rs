@@ -2,7 +2,7 @@
 
 use super::{Machine, Oracle};
 use consensus::{
-    GroupId, GroupStatus, Host, HostConfig, JobId, Limits, Membership, Output, RaftHost,
+    GroupId, GroupStatus, Host, HostConfig, HostOutput, JobId, Limits, Membership, RaftHost,
     RecoveryError, StorageJob, WalToken,
 };
 use env::sim::SimDisk;
@@ -131,27 +131,27 @@ impl Node {
         }
     }
 
-    pub fn poll(&mut self, out: &mut Vec<Output>) {
+    pub fn poll(&mut self, out: &mut Vec<HostOutput>) {
         if let Some(host) = self.host.as_mut() {
             host.poll(out);
         }
     }
 
-    pub fn carry_out(&mut self, output: Output, oracle: &mut Oracle) {
+    pub fn carry_out(&mut self, output: HostOutput, oracle: &mut Oracle) {
         match output {
-            Output::Append { token, records } => {
+            HostOutput::Append { token, records } => {
                 if let Some(writer) = self.writer.as_mut() {
                     writer.push(token, records);
                 }
             }
-            Output::Committed { group, entries } => {
+            HostOutput::Committed { group, entries } => {
                 let machine = self.machines.entry(group).or_default();
                 for e in entries {
                     oracle.applied(group, e.index, &e.command);
                     machine.apply(e.index, &e.command);
                 }
             }
-            Output::Restore {
+            HostOutput::Restore {
                 group,
                 index,
                 state,
@@ -161,7 +161,7 @@ impl Node {
                 assert!(index >= machine.index, "back from {}", machine.index);
                 machine.load(index, state);
             }
-            Output::Leadership {
+            HostOutput::Leadership {
                 group,
                 term,
                 is_leader,
@@ -171,16 +171,16 @@ impl Node {
                     oracle.leads(group, term, self.id);
                 }
             }
-            Output::Membership { group, membership } => {
+            HostOutput::Membership { group, membership } => {
                 self.members.insert(group, membership);
             }
-            Output::CheckpointDue { group } => {
+            HostOutput::CheckpointDue { group } => {
                 if !self.lazy {
                     self.checkpoint(group);
                 }
             }
-            Output::Job { id, job } => self.jobs.push_back((id, job)),
-            Output::WalFree { up_to } => {
+            HostOutput::Job { id, job } => self.jobs.push_back((id, job)),
+            HostOutput::WalFree { up_to } => {
                 assert!(up_to > self.freed || self.freed == 0, "freed again");
                 self.freed = up_to;
                 if let Some(writer) = self.writer.as_mut() {
@@ -191,7 +191,7 @@ impl Node {
                     }
                 }
             }
-            Output::Send { .. } | Output::Failed { .. } => {}
+            HostOutput::Send { .. } | HostOutput::Failed { .. } => {}
         }
     }
 

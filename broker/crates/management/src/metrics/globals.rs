@@ -4,8 +4,8 @@ use super::{COUNTER, GAUGE};
 use crate::exposition::Page;
 use crate::login::LoginsByProtocol;
 use control::{
-    Counters, DeathReasons, Deaths, LoginCounts, MessageCounts, MqttFigures, ProtocolCounters,
-    Resources,
+    Counters, DeadLetterReasons, DeadLetterTotals, LoginCounts, MessageCounts, MqttCounters,
+    NodeResources, ProtocolCounters,
 };
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ pub(super) fn churn(page: &mut Page, c: &Counters) {
 }
 
 /// What the node uses of its machine; what is not known is not there.
-pub(super) fn machine(page: &mut Page, measured: &Resources) {
+pub(super) fn machine(page: &mut Page, measured: &NodeResources) {
     for (name, help, figure) in [
         (
             "process_resident_memory_bytes",
@@ -259,7 +259,7 @@ type OfHubs = (
     &'static str,
     &'static str,
     &'static str,
-    fn(&MqttFigures) -> u64,
+    fn(&MqttCounters) -> u64,
 );
 
 const OF_HUBS: &[OfHubs] = &[
@@ -320,7 +320,7 @@ const OF_HUBS: &[OfHubs] = &[
 ];
 
 /// What becomes of dead messages, under RabbitMQ's name.
-type Strategy = (&'static str, fn(&Deaths) -> &DeathReasons);
+type Strategy = (&'static str, fn(&DeadLetterTotals) -> &DeadLetterReasons);
 
 const DISABLED: Strategy = ("disabled", |d| &d.disabled);
 const AT_MOST_ONCE: Strategy = ("at_most_once", |d| &d.at_most_once);
@@ -331,7 +331,7 @@ type OfReason = (
     &'static str,
     &'static str,
     (bool, bool),
-    fn(&DeathReasons) -> u64,
+    fn(&DeadLetterReasons) -> u64,
 );
 
 /// At least once needs `overflow` `reject-publish`: there nobody dies of a limit on the length.
@@ -384,7 +384,7 @@ pub(super) fn dead_letters(page: &mut Page, counters: &Counters, mqtt: bool) {
         }
         if mqtt && name.contains("maxlen") {
             // Q6: messages of QoS 0 for a client that does not read.
-            let mut dropped = Deaths::default();
+            let mut dropped = DeadLetterTotals::default();
             dropped.disabled.maxlen = counters.mqtt.dropped;
             sample(QUEUELESS, DISABLED, &dropped);
         }

@@ -1,6 +1,6 @@
 //! What is sampled, under RabbitMQ's names.
 
-use control::{ConnectionFacts, Counters, ExchangeCounts, MessageCounts, Resources};
+use control::{ConnectionFacts, Counters, ExchangeCounts, MessageCounts, NodeResources};
 use queue::QueueCounters;
 
 pub(crate) const LENGTHS: [&str; 3] = ["messages", "messages_ready", "messages_unacknowledged"];
@@ -85,7 +85,7 @@ pub(crate) const USE: [&str; 5] = [
 ];
 
 /// None where not all of it is known.
-pub(crate) fn used(measured: &Resources, connections: u64) -> Option<[u64; 5]> {
+pub(crate) fn used(measured: &NodeResources, connections: u64) -> Option<[u64; 5]> {
     Some([
         measured.memory_used?,
         measured.disk_free?,

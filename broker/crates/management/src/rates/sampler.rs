@@ -9,7 +9,7 @@ use crate::channels;
 use crate::error::ApiError;
 use crate::lengths;
 use crate::overview;
-use control::{ControlRequest, Counters, QueueFacts, TrafficOf};
+use control::{ControlRequest, Counters, QueueFacts, TrafficFilter};
 use metadata::QueueId;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -131,7 +131,7 @@ fn latest(mut names: Vec<(env::Time, &Key)>) -> Vec<Key> {
 }
 
 async fn traffic(api: &Api, watched: Vec<Key>) -> Result<(), ApiError> {
-    let mut of = TrafficOf::default();
+    let mut of = TrafficFilter::default();
     for key in watched {
         match key {
             Key::Vhost(name) => of.vhosts.push(name),
@@ -139,7 +139,7 @@ async fn traffic(api: &Api, watched: Vec<Key>) -> Result<(), ApiError> {
             _ => {}
         }
     }
-    if of == TrafficOf::default() {
+    if of == TrafficFilter::default() {
         return Ok(());
     }
     let facts = api.traffic(of.clone()).await?;

@@ -419,7 +419,7 @@ fn logins_are_counted_and_passwords_hashed() {
 
 #[test]
 fn a_new_vhost_has_the_nodes_default_queue_type_unless_it_says_its_own() {
-    let server = Server::start_with(|c| c.default_queue_type = Some(QueueKind::Quorum));
+    let server = Server::start_with(|c| c.default_queue_type = Some(QueueType::Quorum));
     let kind =
         |vhost: &str| server.get(&format!("/api/vhosts/{vhost}"))["default_queue_type"].clone();
     assert_eq!(server.put("/api/vhosts/v", json!({})), 201);

@@ -18,14 +18,14 @@ use auth::HashAlgorithm;
 use base64::Engine as _;
 use control::{
     ConnectionFacts, ConsumerFacts, ControlRequest, Counters, Forgetting, MaintenanceProgress,
-    MemberChange, MemberOutcome, MembershipRequest, NodeFacts, Published, QueueFacts, Readiness,
-    ReplicaFacts, ReplicaStatus, Vote,
+    MemberChange, MemberOutcome, MembershipRequest, NodeFacts, PublishResult, QueueFacts,
+    Readiness, ReplicaFacts, ReplicaStatus, Vote,
 };
 use env::{NodeId, WallTime};
 use message::Message;
-use metadata::features::{Program, ProgramFacts};
-use metadata::{Change, NodeRecord, QueueId, QueueKind, Refused, Tree, UserRecord};
-use queue::{Answer, Delivery, Losses, Outcome, QueueStats, RequestBody};
+use metadata::features::{Version, VersionFacts};
+use metadata::{Change, ChangeError, NodeRecord, QueueId, QueueType, Tree, UserRecord};
+use queue::{Delivery, Losses, QueueReply, QueueStats, RequestBody, SettlementOutcome};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -85,7 +85,10 @@ pub(crate) fn user(name: &str, password: &str, tags: &[&str]) -> UserRecord {
 }
 
 impl Fake {
-    pub(crate) fn apply(&mut self, change: Change) -> Result<metadata::Done, metadata::Refused> {
+    pub(crate) fn apply(
+        &mut self,
+        change: Change,
+    ) -> Result<metadata::ChangeResult, metadata::ChangeError> {
         self.index += 1;
         let decoded = Change::decode(&change.encode()).unwrap();
         self.tree.apply(self.index, &decoded)
@@ -108,7 +111,7 @@ impl Fake {
             id: QueueId(0),
             vhost: "/".into(),
             name: name.into(),
-            kind: QueueKind::Classic,
+            kind: QueueType::Classic,
             durable: true,
             auto_delete: false,
             exclusive: None,
@@ -116,7 +119,7 @@ impl Fake {
             members: vec![NodeId(1)],
             declared_by: "guest".into(),
         }));
-        if let Ok(metadata::Done::Queue { record, .. }) = done {
+        if let Ok(metadata::ChangeResult::Queue { record, .. }) = done {
             self.stats.insert(record.id, QueueStats::default());
         }
     }
@@ -130,8 +133,8 @@ impl Fake {
                 leader: self.stats.get(&q.id).and(q.members.first().copied()),
                 members: q.members.clone(),
                 online: match q.kind {
-                    QueueKind::Quorum => q.members.clone(),
-                    QueueKind::Classic => Vec::new(),
+                    QueueType::Quorum => q.members.clone(),
+                    QueueType::Classic => Vec::new(),
                 },
                 stats: self.stats.get(&q.id).cloned(),
                 counters: queue::QueueCounters::default(),
@@ -170,8 +173,8 @@ impl Fake {
             .collect()
     }
 
-    fn program_of(&self, node: NodeId) -> ProgramFacts {
-        let mut facts = Program::default().facts();
+    fn program_of(&self, node: NodeId) -> VersionFacts {
+        let mut facts = Version::default().facts();
         if self.newer.contains(&node) {
             facts.features.push("later".into());
         }
@@ -182,8 +185,8 @@ impl Fake {
         &mut self,
         vhost: &str,
         build: Box<dyn FnOnce(WallTime) -> Result<Message, String> + Send>,
-    ) -> Result<Published, metadata::Refused> {
-        let message = build(WallTime(1)).map_err(metadata::Refused::Invalid)?;
+    ) -> Result<PublishResult, metadata::ChangeError> {
+        let message = build(WallTime(1)).map_err(metadata::ChangeError::Invalid)?;
         let keys: Vec<&str> = message.routing_keys().collect();
         let mut routes = Vec::new();
         let headers = message::Table::default;
@@ -194,18 +197,22 @@ impl Fake {
             let messages = self.messages.entry(*queue).or_default();
             messages.push(message.clone());
         }
-        Ok(Published {
+        Ok(PublishResult {
             routed: !routes.is_empty(),
             taken: true,
         })
     }
 
-    fn get(&mut self, queue: QueueId, count: u32, settle: Outcome) -> Vec<Delivery> {
+    fn get(&mut self, queue: QueueId, count: u32, settle: SettlementOutcome) -> Vec<Delivery> {
         let messages = self.messages.entry(queue).or_default();
         let count = messages.len().min(count as usize);
         let taken: Vec<Message> = match settle {
-            Outcome::Requeue | Outcome::Released | Outcome::Unseen => messages[..count].to_vec(),
-            Outcome::Accepted | Outcome::Rejected => messages.drain(..count).collect(),
+            SettlementOutcome::Requeue
+            | SettlementOutcome::Released
+            | SettlementOutcome::Unseen => messages[..count].to_vec(),
+            SettlementOutcome::Accepted | SettlementOutcome::Rejected => {
+                messages.drain(..count).collect()
+            }
         };
         let delivery = |(at, message): (usize, Message)| Delivery {
             id: at as u64 + 1,
@@ -217,18 +224,18 @@ impl Fake {
         taken.into_iter().enumerate().map(delivery).collect()
     }
 
-    fn queue_request(&mut self, queue: QueueId, body: RequestBody) -> Answer {
+    fn queue_request(&mut self, queue: QueueId, body: RequestBody) -> QueueReply {
         self.requests.push(body.clone());
         let stats = self.stats.entry(queue).or_default();
         match body {
-            RequestBody::Delete { if_empty: true, .. } if stats.ready > 0 => Answer::Refused {
+            RequestBody::Delete { if_empty: true, .. } if stats.ready > 0 => QueueReply::Refused {
                 code: 406,
                 text: "queue 'q' in vhost '/' is not empty".into(),
             },
             _ => {
                 let messages = stats.ready;
                 stats.ready = 0;
-                Answer::Count {
+                QueueReply::Count {
                     messages,
                     consumers: stats.consumers,
                 }
@@ -276,7 +283,7 @@ impl Fake {
             MembershipRequest::Forget { node, reply } => reply(match self.moving {
                 _ if !self.alone => {
                     let text = format!("node {} is running", node.0);
-                    Err(Refused::PreconditionFailed(text))
+                    Err(ChangeError::PreconditionFailed(text))
                 }
                 0 => {
                     let done = self.apply(Change::ForgetNode { id: node });
@@ -301,7 +308,7 @@ impl Fake {
         }
         let result = if record.name.starts_with("stuck") {
             let text = format!("queue '{}' would lose its majority", record.name);
-            Err(metadata::Refused::PreconditionFailed(text))
+            Err(metadata::ChangeError::PreconditionFailed(text))
         } else {
             let change = Change::ReplaceQueueMembers {
                 id: queue,
@@ -326,7 +333,7 @@ impl Fake {
             ControlRequest::Walk(mut walk) => while !walk.step(&self.tree, 2).done {},
             ControlRequest::Change { change, reply } => {
                 let result = self.apply(change);
-                if let Ok(metadata::Done::Queue {
+                if let Ok(metadata::ChangeResult::Queue {
                     record,
                     created: true,
                 }) = &result
@@ -336,11 +343,11 @@ impl Fake {
                 reply(result);
             }
             ControlRequest::Place { record, reply } => {
-                let replicas = self.tree.placement_wish(&record).initial;
+                let replicas = self.tree.placement_request(&record).initial;
                 let all = match (record.kind, replicas) {
-                    (QueueKind::Classic, _) => 1,
-                    (QueueKind::Quorum, 0) => 3,
-                    (QueueKind::Quorum, n) => u64::from(n),
+                    (QueueType::Classic, _) => 1,
+                    (QueueType::Quorum, 0) => 3,
+                    (QueueType::Quorum, n) => u64::from(n),
                 };
                 reply((1..=all).map(NodeId).collect());
             }

@@ -104,7 +104,7 @@ fn lost_queues_are_a_failed_check_and_a_state() {
             id: QueueId(0),
             vhost: "/".into(),
             name: "gone".into(),
-            kind: QueueKind::Classic,
+            kind: QueueType::Classic,
             durable: true,
             auto_delete: false,
             exclusive: None,
@@ -242,7 +242,7 @@ fn overview_counts_what_there_is() {
 
 #[test]
 fn what_the_node_uses_of_its_machine_is_shown() {
-    let measured = control::Resources {
+    let measured = control::NodeResources {
         memory_used: Some(11),
         memory_limit: Some(22),
         disk_free: Some(33),

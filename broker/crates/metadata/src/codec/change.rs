@@ -1,7 +1,7 @@
 //! Encoding of changes: version, tag, fields.
 
 use super::{DecodeError, Decoded, Reader, Wire};
-use crate::{Change, Refused, limits};
+use crate::{Change, ChangeError, limits};
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 /// Version of the encoding. Tags are never used again for something else.
@@ -46,21 +46,21 @@ macro_rules! changes {
 impl Change {
     /// Whether it can be read again: an entry of the log that cannot ends every node that comes to it, now and whenever it starts. What
     /// clients of AMQP 0.9.1 send may be nested 32 deep, more than tables here.
-    pub fn check_readable(&self) -> Result<(), Refused> {
+    pub fn check_readable(&self) -> Result<(), ChangeError> {
         let encoded = self.encode();
         match Change::decode(&encoded) {
             Ok(_) => Ok(()),
             Err(DecodeError::Limit) if encoded.len() > limits::CHANGE_BYTES => {
-                Err(Refused::Invalid(format!(
+                Err(ChangeError::Invalid(format!(
                     "a change of {} bytes is too large for the cluster's metadata",
                     encoded.len()
                 )))
             }
-            Err(DecodeError::Limit) => Err(Refused::PreconditionFailed(format!(
+            Err(DecodeError::Limit) => Err(ChangeError::PreconditionFailed(format!(
                 "arguments are nested deeper than {}",
                 limits::TABLE_DEPTH
             ))),
-            Err(error) => Err(Refused::Invalid(error.to_string())),
+            Err(error) => Err(ChangeError::Invalid(error.to_string())),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{DecodeError, Decoded, Reader, Wire, put_blob};
 use crate::{
     ApplyTo, BindingRecord, Destination, ExchangeRecord, NodeRecord, PermissionRecord,
-    PolicyRecord, PolicyScope, QueueId, QueueKind, QueueRecord, SessionId, TopicPermissionRecord,
+    PolicyRecord, PolicyScope, QueueId, QueueRecord, QueueType, SessionId, TopicPermissionRecord,
     UserRecord,
 };
 use auth::{HashAlgorithm, PasswordHash};
@@ -55,7 +55,7 @@ macro_rules! numbers {
 }
 
 numbers!(QueueId, NodeId, Incarnation);
-choices!(QueueKind, "a queue type" { 1 = QueueKind::Classic, 2 = QueueKind::Quorum });
+choices!(QueueType, "a queue type" { 1 = QueueType::Classic, 2 = QueueType::Quorum });
 choices!(PolicyScope, "a policy scope" { 1 = PolicyScope::User, 2 = PolicyScope::Operator });
 choices!(ApplyTo, "apply-to" {
     1 = ApplyTo::All, 2 = ApplyTo::Queues, 3 = ApplyTo::ClassicQueues, 4 = ApplyTo::QuorumQueues,

@@ -2,7 +2,7 @@
 
 use super::{DecodeError, Decoded, Reader, Wire};
 use crate::tree::VhostRecord;
-use crate::{BindingRecord, ExchangeRecord, Name, PolicyRecord, QueueKind, QueueRecord, Tree};
+use crate::{BindingRecord, ExchangeRecord, Name, PolicyRecord, QueueRecord, QueueType, Tree};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl Wire for VhostRecord {
 
 /// What a vhost has beyond [`VhostRecord`]'s own encoding.
 struct Settings {
-    kind: Option<QueueKind>,
+    kind: Option<QueueType>,
     limits: Vec<(Name, i64)>,
     protected: bool,
 }

@@ -66,8 +66,8 @@ fn topic_permissions_limit_only_the_exchange_they_name() {
         vhost: name("/"),
         exchange: exchange.map(name),
     };
-    assert_eq!(log.ok(clear(Some("x"))), Done::AsBefore);
-    assert_eq!(log.ok(clear(None)), Done::Changed);
+    assert_eq!(log.ok(clear(Some("x"))), ChangeResult::AsBefore);
+    assert_eq!(log.ok(clear(None)), ChangeResult::Changed);
     assert!(
         log.tree
             .topic_permitted("guest", "/", "amq.topic", Right::Write, "other.a")
@@ -78,7 +78,7 @@ fn topic_permissions_limit_only_the_exchange_they_name() {
 fn users_are_checked_and_take_their_rights_with_them() {
     let mut log = Log::new();
     log.ok(Change::PutUser(user("u")));
-    assert_eq!(log.ok(Change::PutUser(user("u"))), Done::AsBefore);
+    assert_eq!(log.ok(Change::PutUser(user("u"))), ChangeResult::AsBefore);
     log.ok(Change::PutPermission(permission("u", ".*", ".*", ".*")));
     // A new password leaves the rights.
     let changed = UserRecord {
@@ -97,7 +97,10 @@ fn users_are_checked_and_take_their_rights_with_them() {
         log.tree.user("u").unwrap().limits,
         [(name("max-connections"), 3)]
     );
-    assert_eq!(log.ok(limit("max-connections", Some(3))), Done::AsBefore);
+    assert_eq!(
+        log.ok(limit("max-connections", Some(3))),
+        ChangeResult::AsBefore
+    );
     log.ok(limit("max-connections", None));
     log.refused(limit("max-dreams", Some(3)));
     log.ok(Change::DeleteUser { name: name("u") });
@@ -115,15 +118,15 @@ fn users_are_checked_and_take_their_rights_with_them() {
     };
     assert!(matches!(
         log.refused(Change::PutUser(bad)),
-        Refused::Invalid(_)
+        ChangeError::Invalid(_)
     ));
     assert!(matches!(
         log.refused(Change::PutPermission(permission("no", "", "", ""))),
-        Refused::NotFound(_)
+        ChangeError::NotFound(_)
     ));
     assert!(matches!(
         log.refused(Change::PutPermission(permission("u", "(", "", ""))),
-        Refused::Invalid(_)
+        ChangeError::Invalid(_)
     ));
 }
 
@@ -135,7 +138,7 @@ fn the_second_bootstrap_changes_nothing() {
         nodes: vec![node(9)],
         user: user("eve"),
     };
-    assert_eq!(log.ok(again), Done::AsBefore);
+    assert_eq!(log.ok(again), ChangeResult::AsBefore);
     assert_eq!(log.tree.cluster(), "test");
     assert!(log.tree.user("eve").is_none());
     let mut empty = Tree::default();

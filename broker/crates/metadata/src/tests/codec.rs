@@ -58,7 +58,8 @@ fn what_could_not_be_read_again_is_refused() {
             }),
         ];
         for change in changes {
-            let refused = Refused::PreconditionFailed("arguments are nested deeper than 16".into());
+            let refused =
+                ChangeError::PreconditionFailed("arguments are nested deeper than 16".into());
             let (readable, read) = match depth > limits::TABLE_DEPTH {
                 true => (Err(refused), Err(DecodeError::Limit)),
                 false => (Ok(()), Ok(change.clone())),
@@ -71,7 +72,10 @@ fn what_could_not_be_read_again_is_refused() {
         name: name("p"),
         value: "x".repeat(limits::CHANGE_BYTES).into(),
     };
-    assert!(matches!(large.check_readable(), Err(Refused::Invalid(_))));
+    assert!(matches!(
+        large.check_readable(),
+        Err(ChangeError::Invalid(_))
+    ));
 }
 
 proptest! {

@@ -1,8 +1,8 @@
 use super::*;
 
-fn text(refused: Refused) -> String {
+fn text(refused: ChangeError) -> String {
     match &refused {
-        Refused::PreconditionFailed(_) => refused.to_string(),
+        ChangeError::PreconditionFailed(_) => refused.to_string(),
         other => panic!("{other:?}"),
     }
 }
@@ -17,7 +17,7 @@ fn declaring_the_same_again_is_as_before_and_gives_the_same_queue() {
             log.tree.queue("/", "q").unwrap().clone()
         )]
     );
-    let Done::Queue { record, created } = log.ok(Change::DeclareQueue(quorum("q"))) else {
+    let ChangeResult::Queue { record, created } = log.ok(Change::DeclareQueue(quorum("q"))) else {
         panic!()
     };
     assert_eq!((record.id, created), (id, false));
@@ -119,7 +119,7 @@ fn a_type_that_nobody_has_is_compared_where_there_is_a_queue() {
     ] {
         let arguments = table(&[("x-queue-type", value)]);
         let kind = log.tree.queue_kind("/", "q", &arguments).unwrap();
-        assert_eq!(kind, QueueKind::Classic);
+        assert_eq!(kind, QueueType::Classic);
         assert!(log.tree.queue_kind("/", "nothing", &arguments).is_err());
         let again = QueueRecord {
             kind,
@@ -364,11 +364,11 @@ fn names_vhosts_and_members_are_checked() {
     };
     assert_eq!(
         log.refused(Change::DeclareQueue(nowhere)),
-        Refused::NotFound("vhost 'no' not found".into())
+        ChangeError::NotFound("vhost 'no' not found".into())
     );
     for bad in [String::new(), "x".repeat(256)] {
         let refused = log.refused(Change::DeclareQueue(queue(&bad)));
-        assert!(matches!(refused, Refused::Invalid(_)));
+        assert!(matches!(refused, ChangeError::Invalid(_)));
     }
     let lost = QueueRecord {
         members: vec![NodeId(9)],
@@ -376,7 +376,7 @@ fn names_vhosts_and_members_are_checked() {
     };
     assert!(matches!(
         log.refused(Change::DeclareQueue(lost)),
-        Refused::Unavailable(_)
+        ChangeError::Unavailable(_)
     ));
     let members = vec![NodeId(2), NodeId(9), NodeId(2), NodeId(1)];
     let id = log.declare(QueueRecord {
@@ -400,7 +400,7 @@ fn names_vhosts_and_members_are_checked() {
     assert_eq!(Change::decode(&change.encode()), Err(DecodeError::Limit));
     assert!(matches!(
         log.tree.apply(99, &change),
-        Err(Refused::PreconditionFailed(_))
+        Err(ChangeError::PreconditionFailed(_))
     ));
     let wide = Value::String(vec![b'x'; limits::TABLE_BYTES].into());
     let record = QueueRecord {
@@ -413,7 +413,7 @@ fn names_vhosts_and_members_are_checked() {
         ..queue("n")
     };
     let refused = log.tree.apply(99, &Change::DeclareQueue(nan));
-    assert!(matches!(refused, Err(Refused::PreconditionFailed(_))));
+    assert!(matches!(refused, Err(ChangeError::PreconditionFailed(_))));
 }
 
 #[test]
@@ -421,15 +421,15 @@ fn exchanges_are_compared_and_checked() {
     let mut log = Log::new();
     assert_eq!(
         log.ok(Change::DeclareExchange(exchange("x", "topic"))),
-        Done::Changed
+        ChangeResult::Changed
     );
     assert_eq!(
         log.ok(Change::DeclareExchange(exchange("x", "topic"))),
-        Done::AsBefore
+        ChangeResult::AsBefore
     );
     assert_eq!(
         log.ok(Change::DeclareExchange(exchange("amq.topic", "topic"))),
-        Done::AsBefore
+        ChangeResult::AsBefore
     );
     let cases = [
         (
@@ -483,13 +483,13 @@ fn exchanges_are_compared_and_checked() {
     };
     assert_eq!(
         log.refused(delete("amq.direct", false)),
-        Refused::AccessRefused(
+        ChangeError::AccessRefused(
             "deletion of system exchange 'amq.direct' in vhost '/' not allowed".into()
         )
     );
     assert_eq!(
         log.refused(delete("", false)),
-        Refused::AccessRefused("operation not permitted on the default exchange".into())
+        ChangeError::AccessRefused("operation not permitted on the default exchange".into())
     );
     log.declare(queue("q"));
     log.ok(Change::Bind(to_queue("x", "q", "k")));
@@ -497,6 +497,6 @@ fn exchanges_are_compared_and_checked() {
         text(log.refused(delete("x", true))),
         "exchange 'x' in vhost '/' in use"
     );
-    assert_eq!(log.ok(delete("x", false)), Done::Changed);
-    assert_eq!(log.ok(delete("x", false)), Done::AsBefore);
+    assert_eq!(log.ok(delete("x", false)), ChangeResult::Changed);
+    assert_eq!(log.ok(delete("x", false)), ChangeResult::AsBefore);
 }

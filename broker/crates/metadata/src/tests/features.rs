@@ -1,5 +1,5 @@
 use super::*;
-use crate::features::{KNOWN, Program, RUNTIME_PARAMETERS};
+use crate::features::{KNOWN, RUNTIME_PARAMETERS, Version};
 
 fn known_by(flag: &str, nodes: &[u64]) -> Change {
     Change::EnableKnownFeature {
@@ -16,15 +16,15 @@ fn a_flag_that_this_program_does_not_know_is_stored_as_it_is() {
     let on = Change::EnableFeature {
         name: strange.clone(),
     };
-    assert_eq!(log.ok(on.clone()), Done::Changed);
-    assert_eq!(log.ok(on), Done::AsBefore);
+    assert_eq!(log.ok(on.clone()), ChangeResult::Changed);
+    assert_eq!(log.ok(on), ChangeResult::AsBefore);
     assert_eq!(
         log.tree.enabled_features().collect::<Vec<_>>(),
         vec![&strange]
     );
     let restored = Tree::restore(&log.tree.snapshot()).unwrap();
     assert!(restored.feature_enabled(&strange));
-    let why = Program::default().misfit(restored.enabled_features().map(|f| &**f));
+    let why = Version::default().misfit(restored.enabled_features().map(|f| &**f));
     let why = why.expect("unknown");
     assert!(
         why.contains("'from_a_later_version'") && why.contains(env!("CARGO_PKG_VERSION")),
@@ -39,10 +39,10 @@ fn a_program_fits_where_it_knows_all_that_is_on() {
         log.ok(known_by(flag.name, &[1, 2, 3]));
     }
     let on = || log.tree.enabled_features().map(|f| &**f);
-    let program = Program::default();
+    let program = Version::default();
     assert_eq!(program.misfit(on()), None);
     assert_eq!(program.facts().misfit(on()), None);
-    let older = Program {
+    let older = Version {
         version: "0.0.9",
         features: &[RUNTIME_PARAMETERS],
     };
@@ -63,14 +63,14 @@ fn a_flag_is_refused_when_a_member_is_not_among_those_that_know_it() {
     log.ok(Change::PutNode(node(4)));
     let refused = log.refused(known_by("f", &[1, 2, 3]));
     assert!(
-        matches!(&refused, Refused::PreconditionFailed(why) if why.contains("'f' is not supported by node(s) c-4:")),
+        matches!(&refused, ChangeError::PreconditionFailed(why) if why.contains("'f' is not supported by node(s) c-4:")),
         "{refused:?}"
     );
     assert!(!log.tree.feature_enabled("f"));
     // One that is no member any more does no harm.
     log.ok(Change::ForgetNode { id: NodeId(4) });
-    assert_eq!(log.ok(known_by("f", &[1, 2, 3, 4])), Done::Changed);
-    assert_eq!(log.ok(known_by("f", &[])), Done::AsBefore);
+    assert_eq!(log.ok(known_by("f", &[1, 2, 3, 4])), ChangeResult::Changed);
+    assert_eq!(log.ok(known_by("f", &[])), ChangeResult::AsBefore);
 }
 
 #[test]
@@ -78,14 +78,14 @@ fn flags_have_names_and_are_not_many() {
     let mut log = Log::new();
     for bad in [String::new(), "x".repeat(limits::NAME_BYTES + 1)] {
         let refused = log.refused(known_by(&bad, &[1, 2, 3]));
-        assert!(matches!(refused, Refused::Invalid(_)), "{refused:?}");
+        assert!(matches!(refused, ChangeError::Invalid(_)), "{refused:?}");
     }
     for i in 0..limits::FEATURES {
         log.ok(known_by(&format!("f{i}"), &[1, 2, 3]));
     }
     let refused = log.refused(known_by("one_more", &[1, 2, 3]));
     assert!(
-        matches!(refused, Refused::PreconditionFailed(_)),
+        matches!(refused, ChangeError::PreconditionFailed(_)),
         "{refused:?}"
     );
 }

@@ -37,7 +37,7 @@ fn exclusive_queues_are_locked_and_end_with_their_session() {
         },
     ] {
         let refused = log.refused(Change::DeclareQueue(stranger));
-        let Refused::ResourceLocked(text) = refused else {
+        let ChangeError::ResourceLocked(text) = refused else {
             panic!("{refused:?}")
         };
         assert!(text.starts_with(
@@ -45,9 +45,15 @@ fn exclusive_queues_are_locked_and_end_with_their_session() {
         ));
     }
     assert_eq!(log.tree.exclusive_queues(mine).count(), 1);
-    assert_eq!(log.ok(Change::EndSession { session: mine }), Done::Changed);
+    assert_eq!(
+        log.ok(Change::EndSession { session: mine }),
+        ChangeResult::Changed
+    );
     assert!(matches!(log.tree.events(), [TreeEvent::QueueRemoved(q)] if &*q.name == "a"));
-    assert_eq!(log.ok(Change::EndSession { session: mine }), Done::AsBefore);
+    assert_eq!(
+        log.ok(Change::EndSession { session: mine }),
+        ChangeResult::AsBefore
+    );
     assert_eq!(names(&log), ["b"]);
 }
 
@@ -70,18 +76,18 @@ fn a_life_that_is_over_takes_what_was_only_there() {
         node: NodeId(1),
         incarnation: Incarnation(incarnation),
     };
-    assert_eq!(log.ok(end(1)), Done::Changed);
+    assert_eq!(log.ok(end(1)), ChangeResult::Changed);
     assert_eq!(names(&log), ["durable", "elsewhere", "new-life", "quorum"]);
     assert!(log.tree.bindings("/").is_empty());
     // Said again, what the next life made stays.
     log.declare(transient("transient", 1));
-    assert_eq!(log.ok(end(1)), Done::AsBefore);
-    assert_eq!(log.ok(end(0)), Done::AsBefore);
+    assert_eq!(log.ok(end(1)), ChangeResult::AsBefore);
+    assert_eq!(log.ok(end(0)), ChangeResult::AsBefore);
     assert!(names(&log).contains(&"transient".to_owned()));
     // A declaration that was under way for a life that is over comes too late.
     assert!(matches!(
         log.refused(Change::DeclareQueue(exclusive("late", session(1, 1, 9)))),
-        Refused::ResourceLocked(_)
+        ChangeError::ResourceLocked(_)
     ));
 }
 
@@ -103,8 +109,8 @@ fn deleting_a_queue_takes_its_bindings_and_auto_delete_exchanges() {
         name: name("q"),
         id,
     };
-    assert_eq!(log.ok(delete(Some(QueueId(12345)))), Done::AsBefore);
-    assert_eq!(log.ok(delete(Some(first))), Done::Changed);
+    assert_eq!(log.ok(delete(Some(QueueId(12345)))), ChangeResult::AsBefore);
+    assert_eq!(log.ok(delete(Some(first))), ChangeResult::Changed);
     assert!(
         log.tree.exchange("/", "y").is_none(),
         "its last binding went"
@@ -115,8 +121,8 @@ fn deleting_a_queue_takes_its_bindings_and_auto_delete_exchanges() {
     );
     let second = log.declare(queue("q"));
     assert!(second > first);
-    assert_eq!(log.ok(delete(Some(first))), Done::AsBefore);
-    assert_eq!(log.ok(delete(None)), Done::Changed);
+    assert_eq!(log.ok(delete(Some(first))), ChangeResult::AsBefore);
+    assert_eq!(log.ok(delete(None)), ChangeResult::Changed);
 }
 
 #[test]
@@ -143,9 +149,9 @@ fn deleting_a_vhost_takes_all_that_is_in_it() {
         description: name(description),
         tags: vec![],
     };
-    assert_eq!(log.ok(vhost("")), Done::Changed);
-    assert_eq!(log.ok(vhost("")), Done::AsBefore);
-    assert_eq!(log.ok(vhost("new")), Done::Changed);
+    assert_eq!(log.ok(vhost("")), ChangeResult::Changed);
+    assert_eq!(log.ok(vhost("")), ChangeResult::AsBefore);
+    assert_eq!(log.ok(vhost("new")), ChangeResult::Changed);
     let exchanges = log.tree.exchanges("v");
     let exchanges: Vec<_> = exchanges.iter().map(|x| &*x.name).collect();
     assert_eq!(
@@ -234,7 +240,7 @@ fn a_node_is_not_forgotten_while_it_holds_the_last_copy() {
             id: NodeId(3),
             on: true
         }),
-        Refused::NotFound(_)
+        ChangeError::NotFound(_)
     ));
     log.refused(Change::SetQueueMembers {
         id,
@@ -307,7 +313,7 @@ fn a_forgotten_node_is_not_taken_in_again() {
     let refused = log.refused(Change::PutNode(node(3)));
     assert!(refused.to_string().contains("was removed"), "{refused}");
     let again = log.ok(Change::ForgetNode { id: NodeId(3) });
-    assert_eq!(again, Done::AsBefore);
+    assert_eq!(again, ChangeResult::AsBefore);
     // It is in the snapshot, and one that is removed in the older way may come back.
     let mut log = Log {
         tree: Tree::restore(&log.tree.snapshot()).unwrap(),
@@ -363,10 +369,10 @@ fn zones_are_told_and_kept() {
         zone: name(zone),
     };
     assert_eq!(log.tree.zone(NodeId(1)), "");
-    assert_eq!(log.ok(zone(1, "")), Done::AsBefore);
-    assert_eq!(log.ok(zone(1, "eu-1a")), Done::Changed);
+    assert_eq!(log.ok(zone(1, "")), ChangeResult::AsBefore);
+    assert_eq!(log.ok(zone(1, "eu-1a")), ChangeResult::Changed);
     assert!(matches!(log.tree.events(), [TreeEvent::NodeChanged(n)] if n.id == NodeId(1)));
-    assert_eq!(log.ok(zone(1, "eu-1a")), Done::AsBefore);
+    assert_eq!(log.ok(zone(1, "eu-1a")), ChangeResult::AsBefore);
     // A node that comes back under another address is still where it was.
     log.ok(Change::PutNode(NodeRecord {
         address: name("elsewhere:1"),
@@ -385,19 +391,19 @@ fn zones_are_told_and_kept() {
 #[test]
 fn a_queues_wishes_come_from_arguments_and_policies() {
     let mut log = Log::new();
-    let wish = |log: &Log, arguments: &[(&str, Value)]| {
-        log.tree.placement_wish(&QueueRecord {
+    let placement_request = |log: &Log, arguments: &[(&str, Value)]| {
+        log.tree.placement_request(&QueueRecord {
             arguments: table(arguments),
             ..quorum("wished")
         })
     };
-    assert_eq!(wish(&log, &[]), PlacementWish::default());
+    assert_eq!(placement_request(&log, &[]), PlacementRequest::default());
     let said = [
         ("x-quorum-initial-group-size", Value::I64(5)),
         ("x-quorum-target-group-size", Value::I64(5)),
         ("x-queue-leader-locator", Value::from("balanced")),
     ];
-    let both = wish(&log, &said);
+    let both = placement_request(&log, &said);
     assert_eq!((both.initial, both.target), (5, 5));
     assert_eq!(both.locator, LeaderLocator::Balanced);
     log.ok(Change::PutPolicy(policy(
@@ -408,14 +414,14 @@ fn a_queues_wishes_come_from_arguments_and_policies() {
             ("queue-leader-locator", Value::from("client-local")),
         ],
     )));
-    let both = wish(&log, &said);
+    let both = placement_request(&log, &said);
     assert_eq!(both.target, 5, "the larger one");
     assert_eq!(both.locator, LeaderLocator::ClientLocal, "the policy's");
-    assert_eq!(wish(&log, &[]).target, 3);
+    assert_eq!(placement_request(&log, &[]).target, 3);
     // Of a queue that is there.
     let id = log.declare(quorum("wished"));
     let there = log.tree.queue_by_id(id).unwrap().clone();
-    assert_eq!(log.tree.placement_wish(&there).target, 3);
+    assert_eq!(log.tree.placement_request(&there).target, 3);
 }
 
 /// Who asks for a node's removal has looked at queues before: what came to the node since then, it has not seen.
@@ -427,7 +433,7 @@ fn a_node_is_not_forgotten_when_a_queue_came_to_it_since_somebody_looked() {
     };
     let mut log = Log::new();
     let off = log.refused(free(u64::MAX));
-    assert!(matches!(off, Refused::PreconditionFailed(_)), "{off:?}");
+    assert!(matches!(off, ChangeError::PreconditionFailed(_)), "{off:?}");
     log.declare(quorum("before"));
     let older = log.tree.snapshot()[0];
     log.ok(Change::EnableFeature {
@@ -448,19 +454,22 @@ fn a_node_is_not_forgotten_when_a_queue_came_to_it_since_somebody_looked() {
     log.ok(members(&three, &two));
     log.tree = Tree::restore(&log.tree.snapshot()).unwrap();
     let refused = log.refused(free(seen));
-    let Refused::Unavailable(why) = &refused else {
+    let ChangeError::Unavailable(why) = &refused else {
         panic!("{refused:?}");
     };
     assert!(why.contains("node 'c-3'"), "{why}");
 
     let seen = log.tree.applied();
     log.ok(members(&two, &three));
-    assert!(matches!(log.refused(free(seen)), Refused::Unavailable(_)));
+    assert!(matches!(
+        log.refused(free(seen)),
+        ChangeError::Unavailable(_)
+    ));
     let seen = log.tree.applied();
     // Those that had it before do not get it anew, and a classic queue is no matter of votes.
     log.ok(members(&three, &[NodeId(3), NodeId(1)]));
     log.declare(queue("classic"));
-    assert_eq!(log.ok(free(seen)), Done::Changed);
+    assert_eq!(log.ok(free(seen)), ChangeResult::Changed);
     assert!(log.tree.is_forgotten(NodeId(3)));
-    assert_eq!(log.ok(free(0)), Done::AsBefore);
+    assert_eq!(log.ok(free(0)), ChangeResult::AsBefore);
 }

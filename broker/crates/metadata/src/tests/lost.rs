@@ -53,7 +53,7 @@ fn replaced_node_leaves_at_once_and_its_only_copies_are_lost() {
     ] {
         log.declare(record);
     }
-    assert_eq!(log.ok(replacement()), Done::Changed);
+    assert_eq!(log.ok(replacement()), ChangeResult::Changed);
     let events = log.tree.events().to_vec();
     let told = |e: &&TreeEvent| matches!(e, TreeEvent::QueueLost { .. });
     assert_eq!(events.iter().filter(told).count(), 2);
@@ -63,10 +63,10 @@ fn replaced_node_leaves_at_once_and_its_only_copies_are_lost() {
     assert_eq!(names, [(1, "c-1"), (2, "c-2"), (4, "c-3")]);
     assert!(log.tree.is_forgotten(NodeId(3)));
     // A request that comes twice does nothing.
-    assert_eq!(log.ok(replacement()), Done::AsBefore);
+    assert_eq!(log.ok(replacement()), ChangeResult::AsBefore);
 
     let refused = log.refused(Change::DeclareQueue(classic.clone()));
-    let Refused::NotFound(why) = refused else {
+    let ChangeError::NotFound(why) = refused else {
         panic!("{refused:?}");
     };
     for part in [

@@ -57,7 +57,7 @@ pub(crate) fn queue(called: &str) -> QueueRecord {
         id: QueueId(0),
         vhost: name("/"),
         name: name(called),
-        kind: QueueKind::Classic,
+        kind: QueueType::Classic,
         durable: true,
         auto_delete: false,
         exclusive: None,
@@ -69,7 +69,7 @@ pub(crate) fn queue(called: &str) -> QueueRecord {
 
 pub(crate) fn quorum(called: &str) -> QueueRecord {
     QueueRecord {
-        kind: QueueKind::Quorum,
+        kind: QueueType::Quorum,
         arguments: table(&[("x-queue-type", Value::from("quorum"))]),
         members: vec![NodeId(1), NodeId(2), NodeId(3)],
         ..queue(called)
@@ -132,7 +132,7 @@ impl Log {
         log
     }
 
-    pub(crate) fn apply(&mut self, change: Change) -> Result<Done, Refused> {
+    pub(crate) fn apply(&mut self, change: Change) -> Result<ChangeResult, ChangeError> {
         self.index += 1;
         let encoded = change.encode();
         assert_eq!(Change::decode(&encoded).as_ref(), Ok(&change));
@@ -150,14 +150,14 @@ impl Log {
         result
     }
 
-    pub(crate) fn ok(&mut self, change: Change) -> Done {
+    pub(crate) fn ok(&mut self, change: Change) -> ChangeResult {
         match self.apply(change) {
             Ok(done) => done,
             Err(refused) => panic!("refused: {refused}"),
         }
     }
 
-    pub(crate) fn refused(&mut self, change: Change) -> Refused {
+    pub(crate) fn refused(&mut self, change: Change) -> ChangeError {
         match self.apply(change) {
             Ok(done) => panic!("not refused: {done:?}"),
             Err(refused) => refused,
@@ -166,7 +166,7 @@ impl Log {
 
     pub(crate) fn declare(&mut self, record: QueueRecord) -> QueueId {
         match self.ok(Change::DeclareQueue(record)) {
-            Done::Queue { record, .. } => record.id,
+            ChangeResult::Queue { record, .. } => record.id,
             other => panic!("{other:?}"),
         }
     }

@@ -42,7 +42,7 @@ fn the_highest_priority_wins_and_changes_are_reported() {
     );
     let now = settings(&log, "orders.a");
     assert_eq!((now.max_length, now.message_ttl_ms), (None, Some(7)));
-    assert_eq!(log.ok(Change::PutPolicy(high)), Done::AsBefore);
+    assert_eq!(log.ok(Change::PutPolicy(high)), ChangeResult::AsBefore);
     // What is declared later gets it too.
     log.declare(queue("orders.b.a"));
     assert_eq!(effective(&log, "orders.b.a").name.as_deref(), Some("high"));
@@ -201,7 +201,7 @@ fn bad_policies_are_refused() {
     ];
     for (record, want) in cases {
         let refused = log.refused(Change::PutPolicy(record));
-        assert!(matches!(refused, Refused::Invalid(_)), "{refused:?}");
+        assert!(matches!(refused, ChangeError::Invalid(_)), "{refused:?}");
         assert!(refused.to_string().contains(want), "{refused}");
     }
     let nowhere = PolicyRecord {
@@ -210,7 +210,7 @@ fn bad_policies_are_refused() {
     };
     assert!(matches!(
         log.refused(Change::PutPolicy(nowhere)),
-        Refused::NotFound(_)
+        ChangeError::NotFound(_)
     ));
 }
 

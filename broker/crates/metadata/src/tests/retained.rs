@@ -22,7 +22,7 @@ fn with_flag() -> Log {
 #[test]
 fn a_topic_has_one_message_and_a_snapshot_has_them_all() {
     let mut log = with_flag();
-    assert_eq!(log.ok(retain("a", Some(3))), Done::Changed);
+    assert_eq!(log.ok(retain("a", Some(3))), ChangeResult::Changed);
     let told = log.tree.events().to_vec();
     let (vhost, topic) = (name("/"), name("a"));
     assert_eq!(told, [TreeEvent::Retained { vhost, topic }]);
@@ -31,8 +31,8 @@ fn a_topic_has_one_message_and_a_snapshot_has_them_all() {
     let again = Tree::restore(&log.tree.snapshot()).unwrap();
     assert_eq!(again.digest(), log.tree.digest());
     assert_eq!(again.retained("/", "a").map(Bytes::len), Some(5));
-    assert_eq!(log.ok(retain("a", None)), Done::Changed);
-    assert_eq!(log.ok(retain("a", None)), Done::AsBefore);
+    assert_eq!(log.ok(retain("a", None)), ChangeResult::Changed);
+    assert_eq!(log.ok(retain("a", None)), ChangeResult::AsBefore);
     assert_eq!(log.tree.all_retained().count(), 1);
     let round = Change::decode(&retain("a", Some(2)).encode());
     assert_eq!(round, Ok(retain("a", Some(2))));
@@ -44,7 +44,7 @@ fn what_is_retained_has_bounds() {
     let most = limits::RETAINED_BYTES;
     assert!(matches!(
         log.refused(retain("a", Some(most + 1))),
-        Refused::Invalid(_)
+        ChangeError::Invalid(_)
     ));
     let fits = limits::RETAINED_TOTAL_BYTES / (most + 4);
     let mut tree = log.tree;
@@ -54,7 +54,7 @@ fn what_is_retained_has_bounds() {
     }
     let full = tree.apply(101, &retain("more", Some(most)));
     assert!(
-        matches!(full, Err(Refused::PreconditionFailed(_))),
+        matches!(full, Err(ChangeError::PreconditionFailed(_))),
         "{full:?}"
     );
     // In place of another there is room.
@@ -69,7 +69,7 @@ fn what_is_retained_has_bounds() {
 fn an_older_cluster_retains_nothing_until_it_is_told() {
     let mut log = Log::new();
     let refused = log.refused(retain("a", Some(1)));
-    assert!(matches!(refused, Refused::PreconditionFailed(_)));
+    assert!(matches!(refused, ChangeError::PreconditionFailed(_)));
     log.refused(Change::SetQueueExpires {
         id: QueueId(1),
         expires_ms: None,

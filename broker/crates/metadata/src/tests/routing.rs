@@ -33,8 +33,8 @@ fn each_type_routes_its_way_and_a_queue_gets_a_message_once() {
         to_queue("amq.topic", "a", "#"),
         to_queue("amq.topic", "b", "y.#"),
     ] {
-        assert_eq!(log.ok(Change::Bind(binding.clone())), Done::Changed);
-        assert_eq!(log.ok(Change::Bind(binding)), Done::AsBefore);
+        assert_eq!(log.ok(Change::Bind(binding.clone())), ChangeResult::Changed);
+        assert_eq!(log.ok(Change::Bind(binding)), ChangeResult::AsBefore);
     }
     assert_eq!(log.route("amq.direct", &["k"]), [a, b]);
     assert_eq!(log.route("amq.direct", &["k", "l"]), [a, b]);
@@ -46,7 +46,7 @@ fn each_type_routes_its_way_and_a_queue_gets_a_message_once() {
     assert_eq!(log.route("amq.topic", &["z"]), []);
     assert_eq!(
         log.ok(Change::Unbind(to_queue("amq.topic", "a", "#"))),
-        Done::AsBefore
+        ChangeResult::AsBefore
     );
 }
 
@@ -85,8 +85,8 @@ fn headers_are_asked_for_only_where_they_matter() {
     // The order of arguments is not part of a binding's identity.
     let mut turned = binding;
     turned.arguments.0.reverse();
-    assert_eq!(log.ok(Change::Bind(turned.clone())), Done::AsBefore);
-    assert_eq!(log.ok(Change::Unbind(turned)), Done::Changed);
+    assert_eq!(log.ok(Change::Bind(turned.clone())), ChangeResult::AsBefore);
+    assert_eq!(log.ok(Change::Unbind(turned)), ChangeResult::Changed);
     assert!(log.tree.bindings_of_queue(a).len() == 1);
 }
 
@@ -152,19 +152,19 @@ fn binding_to_what_is_not_there_is_refused() {
     let cases = [
         (
             to_queue("no", "q", ""),
-            Refused::NotFound("no exchange 'no' in vhost '/'".into()),
+            ChangeError::NotFound("no exchange 'no' in vhost '/'".into()),
         ),
         (
             to_queue("amq.topic", "no", ""),
-            Refused::NotFound("no queue 'no' in vhost '/'".into()),
+            ChangeError::NotFound("no queue 'no' in vhost '/'".into()),
         ),
         (
             to_exchange("amq.topic", "no", ""),
-            Refused::NotFound("no exchange 'no' in vhost '/'".into()),
+            ChangeError::NotFound("no exchange 'no' in vhost '/'".into()),
         ),
         (
             to_queue("", "q", "q"),
-            Refused::AccessRefused("operation not permitted on the default exchange".into()),
+            ChangeError::AccessRefused("operation not permitted on the default exchange".into()),
         ),
     ];
     for (binding, want) in cases {
@@ -176,11 +176,11 @@ fn binding_to_what_is_not_there_is_refused() {
     };
     assert_eq!(
         log.refused(Change::Bind(nowhere)),
-        Refused::NotFound("vhost 'no' not found".into())
+        ChangeError::NotFound("vhost 'no' not found".into())
     );
     assert_eq!(
         log.ok(Change::Unbind(to_queue("no", "q", ""))),
-        Done::AsBefore
+        ChangeResult::AsBefore
     );
 }
 
@@ -212,7 +212,7 @@ fn a_consistent_hash_exchange_takes_one_queue_for_each_key() {
         ("0", "The binding key must be greater than 0"),
     ] {
         let refused = log.refused(Change::Bind(to_queue("h", "b", weight)));
-        assert_eq!(refused, Refused::PreconditionFailed(why.into()));
+        assert_eq!(refused, ChangeError::PreconditionFailed(why.into()));
     }
 }
 
@@ -274,7 +274,7 @@ fn a_local_random_exchange_stays_on_the_publishers_node() {
         (to_exchange("r", "amq.fanout", ""), "Destination not found"),
     ] {
         let refused = log.refused(Change::Bind(binding));
-        assert_eq!(refused, Refused::PreconditionFailed(why.into()));
+        assert_eq!(refused, ChangeError::PreconditionFailed(why.into()));
     }
 }
 

@@ -6,8 +6,8 @@ fn enabled() -> Log {
     let on = Change::EnableFeature {
         name: name(RUNTIME_PARAMETERS.name),
     };
-    assert_eq!(log.ok(on.clone()), Done::Changed);
-    assert_eq!(log.ok(on), Done::AsBefore);
+    assert_eq!(log.ok(on.clone()), ChangeResult::Changed);
+    assert_eq!(log.ok(on), ChangeResult::AsBefore);
     log
 }
 
@@ -30,7 +30,7 @@ fn nothing_of_it_before_the_feature_is_on() {
         },
         Change::SetDefaultQueueType {
             vhost: name("/"),
-            kind: Some(QueueKind::Quorum),
+            kind: Some(QueueType::Quorum),
         },
         Change::PutGlobalParameter {
             name: name("a"),
@@ -39,7 +39,7 @@ fn nothing_of_it_before_the_feature_is_on() {
     ] {
         let refused = log.refused(change);
         assert!(
-            matches!(&refused, Refused::PreconditionFailed(t) if t.contains("runtime_parameters")),
+            matches!(&refused, ChangeError::PreconditionFailed(t) if t.contains("runtime_parameters")),
             "{refused:?}"
         );
     }
@@ -76,7 +76,7 @@ fn a_vhost_has_no_more_queues_than_its_limit() {
         limit: name("max-queues"),
         value: Some(1),
     };
-    assert!(matches!(log.refused(nowhere), Refused::NotFound(_)));
+    assert!(matches!(log.refused(nowhere), ChangeError::NotFound(_)));
 }
 
 #[test]
@@ -96,12 +96,12 @@ fn settings_of_a_vhost_outlive_its_description_and_end_with_it() {
     log.ok(protect(true));
     log.ok(Change::SetDefaultQueueType {
         vhost: v.clone(),
-        kind: Some(QueueKind::Quorum),
+        kind: Some(QueueType::Quorum),
     });
-    assert_eq!(log.ok(put("b")), Done::Changed);
+    assert_eq!(log.ok(put("b")), ChangeResult::Changed);
     let record = log.tree.vhost("v").unwrap();
     assert!(record.protected);
-    assert_eq!(record.default_queue_type, Some(QueueKind::Quorum));
+    assert_eq!(record.default_queue_type, Some(QueueType::Quorum));
     let typed = |lasting, given: Table| {
         let arguments = log.tree.with_default_type("v", lasting, given);
         arguments.get("x-queue-type").cloned()
@@ -126,14 +126,14 @@ fn global_parameters_are_kept_and_bounded() {
         name: called.into(),
         value: name(value),
     };
-    assert_eq!(log.ok(put("a".into(), "{\"x\":1}")), Done::Changed);
-    assert_eq!(log.ok(put("a".into(), "{\"x\":1}")), Done::AsBefore);
-    assert_eq!(log.ok(put("a".into(), "2")), Done::Changed);
+    assert_eq!(log.ok(put("a".into(), "{\"x\":1}")), ChangeResult::Changed);
+    assert_eq!(log.ok(put("a".into(), "{\"x\":1}")), ChangeResult::AsBefore);
+    assert_eq!(log.ok(put("a".into(), "2")), ChangeResult::Changed);
     assert_eq!(log.tree.global_parameter("a"), Some(&name("2")));
     let long = "x".repeat(limits::PARAMETER_BYTES + 1);
     assert!(matches!(
         log.refused(put("b".into(), &long)),
-        Refused::Invalid(_)
+        ChangeError::Invalid(_)
     ));
     log.refused(put(String::new(), "1"));
     for n in 1..limits::PARAMETERS {
@@ -143,8 +143,8 @@ fn global_parameters_are_kept_and_bounded() {
     }
     log.refused(put("one-too-many".into(), "1"));
     let delete = Change::DeleteGlobalParameter { name: name("a") };
-    assert_eq!(log.ok(delete.clone()), Done::Changed);
-    assert_eq!(log.ok(delete), Done::AsBefore);
+    assert_eq!(log.ok(delete.clone()), ChangeResult::Changed);
+    assert_eq!(log.ok(delete), ChangeResult::AsBefore);
     log.ok(put("one-too-many".into(), "1"));
 }
 
@@ -179,8 +179,8 @@ fn a_vhost_is_traced_until_it_is_not_or_is_gone() {
     assert_eq!(log.tree.snapshot()[0], before[0], "older programs read it");
     log.refused(trace("nowhere", true));
     assert!(!log.tree.traces());
-    assert_eq!(log.ok(trace("/", true)), Done::Changed);
-    assert_eq!(log.ok(trace("/", true)), Done::AsBefore);
+    assert_eq!(log.ok(trace("/", true)), ChangeResult::Changed);
+    assert_eq!(log.ok(trace("/", true)), ChangeResult::AsBefore);
     let restored = Tree::restore(&log.tree.snapshot()).unwrap();
     assert!(restored.traces() && restored.vhost("/").unwrap().traced);
     assert_eq!(restored.digest(), log.tree.digest());

@@ -6,7 +6,7 @@ use super::tls_keys::TLS_KEYS;
 use super::values::{Listen, PeerAddress, parse_bool, parse_bytes, parse_ms};
 use super::web_mqtt_keys::WEB_MQTT_KEYS;
 use super::{AuthFiles, Config};
-use metadata::QueueKind;
+use metadata::QueueType;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -162,7 +162,7 @@ const KEYS: &[Key] = &[
         set: |c, _, v| {
             c.default_queue_type = match v {
                 "classic" => None,
-                "quorum" => Some(QueueKind::Quorum),
+                "quorum" => Some(QueueType::Quorum),
                 _ => return None,
             };
             Some(())

@@ -1,14 +1,14 @@
 //! Feature flags between nodes: which ones a node announces, and which nodes must not be linked.
 
 use super::{Action, LinkId, Peering};
-use crate::wire::{Frame, Hello, Told};
+use crate::wire::{Frame, Hello, PeerVersion};
 use env::NodeId;
 use metadata::Name;
 use metadata::features::UNTOLD;
 
 impl Peering {
-    pub(super) fn told(&self) -> Told {
-        Told {
+    pub(super) fn told(&self) -> PeerVersion {
+        PeerVersion {
             program: self.config.program.facts(),
             enabled: self.enabled.clone().unwrap_or_default(),
         }

@@ -25,7 +25,7 @@ struct World {
     stuck: BTreeSet<LinkId>,
     up: Vec<BTreeMap<NodeId, Incarnation>>,
     /// What each node's peers have told of their programs.
-    programs: Vec<BTreeMap<NodeId, Option<ProgramFacts>>>,
+    programs: Vec<BTreeMap<NodeId, Option<VersionFacts>>>,
     /// Feature flags that the cluster has enabled; None: nobody has caught up.
     enabled: Option<Vec<Name>>,
     /// Why nodes ended by themselves.
@@ -51,7 +51,7 @@ fn config(i: usize, of: usize) -> PeeringConfig {
         heartbeat: HEARTBEAT,
         timeout: TIMEOUT,
         shards: 2,
-        program: Program::default(),
+        program: Version::default(),
         seed: i as u64,
     }
 }

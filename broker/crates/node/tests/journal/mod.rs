@@ -7,7 +7,7 @@ use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::NodeRecord;
 use node::config::{Sources, load};
 use node::{NodeError, NodeParts, Notice, ShardMaterial};
-use session::{Outbox, Standing};
+use session::{Outbox, SessionState};
 use shard::{
     ConnectionInfo, ConnectionKey, Effect, RecoveredShard, Route, ShardConfig, ShardDriver,
 };
@@ -158,22 +158,22 @@ impl ShardDriver for Journal {
     fn connected(&mut self, connection: ConnectionKey, _: ConnectionInfo) {
         self.lines.insert(connection.0, Line::default());
     }
-    fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> Standing {
+    fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> SessionState {
         while let Some(end) = input.iter().position(|b| *b == b'\n') {
             let line = input.split_to(end + 1);
             let text = String::from_utf8_lossy(&line[..end]).into_owned();
             self.command(connection.0, &text);
         }
-        Standing::Open
+        SessionState::Open
     }
-    fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, Standing)> {
+    fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, SessionState)> {
         let line = self.lines.get_mut(&connection.0)?;
-        let standing = if line.closing {
-            Standing::Closing
+        let session_state = if line.closing {
+            SessionState::Closing
         } else {
-            Standing::Open
+            SessionState::Open
         };
-        Some((&mut line.outbox, standing))
+        Some((&mut line.outbox, session_state))
     }
     fn drained(&mut self, _: ConnectionKey) {}
     fn gone(&mut self, connection: ConnectionKey) {
@@ -294,7 +294,7 @@ pub fn start(scratch: &Path, name: &str, flags: &[String]) -> Result<Running, St
     };
     let parts = NodeParts {
         config,
-        program: metadata::features::Program::default(),
+        program: metadata::features::Version::default(),
         make_shard: Arc::new(make),
         serve_control: None,
         ready_file: Some(ready.clone()),

@@ -1,16 +1,18 @@
 //! Consumers: windows, turns, the single active one, settling.
 
 use super::{
-    Back, Body, Checkout, Flow, FlowWindow, Handed, MAX_WINDOW, Outstanding, Store, Taken, Turn,
-    UNLIMITED_WINDOW,
+    Checkout, DeliveryFlow, Dequeued, FlowWindow, HandedOut, MAX_WINDOW, MessageStore, Outstanding,
+    RequeueReason, UNLIMITED_WINDOW, WaitingConsumer, Weighed,
 };
-use crate::{ConsumerId, ConsumerInfo, ConsumerSpec, DeadReason, Outcome, QueueKind, SessionId};
+use crate::{
+    ConsumerId, ConsumerInfo, ConsumerSpec, DeadReason, QueueType, SessionId, SettlementOutcome,
+};
 use env::planted::{self, Bug};
 use std::cmp::Reverse;
 
 /// A message that is out.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Out<I> {
+pub(crate) struct UnsettledMessage<I> {
     pub item: I,
     pub attempts: u32,
     pub redelivered: bool,
@@ -27,24 +29,24 @@ pub(crate) struct Consumer<I> {
     pub get: bool,
     pub cancelled: bool,
     pub suspended: bool,
-    /// Of a session that outlives its connections ([`Succession`](crate::Succession)).
+    /// Of a session that outlives its connections ([`EpochConsumer`](crate::Succession)).
     pub lasting: bool,
     /// Over, for such a session has another one. It is here for its connection to hear of that.
     pub succeeded: bool,
     /// Its settling is no acknowledgement: the client was not asked for one.
     pub uncounted: bool,
     pub next_id: u64,
-    pub out: Outstanding<Out<I>>,
+    pub out: Outstanding<UnsettledMessage<I>>,
     /// No delivery beyond this id. Classic queues only.
     pub credit: u64,
     /// Its place in `Checkout::service`.
     pub ticket: Option<u64>,
     /// No part of the queue's state, see there. A quorum queue's log decides who gets what; its leader sends it as there is
     /// room. A classic queue gives nothing to a consumer without room.
-    pub flow: Flow,
+    pub flow: DeliveryFlow,
 }
 
-impl<I: Body> Consumer<I> {
+impl<I: Weighed> Consumer<I> {
     pub fn new(session: SessionId, id: ConsumerId, spec: ConsumerSpec, get: bool) -> Self {
         Consumer {
             session,
@@ -60,28 +62,28 @@ impl<I: Body> Consumer<I> {
             out: Outstanding::default(),
             credit: u64::MAX,
             ticket: None,
-            flow: Flow::default(),
+            flow: DeliveryFlow::default(),
         }
     }
 
     /// Deliveries out at most.
-    fn window(&self, kind: QueueKind) -> usize {
+    fn window(&self, kind: QueueType) -> usize {
         let asked = if self.spec.no_ack {
             0
         } else {
             self.spec.prefetch
         };
         match (asked, kind) {
-            (0, QueueKind::Classic) => usize::MAX,
-            (0, QueueKind::Quorum) => UNLIMITED_WINDOW as usize,
+            (0, QueueType::Classic) => usize::MAX,
+            (0, QueueType::Quorum) => UNLIMITED_WINDOW as usize,
             (asked, _) => asked.min(MAX_WINDOW) as usize,
         }
     }
 
-    pub fn has_room(&self, kind: QueueKind, flow: FlowWindow) -> bool {
+    pub fn has_room(&self, kind: QueueType, flow: FlowWindow) -> bool {
         let over = usize::from(planted::is(Bug::OverCredit));
         self.out.len() < self.window(kind).saturating_add(over)
-            && (kind == QueueKind::Quorum
+            && (kind == QueueType::Quorum
                 || self.next_id <= self.credit && self.flow.has_room(flow))
     }
 
@@ -94,16 +96,16 @@ impl<I: Body> Consumer<I> {
         !self.get && !self.cancelled && !self.suspended
     }
 
-    pub(super) fn hand<S: Store<Item = I>>(
+    pub(super) fn hand<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
-        taken: Taken<I>,
+        taken: Dequeued<I>,
         left: u64,
         window: FlowWindow,
     ) {
         let id = self.next_id;
         self.next_id += 1;
-        let out = Out {
+        let out = UnsettledMessage {
             item: taken.item,
             attempts: taken.attempts,
             redelivered: taken.redelivered,
@@ -118,7 +120,7 @@ impl<I: Body> Consumer<I> {
     }
 
     /// What is out from this id on, once more, as far as there is room.
-    pub(super) fn hand_again<S: Store<Item = I>>(
+    pub(super) fn hand_again<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         from: u64,
@@ -132,7 +134,7 @@ impl<I: Body> Consumer<I> {
     }
 
     /// Sends what is out and was not sent, as far as there is room.
-    pub(super) fn send_on<S: Store<Item = I>>(&mut self, store: &mut S, window: FlowWindow) {
+    pub(super) fn send_on<S: MessageStore<Item = I>>(&mut self, store: &mut S, window: FlowWindow) {
         if self.cancelled || self.flow.sent + 1 >= self.next_id {
             return;
         }
@@ -156,10 +158,10 @@ impl<I: Body> Consumer<I> {
 
     pub(super) fn forget_flow(&mut self) {
         let bodies = self.out.values().map(|o| o.item.body());
-        self.flow = Flow::unknown(self.next_id - 1, bodies);
+        self.flow = DeliveryFlow::unknown(self.next_id - 1, bodies);
     }
 
-    fn handed(&self, id: u64, out: &Out<I>) -> Handed {
+    fn handed(&self, id: u64, out: &UnsettledMessage<I>) -> HandedOut {
         handed((self.session, self.id, self.lasting), id, out)
     }
 }
@@ -167,9 +169,9 @@ impl<I: Body> Consumer<I> {
 fn handed<I>(
     (session, consumer, numbered): (SessionId, ConsumerId, bool),
     id: u64,
-    out: &Out<I>,
-) -> Handed {
-    Handed {
+    out: &UnsettledMessage<I>,
+) -> HandedOut {
+    HandedOut {
         session,
         consumer,
         id,
@@ -180,7 +182,7 @@ fn handed<I>(
     }
 }
 
-impl<I: Body> Checkout<I> {
+impl<I: Weighed> Checkout<I> {
     /// The queue's consumers, in the order in which they came.
     pub fn listing(&self) -> Vec<ConsumerInfo> {
         let shown = |c: &&Consumer<I>| !c.get && !c.cancelled;
@@ -242,7 +244,7 @@ impl<I: Body> Checkout<I> {
     }
 
     /// Goes with all that it holds.
-    pub(super) fn leave<S: Store<Item = I>>(
+    pub(super) fn leave<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -257,7 +259,7 @@ impl<I: Body> Checkout<I> {
     /// How far its deliveries may go. In quorum queues every member must go on serving as it did before.
     pub(super) fn credit(&mut self, session: SessionId, id: ConsumerId, up_to: u64) {
         let number = match self.number(session, id) {
-            Some(number) if self.kind == QueueKind::Classic => number,
+            Some(number) if self.kind == QueueType::Classic => number,
             _ => return,
         };
         if let Some(consumer) = self.consumers.get_mut(&number) {
@@ -266,18 +268,18 @@ impl<I: Body> Checkout<I> {
         self.refresh(number);
     }
 
-    pub(super) fn settle<S: Store<Item = I>>(
+    pub(super) fn settle<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
         id: ConsumerId,
-        outcome: Outcome,
+        outcome: SettlementOutcome,
         ranges: &[(u64, u64)],
     ) {
         let Some(number) = self.number(session, id) else {
             return;
         };
-        let counted = outcome == Outcome::Accepted
+        let counted = outcome == SettlementOutcome::Accepted
             && self.consumers.get(&number).is_some_and(|c| !c.uncounted);
         for &(from, to) in ranges.iter().filter(|(from, to)| from <= to) {
             let to = match planted::is(Bug::AckShort) && from < to {
@@ -290,16 +292,22 @@ impl<I: Body> Checkout<I> {
                 from = from.max(id) + 1;
                 self.counters.deliveries.ack += u64::from(counted);
                 match outcome {
-                    Outcome::Accepted => store.settled(out.item),
-                    Outcome::Rejected => store.dead(out.item, DeadReason::Rejected),
-                    Outcome::Released => store.give_back(out.item, out.attempts, Back::Lost),
-                    Outcome::Unseen => {
+                    SettlementOutcome::Accepted => store.settled(out.item),
+                    SettlementOutcome::Rejected => store.dead(out.item, DeadReason::Rejected),
+                    SettlementOutcome::Released => {
+                        store.give_back(out.item, out.attempts, RequeueReason::Lost)
+                    }
+                    SettlementOutcome::Unseen => {
                         let redelivered = out.redelivered;
                         self.counters.deliveries.deliver_less(redelivered);
-                        store.give_back(out.item, out.attempts, Back::Unseen { redelivered });
+                        store.give_back(
+                            out.item,
+                            out.attempts,
+                            RequeueReason::Unseen { redelivered },
+                        );
                     }
-                    Outcome::Requeue => {
-                        Self::give_back(self.delivery_limit, store, out, Back::Asked);
+                    SettlementOutcome::Requeue => {
+                        Self::give_back(self.delivery_limit, store, out, RequeueReason::Asked);
                     }
                 }
             }
@@ -313,7 +321,12 @@ impl<I: Body> Checkout<I> {
     }
 
     /// The first one among these ids, with its id.
-    pub(super) fn take_out(&mut self, number: u64, from: u64, to: u64) -> Option<(u64, Out<I>)> {
+    pub(super) fn take_out(
+        &mut self,
+        number: u64,
+        from: u64,
+        to: u64,
+    ) -> Option<(u64, UnsettledMessage<I>)> {
         let consumer = self.consumers.get_mut(&number)?;
         let (id, out) = match consumer.out.take_first(from..=to) {
             None if from >= to && planted::is(Bug::AckAppliedTwice) => consumer.out.pop_first()?,
@@ -329,7 +342,12 @@ impl<I: Body> Checkout<I> {
     }
 
     /// Counts a failed delivery; above the delivery limit the message becomes a dead letter.
-    fn give_back<S: Store<Item = I>>(limit: Option<u32>, store: &mut S, out: Out<I>, why: Back) {
+    fn give_back<S: MessageStore<Item = I>>(
+        limit: Option<u32>,
+        store: &mut S,
+        out: UnsettledMessage<I>,
+        why: RequeueReason,
+    ) {
         let attempts = out.attempts.saturating_add(1);
         match limit {
             Some(limit) if attempts > limit => store.dead(out.item, DeadReason::DeliveryLimit),
@@ -338,21 +356,21 @@ impl<I: Body> Checkout<I> {
     }
 
     /// What a session that lasts held goes before all that waits, for it is to come in its order again.
-    fn return_in_front<S: Store<Item = I>>(&mut self, store: &mut S, number: u64) {
+    fn return_in_front<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
         let last = |c: &Consumer<I>| c.out.last_id();
         while let Some(id) = self.consumers.get(&number).and_then(last)
             && let Some((_, out)) = self.take_out(number, id, id)
         {
-            Self::give_back(self.delivery_limit, store, out, Back::InFront);
+            Self::give_back(self.delivery_limit, store, out, RequeueReason::InFront);
         }
     }
 
-    pub(super) fn return_all<S: Store<Item = I>>(&mut self, store: &mut S, number: u64) {
+    pub(super) fn return_all<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
         if self.consumers.get(&number).is_some_and(|c| c.lasting) {
             return self.return_in_front(store, number);
         }
         while let Some((_, out)) = self.take_out(number, 0, u64::MAX) {
-            Self::give_back(self.delivery_limit, store, out, Back::Lost);
+            Self::give_back(self.delivery_limit, store, out, RequeueReason::Lost);
         }
     }
 
@@ -423,7 +441,7 @@ impl<I: Body> Checkout<I> {
         let stays = old
             .and_then(|number| self.consumers.get(&number))
             .is_some_and(|c| {
-                self.kind == QueueKind::Classic
+                self.kind == QueueType::Classic
                     || c.spec.priority >= priority.0
                     || !c.out.is_empty()
             });
@@ -438,8 +456,8 @@ impl<I: Body> Checkout<I> {
     /// Puts a consumer in line, or takes it out, as its window and its standing say.
     pub(super) fn refresh(&mut self, number: u64) {
         let rival = match self.kind {
-            QueueKind::Classic => None,
-            QueueKind::Quorum => self.candidates.first().map(|(priority, _)| priority.0),
+            QueueType::Classic => None,
+            QueueType::Quorum => self.candidates.first().map(|(priority, _)| priority.0),
         };
         let Some(consumer) = self.consumers.get_mut(&number) else {
             return;
@@ -453,7 +471,8 @@ impl<I: Body> Checkout<I> {
             (true, None) => {
                 consumer.ticket = Some(self.next_ticket);
                 let ticket = self.next_ticket;
-                self.service.insert(priority, Turn { ticket, number });
+                self.service
+                    .insert(priority, WaitingConsumer { ticket, number });
                 self.next_ticket += 1;
             }
             (false, Some(ticket)) => {

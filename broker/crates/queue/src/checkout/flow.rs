@@ -18,14 +18,14 @@ pub const FLOW_WINDOW: FlowWindow = FlowWindow {
 };
 
 /// A message that can be weighed.
-pub(crate) trait Body {
+pub(crate) trait Weighed {
     /// Bytes.
     fn body(&self) -> u64;
 }
 
 /// See the module. Delivery ids.
 #[derive(Debug, Default)]
-pub(crate) struct Flow {
+pub(crate) struct DeliveryFlow {
     /// All up to here has gone to the client.
     received: u64,
     /// All up to here was sent to the session's side.
@@ -35,12 +35,12 @@ pub(crate) struct Flow {
     bytes: u64,
 }
 
-impl Flow {
+impl DeliveryFlow {
     /// Nobody knows how far the client's side is: all of this may be on its way.
-    pub fn unknown(sent: u64, bodies: impl Iterator<Item = u64>) -> Flow {
-        let mut flow = Flow {
+    pub fn unknown(sent: u64, bodies: impl Iterator<Item = u64>) -> DeliveryFlow {
+        let mut flow = DeliveryFlow {
             sent,
-            ..Flow::default()
+            ..DeliveryFlow::default()
         };
         bodies.for_each(|body| flow.add(body));
         flow
@@ -90,7 +90,7 @@ impl Flow {
     /// What was sent after `sent` is to be sent again. `bodies`: of what is out and still sent then.
     pub fn rewind(&mut self, sent: u64, bodies: impl Iterator<Item = u64>) {
         let received = self.received;
-        *self = Flow::unknown(sent, bodies);
+        *self = DeliveryFlow::unknown(sent, bodies);
         self.received = received;
     }
 }

@@ -1,26 +1,26 @@
 //! Who takes messages from a queue and what they hold: sessions and their request numbers, consumers with their
 //! windows, who is served next, and what is out to whom. The same rules for every queue type; where messages lie is
-//! the [`Store`]'s.
+//! the [`MessageStore`]'s.
 //!
 //! Deterministic: the same calls in the same order leave the same state, on every replica.
 
-mod answers;
 mod consumers;
 mod flow;
 mod outstanding;
+mod replies;
+mod rotation;
 mod sessions;
-mod turns;
 
-pub(crate) use consumers::{Consumer, Out};
-pub(crate) use flow::{Body, Flow};
+pub(crate) use consumers::{Consumer, UnsettledMessage};
+pub(crate) use flow::{DeliveryFlow, Weighed};
 pub use flow::{FLOW_WINDOW, FlowWindow};
 pub(crate) use outstanding::Outstanding;
-pub(crate) use sessions::{Admission, SessionState, begins_anew};
-pub(crate) use turns::{Turn, Turns};
+pub(crate) use rotation::{ConsumerRotation, WaitingConsumer};
+pub(crate) use sessions::{Admission, SessionRecord, begins_anew};
 
 use crate::{
-    ConsumerId, DeadReason, Event, GoneNode, Name, Outcome, QueueCounters, QueueKind, RequestBody,
-    SessionId,
+    ConsumerId, DeadIncarnation, DeadReason, Name, QueueCounters, QueueEvent, QueueType,
+    RequestBody, SessionId, SettlementOutcome,
 };
 use env::planted::{self, Bug};
 use env::{Incarnation, NodeId};
@@ -37,7 +37,7 @@ pub const MAX_CLOSED: usize = 65_536;
 pub const CLOSED_MS: u64 = 300_000;
 
 /// A message handed out by a store.
-pub(crate) struct Taken<I> {
+pub(crate) struct Dequeued<I> {
     pub item: I,
     pub attempts: u32,
     pub redelivered: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Taken<I> {
 
 /// What a delivery says besides its message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Handed {
+pub(crate) struct HandedOut {
     pub session: SessionId,
     pub consumer: ConsumerId,
     pub id: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Handed {
 
 /// Why a message comes back that was out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Back {
+pub(crate) enum RequeueReason {
     /// Its consumer wants it requeued.
     Asked,
     /// Its consumer is gone.
@@ -70,31 +70,31 @@ pub(crate) enum Back {
 }
 
 /// The messages of a queue, and the way out to sessions.
-pub(crate) trait Store {
-    type Item: Body;
+pub(crate) trait MessageStore {
+    type Item: Weighed;
     /// Messages that can be taken.
     fn ready(&self) -> u64;
     /// The next message to deliver.
-    fn take(&mut self) -> Option<Taken<Self::Item>>;
+    fn take(&mut self) -> Option<Dequeued<Self::Item>>;
     /// Back to where the queue type puts such messages, to be redelivered.
-    fn give_back(&mut self, item: Self::Item, attempts: u32, why: Back);
+    fn give_back(&mut self, item: Self::Item, attempts: u32, why: RequeueReason);
     /// Done with.
     fn settled(&mut self, item: Self::Item);
     fn dead(&mut self, item: Self::Item, reason: DeadReason);
-    fn deliver(&mut self, handed: Handed, item: &Self::Item);
-    fn event(&mut self, session: SessionId, event: Event);
+    fn deliver(&mut self, handed: HandedOut, item: &Self::Item);
+    fn event(&mut self, session: SessionId, event: QueueEvent);
     /// What has expired at the head goes before it is said how many are left, where the queue type does so.
     fn expire_head(&mut self, no_ack: bool);
     /// Drops everything ready; returns how many.
     fn purge(&mut self) -> u64;
 }
 
-/// Connections of a session that know one of the other ([`Line`](crate::Line)).
+/// Connections of a session that know one of the other ([`SessionEpoch`](crate::Line)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KnownLine {
+pub(crate) struct KnownEpoch {
     /// The one that began it.
     pub first: SessionId,
-    /// The highest [`Succession::at`](crate::Succession::at), of whichever line.
+    /// The highest [`EpochConsumer::at`](crate::Succession::at), of whichever line.
     pub at: u64,
 }
 
@@ -103,16 +103,16 @@ pub(crate) struct KnownLine {
 pub(crate) struct Checkout<I> {
     /// What people call the queue, as in `queue 'orders' in vhost '/'`: for the texts of refusals.
     pub label: Name,
-    pub kind: QueueKind,
+    pub kind: QueueType,
     pub single_active: bool,
     pub delivery_limit: Option<u32>,
-    pub sessions: BTreeMap<SessionId, SessionState>,
+    pub sessions: BTreeMap<SessionId, SessionRecord>,
     /// By number, in the order in which they came; numbers are never used twice.
     pub consumers: BTreeMap<u64, Consumer<I>>,
     /// Consumers that may be chosen: neither cancelled nor suspended; the best first.
     pub candidates: BTreeSet<(Reverse<i32>, u64)>,
     /// Consumers with room in their window, by priority and then by when they were served last.
-    pub service: Turns,
+    pub service: ConsumerRotation,
     /// The single active consumer.
     pub active: Option<u64>,
     pub next_consumer: u64,
@@ -122,7 +122,7 @@ pub(crate) struct Checkout<I> {
     pub exclusive: Option<u64>,
     pub out: u64,
     /// Of the connections that have consumed last.
-    pub line: Option<KnownLine>,
+    pub epoch: Option<KnownEpoch>,
     pub closed: VecDeque<(u64, SessionId)>,
     pub closed_set: BTreeSet<SessionId>,
     pub gone: BTreeMap<NodeId, Incarnation>,
@@ -134,10 +134,10 @@ pub(crate) struct Checkout<I> {
     pub counters: QueueCounters,
 }
 
-impl<I: Body> Checkout<I> {
+impl<I: Weighed> Checkout<I> {
     pub fn new(
         label: Name,
-        kind: QueueKind,
+        kind: QueueType,
         single_active: bool,
         delivery_limit: Option<u32>,
     ) -> Self {
@@ -149,14 +149,14 @@ impl<I: Body> Checkout<I> {
             sessions: BTreeMap::new(),
             consumers: BTreeMap::new(),
             candidates: BTreeSet::new(),
-            service: Turns::default(),
+            service: ConsumerRotation::default(),
             active: None,
             next_consumer: 1,
             next_ticket: 1,
             live: 0,
             exclusive: None,
             out: 0,
-            line: None,
+            epoch: None,
             closed: VecDeque::new(),
             closed_set: BTreeSet::new(),
             gone: BTreeMap::new(),
@@ -168,7 +168,7 @@ impl<I: Body> Checkout<I> {
     }
 
     /// Carries out an admitted request that is not a publish. `clock`, in milliseconds, is what ended sessions grow old by.
-    pub fn apply<S: Store<Item = I>>(
+    pub fn apply<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -182,7 +182,9 @@ impl<I: Body> Checkout<I> {
             RequestBody::Consume { consumer, spec } => {
                 self.consume(store, session, seq, consumer, spec);
             }
-            RequestBody::Succeed(succession) => self.succeed(store, session, seq, *succession),
+            RequestBody::Succeed(epoch_consumer) => {
+                self.succeed(store, session, seq, *epoch_consumer)
+            }
             RequestBody::Cancel { consumer } => self.cancel(session, consumer),
             RequestBody::Leave { consumer } => self.leave(store, session, consumer),
             RequestBody::Credit { consumer, up_to } => self.credit(session, consumer, up_to),
@@ -196,7 +198,7 @@ impl<I: Body> Checkout<I> {
             }
             RequestBody::Recover { consumer } => {
                 let all = [(0, u64::MAX)];
-                self.settle(store, session, consumer, Outcome::Requeue, &all);
+                self.settle(store, session, consumer, SettlementOutcome::Requeue, &all);
             }
             RequestBody::Purge => self.purge(store, session, seq),
             RequestBody::Stat => self.stat(store, session, seq),
@@ -209,7 +211,7 @@ impl<I: Body> Checkout<I> {
     }
 
     /// Hands out what is ready to whoever has room.
-    pub fn dispatch<S: Store<Item = I>>(&mut self, store: &mut S) {
+    pub fn dispatch<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
         while store.ready() > 0 {
             let Some(turn) = self.service.first() else {
                 return;
@@ -233,7 +235,7 @@ impl<I: Body> Checkout<I> {
     }
 
     /// Everything that is still out to a consumer from `next` on, once more. False when there is no such consumer.
-    pub fn resume<S: Store<Item = I>>(
+    pub fn resume<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -245,18 +247,18 @@ impl<I: Body> Checkout<I> {
             return false;
         };
         if consumer.succeeded {
-            store.event(session, Event::Cancelled { consumer: id });
+            store.event(session, QueueEvent::Cancelled { consumer: id });
             return true;
         }
         let from = consumer.out.from(next).next().map(|(id, _)| id);
         let next = from.unwrap_or(consumer.next_id).max(next);
-        store.event(session, Event::Resumed { consumer: id, next });
+        store.event(session, QueueEvent::Resumed { consumer: id, next });
         consumer.hand_again(store, next, window);
         true
     }
 
     /// A consumer's client was sent everything up to this delivery: as much again may be on its way.
-    pub fn received<S: Store<Item = I>>(
+    pub fn received<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -270,7 +272,7 @@ impl<I: Body> Checkout<I> {
             consumer.received(up_to);
             consumer.send_on(store, self.flow_window);
         }
-        if self.kind == QueueKind::Classic {
+        if self.kind == QueueType::Classic {
             self.refresh(number);
         }
     }
@@ -286,7 +288,7 @@ impl<I: Body> Checkout<I> {
     }
 
     /// A node's earlier lives are over: what their sessions had goes back.
-    pub fn gone_node<S: Store<Item = I>>(&mut self, store: &mut S, gone: GoneNode) {
+    pub fn gone_node<S: MessageStore<Item = I>>(&mut self, store: &mut S, gone: DeadIncarnation) {
         let known = self.gone.entry(gone.node).or_insert(gone.before);
         *known = (*known).max(gone.before);
         let first = SessionId {
@@ -312,7 +314,7 @@ impl<I: Body> Checkout<I> {
 
     /// A node cannot be reached: its consumers get nothing more and what they hold goes to others, unless only their own
     /// session is to have it. Its sessions and their numbering stay, for it may come back.
-    pub fn suspect_node<S: Store<Item = I>>(&mut self, store: &mut S, node: NodeId) {
+    pub fn suspect_node<S: MessageStore<Item = I>>(&mut self, store: &mut S, node: NodeId) {
         if !self.suspended.insert(node) {
             return;
         }

@@ -163,58 +163,58 @@ mod tests {
         /// Against a map.
         #[test]
         fn it_is_a_map_in_order(steps in proptest::collection::vec(step(), 1..400), from in 0u64..150) {
-            let mut line = Outstanding::default();
+            let mut epoch = Outstanding::default();
             let mut map: BTreeMap<u64, u64> = BTreeMap::new();
             let mut last = 0;
             for step in steps {
                 match step {
                     Step::Push { skipped } => {
                         last += 1 + skipped;
-                        prop_assert!(line.push(last, last * 3));
-                        prop_assert!(!line.push(last, 0));
+                        prop_assert!(epoch.push(last, last * 3));
+                        prop_assert!(!epoch.push(last, 0));
                         map.insert(last, last * 3);
                     }
                     Step::Take { from, to } => {
                         let id = map.keys().copied().find(|id| (from..=to).contains(id));
                         let there = id.and_then(|id| map.remove_entry(&id));
-                        prop_assert_eq!(line.take_first(from..=to), there);
+                        prop_assert_eq!(epoch.take_first(from..=to), there);
                     }
                     Step::TakeAll { from, to } => {
-                        while let Some((id, item)) = line.take_first(from..=to) {
+                        while let Some((id, item)) = epoch.take_first(from..=to) {
                             prop_assert_eq!(map.remove(&id), Some(item));
                         }
                         prop_assert!(map.range(from..=to).next().is_none());
                     }
-                    Step::Pop => prop_assert_eq!(line.pop_first(), map.pop_first()),
+                    Step::Pop => prop_assert_eq!(epoch.pop_first(), map.pop_first()),
                 }
-                prop_assert_eq!(line.len(), map.len());
-                prop_assert_eq!(line.is_empty(), map.is_empty());
-                prop_assert_eq!(line.last_id(), map.keys().last().copied());
-                prop_assert!(line.entries.len() <= 2 * line.live + SLACK);
+                prop_assert_eq!(epoch.len(), map.len());
+                prop_assert_eq!(epoch.is_empty(), map.is_empty());
+                prop_assert_eq!(epoch.last_id(), map.keys().last().copied());
+                prop_assert!(epoch.entries.len() <= 2 * epoch.live + SLACK);
             }
-            let told: Vec<_> = line.from(from).map(|(id, item)| (id, *item)).collect();
+            let told: Vec<_> = epoch.from(from).map(|(id, item)| (id, *item)).collect();
             let there: Vec<_> = map.range(from..).map(|(id, item)| (*id, *item)).collect();
             prop_assert_eq!(told, there);
-            let among: Vec<_> = line.among(from..=from + 20).copied().collect();
+            let among: Vec<_> = epoch.among(from..=from + 20).copied().collect();
             let there: Vec<_> = map.range(from..=from + 20).map(|(_, item)| *item).collect();
             prop_assert_eq!(among, there);
-            prop_assert_eq!(line.iter().count(), map.len());
-            prop_assert!(line.values().eq(map.values()));
-            prop_assert!(line.into_values().eq(map.into_values()));
+            prop_assert_eq!(epoch.iter().count(), map.len());
+            prop_assert!(epoch.values().eq(map.values()));
+            prop_assert!(epoch.into_values().eq(map.into_values()));
         }
     }
 
     /// One message that is never acknowledged must not keep the places of all that come after it.
     #[test]
     fn one_that_stays_keeps_no_others() {
-        let mut line = Outstanding::default();
+        let mut epoch = Outstanding::default();
         for id in 1..100_000 {
-            assert!(line.push(id, ()));
+            assert!(epoch.push(id, ()));
             if id > 1 {
-                assert_eq!(line.take_first(id..=id), Some((id, ())));
+                assert_eq!(epoch.take_first(id..=id), Some((id, ())));
             }
         }
-        assert_eq!((line.len(), line.last_id()), (1, Some(1)));
-        assert!(line.entries.capacity() <= 4 * SLACK);
+        assert_eq!((epoch.len(), epoch.last_id()), (1, Some(1)));
+        assert!(epoch.entries.capacity() <= 4 * SLACK);
     }
 }

@@ -1,21 +1,23 @@
 //! Request numbers: each request once, in order, answered again when asked again.
 
-use super::{Body, CLOSED_MS, Checkout, MAX_CLOSED, Store};
+use super::{CLOSED_MS, Checkout, MAX_CLOSED, MessageStore, Weighed};
 use crate::client::{EPOCH, MAX_IN_FLIGHT, MAX_UNANSWERED};
-use crate::{Answer, ConsumerId, Event, Refusal, Reject, RequestBody, SessionId};
+use crate::{
+    ConsumerId, QueueEvent, QueueReply, RefusedPublishes, RejectReason, RequestBody, SessionId,
+};
 use env::NodeId;
 use env::planted::{self, Bug};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What a queue remembers of a session.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct SessionState {
+pub(crate) struct SessionRecord {
     /// The last request applied.
     pub last: u64,
     /// Publishes not taken among the last [`MAX_IN_FLIGHT`] requests, ascending.
-    pub refused: VecDeque<Refusal>,
+    pub refused: VecDeque<RefusedPublishes>,
     /// The last [`MAX_UNANSWERED`] answers: a session never waits for more.
-    pub answers: VecDeque<(u64, Answer)>,
+    pub answers: VecDeque<(u64, QueueReply)>,
     pub consumers: BTreeMap<ConsumerId, u64>,
 }
 
@@ -45,15 +47,15 @@ fn epoch_start(seq: u64) -> u64 {
     seq - seq % EPOCH + 1
 }
 
-impl<I: Body> Checkout<I> {
+impl<I: Weighed> Checkout<I> {
     /// Looks at a request's number and, when it is next, counts it as applied.
-    pub fn admit<S: Store<Item = I>>(
+    pub fn admit<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
         seq: u64,
     ) -> Admission {
-        match self.standing(session, seq) {
+        match self.session_state(session, seq) {
             Admission::Apply => {}
             other => return other,
         }
@@ -75,7 +77,7 @@ impl<I: Body> Checkout<I> {
     }
 
     /// What [`admit`](Self::admit) would say, without counting.
-    pub fn standing(&self, session: SessionId, seq: u64) -> Admission {
+    pub fn session_state(&self, session: SessionId, seq: u64) -> Admission {
         if let Some(state) = self.sessions.get(&session) {
             return match seq.checked_sub(state.last) {
                 None | Some(0) => Admission::Again,
@@ -114,13 +116,13 @@ impl<I: Body> Checkout<I> {
     }
 
     /// Notes that a publish was not taken.
-    pub fn refuse(&mut self, session: SessionId, seq: u64, why: Reject) {
+    pub fn refuse(&mut self, session: SessionId, seq: u64, why: RejectReason) {
         let Some(state) = self.sessions.get_mut(&session) else {
             return;
         };
         match state.refused.back_mut() {
             Some(last) if last.why == why && last.to + 1 == seq => last.to = seq,
-            _ => state.refused.push_back(Refusal {
+            _ => state.refused.push_back(RefusedPublishes {
                 from: seq,
                 to: seq,
                 why,
@@ -129,25 +131,25 @@ impl<I: Body> Checkout<I> {
     }
 
     /// Tells a session how far it is: everything up to `up_to` is done and safe.
-    pub fn report(&self, session: SessionId, up_to: u64) -> Event {
+    pub fn report(&self, session: SessionId, up_to: u64) -> QueueEvent {
         match self.sessions.get(&session) {
             Some(state) if !state.refused.is_empty() && !planted::is(Bug::RefusalForgotten) => {
-                Event::AppliedExcept {
+                QueueEvent::AppliedExcept {
                     up_to,
                     refused: state.refused.iter().copied().collect(),
                 }
             }
-            _ => Event::Applied { up_to },
+            _ => QueueEvent::Applied { up_to },
         }
     }
 
     /// Answers a request and remembers what was said.
-    pub(super) fn answer<S: Store<Item = I>>(
+    pub(super) fn answer<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
         seq: u64,
-        answer: Answer,
+        answer: QueueReply,
     ) {
         if let Some(state) = self.sessions.get_mut(&session) {
             if state.answers.len() >= MAX_UNANSWERED {
@@ -155,11 +157,11 @@ impl<I: Body> Checkout<I> {
             }
             state.answers.push_back((seq, answer.clone()));
         }
-        store.event(session, Event::Answer { seq, answer });
+        store.event(session, QueueEvent::Answer { seq, answer });
     }
 
     /// The answer of a request that was applied before, once more.
-    pub fn answer_again<S: Store<Item = I>>(
+    pub fn answer_again<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -172,7 +174,7 @@ impl<I: Body> Checkout<I> {
         let said = state.answers.iter().find(|(s, _)| *s == seq);
         if let Some((_, answer)) = said {
             let answer = answer.clone();
-            store.event(session, Event::Answer { seq, answer });
+            store.event(session, QueueEvent::Answer { seq, answer });
             return;
         }
         match body {
@@ -184,9 +186,9 @@ impl<I: Body> Checkout<I> {
                     // late copy of this one must take nothing. The answer is for nodes of older versions, which know no better.
                     _ => {
                         let consumer = *consumer;
-                        store.event(session, Event::Resumed { consumer, next: 2 });
-                        let answer = Answer::Empty;
-                        store.event(session, Event::Answer { seq, answer });
+                        store.event(session, QueueEvent::Resumed { consumer, next: 2 });
+                        let answer = QueueReply::Empty;
+                        store.event(session, QueueEvent::Answer { seq, answer });
                     }
                 }
             }
@@ -196,9 +198,9 @@ impl<I: Body> Checkout<I> {
             | RequestBody::Stat
             | RequestBody::Delete { .. } => store.event(
                 session,
-                Event::Answer {
+                QueueEvent::Answer {
                     seq,
-                    answer: Answer::Refused {
+                    answer: QueueReply::Refused {
                         code: 541,
                         text: format!("the answer of {} is no longer known", self.label),
                     },
@@ -209,7 +211,12 @@ impl<I: Body> Checkout<I> {
     }
 
     /// The session is over. Remembered for a while, for its requests may still be on their way twice.
-    pub fn close<S: Store<Item = I>>(&mut self, store: &mut S, session: SessionId, clock: u64) {
+    pub fn close<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        clock: u64,
+    ) {
         self.end_session(store, session);
         let old = |at: u64| at.saturating_add(CLOSED_MS) < clock;
         while self.closed.len() >= MAX_CLOSED || self.closed.front().is_some_and(|c| old(c.0)) {
@@ -230,15 +237,19 @@ impl<I: Body> Checkout<I> {
     }
 
     /// The answer to the end of a session that this queue knows nothing of (any more).
-    pub fn forgotten(&self, seq: u64) -> Event {
-        let answer = Answer::Refused {
+    pub fn forgotten(&self, seq: u64) -> QueueEvent {
+        let answer = QueueReply::Refused {
             code: 404,
             text: format!("{} does not know the session", self.label),
         };
-        Event::Answer { seq, answer }
+        QueueEvent::Answer { seq, answer }
     }
 
-    pub(super) fn end_session<S: Store<Item = I>>(&mut self, store: &mut S, session: SessionId) {
+    pub(super) fn end_session<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+    ) {
         let Some(state) = self.sessions.remove(&session) else {
             return;
         };

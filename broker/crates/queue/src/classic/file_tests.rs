@@ -1,10 +1,10 @@
 //! Files that are not what they should be: another queue's, of another format, or damaged at the front.
 
-use super::preamble;
+use super::segment_header;
 use super::tests::{Rig, settings};
 use super::*;
-use crate::Outcome;
-use crate::naive::message;
+use crate::SettlementOutcome;
+use crate::model::message;
 use bytes::BytesMut;
 use env::sim::SimDisk;
 
@@ -25,9 +25,9 @@ fn killed_rig() -> Rig {
     rig.pass(WRITE_AFTER);
     rig.consume(1, 1, 2);
     for id in 1..=2 {
-        rig.settle(1, 1, Outcome::Accepted, id);
+        rig.settle(1, 1, SettlementOutcome::Accepted, id);
     }
-    rig.queue.write_all(&mut Output::default()).unwrap();
+    rig.queue.write_all(&mut QueueOutput::default()).unwrap();
     rig
 }
 
@@ -57,8 +57,8 @@ fn open(disk: &SimDisk, id: u64) -> io::Result<ClassicQueue> {
 /// What is ready and what was told.
 fn opened(disk: &SimDisk) -> (u64, Vec<String>) {
     let mut queue = open(disk, 5).unwrap();
-    let mut out = Output::default();
-    queue.flush(Moment::default(), &mut out);
+    let mut out = QueueOutput::default();
+    queue.flush(Timestamps::default(), &mut out);
     (queue.stats().ready, out.faults)
 }
 
@@ -81,9 +81,14 @@ fn another_queues_file_is_refused_and_left_alone() {
     // Its own segment with another's settlements.
     let mut acks = read(&disk, ACKS);
     let mut of_another = BytesMut::new();
-    let number = super::place::Number::new(0, 1);
-    preamble::put(&mut of_another, preamble::Kind::Acks, QueueId(6), number);
-    acks[..preamble::LEN].copy_from_slice(&of_another);
+    let number = super::location::SegmentId::new(0, 1);
+    segment_header::put(
+        &mut of_another,
+        segment_header::FileKind::Acks,
+        QueueId(6),
+        number,
+    );
+    acks[..segment_header::LEN].copy_from_slice(&of_another);
     replace(&disk, ACKS, &acks);
     let error = open(&disk, 5).err().unwrap().to_string();
     assert!(
@@ -113,14 +118,14 @@ fn files_without_a_preamble_are_read() {
     let disk = killed();
     for path in [SEGMENT, ACKS] {
         let bytes = read(&disk, path);
-        replace(&disk, path, &bytes[preamble::LEN..]);
+        replace(&disk, path, &bytes[segment_header::LEN..]);
     }
     assert_eq!(opened(&disk), (8, Vec::new()));
 }
 
 #[test]
 fn a_damaged_preamble_costs_no_message_and_is_told() {
-    for at in (0..preamble::LEN as u64).filter(|at| *at != 8) {
+    for at in (0..segment_header::LEN as u64).filter(|at| *at != 8) {
         let disk = killed();
         assert!(disk.flip(SEGMENT, at, 0x11));
         let (ready, faults) = opened(&disk);
@@ -178,8 +183,8 @@ fn a_bent_byte_anywhere_is_told_or_changes_nothing() {
 #[test]
 fn a_segment_that_is_cut_off_in_a_record_is_told() {
     let whole = read(&killed(), SEGMENT);
-    let record = (whole.len() - preamble::LEN) / 10;
-    let ends = (0..10).map(|n| preamble::LEN + n * record);
+    let record = (whole.len() - segment_header::LEN) / 10;
+    let ends = (0..10).map(|n| segment_header::LEN + n * record);
     let ends: Vec<usize> = std::iter::once(0).chain(ends).collect();
     for (counted, expected) in [(true, Vec::new()), (false, ends)] {
         let mut untold = Vec::new();

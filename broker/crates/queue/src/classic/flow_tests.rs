@@ -2,16 +2,17 @@
 
 use super::tests::{Rig, number, session, settings};
 use crate::{
-    ConsumerId, Event, FLOW_WINDOW, Moment, Outcome, Output, Queue, RequestBody, Resume, ToQueue,
+    ConsumerId, FLOW_WINDOW, Queue, QueueEvent, QueueMessage, QueueOutput, RequestBody,
+    ResumeConsumer, SettlementOutcome, Timestamps,
 };
 
 const CONSUMER: ConsumerId = ConsumerId(1);
 
 /// Delivery ids and what the messages carry.
-fn delivered(out: &Output) -> Vec<(u64, u64)> {
+fn delivered(out: &QueueOutput) -> Vec<(u64, u64)> {
     let mut all = Vec::new();
     for addressed in &out.events {
-        if let Event::Deliver { deliveries, .. } = &addressed.event {
+        if let QueueEvent::Deliver { deliveries, .. } = &addressed.event {
             all.extend(deliveries.iter().map(|d| (d.id, number(&d.message))));
         }
     }
@@ -42,7 +43,7 @@ fn a_client_that_reads_gets_all_and_acknowledges_at_the_end() {
     assert_eq!(got, (1..=count).map(|n| (n, n)).collect::<Vec<_>>());
     assert_eq!(rig.queue.stats().unacknowledged, count);
     let ids = vec![(1, count)];
-    let outcome = Outcome::Accepted;
+    let outcome = SettlementOutcome::Accepted;
     let consumer = CONSUMER;
     rig.ask(
         1,
@@ -71,7 +72,7 @@ fn a_client_that_does_not_read_gets_a_window_of_messages_or_of_bytes() {
         assert_eq!(others.first(), Some(&(1, 1 + got.len() as u64)));
         // One that is settled, or has gone to the client, makes room for one.
         assert_eq!(
-            delivered(&rig.settle(1, CONSUMER.0, Outcome::Accepted, 2)).len(),
+            delivered(&rig.settle(1, CONSUMER.0, SettlementOutcome::Accepted, 2)).len(),
             1
         );
         assert_eq!(delivered(&rig.received(1, CONSUMER, 2)).len(), 1);
@@ -84,14 +85,14 @@ fn what_may_be_lost_is_sent_again_and_is_still_all_that_is_on_its_way() {
     let mut rig = with_messages(10, 1 << 20);
     let got = delivered(&rig.consume(1, CONSUMER.0, 0));
     let again = |rig: &mut Rig, next| {
-        let resume = Resume {
+        let resume = ResumeConsumer {
             session: session(1),
             consumer: CONSUMER,
             next,
         };
-        let mut out = Output::default();
-        let at: Moment = rig.at;
-        rig.queue.step(at, ToQueue::Resume(resume), &mut out);
+        let mut out = QueueOutput::default();
+        let at: Timestamps = rig.at;
+        rig.queue.step(at, QueueMessage::Resume(resume), &mut out);
         delivered(&out)
     };
     assert_eq!(again(&mut rig, 1), got);

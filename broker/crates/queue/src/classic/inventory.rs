@@ -7,7 +7,7 @@
 //! Nothing is synced, as nothing of a classic queue is. A removal is written down before the file goes, an addition after
 //! the file is there: a process that ends in between never makes a segment look lost.
 
-use super::place::Number;
+use super::location::SegmentId;
 use super::record::{be32, be64};
 use bytes::{BufMut, BytesMut};
 use env::Disk;
@@ -33,7 +33,7 @@ const COUNTED: u8 = 2;
 const REMOVED: u8 = 3;
 
 /// Persistent messages that were written to each segment, as far as that is known.
-pub(super) type Listed = BTreeMap<Number, Option<u64>>;
+pub(super) type SegmentCounts = BTreeMap<SegmentId, Option<u64>>;
 
 /// See the module.
 #[derive(Debug)]
@@ -60,24 +60,24 @@ impl Inventory {
     }
 
     /// A new segment is there.
-    pub fn add(&mut self, disk: &dyn Disk, number: Number) {
+    pub fn add(&mut self, disk: &dyn Disk, number: SegmentId) {
         self.put(ADDED, number, 0);
         self.write(disk);
     }
 
     /// A segment has this many persistent messages, settled ones included, and gets no more.
-    pub fn count(&mut self, disk: &dyn Disk, number: Number, messages: u64) {
+    pub fn count(&mut self, disk: &dyn Disk, number: SegmentId, messages: u64) {
         self.put(COUNTED, number, messages);
         self.write(disk);
     }
 
     /// A segment is about to be removed.
-    pub fn remove(&mut self, disk: &dyn Disk, number: Number) {
+    pub fn remove(&mut self, disk: &dyn Disk, number: SegmentId) {
         self.put(REMOVED, number, 0);
         self.write(disk);
     }
 
-    fn put(&mut self, kind: u8, number: Number, messages: u64) {
+    fn put(&mut self, kind: u8, number: SegmentId, messages: u64) {
         if self.len == 0 && self.pending.is_empty() {
             self.pending.put_slice(&MAGIC);
             self.pending.put_u8(VERSION);
@@ -118,16 +118,16 @@ impl Inventory {
     }
 
     /// The list that an earlier process left; empty if there is none.
-    pub fn read(&mut self, disk: &dyn Disk) -> io::Result<Listed> {
+    pub fn read(&mut self, disk: &dyn Disk) -> io::Result<SegmentCounts> {
         let Some(raw) = read_file(disk, &self.path)? else {
-            return Ok(Listed::new());
+            return Ok(SegmentCounts::new());
         };
         self.len = raw.len() as u64;
         Ok(self.parse(&raw))
     }
 
     /// The list that an older version left in the queue's directory. Only [`Inventory::rewrite`] may follow.
-    pub fn read_old(&self, disk: &dyn Disk, path: &str) -> io::Result<Listed> {
+    pub fn read_old(&self, disk: &dyn Disk, path: &str) -> io::Result<SegmentCounts> {
         let raw = read_file(disk, path)?.unwrap_or_default();
         Ok(self.parse(&raw))
     }
@@ -143,8 +143,8 @@ impl Inventory {
     }
 
     /// Another version's list counts as none, and so does what comes behind a damaged record.
-    fn parse(&self, raw: &[u8]) -> Listed {
-        let mut listed = Listed::new();
+    fn parse(&self, raw: &[u8]) -> SegmentCounts {
+        let mut listed = SegmentCounts::new();
         let whose = (raw.get(..8), raw.get(8), be64(raw, 16));
         if whose != (Some(&MAGIC[..]), Some(&VERSION), Some(self.queue.0)) {
             return listed;
@@ -159,7 +159,7 @@ impl Inventory {
             if covered != be32(record, COVERED) {
                 break;
             }
-            let number = Number::of(number);
+            let number = SegmentId::of(number);
             match *kind {
                 ADDED => {
                     listed.entry(number).or_insert(None);
@@ -176,7 +176,7 @@ impl Inventory {
     }
 
     /// Begins the list anew with what there is.
-    pub fn rewrite(&mut self, disk: &dyn Disk, listed: &Listed) {
+    pub fn rewrite(&mut self, disk: &dyn Disk, listed: &SegmentCounts) {
         match disk.remove(&self.path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return,
             _ => {}
@@ -195,7 +195,7 @@ impl Inventory {
     }
 
     /// Whether the file holds more than the list needs.
-    pub fn is_long(&self, listed: &Listed) -> bool {
+    pub fn is_long(&self, listed: &SegmentCounts) -> bool {
         self.len > (HEADER + (2 * listed.len() + 64) * RECORD) as u64
     }
 }

@@ -2,7 +2,7 @@
 
 use super::tests::{Rig, settings};
 use super::*;
-use crate::Outcome;
+use crate::SettlementOutcome;
 use env::Disk;
 
 const FIRST: &str = "classic/0000000000000005/00000001.seg";
@@ -30,13 +30,13 @@ fn three_segments() -> (Rig, u64) {
 /// The losses reported after the next start, and the number of messages.
 fn restarted(rig: &mut Rig, stops: bool, lose: &[&str]) -> (Vec<String>, u64) {
     if stops {
-        rig.queue.write_all(&mut Output::default()).unwrap();
+        rig.queue.write_all(&mut QueueOutput::default()).unwrap();
     }
     for path in lose {
         rig.disk.remove(path).unwrap();
     }
     rig.restart(false);
-    let mut out = Output::default();
+    let mut out = QueueOutput::default();
     rig.queue.flush(rig.at, &mut out);
     (out.faults, rig.queue.stats().ready)
 }
@@ -86,7 +86,7 @@ fn a_missing_only_segment_is_told() {
 fn settled_messages_and_their_files_are_not_missed() {
     let (mut rig, all) = three_segments();
     rig.consume(1, 1, 0);
-    rig.settle(1, 1, Outcome::Accepted, 1);
+    rig.settle(1, 1, SettlementOutcome::Accepted, 1);
     rig.pass(WRITE_AT_LAST);
     let (faults, ready) = restarted(&mut rig, true, &[FIRST]);
     let lost = format!("{} messages are lost", all - 1 - ready);
@@ -103,9 +103,9 @@ fn an_end_that_is_cut_off_between_two_messages_is_told() {
         rig.publish(n, true, 100);
     }
     rig.pass(WRITE_AFTER);
-    rig.queue.write_all(&mut Output::default()).unwrap();
+    rig.queue.write_all(&mut QueueOutput::default()).unwrap();
     let len = rig.disk.open(FIRST).unwrap().len().unwrap();
-    let front = preamble::LEN as u64;
+    let front = segment_header::LEN as u64;
     let record = (len - front) / 5;
     assert!(rig.disk.lose_end(FIRST, front + 3 * record));
     let (faults, ready) = restarted(&mut rig, false, &[]);
@@ -144,7 +144,7 @@ fn missing_directory_is_told_with_the_number_of_messages() {
         }
         rig.pass(WRITE_AFTER);
         if stops {
-            rig.queue.write_all(&mut Output::default()).unwrap();
+            rig.queue.write_all(&mut QueueOutput::default()).unwrap();
         }
         rig.disk.remove_dir(DIR).unwrap();
         let (faults, ready) = restarted(&mut rig, false, &[]);
@@ -182,7 +182,7 @@ fn queue_that_has_no_messages_does_not_miss_its_directory() {
     assert_eq!(restarted(&mut rig, false, &[]), (Vec::new(), 0));
     // Deleted, and in the metadata log until that has been applied.
     let (mut rig, _) = three_segments();
-    rig.queue.destroy(&mut Output::default());
+    rig.queue.destroy(&mut QueueOutput::default());
     assert_eq!(restarted(&mut rig, false, &[]), (Vec::new(), 0));
 }
 
@@ -192,7 +192,7 @@ fn inventory_of_an_older_version_is_moved() {
     const OLD: &str = "classic/0000000000000005/inventory";
     const NEW: &str = "classic-inventory/0000000000000005";
     let (mut rig, all) = three_segments();
-    rig.queue.write_all(&mut Output::default()).unwrap();
+    rig.queue.write_all(&mut QueueOutput::default()).unwrap();
     // As if the newer version had run before the older one.
     rig.disk.rename(NEW, OLD).unwrap();
     rig.disk.create(NEW).unwrap().write_at(0, b"stale").unwrap();

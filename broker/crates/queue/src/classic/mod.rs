@@ -8,46 +8,46 @@
 //! With `x-max-priority` higher ones go first, always; limits and times to live look at the head of the whole queue, so
 //! that a limit drops high ones first and low ones expire behind high ones only when those are gone.
 
+mod clean_stop;
+mod dead_letter_buffer;
 #[cfg(test)]
 mod file_tests;
 #[cfg(test)]
 mod flow_tests;
-mod graveyard;
 mod inventory;
 #[cfg(test)]
 mod inventory_tests;
+mod location;
 #[cfg(test)]
-mod naive_tests;
-mod place;
-mod preamble;
+mod model_comparison_tests;
 #[cfg(test)]
 mod priority_tests;
 mod record;
 mod scan;
+mod segment_header;
 mod segments;
-mod shelf;
 #[cfg(test)]
 mod shortage_tests;
-mod stopped;
+mod store;
 #[cfg(test)]
 mod tests;
 
 pub use segments::{READ_AHEAD, SEGMENT_BYTES};
-pub use shelf::{BUFFER_BYTES, BUFFER_MESSAGES};
+pub use store::{BUFFER_BYTES, BUFFER_MESSAGES};
 
-use crate::checkout::{Admission, Checkout, Store, begins_anew};
+use crate::checkout::{Admission, Checkout, MessageStore, begins_anew};
 use crate::{
-    Answer, ConsumerInfo, DeadLettering, Event, GoneNode, Moment, Name, Outcome, Output, Overflow,
-    Queue, QueueCounters, QueueId, QueueKind, QueueSettings, QueueStats, Reject, Request,
-    RequestBody, SessionId, ToQueue,
+    ConsumerInfo, DeadIncarnation, DeadLettering, Name, Overflow, Queue, QueueCounters, QueueEvent,
+    QueueId, QueueMessage, QueueOutput, QueueReply, QueueSettings, QueueStats, QueueType,
+    RejectReason, Request, RequestBody, SessionId, SettlementOutcome, Timestamps,
 };
 use env::{Disk, Incarnation, NodeId, Time, WallTime};
 use message::Message;
-use shelf::{Item, Shelf};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use store::{ClassicStore, Item};
 
 /// The longest a persistent message that somebody waits for stays unwritten.
 pub const WRITE_AFTER: Duration = Duration::from_millis(2);
@@ -63,7 +63,7 @@ pub const REST_AFTER: Duration = Duration::from_secs(10);
 pub struct ClassicQueue {
     settings: QueueSettings,
     checkout: Checkout<Item>,
-    shelf: Shelf,
+    store: ClassicStore,
     /// Per session, publishes that are not safe yet: (request, message) numbers.
     unsafe_yet: BTreeMap<SessionId, VecDeque<(u64, u64)>>,
     /// Sessions to be told how far they are.
@@ -79,7 +79,7 @@ pub struct ClassicQueue {
     unopened: bool,
     /// Something may have come back from a channel that ends, and nobody was served since.
     unserved: bool,
-    at: Moment,
+    at: Timestamps,
 }
 
 impl ClassicQueue {
@@ -92,7 +92,7 @@ impl ClassicQueue {
         incarnation: Incarnation,
     ) -> io::Result<ClassicQueue> {
         let mut queue = ClassicQueue::around(disk, id, label, settings, incarnation);
-        queue.shelf.segments.destroy()?;
+        queue.store.segments.destroy()?;
         Ok(queue)
     }
 
@@ -107,7 +107,7 @@ impl ClassicQueue {
         incarnation: Incarnation,
     ) -> io::Result<ClassicQueue> {
         let mut queue = ClassicQueue::around(disk, id, label, settings, incarnation);
-        match queue.shelf.recover() {
+        match queue.store.recover() {
             Ok(()) => queue.opened(),
             Err(error) if is_lasting(&error) => return Err(error),
             Err(error) => {
@@ -117,7 +117,7 @@ impl ClassicQueue {
                     "{}: its files cannot be opened now: {error}. Requests are refused until they can; nothing is lost",
                     queue.checkout.label
                 );
-                queue.shelf.output.faults.push(fault);
+                queue.store.output.faults.push(fault);
             }
         }
         Ok(queue)
@@ -126,10 +126,10 @@ impl ClassicQueue {
     fn opened(&mut self) {
         self.unopened = false;
         let label = &self.checkout.label;
-        for fault in &mut self.shelf.output.faults {
+        for fault in &mut self.store.output.faults {
             *fault = format!("{label}: {fault}");
         }
-        if self.shelf.may_expire {
+        if self.store.may_expire {
             // Heads may have expired meanwhile.
             self.expire_at = Some(WallTime(0));
         }
@@ -138,14 +138,14 @@ impl ClassicQueue {
     }
 
     fn open_again(&mut self) {
-        match self.shelf.recover() {
+        match self.store.recover() {
             Ok(()) => {
                 self.opened();
                 self.serve();
             }
             Err(error) => {
                 if is_lasting(&error) {
-                    self.shelf.cannot("cannot be opened", &error);
+                    self.store.cannot("cannot be opened", &error);
                 }
                 self.retry_at = Some(self.at.now + RETRY_AFTER);
             }
@@ -159,19 +159,20 @@ impl ClassicQueue {
         settings: QueueSettings,
         incarnation: Incarnation,
     ) -> ClassicQueue {
-        let mut shelf = Shelf::new(disk, id, settings.max_priority.unwrap_or(0), incarnation);
-        shelf.message_ttl_ms = settings.message_ttl_ms;
-        shelf.graveyard.open = settings.dead_letter != DeadLettering::Off;
+        let mut store =
+            ClassicStore::new(disk, id, settings.max_priority.unwrap_or(0), incarnation);
+        store.message_ttl_ms = settings.message_ttl_ms;
+        store.dead_letter_buffer.open = settings.dead_letter != DeadLettering::Off;
         ClassicQueue {
             // Attempts are not counted here (Q9 is the quorum queue's).
             checkout: Checkout::new(
                 label,
-                QueueKind::Classic,
+                QueueType::Classic,
                 settings.single_active_consumer,
                 None,
             ),
             settings,
-            shelf,
+            store,
             unsafe_yet: BTreeMap::new(),
             dirty: BTreeSet::new(),
             write_at: None,
@@ -182,17 +183,17 @@ impl ClassicQueue {
             full: false,
             unopened: false,
             unserved: false,
-            at: Moment::default(),
+            at: Timestamps::default(),
         }
     }
 
     /// The queue is deleted: its consumers are told, its files removed.
-    pub fn destroy(&mut self, out: &mut Output) {
+    pub fn destroy(&mut self, out: &mut QueueOutput) {
         self.adopt(out);
         if !self.checkout.deleted {
-            self.checkout.end(&mut self.shelf);
+            self.checkout.end(&mut self.store);
         }
-        self.shelf.destroy();
+        self.store.destroy();
         self.finish(out);
     }
 
@@ -202,7 +203,7 @@ impl ClassicQueue {
     }
 
     /// Writes everything that is not written, for a clean stop.
-    pub fn write_all(&mut self, out: &mut Output) -> io::Result<()> {
+    pub fn write_all(&mut self, out: &mut QueueOutput) -> io::Result<()> {
         self.adopt(out);
         let written = self.write_rest();
         self.finish(out);
@@ -210,25 +211,25 @@ impl ClassicQueue {
     }
 
     fn write_rest(&mut self) -> io::Result<()> {
-        self.shelf.write()?;
-        self.shelf.segments.flush_acks()?;
-        self.shelf.leave_stopped()?;
-        self.shelf.segments.count_current();
-        self.shelf.segments.rest();
+        self.store.write()?;
+        self.store.segments.flush_acks()?;
+        self.store.leave_stopped()?;
+        self.store.segments.count_current();
+        self.store.segments.rest();
         self.write_at = None;
         self.acks_at = None;
         Ok(())
     }
 
     /// A node cannot be reached: its consumers get nothing, and what they hold goes to others.
-    pub fn peer_down(&mut self, at: Moment, node: NodeId, out: &mut Output) {
+    pub fn peer_down(&mut self, at: Timestamps, node: NodeId, out: &mut QueueOutput) {
         self.begin(at, out);
-        self.checkout.suspect_node(&mut self.shelf, node);
+        self.checkout.suspect_node(&mut self.store, node);
         self.serve();
         self.finish(out);
     }
 
-    pub fn peer_up(&mut self, at: Moment, node: NodeId, out: &mut Output) {
+    pub fn peer_up(&mut self, at: Timestamps, node: NodeId, out: &mut QueueOutput) {
         self.begin(at, out);
         self.checkout.trust_node(node);
         self.serve();
@@ -236,12 +237,12 @@ impl ClassicQueue {
     }
 
     /// The beginning of every call, as [`finish`](Self::finish) is the end.
-    fn begin(&mut self, at: Moment, out: &mut Output) {
+    fn begin(&mut self, at: Timestamps, out: &mut QueueOutput) {
         self.adopt(out);
         self.at = at;
-        self.shelf.wall = at.wall;
+        self.store.wall = at.wall;
         if self.expire_at.is_some_and(|expires| expires <= at.wall) {
-            self.expire_at = self.shelf.expire();
+            self.expire_at = self.store.expire();
         }
     }
 
@@ -250,31 +251,41 @@ impl ClassicQueue {
         self.at.now.0 / 1_000_000
     }
 
-    /// Dead messages for the shard to pass on: `most` of them and about so many bytes, in [`Output::dead`].
-    pub fn take_dead(&mut self, at: Moment, most: usize, most_bytes: usize, out: &mut Output) {
+    /// Dead messages for the shard to pass on: `most` of them and about so many bytes, in [`QueueOutput::dead`].
+    pub fn take_dead(
+        &mut self,
+        at: Timestamps,
+        most: usize,
+        most_bytes: usize,
+        out: &mut QueueOutput,
+    ) {
         self.begin(at, out);
-        self.shelf.take_dead(most, most_bytes);
+        self.store.take_dead(most, most_bytes);
         self.finish(out);
     }
 
     fn request(&mut self, request: Request) {
         let Request { session, seq, body } = request;
-        match self.checkout.admit(&mut self.shelf, session, seq) {
+        match self.checkout.admit(&mut self.store, session, seq) {
             Admission::Apply if begins_anew(seq) => {
                 self.unsafe_yet.remove(&session);
             }
             Admission::Apply => {}
             Admission::Again => {
                 self.checkout
-                    .answer_again(&mut self.shelf, session, seq, &body);
+                    .answer_again(&mut self.store, session, seq, &body);
                 self.dirty.insert(session);
                 return;
             }
             Admission::Gap { expected } => {
-                return self.shelf.event(session, Event::Expecting { expected });
+                return self
+                    .store
+                    .event(session, QueueEvent::Expecting { expected });
             }
             Admission::Closed => {
-                return self.shelf.event(session, Event::Applied { up_to: seq });
+                return self
+                    .store
+                    .event(session, QueueEvent::Applied { up_to: seq });
             }
             Admission::Ignore => return,
         }
@@ -283,38 +294,41 @@ impl ClassicQueue {
             // Nobody is served from between them.
             let clock = self.uptime_ms();
             self.checkout
-                .apply(&mut self.shelf, session, seq, body, clock);
+                .apply(&mut self.store, session, seq, body, clock);
             self.unserved = true;
             return;
         }
         self.serve_at_last();
         if let Some(refusal) = self.refusal(&body) {
-            let answer = Answer::Refused {
+            let answer = QueueReply::Refused {
                 code: 406,
                 text: refusal,
             };
-            return self.shelf.event(session, Event::Answer { seq, answer });
+            return self
+                .store
+                .event(session, QueueEvent::Answer { seq, answer });
         }
         match body {
             RequestBody::Publish(message) => self.publish(session, seq, message),
             RequestBody::Close => {
                 let clock = self.uptime_ms();
-                self.checkout.close(&mut self.shelf, session, clock);
+                self.checkout.close(&mut self.store, session, clock);
                 self.unsafe_yet.remove(&session);
-                self.shelf.event(session, Event::Applied { up_to: seq });
+                self.store
+                    .event(session, QueueEvent::Applied { up_to: seq });
             }
             body => {
                 let clock = self.uptime_ms();
                 let delete = matches!(body, RequestBody::Delete { .. });
                 let unseen = unseen(&body);
                 self.checkout
-                    .apply(&mut self.shelf, session, seq, body, clock);
+                    .apply(&mut self.store, session, seq, body, clock);
                 if unseen {
                     // A limit is not to drop what somebody else would have been given in the first place.
-                    self.checkout.dispatch(&mut self.shelf);
+                    self.checkout.dispatch(&mut self.store);
                 }
                 if delete && self.checkout.deleted {
-                    self.shelf.destroy();
+                    self.store.destroy();
                 }
             }
         }
@@ -325,7 +339,7 @@ impl ClassicQueue {
     /// wrong.
     fn refusal(&mut self, body: &RequestBody) -> Option<String> {
         let readable = match body {
-            RequestBody::Get { .. } => !self.unopened && self.shelf.can_read_head(),
+            RequestBody::Get { .. } => !self.unopened && self.store.can_read_head(),
             RequestBody::Stat | RequestBody::Purge | RequestBody::Delete { .. } => !self.unopened,
             _ => true,
         };
@@ -344,22 +358,22 @@ impl ClassicQueue {
     /// much, and the rest is handed out.
     fn serve(&mut self) {
         self.unserved = false;
-        if self.shelf.may_expire {
-            self.shelf.expire();
+        if self.store.may_expire {
+            self.store.expire();
         }
         self.keep_limits();
-        self.checkout.dispatch(&mut self.shelf);
+        self.checkout.dispatch(&mut self.store);
     }
 
     fn publish(&mut self, session: SessionId, seq: u64, message: Message) {
         let body = message.body_len() as u64;
         let refused = if self.checkout.deleted || self.full || self.unopened {
-            Some(Reject::Unavailable)
+            Some(RejectReason::Unavailable)
         } else if self.settings.overflow != Overflow::DropHead && self.over(1, body) {
             if self.settings.overflow == Overflow::RejectPublishDlx {
-                self.shelf.bury_refused(&message);
+                self.store.bury_refused(&message);
             }
-            Some(Reject::MaxLength)
+            Some(RejectReason::MaxLength)
         } else {
             None
         };
@@ -368,7 +382,7 @@ impl ClassicQueue {
         }
         self.checkout.counters.publish += 1;
         let persistent = message.durable();
-        let number = self.shelf.push(message, session);
+        let number = self.store.push(message, session);
         if persistent {
             let waiting = self.unsafe_yet.entry(session).or_default();
             waiting.push_back((seq, number));
@@ -380,16 +394,16 @@ impl ClassicQueue {
         };
         let due = self.at.now + wait;
         self.write_at = Some(self.write_at.map_or(due, |at| at.min(due)));
-        self.checkout.dispatch(&mut self.shelf);
+        self.checkout.dispatch(&mut self.store);
         self.keep_limits();
-        if self.shelf.buffer_is_full() {
+        if self.store.buffer_is_full() {
             self.write();
         }
     }
 
     fn over(&self, messages: u64, bytes: u64) -> bool {
-        let length = self.shelf.ready().saturating_add(messages);
-        let bytes = self.shelf.ready_bytes().saturating_add(bytes);
+        let length = self.store.ready().saturating_add(messages);
+        let bytes = self.store.ready_bytes().saturating_add(bytes);
         self.settings.max_length.is_some_and(|max| length > max)
             || self
                 .settings
@@ -399,17 +413,17 @@ impl ClassicQueue {
 
     fn keep_limits(&mut self) {
         if self.settings.overflow == Overflow::DropHead {
-            while self.shelf.ready() > 0 && self.over(0, 0) && self.shelf.drop_head() {}
+            while self.store.ready() > 0 && self.over(0, 0) && self.store.drop_head() {}
         }
     }
 
     fn write(&mut self) {
-        if !self.shelf.has_unwritten() {
+        if !self.store.has_unwritten() {
             self.full = false;
             self.write_at = None;
             return;
         }
-        match self.shelf.write() {
+        match self.store.write() {
             Ok(()) => {
                 self.full = false;
                 self.write_at = None;
@@ -417,7 +431,7 @@ impl ClassicQueue {
             }
             Err(error) => {
                 if !self.full {
-                    self.shelf.cannot("cannot write", &error);
+                    self.store.cannot("cannot write", &error);
                 }
                 self.full = true;
                 self.write_at = Some(self.at.now + RETRY_AFTER);
@@ -427,42 +441,42 @@ impl ClassicQueue {
 
     fn write_acks(&mut self) {
         self.acks_at = None;
-        if let Err(error) = self.shelf.segments.flush_acks() {
+        if let Err(error) = self.store.segments.flush_acks() {
             let what = format!("classic queue cannot record what is settled: {error}");
-            self.shelf.output.faults.push(what);
+            self.store.output.faults.push(what);
             self.acks_at = Some(self.at.now + RETRY_AFTER);
         }
     }
 
     /// The end of every call: what the shelf put out goes out, and clocks are set.
-    fn finish(&mut self, out: &mut Output) {
+    fn finish(&mut self, out: &mut QueueOutput) {
         self.expire_at = None;
-        if self.shelf.may_expire {
-            self.expire_at = self.shelf.expire();
+        if self.store.may_expire {
+            self.expire_at = self.store.expire();
         }
-        if self.shelf.stalled && self.retry_at.is_none() {
+        if self.store.stalled && self.retry_at.is_none() {
             self.retry_at = Some(self.at.now + RETRY_AFTER);
         }
-        if self.shelf.segments.has_acks() && self.acks_at.is_none() {
+        if self.store.segments.has_acks() && self.acks_at.is_none() {
             self.acks_at = Some(self.at.now + WRITE_AT_LAST);
         }
-        if !self.shelf.safer.is_empty() {
+        if !self.store.safer.is_empty() {
             // Few, mostly one that is there: the trees are not merged.
-            self.dirty.extend(std::mem::take(&mut self.shelf.safer));
+            self.dirty.extend(std::mem::take(&mut self.store.safer));
         }
-        std::mem::swap(out, &mut self.shelf.output);
+        std::mem::swap(out, &mut self.store.output);
     }
 
     /// What the shelf puts out joins what is in `out` already: deliveries of several calls become one event.
-    fn adopt(&mut self, out: &mut Output) {
-        std::mem::swap(out, &mut self.shelf.output);
+    fn adopt(&mut self, out: &mut QueueOutput) {
+        std::mem::swap(out, &mut self.store.output);
         if !out.is_empty() {
-            self.shelf.output.append(out);
+            self.store.output.append(out);
         }
     }
 
     /// Tells sessions how far they are safe.
-    fn report(&mut self, out: &mut Output) {
+    fn report(&mut self, out: &mut QueueOutput) {
         if self.dirty.is_empty() {
             return;
         }
@@ -473,8 +487,8 @@ impl ClassicQueue {
             };
             let mut up_to = state.last;
             if let Some(waiting) = self.unsafe_yet.get_mut(&session) {
-                let shelf = &self.shelf;
-                while waiting.front().is_some_and(|(_, n)| shelf.is_safe(*n)) {
+                let store = &self.store;
+                while waiting.front().is_some_and(|(_, n)| store.is_safe(*n)) {
                     waiting.pop_front();
                 }
                 match waiting.front() {
@@ -511,35 +525,36 @@ fn unseen(body: &RequestBody) -> bool {
     matches!(
         body,
         RequestBody::Settle {
-            outcome: Outcome::Unseen,
+            outcome: SettlementOutcome::Unseen,
             ..
         }
     )
 }
 
 impl Queue for ClassicQueue {
-    fn step(&mut self, at: Moment, item: ToQueue, out: &mut Output) {
+    fn step(&mut self, at: Timestamps, item: QueueMessage, out: &mut QueueOutput) {
         self.begin(at, out);
         match item {
-            ToQueue::Request(request) => self.request(request),
-            ToQueue::Resume(r) => {
-                let shelf = &mut self.shelf;
-                if !self.checkout.resume(shelf, r.session, r.consumer, r.next) {
+            QueueMessage::Request(request) => self.request(request),
+            QueueMessage::Resume(r) => {
+                let store = &mut self.store;
+                if !self.checkout.resume(store, r.session, r.consumer, r.next) {
                     let consumer = r.consumer;
-                    self.shelf.event(r.session, Event::Cancelled { consumer });
+                    self.store
+                        .event(r.session, QueueEvent::Cancelled { consumer });
                 }
             }
-            ToQueue::Received(r) => {
-                let shelf = &mut self.shelf;
+            QueueMessage::Received(r) => {
+                let store = &mut self.store;
                 self.checkout
-                    .received(shelf, r.session, r.consumer, r.up_to);
-                self.checkout.dispatch(shelf);
+                    .received(store, r.session, r.consumer, r.up_to);
+                self.checkout.dispatch(store);
             }
         }
         self.finish(out);
     }
 
-    fn tick(&mut self, at: Moment, out: &mut Output) {
+    fn tick(&mut self, at: Timestamps, out: &mut QueueOutput) {
         self.begin(at, out);
         let due = |when: Option<Time>| when.is_some_and(|when| when <= at.now);
         if due(self.write_at) {
@@ -550,21 +565,21 @@ impl Queue for ClassicQueue {
         }
         if due(self.rest_at) {
             self.rest_at = None;
-            self.shelf.segments.rest();
+            self.store.segments.rest();
         }
         if due(self.retry_at) {
             self.retry_at = None;
-            self.shelf.stalled = false;
+            self.store.stalled = false;
             match self.unopened {
                 true => self.open_again(),
-                false => self.checkout.dispatch(&mut self.shelf),
+                false => self.checkout.dispatch(&mut self.store),
             }
         }
         self.finish(out);
         self.report(out);
     }
 
-    fn flush(&mut self, at: Moment, out: &mut Output) {
+    fn flush(&mut self, at: Timestamps, out: &mut QueueOutput) {
         self.begin(at, out);
         self.serve_at_last();
         if self.write_at.is_some_and(|when| when <= at.now) {
@@ -589,33 +604,33 @@ impl Queue for ClassicQueue {
         all.into_iter().flatten().min()
     }
 
-    fn session_gone(&mut self, at: Moment, session: SessionId, out: &mut Output) {
+    fn session_gone(&mut self, at: Timestamps, session: SessionId, out: &mut QueueOutput) {
         self.begin(at, out);
         let clock = self.uptime_ms();
-        self.checkout.close(&mut self.shelf, session, clock);
+        self.checkout.close(&mut self.store, session, clock);
         self.unsafe_yet.remove(&session);
         self.serve();
         self.finish(out);
     }
 
-    fn node_gone(&mut self, at: Moment, gone: GoneNode, out: &mut Output) {
+    fn node_gone(&mut self, at: Timestamps, gone: DeadIncarnation, out: &mut QueueOutput) {
         self.begin(at, out);
-        self.checkout.gone_node(&mut self.shelf, gone);
+        self.checkout.gone_node(&mut self.store, gone);
         let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
         self.unsafe_yet.retain(|session, _| !over(session));
         self.serve();
         self.finish(out);
     }
 
-    fn configure(&mut self, at: Moment, settings: &QueueSettings, out: &mut Output) {
+    fn configure(&mut self, at: Timestamps, settings: &QueueSettings, out: &mut QueueOutput) {
         self.begin(at, out);
         if self.settings == *settings {
             return self.finish(out);
         }
         self.settings = settings.clone();
-        self.shelf.message_ttl_ms = settings.message_ttl_ms;
+        self.store.message_ttl_ms = settings.message_ttl_ms;
         let dead_letter = settings.dead_letter != DeadLettering::Off;
-        self.shelf.open_graveyard(dead_letter);
+        self.store.open_dead_letter_buffer(dead_letter);
         self.checkout
             .set_limits(settings.single_active_consumer, None);
         self.serve();
@@ -624,12 +639,12 @@ impl Queue for ClassicQueue {
 
     fn stats(&self) -> QueueStats {
         QueueStats {
-            ready: self.shelf.ready(),
+            ready: self.store.ready(),
             unacknowledged: self.checkout.out,
             consumers: self.checkout.live,
-            bytes: self.shelf.bytes(),
-            unacknowledged_bytes: Some(self.shelf.out_bytes()),
-            lost: self.shelf.lost,
+            bytes: self.store.bytes(),
+            unacknowledged_bytes: Some(self.store.out_bytes()),
+            lost: self.store.lost,
             ..QueueStats::default()
         }
     }
@@ -643,7 +658,7 @@ impl Queue for ClassicQueue {
     }
 
     fn has_dead(&self) -> bool {
-        !self.shelf.graveyard.is_empty()
+        !self.store.dead_letter_buffer.is_empty()
     }
 
     fn consumers(&self) -> Vec<ConsumerInfo> {

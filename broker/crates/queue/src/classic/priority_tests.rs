@@ -1,10 +1,10 @@
 //! `x-max-priority`, and what limits and times to live do with it.
 
-use super::shelf::BUFFER_MESSAGES;
+use super::store::BUFFER_MESSAGES;
 use super::tests::{Rig, session, settings};
 use super::*;
-use crate::naive::{message, number, spec};
-use crate::{ConsumerId, DeadReason, Outcome};
+use crate::model::{message, number, spec};
+use crate::{ConsumerId, DeadReason, SettlementOutcome};
 
 fn up_to(max: u8) -> QueueSettings {
     QueueSettings {
@@ -13,12 +13,12 @@ fn up_to(max: u8) -> QueueSettings {
     }
 }
 
-fn publish(rig: &mut Rig, n: u64, priority: u8) -> Output {
+fn publish(rig: &mut Rig, n: u64, priority: u8) -> QueueOutput {
     let message = message(n, Some(priority), None, 8);
     rig.ask(9, RequestBody::Publish(message))
 }
 
-fn dead(out: &Output) -> Vec<(DeadReason, u64)> {
+fn dead(out: &QueueOutput) -> Vec<(DeadReason, u64)> {
     out.dead.iter().map(|d| (d.0, number(&d.1))).collect()
 }
 
@@ -62,10 +62,10 @@ fn requeued_ones_go_to_their_place_among_their_like() {
         let consumer = ConsumerId(1);
         rig.ask(1, RequestBody::Cancel { consumer });
         for id in [3, 2] {
-            rig.settle(1, 1, Outcome::Requeue, id);
+            rig.settle(1, 1, SettlementOutcome::Requeue, id);
         }
         publish(&mut rig, 6, 5);
-        rig.settle(1, 1, Outcome::Requeue, 1);
+        rig.settle(1, 1, SettlementOutcome::Requeue, 1);
         assert_eq!(rig.drain().0, [2, 3, 6, 1, 4]);
     }
 }
@@ -84,7 +84,7 @@ fn a_restart_keeps_priorities_and_times_to_live() {
             publish(&mut rig, n, (n % 10) as u8);
         }
         // What the policy said when they came is what holds for them.
-        let mut out = Output::default();
+        let mut out = QueueOutput::default();
         rig.queue.configure(rig.at, &up_to(9), &mut out);
         publish(&mut rig, 31, 9);
         rig.restart(true);
@@ -137,7 +137,7 @@ fn no_time_to_live_is_now_or_never() {
     assert_eq!((dead(&out), rig.queue.stats().unacknowledged), (vec![], 1));
     // The time is the queue's: a publisher's clock that is behind or ahead does not matter.
     rig.at.wall.0 += 1_000_000;
-    rig.settle(1, 1, Outcome::Accepted, 1);
+    rig.settle(1, 1, SettlementOutcome::Accepted, 1);
     rig.ask(9, brief(3));
     assert_eq!(rig.queue.stats().unacknowledged, 1);
 }
@@ -153,7 +153,7 @@ fn a_full_queue_refuses_the_publish_that_would_be_too_much() {
     for n in 1..=4 {
         let out = publish(&mut rig, n, 0);
         for addressed in &out.events {
-            if let Event::AppliedExcept { refused: all, .. } = &addressed.event {
+            if let QueueEvent::AppliedExcept { refused: all, .. } = &addressed.event {
                 refused = all.iter().flat_map(|r| r.from..=r.to).collect();
             }
         }
@@ -174,7 +174,7 @@ fn what_comes_back_counts_against_the_limit() {
     rig.consume(1, 1, 1);
     publish(&mut rig, 1, 0);
     publish(&mut rig, 2, 0);
-    let out = rig.settle(1, 1, Outcome::Requeue, 1);
+    let out = rig.settle(1, 1, SettlementOutcome::Requeue, 1);
     assert_eq!(dead(&out), [(DeadReason::MaxLength, 1)]);
     assert_eq!(rig.queue.stats().unacknowledged, 1);
 }
@@ -188,7 +188,7 @@ fn a_long_queue_of_many_priorities_costs_bounded_memory_and_gives_its_disk_back(
         rig.ask(9, RequestBody::Publish(message));
     }
     rig.pass(WRITE_AT_LAST);
-    assert!(rig.queue.shelf.memory_messages() < 3 * BUFFER_MESSAGES);
+    assert!(rig.queue.store.memory_messages() < 3 * BUFFER_MESSAGES);
     let before: u64 = rig.disk.files().iter().map(|(_, len)| len).sum();
     // A high one's space does not wait for low ones.
     let consumer = rig.consume(1, 1, 0);
@@ -199,7 +199,7 @@ fn a_long_queue_of_many_priorities_costs_bounded_memory_and_gives_its_disk_back(
             1,
             RequestBody::Settle {
                 consumer: ConsumerId(1),
-                outcome: Outcome::Accepted,
+                outcome: SettlementOutcome::Accepted,
                 ids: vec![(1, u64::MAX)],
             },
         );

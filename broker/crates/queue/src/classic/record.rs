@@ -27,7 +27,7 @@ const EXPIRES: u8 = 2;
 const FOOTER: u8 = 0x80;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct RecordHeader {
     pub len: u32,
     pub seq: u64,
     pub persistent: bool,
@@ -39,21 +39,21 @@ pub(super) struct Header {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Footer {
+pub(super) struct RecordFooter {
     pub messages: u64,
     pub bytes: u64,
     pub last_seq: u64,
 }
 
-impl Header {
+impl RecordHeader {
     /// The header at the front of `raw`; None when it is cut short or damaged.
-    pub fn parse(raw: &[u8]) -> Option<Header> {
+    pub fn parse(raw: &[u8]) -> Option<RecordHeader> {
         let raw: &[u8; HEADER] = raw.get(..HEADER)?.try_into().ok()?;
         if crc32fast::hash(&raw[..COVERED]) != be32(raw, COVERED)? {
             return None;
         }
         let flags = raw[12];
-        Some(Header {
+        Some(RecordHeader {
             len: be32(raw, 0)?,
             seq: be64(raw, 4)?,
             persistent: flags & PERSISTENT != 0,
@@ -111,7 +111,7 @@ pub(super) fn put_message(
     put(out, seq, flags, body, expiry, container);
 }
 
-pub(super) fn put_footer(out: &mut BytesMut, footer: &Footer) {
+pub(super) fn put_footer(out: &mut BytesMut, footer: &RecordFooter) {
     let mut payload = BytesMut::with_capacity(FOOTER_PAYLOAD);
     payload.put_u64(footer.messages);
     payload.put_u64(footer.bytes);
@@ -137,14 +137,14 @@ fn put(out: &mut BytesMut, seq: u64, flags: u8, body: u32, expiry: &[u8], rest: 
 }
 
 /// The footer in a file's last [`FOOTER_LEN`] bytes, if there is one.
-pub(super) fn parse_footer(raw: &[u8]) -> Option<Footer> {
-    let header = Header::parse(raw)?;
+pub(super) fn parse_footer(raw: &[u8]) -> Option<RecordFooter> {
+    let header = RecordHeader::parse(raw)?;
     let payload = raw.get(HEADER..FOOTER_LEN)?;
     if !header.footer || header.len as usize != FOOTER_PAYLOAD || !header.payload_is_whole(payload)
     {
         return None;
     }
-    Some(Footer {
+    Some(RecordFooter {
         messages: be64(payload, 0)?,
         bytes: be64(payload, 8)?,
         last_seq: be64(payload, 16)?,

@@ -1,7 +1,7 @@
 //! Walking the records of a segment, damaged ones included.
 
-use super::place::{Loaded, Number, Place};
-use super::record::{Footer, HEADER, Header};
+use super::location::{LoadedMessage, MessageLocation, SegmentId};
+use super::record::{HEADER, RecordFooter, RecordHeader};
 use crate::ranges::Ranges;
 use bytes::{Bytes, BytesMut};
 use env::File;
@@ -19,17 +19,17 @@ pub(super) fn read_exactly(file: &dyn File, offset: u64, len: u64) -> io::Result
 }
 
 /// Records in a piece of a segment.
-pub(super) struct Reading {
+pub(super) struct RecordReader {
     raw: Bytes,
     at: usize,
-    number: Number,
+    number: SegmentId,
     offset: u64,
     path: String,
 }
 
-impl Reading {
-    pub fn new(raw: Bytes, number: Number, offset: u64, path: String) -> Reading {
-        Reading {
+impl RecordReader {
+    pub fn new(raw: Bytes, number: SegmentId, offset: u64, path: String) -> RecordReader {
+        RecordReader {
             raw,
             at: 0,
             number,
@@ -47,14 +47,14 @@ impl Reading {
     pub fn run(
         &mut self,
         whole: bool,
-        passed: &dyn Fn(&Header) -> bool,
+        passed: &dyn Fn(&RecordHeader) -> bool,
         faults: &mut Vec<String>,
-    ) -> Vec<Loaded> {
+    ) -> Vec<LoadedMessage> {
         let mut loaded = Vec::new();
         while self.at < self.raw.len() {
             let rest = self.raw.slice(self.at..);
-            let header = Header::parse(&rest);
-            let short = |h: &Header| h.total() > rest.len() as u64;
+            let header = RecordHeader::parse(&rest);
+            let short = |h: &RecordHeader| h.total() > rest.len() as u64;
             match header {
                 None if !whole && rest.len() < HEADER => break,
                 Some(h) if short(&h) && !whole && self.at > 0 => break,
@@ -74,17 +74,23 @@ impl Reading {
         loaded
     }
 
-    fn take(&self, h: &Header, rest: &Bytes, into: &mut Vec<Loaded>, faults: &mut Vec<String>) {
+    fn take(
+        &self,
+        h: &RecordHeader,
+        rest: &Bytes,
+        into: &mut Vec<LoadedMessage>,
+        faults: &mut Vec<String>,
+    ) {
         let payload = rest.slice(HEADER..h.total() as usize);
         let Some((message, expires)) = h.message(&payload) else {
             return faults.push(self.fault("is damaged"));
         };
-        into.push(Loaded {
+        into.push(LoadedMessage {
             seq: h.seq,
             persistent: h.persistent,
             expires,
             body: h.body,
-            place: Place {
+            location: MessageLocation {
                 segment: self.number,
                 offset: self.offset + self.at as u64,
             },
@@ -100,7 +106,8 @@ impl Reading {
     /// A header is damaged: goes on at the next one that is whole.
     fn resync(&mut self, rest: &Bytes, whole: bool, faults: &mut Vec<String>) {
         faults.push(self.fault("is damaged"));
-        let next = (1..rest.len()).find(|at| rest.get(*at..).and_then(Header::parse).is_some());
+        let next =
+            (1..rest.len()).find(|at| rest.get(*at..).and_then(RecordHeader::parse).is_some());
         // One may begin in this piece and end in the next.
         let end = if whole {
             rest.len()
@@ -112,7 +119,7 @@ impl Reading {
 }
 
 /// A segment to be walked.
-pub(super) struct Source<'a> {
+pub(super) struct SegmentSource<'a> {
     pub file: &'a dyn File,
     pub path: &'a str,
     /// The file's first bytes.
@@ -124,20 +131,20 @@ pub(super) struct Source<'a> {
 
 /// What is in a segment.
 #[derive(Debug, Default)]
-pub(super) struct Scanned {
+pub(super) struct ScannedSegment {
     /// Persistent messages that are not settled.
-    pub live: Footer,
+    pub live: RecordFooter,
     /// Where its last whole record ends.
     pub end: u64,
     /// Some of the live ones have a time to live.
     pub may_expire: bool,
 }
 
-impl Source<'_> {
+impl SegmentSource<'_> {
     /// Walks a segment's headers.
-    pub fn scan(self, settled: &Ranges, faults: &mut Vec<String>) -> io::Result<Scanned> {
+    pub fn scan(self, settled: &Ranges, faults: &mut Vec<String>) -> io::Result<ScannedSegment> {
         let (file, path, len) = (self.file, self.path, self.len);
-        let mut found = Scanned::default();
+        let mut found = ScannedSegment::default();
         let mut block = (0u64, self.head);
         let mut at = self.start;
         while at < len {
@@ -149,7 +156,7 @@ impl Source<'_> {
                 block = (at, read_exactly(file, at, SCAN_BLOCK.min(len - at))?);
                 rest = block.1.clone();
             }
-            let header = Header::parse(&rest).filter(|h| at + h.total() <= len);
+            let header = RecordHeader::parse(&rest).filter(|h| at + h.total() <= len);
             let Some(header) = header else {
                 // A torn tail, unless something whole follows.
                 let Some(next) = next_header(file, at + 1, len)? else {
@@ -185,7 +192,7 @@ fn next_header(file: &dyn File, mut from: u64, len: u64) -> io::Result<Option<u6
         }
         let last = block.len() - HEADER;
         let whole = |at: &usize| {
-            let header = block.get(*at..).and_then(Header::parse);
+            let header = block.get(*at..).and_then(RecordHeader::parse);
             header.is_some_and(|h| from + *at as u64 + h.total() <= len)
         };
         if let Some(at) = (0..=last).find(whole) {

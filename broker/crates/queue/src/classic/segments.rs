@@ -6,14 +6,15 @@
 //! Nothing here is synced: a classic queue survives the process, not always the machine (Q2). A segment goes when all
 //! that was written to it is settled.
 
-use super::inventory::{self, Inventory, Listed};
-use super::place::{Draft, Loaded, Number, Part, Place};
-use super::preamble::{self, Front, Kind};
+use super::clean_stop::{self, FirstUndelivered};
+use super::inventory::{self, Inventory, SegmentCounts};
+use super::location::{LoadedMessage, MessageLocation, PendingWrite, SegmentId, SegmentWrite};
 use super::record::{
-    ACK_LEN, FOOTER_LEN, Footer, HEADER, Header, parse_ack, parse_footer, put_ack, put_footer,
+    ACK_LEN, FOOTER_LEN, HEADER, RecordFooter, RecordHeader, parse_ack, parse_footer, put_ack,
+    put_footer,
 };
-use super::scan::{Reading, SCAN_BLOCK, Source, read_exactly};
-use super::stopped::{self, Undelivered};
+use super::scan::{RecordReader, SCAN_BLOCK, SegmentSource, read_exactly};
+use super::segment_header::{self, FileKind, HeaderCheck};
 use crate::Losses;
 use crate::ranges::Ranges;
 use bytes::BytesMut;
@@ -36,8 +37,8 @@ const MAX_ACK_FILE: u64 = 256 << 20;
 const MAX_OPEN: usize = 8;
 
 /// A segment that is written to.
-struct Current {
-    number: Number,
+struct ActiveSegment {
+    number: SegmentId,
     /// None while it rests.
     file: Option<Box<dyn File>>,
 }
@@ -53,7 +54,7 @@ pub(super) struct Segment {
     live: u64,
     /// Of those, how many are still to be read.
     pub unread: u64,
-    written: Footer,
+    written: RecordFooter,
     /// From before this process: transient and settled messages in it are passed over.
     recovered: bool,
     ack_len: u64,
@@ -63,15 +64,15 @@ pub(super) struct Segments {
     disk: Arc<dyn Disk>,
     queue: QueueId,
     dir: String,
-    pub list: BTreeMap<Number, Segment>,
+    pub list: BTreeMap<SegmentId, Segment>,
     /// By lane.
-    current: BTreeMap<u8, Current>,
+    current: BTreeMap<u8, ActiveSegment>,
     /// The last number given, by lane.
-    last_number: BTreeMap<u8, Number>,
+    last_number: BTreeMap<u8, SegmentId>,
     /// Settled and not yet in an ack file.
-    acks: Vec<(Number, u64)>,
+    acks: Vec<(SegmentId, u64)>,
     /// The settled ones of the recovered segment that is being read, by lane.
-    settled: BTreeMap<u8, (Number, Ranges)>,
+    settled: BTreeMap<u8, (SegmentId, Ranges)>,
     made_dir: bool,
     inventory: Inventory,
 }
@@ -87,7 +88,7 @@ impl std::fmt::Debug for Segments {
 
 /// What a restart found.
 #[derive(Debug, Default)]
-pub(super) struct Recovered {
+pub(super) struct RecoveredSegments {
     /// By lane.
     pub messages: BTreeMap<u8, u64>,
     pub bytes: u64,
@@ -95,7 +96,7 @@ pub(super) struct Recovered {
     /// Some of them may have a time to live.
     pub may_expire: bool,
     /// As the last life said when it stopped; empty when it did not.
-    pub undelivered: Undelivered,
+    pub undelivered: FirstUndelivered,
     pub lost: Losses,
     pub faults: Vec<String>,
 }
@@ -117,19 +118,19 @@ impl Segments {
         }
     }
 
-    fn path(&self, number: Number, kind: &str) -> String {
+    fn path(&self, number: SegmentId, kind: &str) -> String {
         format!("{}/{number:08x}.{kind}", self.dir)
     }
 
     /// The first segment of a lane, or the first after another one of it.
-    pub fn first(&self, lane: u8, after: Option<Number>) -> Option<Number> {
+    pub fn first(&self, lane: u8, after: Option<SegmentId>) -> Option<SegmentId> {
         let from = after.map_or(0, |number| number.count().saturating_add(1));
-        let range = Number::new(lane, from)..=Number::new(lane, u32::MAX);
+        let range = SegmentId::new(lane, from)..=SegmentId::new(lane, u32::MAX);
         self.list.range(range).next().map(|(number, _)| *number)
     }
 
     /// The open segment of this number, if it is written to.
-    fn is_current(&self, number: Number) -> bool {
+    fn is_current(&self, number: SegmentId) -> bool {
         let current = self.current.get(&number.lane());
         current.is_some_and(|c| c.number == number)
     }
@@ -140,16 +141,16 @@ impl Segments {
     }
 
     /// Finds what an earlier process left. Reads headers and lengths, not bodies.
-    pub fn recover(&mut self, incarnation: Incarnation) -> io::Result<Recovered> {
-        let mut found = Recovered::default();
+    pub fn recover(&mut self, incarnation: Incarnation) -> io::Result<RecoveredSegments> {
+        let mut found = RecoveredSegments::default();
         let names = self.disk.list(&self.dir)?;
         self.made_dir = !names.is_empty();
-        if names.iter().any(|name| name == stopped::NAME) {
-            let left = stopped::read(&*self.disk, &self.stopped(), self.queue, incarnation)?;
+        if names.iter().any(|name| name == clean_stop::NAME) {
+            let left = clean_stop::read(&*self.disk, &self.stopped(), self.queue, incarnation)?;
             found.undelivered = left.unwrap_or_default();
         }
-        let number = |name: &str, kind: &str| Number::parse(name.strip_suffix(kind)?);
-        let numbers: Vec<Number> = names.iter().filter_map(|n| number(n, ".seg")).collect();
+        let number = |name: &str, kind: &str| SegmentId::parse(name.strip_suffix(kind)?);
+        let numbers: Vec<SegmentId> = names.iter().filter_map(|n| number(n, ".seg")).collect();
         let old_list = names.iter().any(|name| name == inventory::OLD_NAME);
         let old_path = format!("{}/{}", self.dir, inventory::OLD_NAME);
         // While there is an old list it is the newer one: whoever reads it here removes it.
@@ -190,7 +191,7 @@ impl Segments {
     }
 
     /// All files of the queue are missing, mostly with their directory: what was settled in them is not known either.
-    fn tell_missing_directory(&self, listed: &Listed, found: &mut Recovered) {
+    fn tell_missing_directory(&self, listed: &SegmentCounts, found: &mut RecoveredSegments) {
         let written: Option<u64> = listed.values().copied().sum();
         let what = match written {
             Some(written) => format!("{written} messages are lost at most"),
@@ -206,10 +207,10 @@ impl Segments {
     /// Segments that the inventory has and the directory has not.
     fn tell_missing(
         &self,
-        listed: &Listed,
-        there: &[Number],
+        listed: &SegmentCounts,
+        there: &[SegmentId],
         names: &[String],
-        found: &mut Recovered,
+        found: &mut RecoveredSegments,
     ) -> io::Result<()> {
         for (number, written) in listed.iter().filter(|(n, _)| !there.contains(n)) {
             let path = self.path(*number, "seg");
@@ -239,24 +240,24 @@ impl Segments {
     }
 
     fn stopped(&self) -> String {
-        format!("{}/{}", self.dir, stopped::NAME)
+        format!("{}/{}", self.dir, clean_stop::NAME)
     }
 
     /// For the next life.
     pub fn leave_stopped(
         &self,
         incarnation: Incarnation,
-        undelivered: &Undelivered,
+        undelivered: &FirstUndelivered,
     ) -> io::Result<()> {
         if !self.made_dir {
             return Ok(());
         }
         let path = self.stopped();
-        stopped::write(&*self.disk, &path, self.queue, incarnation, undelivered)
+        clean_stop::write(&*self.disk, &path, self.queue, incarnation, undelivered)
     }
 
     pub fn revoke_stopped(&self) -> io::Result<()> {
-        match stopped::revoke(&*self.disk, &self.stopped()) {
+        match clean_stop::revoke(&*self.disk, &self.stopped()) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         }
@@ -265,10 +266,10 @@ impl Segments {
     /// `acks`: it has an ack file. `written`: as many persistent messages as it should have.
     fn recover_segment(
         &mut self,
-        number: Number,
+        number: SegmentId,
         acks: bool,
         written: Option<u64>,
-        found: &mut Recovered,
+        found: &mut RecoveredSegments,
     ) -> io::Result<()> {
         let path = self.path(number, "seg");
         let file = self.disk.open(&path)?;
@@ -276,7 +277,7 @@ impl Segments {
         let faults_before = found.faults.len();
         // All of a small file at once: there may be a hundred thousand.
         let head = read_exactly(&*file, 0, len.min(SCAN_BLOCK))?;
-        let start = self.front(&head, Kind::Segment, number, &path, &mut found.faults)?;
+        let start = self.front(&head, FileKind::Segment, number, &path, &mut found.faults)?;
         let (settled, ack_len) = match acks {
             true => self.read_acks(number, &mut found.faults)?,
             false => (Ranges::default(), 0),
@@ -292,7 +293,7 @@ impl Segments {
             last_seq: 0,
             live: 0,
             unread: 0,
-            written: Footer::default(),
+            written: RecordFooter::default(),
             recovered: true,
             ack_len,
         };
@@ -302,7 +303,7 @@ impl Segments {
                 found.may_expire |= footer.messages > 0;
             }
             _ => {
-                let source = Source {
+                let source = SegmentSource {
                     file: &*file,
                     path: &path,
                     head,
@@ -345,7 +346,12 @@ impl Segments {
     }
 
     /// A segment in which nothing can be read gets another name, under which it goes with the queue.
-    fn set_aside(&mut self, number: Number, path: &str, found: &mut Recovered) -> io::Result<()> {
+    fn set_aside(
+        &mut self,
+        number: SegmentId,
+        path: &str,
+        found: &mut RecoveredSegments,
+    ) -> io::Result<()> {
         self.inventory.remove(&*self.disk, number);
         let aside = format!("{path}.damaged");
         self.disk.rename(path, &aside)?;
@@ -357,27 +363,27 @@ impl Segments {
     fn front(
         &self,
         raw: &[u8],
-        kind: Kind,
-        number: Number,
+        kind: FileKind,
+        number: SegmentId,
         path: &str,
         faults: &mut Vec<String>,
     ) -> io::Result<u64> {
-        let front = preamble::check(raw, kind, self.queue, number).map_err(|what| {
+        let front = segment_header::check(raw, kind, self.queue, number).map_err(|what| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("{path}: {what}; it is left untouched"),
             )
         })?;
-        if front == Front::Damaged {
+        if front == HeaderCheck::Damaged {
             faults.push(format!(
                 "{path}: its first {} bytes are damaged",
-                preamble::LEN
+                segment_header::LEN
             ));
         }
         Ok(front.records_at())
     }
 
-    fn read_acks(&self, number: Number, faults: &mut Vec<String>) -> io::Result<(Ranges, u64)> {
+    fn read_acks(&self, number: SegmentId, faults: &mut Vec<String>) -> io::Result<(Ranges, u64)> {
         let path = self.path(number, "ack");
         let file = match self.disk.open(&path) {
             Ok(file) => file,
@@ -388,7 +394,7 @@ impl Segments {
         let mut raw = vec![0; len as usize];
         let read = file.read_at(0, &mut raw)?;
         raw.truncate(read);
-        let start = self.front(&raw, Kind::Acks, number, &path, faults)? as usize;
+        let start = self.front(&raw, FileKind::Acks, number, &path, faults)? as usize;
         let entries = raw.get(start..).unwrap_or_default();
         let whole = start + entries.len() / ACK_LEN * ACK_LEN;
         let mut ranges = Vec::new();
@@ -404,8 +410,8 @@ impl Segments {
 
     /// Writes messages, of each lane one after the other. On an error nothing counts as written and the call may be
     /// repeated.
-    pub fn append(&mut self, drafts: &[Draft<'_>]) -> io::Result<Vec<Place>> {
-        let mut parts: Vec<Part> = Vec::new();
+    pub fn append(&mut self, drafts: &[PendingWrite<'_>]) -> io::Result<Vec<MessageLocation>> {
+        let mut parts: Vec<SegmentWrite> = Vec::new();
         let mut places = Vec::with_capacity(drafts.len());
         for draft in drafts {
             let known = parts.iter().position(|p| p.number.lane() == draft.lane);
@@ -444,7 +450,7 @@ impl Segments {
     }
 
     /// An empty part at the end of an open segment with room.
-    fn part(&mut self, lane: u8) -> io::Result<Part> {
+    fn part(&mut self, lane: u8) -> io::Result<SegmentWrite> {
         let number = self.writable(lane)?;
         let Some(segment) = self.list.get(&number) else {
             return Err(io::Error::other(
@@ -453,13 +459,13 @@ impl Segments {
         };
         let mut raw = BytesMut::new();
         if segment.len == 0 {
-            preamble::put(&mut raw, Kind::Segment, self.queue, number);
+            segment_header::put(&mut raw, FileKind::Segment, self.queue, number);
         }
-        Ok(Part::new(number, segment.len, raw))
+        Ok(SegmentWrite::new(number, segment.len, raw))
     }
 
     /// The number of a lane's open segment with room.
-    fn writable(&mut self, lane: u8) -> io::Result<Number> {
+    fn writable(&mut self, lane: u8) -> io::Result<SegmentId> {
         if let Some(current) = self.current.get_mut(&lane) {
             let number = current.number;
             let segment = self.list.get(&number);
@@ -477,20 +483,20 @@ impl Segments {
             self.made_dir = true;
         }
         let count = self.last_number.get(&lane).map_or(0, |last| last.count());
-        let number = Number::new(lane, count.saturating_add(1));
+        let number = SegmentId::new(lane, count.saturating_add(1));
         let file = Some(self.disk.create(&self.path(number, "seg"))?);
         self.inventory.add(&*self.disk, number);
         self.last_number.insert(lane, number);
-        self.current.insert(lane, Current { number, file });
+        self.current.insert(lane, ActiveSegment { number, file });
         self.list.insert(
             number,
             Segment {
-                start: preamble::LEN as u64,
+                start: segment_header::LEN as u64,
                 len: 0,
                 last_seq: 0,
                 live: 0,
                 unread: 0,
-                written: Footer::default(),
+                written: RecordFooter::default(),
                 recovered: false,
                 ack_len: 0,
             },
@@ -531,11 +537,11 @@ impl Segments {
     /// where to go on; None at the segment's end.
     pub fn read(
         &mut self,
-        number: Number,
+        number: SegmentId,
         offset: u64,
         ahead: usize,
         faults: &mut Vec<String>,
-    ) -> io::Result<(Vec<Loaded>, Option<u64>)> {
+    ) -> io::Result<(Vec<LoadedMessage>, Option<u64>)> {
         let Some(segment) = self.list.get(&number) else {
             return Ok((Vec::new(), None));
         };
@@ -553,7 +559,7 @@ impl Segments {
         let path = self.path(number, "seg");
         let file = self.disk.open(&path)?;
         let mut raw = read_exactly(&*file, offset, left.min(ahead as u64))?;
-        if let Some(header) = Header::parse(&raw) {
+        if let Some(header) = RecordHeader::parse(&raw) {
             let total = header.total();
             if total > raw.len() as u64 && total <= left {
                 raw = read_exactly(&*file, offset, total)?;
@@ -563,39 +569,39 @@ impl Segments {
         let cut = (raw.len() as u64) < left.min(ahead as u64);
         let whole = cut || raw.len() as u64 == left;
         let settled = self.settled.get(&lane).filter(|_| recovered);
-        let passed = |h: &Header| {
+        let passed = |h: &RecordHeader| {
             h.footer
                 || recovered && !h.persistent
                 || settled.is_some_and(|(n, r)| *n == number && r.contains(h.seq))
         };
-        let mut reading = Reading::new(raw, number, offset, path);
+        let mut reading = RecordReader::new(raw, number, offset, path);
         let loaded = reading.run(whole, &passed, faults);
         let next = offset + reading.at() as u64;
         Ok((loaded, (next < len && !cut).then_some(next)))
     }
 
     /// The message at a place.
-    pub fn read_one(&self, place: Place) -> io::Result<Message> {
-        let path = self.path(place.segment, "seg");
+    pub fn read_one(&self, location: MessageLocation) -> io::Result<Message> {
+        let path = self.path(location.segment, "seg");
         let file = self.disk.open(&path)?;
         let damaged = || {
-            let what = format!("{path}: record at {} is damaged", place.offset);
+            let what = format!("{path}: record at {} is damaged", location.offset);
             io::Error::new(io::ErrorKind::InvalidData, what)
         };
-        let raw = read_exactly(&*file, place.offset, HEADER as u64)?;
-        let header = Header::parse(&raw).ok_or_else(damaged)?;
-        let segment = self.list.get(&place.segment);
-        if segment.is_none_or(|s| place.offset + header.total() > s.len) {
+        let raw = read_exactly(&*file, location.offset, HEADER as u64)?;
+        let header = RecordHeader::parse(&raw).ok_or_else(damaged)?;
+        let segment = self.list.get(&location.segment);
+        if segment.is_none_or(|s| location.offset + header.total() > s.len) {
             return Err(damaged());
         }
-        let at = place.offset + HEADER as u64;
+        let at = location.offset + HEADER as u64;
         let payload = read_exactly(&*file, at, u64::from(header.len))?;
         let (message, _) = header.message(&payload).ok_or_else(damaged)?;
         Ok(message)
     }
 
     /// A written message is settled.
-    pub fn settle(&mut self, segment: Number, seq: u64, persistent: bool) -> io::Result<()> {
+    pub fn settle(&mut self, segment: SegmentId, seq: u64, persistent: bool) -> io::Result<()> {
         if let Some(s) = self.list.get_mut(&segment) {
             s.live = s.live.saturating_sub(1);
         }
@@ -606,14 +612,14 @@ impl Segments {
     }
 
     /// Messages of a segment turned out to be unreadable.
-    pub fn lose(&mut self, segment: Number, count: u64) -> io::Result<()> {
+    pub fn lose(&mut self, segment: SegmentId, count: u64) -> io::Result<()> {
         if let Some(s) = self.list.get_mut(&segment) {
             s.live = s.live.saturating_sub(count);
         }
         self.drop_if_dead(segment)
     }
 
-    fn drop_if_dead(&mut self, number: Number) -> io::Result<()> {
+    fn drop_if_dead(&mut self, number: SegmentId) -> io::Result<()> {
         if self.list.get(&number).is_none_or(|s| s.live > 0) {
             return Ok(());
         }
@@ -634,7 +640,7 @@ impl Segments {
     }
 
     /// The messages first: an ack file without its segment means nothing, the reverse would bring messages back.
-    fn remove_files(&mut self, number: Number) -> io::Result<()> {
+    fn remove_files(&mut self, number: SegmentId) -> io::Result<()> {
         self.inventory.remove(&*self.disk, number);
         for kind in ["seg", "ack"] {
             match self.disk.remove(&self.path(number, kind)) {
@@ -651,7 +657,7 @@ impl Segments {
 
     /// Writes down what was settled.
     pub fn flush_acks(&mut self) -> io::Result<()> {
-        let mut by_segment: BTreeMap<Number, Vec<(u64, u64)>> = BTreeMap::new();
+        let mut by_segment: BTreeMap<SegmentId, Vec<(u64, u64)>> = BTreeMap::new();
         for (segment, seq) in &self.acks {
             by_segment.entry(*segment).or_default().push((*seq, *seq));
         }
@@ -662,14 +668,14 @@ impl Segments {
         Ok(())
     }
 
-    fn append_acks(&mut self, number: Number, ranges: &Ranges) -> io::Result<()> {
+    fn append_acks(&mut self, number: SegmentId, ranges: &Ranges) -> io::Result<()> {
         let path = self.path(number, "ack");
         let Some(segment) = self.list.get_mut(&number) else {
             return Ok(());
         };
         let mut raw = BytesMut::new();
         if segment.ack_len == 0 {
-            preamble::put(&mut raw, Kind::Acks, self.queue, number);
+            segment_header::put(&mut raw, FileKind::Acks, self.queue, number);
         }
         for (from, to) in ranges.iter() {
             put_ack(&mut raw, from, to);
@@ -684,13 +690,13 @@ impl Segments {
     }
 
     /// Everything is dropped but these, which are out (segment and number, ascending).
-    pub fn keep_only(&mut self, held: &BTreeMap<u64, Place>) -> io::Result<()> {
+    pub fn keep_only(&mut self, held: &BTreeMap<u64, MessageLocation>) -> io::Result<()> {
         self.settled.clear();
-        let numbers: Vec<Number> = self.list.keys().copied().collect();
+        let numbers: Vec<SegmentId> = self.list.keys().copied().collect();
         for number in numbers {
             let kept: Vec<u64> = held
                 .iter()
-                .filter(|(_, place)| place.segment == number)
+                .filter(|(_, location)| location.segment == number)
                 .map(|(seq, _)| *seq)
                 .collect();
             let Some(segment) = self.list.get_mut(&number) else {

@@ -2,7 +2,7 @@
 
 use super::tests::{Rig, settings};
 use super::*;
-use crate::{Answer, ConsumerId};
+use crate::{ConsumerId, QueueReply};
 
 /// Twenty messages that are not in memory.
 fn stopped() -> Rig {
@@ -11,7 +11,7 @@ fn stopped() -> Rig {
         rig.publish(n, true, 100);
     }
     rig.pass(WRITE_AFTER);
-    rig.queue.write_all(&mut Output::default()).unwrap();
+    rig.queue.write_all(&mut QueueOutput::default()).unwrap();
     rig
 }
 
@@ -22,24 +22,24 @@ fn get() -> RequestBody {
     }
 }
 
-fn answers(out: &Output) -> Vec<Answer> {
-    let answer = |a: &crate::Addressed| match &a.event {
-        Event::Answer { answer, .. } => Some(answer.clone()),
+fn answers(out: &QueueOutput) -> Vec<QueueReply> {
+    let answer = |a: &crate::AddressedEvent| match &a.event {
+        QueueEvent::Answer { answer, .. } => Some(answer.clone()),
         _ => None,
     };
     out.events.iter().filter_map(answer).collect()
 }
 
-fn is_refusal(answer: &Answer) -> bool {
-    matches!(answer, Answer::Refused { code: 406, text } if text.contains("queue 'q' in vhost '/'"))
+fn is_refusal(answer: &QueueReply) -> bool {
+    matches!(answer, QueueReply::Refused { code: 406, text } if text.contains("queue 'q' in vhost '/'"))
 }
 
 /// Whether the publish with this request number is refused.
-fn refuses(out: &Output, seq: u64) -> bool {
-    let refused = |a: &crate::Addressed| match &a.event {
-        Event::AppliedExcept { refused, .. } => {
+fn refuses(out: &QueueOutput, seq: u64) -> bool {
+    let refused = |a: &crate::AddressedEvent| match &a.event {
+        QueueEvent::AppliedExcept { refused, .. } => {
             let mut refused = refused.iter();
-            refused.any(|r| r.why == Reject::Unavailable && (r.from..=r.to).contains(&seq))
+            refused.any(|r| r.why == RejectReason::Unavailable && (r.from..=r.to).contains(&seq))
         }
         _ => false,
     };
@@ -81,7 +81,7 @@ fn a_get_is_refused_while_messages_cannot_be_read() {
     rig.disk.set_out_of_descriptors(false);
     rig.pass(RETRY_AFTER);
     let out = rig.ask(6, get());
-    let delivered = |a: &crate::Addressed| matches!(a.event, Event::Deliver { .. });
+    let delivered = |a: &crate::AddressedEvent| matches!(a.event, QueueEvent::Deliver { .. });
     assert!(out.events.iter().any(delivered), "{:?}", out.events);
 }
 

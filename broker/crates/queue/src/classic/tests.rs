@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
-    Answer, ConsumerId, ConsumerSpec, DeadLettering, DeadReason, Delivery, Outcome, Received,
+    ConsumerId, ConsumerSpec, DeadLettering, DeadReason, Delivery, DeliveryProgress, QueueReply,
+    SettlementOutcome,
 };
 use env::rng::SeededRng;
 use env::sim::SimDisk;
@@ -55,7 +56,7 @@ pub(super) struct Rig {
     pub queue: ClassicQueue,
     pub life: Incarnation,
     seqs: BTreeMap<u64, u64>,
-    pub at: Moment,
+    pub at: Timestamps,
 }
 
 impl Rig {
@@ -67,14 +68,14 @@ impl Rig {
             queue,
             life: Incarnation(1),
             seqs: BTreeMap::new(),
-            at: Moment {
+            at: Timestamps {
                 now: Time(1),
                 wall: WallTime(1000),
             },
         }
     }
 
-    pub fn ask(&mut self, by: u64, body: RequestBody) -> Output {
+    pub fn ask(&mut self, by: u64, body: RequestBody) -> QueueOutput {
         let seq = self.seqs.entry(by).or_default();
         *seq += 1;
         let request = Request {
@@ -82,17 +83,17 @@ impl Rig {
             seq: *seq,
             body,
         };
-        let mut out = Output::default();
+        let mut out = QueueOutput::default();
         self.queue
-            .step(self.at, ToQueue::Request(request), &mut out);
+            .step(self.at, QueueMessage::Request(request), &mut out);
         self.queue.flush(self.at, &mut out);
         self.take_dead(&mut out);
         out
     }
 
     /// In one turn.
-    fn ask_together(&mut self, by: u64, bodies: Vec<RequestBody>) -> Output {
-        let mut out = Output::default();
+    fn ask_together(&mut self, by: u64, bodies: Vec<RequestBody>) -> QueueOutput {
+        let mut out = QueueOutput::default();
         for body in bodies {
             let seq = self.seqs.entry(by).or_default();
             *seq += 1;
@@ -102,22 +103,22 @@ impl Rig {
                 body,
             };
             self.queue
-                .step(self.at, ToQueue::Request(request), &mut out);
+                .step(self.at, QueueMessage::Request(request), &mut out);
         }
         self.queue.flush(self.at, &mut out);
         out
     }
 
-    pub fn take_dead(&mut self, out: &mut Output) {
+    pub fn take_dead(&mut self, out: &mut QueueOutput) {
         self.queue.take_dead(self.at, usize::MAX, usize::MAX, out);
         self.queue.flush(self.at, out);
     }
 
-    pub fn publish(&mut self, n: u64, durable: bool, len: usize) -> Output {
+    pub fn publish(&mut self, n: u64, durable: bool, len: usize) -> QueueOutput {
         self.ask(9, RequestBody::Publish(message(n, durable, len)))
     }
 
-    pub fn consume(&mut self, by: u64, consumer: u32, prefetch: u32) -> Output {
+    pub fn consume(&mut self, by: u64, consumer: u32, prefetch: u32) -> QueueOutput {
         let spec = ConsumerSpec {
             tag: "c".into(),
             channel: 1,
@@ -131,7 +132,13 @@ impl Rig {
         self.ask(by, RequestBody::Consume { consumer, spec })
     }
 
-    pub fn settle(&mut self, by: u64, consumer: u32, outcome: Outcome, id: u64) -> Output {
+    pub fn settle(
+        &mut self,
+        by: u64,
+        consumer: u32,
+        outcome: SettlementOutcome,
+        id: u64,
+    ) -> QueueOutput {
         let consumer = ConsumerId(consumer);
         let ids = vec![(id, id)];
         self.ask(
@@ -145,24 +152,24 @@ impl Rig {
     }
 
     /// The client of a session was sent so much.
-    pub fn received(&mut self, by: u64, consumer: ConsumerId, up_to: u64) -> Output {
-        let received = Received {
+    pub fn received(&mut self, by: u64, consumer: ConsumerId, up_to: u64) -> QueueOutput {
+        let received = DeliveryProgress {
             session: session(by),
             consumer,
             up_to,
         };
-        let mut out = Output::default();
+        let mut out = QueueOutput::default();
         self.queue
-            .step(self.at, ToQueue::Received(received), &mut out);
+            .step(self.at, QueueMessage::Received(received), &mut out);
         self.queue.flush(self.at, &mut out);
         self.take_dead(&mut out);
         out
     }
 
-    pub fn pass(&mut self, time: Duration) -> Output {
+    pub fn pass(&mut self, time: Duration) -> QueueOutput {
         self.at.now = self.at.now + time;
         self.at.wall.0 += time.as_millis() as u64;
-        let mut out = Output::default();
+        let mut out = QueueOutput::default();
         self.queue.tick(self.at, &mut out);
         self.take_dead(&mut out);
         out
@@ -171,7 +178,7 @@ impl Rig {
     /// The process ends and another begins; what was not written is gone, unless it `stops` in order.
     pub fn restart(&mut self, stops: bool) {
         if stops {
-            self.queue.write_all(&mut Output::default()).unwrap();
+            self.queue.write_all(&mut QueueOutput::default()).unwrap();
         }
         self.life.0 += 1;
         self.queue = open(&self.disk, self.queue.settings.clone(), self.life);
@@ -201,7 +208,7 @@ impl Rig {
                 77,
                 RequestBody::Settle {
                     consumer: ConsumerId(900),
-                    outcome: Outcome::Accepted,
+                    outcome: SettlementOutcome::Accepted,
                     ids,
                 },
             );
@@ -215,21 +222,21 @@ fn open(disk: &SimDisk, settings: QueueSettings, life: Incarnation) -> ClassicQu
     ClassicQueue::open(disk, QueueId(5), label, settings, life).unwrap()
 }
 
-fn deliveries(out: &Output) -> Vec<Delivery> {
-    let of = |a: &crate::Addressed| match &a.event {
-        Event::Deliver { deliveries, .. } => deliveries.clone(),
+fn deliveries(out: &QueueOutput) -> Vec<Delivery> {
+    let of = |a: &crate::AddressedEvent| match &a.event {
+        QueueEvent::Deliver { deliveries, .. } => deliveries.clone(),
         _ => Vec::new(),
     };
     out.events.iter().flat_map(of).collect()
 }
 
-fn numbers(out: &Output) -> Vec<u64> {
+fn numbers(out: &QueueOutput) -> Vec<u64> {
     deliveries(out).iter().map(|d| number(&d.message)).collect()
 }
 
-fn applied(out: &Output) -> Option<u64> {
-    let up_to = |a: &crate::Addressed| match &a.event {
-        Event::Applied { up_to } | Event::AppliedExcept { up_to, .. } => Some(*up_to),
+fn applied(out: &QueueOutput) -> Option<u64> {
+    let up_to = |a: &crate::AddressedEvent| match &a.event {
+        QueueEvent::Applied { up_to } | QueueEvent::AppliedExcept { up_to, .. } => Some(*up_to),
         _ => None,
     };
     out.events.iter().filter_map(up_to).next_back()
@@ -254,10 +261,10 @@ fn what_is_settled_before_it_is_written_never_is() {
         let out = rig.publish(n, true, 10);
         assert_eq!(numbers(&out), [n]);
         assert_eq!(applied(&out), Some(n - 1));
-        let out = rig.settle(1, 1, Outcome::Accepted, n);
+        let out = rig.settle(1, 1, SettlementOutcome::Accepted, n);
         // Consumed and settled first: that confirms it.
-        let confirm = Event::Applied { up_to: n };
-        let told = |a: &crate::Addressed| a.session == session(9) && a.event == confirm;
+        let confirm = QueueEvent::Applied { up_to: n };
+        let told = |a: &crate::AddressedEvent| a.session == session(9) && a.event == confirm;
         assert!(out.events.iter().any(told));
     }
     rig.pass(WRITE_AT_LAST);
@@ -284,7 +291,7 @@ fn a_restart_finds_exactly_the_unsettled_persistent_messages() {
     let bytes = (stats.bytes, stats.unacknowledged_bytes);
     assert_eq!(bytes, (40 * 50, Some(12 * 50)));
     for id in [1, 2, 3, 5, 9] {
-        rig.settle(1, 1, Outcome::Accepted, id);
+        rig.settle(1, 1, SettlementOutcome::Accepted, id);
     }
     rig.pass(WRITE_AT_LAST);
     rig.pass(WRITE_AT_LAST);
@@ -321,7 +328,7 @@ fn a_clean_stop_knows_what_was_never_delivered_and_a_crash_does_not() {
         let mut rig = Rig::new(settings());
         (1..=6).for_each(|n| drop(rig.publish(n, true, 50)));
         rig.consume(1, 1, 2);
-        rig.queue.write_all(&mut Output::default()).unwrap();
+        rig.queue.write_all(&mut QueueOutput::default()).unwrap();
         if late {
             rig.consume(1, 2, 1);
         }
@@ -332,7 +339,7 @@ fn a_clean_stop_knows_what_was_never_delivered_and_a_crash_does_not() {
     // Given out late, and stopped after that.
     let mut rig = Rig::new(settings());
     (1..=6).for_each(|n| drop(rig.publish(n, true, 50)));
-    rig.queue.write_all(&mut Output::default()).unwrap();
+    rig.queue.write_all(&mut QueueOutput::default()).unwrap();
     rig.consume(1, 1, 3);
     rig.restart(true);
     rig.publish(7, true, 50);
@@ -349,7 +356,7 @@ fn a_clean_stop_knows_what_was_never_delivered_of_each_priority() {
     let mut rig = Rig::new(settings);
     for n in 1..=6 {
         let priority = Some(if n % 2 == 0 { 7 } else { 1 });
-        let publish = RequestBody::Publish(crate::naive::message(n, priority, None, 8));
+        let publish = RequestBody::Publish(crate::model::message(n, priority, None, 8));
         rig.ask(9, publish);
     }
     rig.consume(1, 1, 2);
@@ -379,8 +386,8 @@ fn a_long_queue_costs_bounded_memory_and_gives_its_disk_back() {
         rig.publish(n, n % 2 == 0, 1000);
     }
     assert!(rig.disk.files().len() >= 3, "{:?}", rig.disk.files());
-    let shelf = &rig.queue.shelf;
-    assert!(shelf.memory_messages() < 3 * BUFFER_MESSAGES);
+    let store = &rig.queue.store;
+    assert!(store.memory_messages() < 3 * BUFFER_MESSAGES);
     let (all, faults) = rig.drain();
     assert_eq!((all.len() as u64, faults.len()), (count, 0));
     assert!(all.is_sorted());
@@ -403,7 +410,7 @@ fn given_back_messages_keep_their_place_written_or_not() {
         if written {
             rig.pass(WRITE_AFTER);
         }
-        rig.settle(1, 1, Outcome::Accepted, 2);
+        rig.settle(1, 1, SettlementOutcome::Accepted, 2);
         rig.ask(1, RequestBody::Close);
         assert_eq!(rig.drain().0, [1, 3, 4, 5]);
     }
@@ -427,8 +434,8 @@ fn what_a_channel_held_is_in_its_order_again_before_anybody_is_served() {
     rig.consume(2, 1, 0);
     let out = rig.ask_together(1, end);
     assert_eq!(numbers(&out), [1, 2, 3, 4, 5, 6]);
-    let to_the_other = |a: &crate::Addressed| match a.event {
-        Event::Deliver { .. } => a.session == session(2),
+    let to_the_other = |a: &crate::AddressedEvent| match a.event {
+        QueueEvent::Deliver { .. } => a.session == session(2),
         _ => true,
     };
     assert!(out.events.iter().all(to_the_other));
@@ -448,8 +455,8 @@ fn what_is_too_much_of_what_a_channel_held_goes_before_anybody_is_served() {
     end.extend([7, 8, 9].map(get));
     let out = rig.ask_together(1, end);
     assert_eq!(numbers(&out), [5, 6]);
-    let empty = |a: &crate::Addressed| match &a.event {
-        Event::Answer { answer, .. } => *answer == Answer::Empty,
+    let empty = |a: &crate::AddressedEvent| match &a.event {
+        QueueEvent::Answer { answer, .. } => *answer == QueueReply::Empty,
         _ => false,
     };
     assert!(out.events.iter().any(empty), "{:?}", out.events);
@@ -472,7 +479,7 @@ fn what_never_reached_its_client_goes_to_who_has_room_before_a_limit_drops_it() 
     rig.consume(2, 1, 1);
     let unseen = RequestBody::Settle {
         consumer: ConsumerId(1),
-        outcome: Outcome::Unseen,
+        outcome: SettlementOutcome::Unseen,
         ids: vec![(1, 3)],
     };
     let out = rig.ask(1, unseen);
@@ -494,13 +501,13 @@ fn a_full_disk_stops_publishers_only() {
     assert_eq!((applied(&out), out.faults.len()), (None, 1));
     // Refused now, while what is in memory waits.
     let out = rig.publish(12, true, 100);
-    let refused = |a: &crate::Addressed| match &a.event {
-        Event::AppliedExcept { refused, .. } => refused.first().map(|r| (r.from, r.why)),
+    let refused = |a: &crate::AddressedEvent| match &a.event {
+        QueueEvent::AppliedExcept { refused, .. } => refused.first().map(|r| (r.from, r.why)),
         _ => None,
     };
     assert_eq!(
         out.events.iter().find_map(refused),
-        Some((12, Reject::Unavailable))
+        Some((12, RejectReason::Unavailable))
     );
     // Consumers go on, and settling the unwritten one confirms it.
     let (all, _) = rig.drain();
@@ -522,12 +529,12 @@ fn damage_in_the_middle_costs_what_it_hits_and_is_told() {
         }
         rig.pass(WRITE_AFTER);
         let (path, len) = rig.first_segment();
-        let front = preamble::LEN as u64;
+        let front = segment_header::LEN as u64;
         let record = (len - front) / 50;
         // Within the header, or within the payload, of the fifth.
         assert!(rig.disk.flip(&path, front + 4 * record + at - 10, 0x40));
         rig.restart(false);
-        let mut out = Output::default();
+        let mut out = QueueOutput::default();
         rig.queue.flush(rig.at, &mut out);
         let (all, mut faults) = rig.drain();
         faults.append(&mut out.faults);
@@ -609,7 +616,7 @@ fn what_expired_while_it_was_out_is_not_delivered_again() {
     rig.consume(1, 1, 1);
     // With a consumer that has room it is delivered at once.
     assert_eq!(numbers(&rig.publish(1, true, 10)), [1]);
-    let out = rig.settle(1, 1, Outcome::Requeue, 1);
+    let out = rig.settle(1, 1, SettlementOutcome::Requeue, 1);
     assert!(numbers(&out).is_empty());
     let reasons: Vec<_> = out.dead.iter().map(|d| (d.0, number(&d.1))).collect();
     assert_eq!(reasons, [(DeadReason::Expired, 1)]);
@@ -634,10 +641,10 @@ fn nobody_has_a_single_active_consumers_queue_alone() {
     let consumer = ConsumerId(1);
     let out = rig.ask(1, RequestBody::Consume { consumer, spec });
     let refused = out.events.iter().any(|addressed| {
-        let Event::Answer { answer, .. } = &addressed.event else {
+        let QueueEvent::Answer { answer, .. } = &addressed.event else {
             return false;
         };
-        matches!(answer, Answer::Refused { code: 403, .. })
+        matches!(answer, QueueReply::Refused { code: 403, .. })
     });
     assert!(refused, "{:?}", out.events);
     rig.consume(1, 2, 1);
@@ -653,10 +660,10 @@ fn purge_and_delete() {
     rig.consume(1, 1, 2);
     rig.pass(WRITE_AFTER);
     rig.publish(11, true, 10);
-    let count = |out: &Output| {
-        let of = |a: &crate::Addressed| match &a.event {
-            Event::Answer {
-                answer: Answer::Count { messages, .. },
+    let count = |out: &QueueOutput| {
+        let of = |a: &crate::AddressedEvent| match &a.event {
+            QueueEvent::Answer {
+                answer: QueueReply::Count { messages, .. },
                 ..
             } => Some(*messages),
             _ => None,
@@ -689,8 +696,11 @@ fn a_consumers_window_can_change_while_it_holds_messages() {
     assert_eq!(numbers(&out), [2, 3]);
     assert_eq!(rig.queue.consumers().len(), 1);
     assert!(numbers(&rig.consume(1, 1, 2)).is_empty());
-    assert!(numbers(&rig.settle(1, 1, Outcome::Accepted, 1)).is_empty());
-    assert_eq!(numbers(&rig.settle(1, 1, Outcome::Accepted, 2)), [4]);
+    assert!(numbers(&rig.settle(1, 1, SettlementOutcome::Accepted, 1)).is_empty());
+    assert_eq!(
+        numbers(&rig.settle(1, 1, SettlementOutcome::Accepted, 2)),
+        [4]
+    );
     // A consumer that is cancelled is not brought back by it.
     let consumer = ConsumerId(1);
     rig.ask(1, RequestBody::Cancel { consumer });
@@ -707,7 +717,7 @@ fn a_session_of_before_a_restart_is_told() {
     let out = rig.publish(2, true, 10);
     assert_eq!(
         out.events.first().map(|a| &a.event),
-        Some(&Event::Expecting { expected: 1 })
+        Some(&QueueEvent::Expecting { expected: 1 })
     );
 }
 
@@ -733,7 +743,7 @@ fn a_session_that_gave_its_owner_up_begins_anew() {
     rig.seqs.insert(9, gap - 1);
     let out = rig.publish(4, true, 10);
     let expected = crate::client::EPOCH * 2 + 1;
-    let told = |a: &crate::Addressed| a.event == Event::Expecting { expected };
+    let told = |a: &crate::AddressedEvent| a.event == QueueEvent::Expecting { expected };
     assert!(out.events.iter().any(told));
 }
 
@@ -784,14 +794,14 @@ impl Model {
         }
     }
 
-    fn note(&mut self, out: &Output) {
+    fn note(&mut self, out: &QueueOutput) {
         let mine = out.events.iter().filter(|a| a.session == session(9));
         let mut refused = Vec::new();
         let mut up_to = None;
         for addressed in mine {
             match &addressed.event {
-                Event::Applied { up_to: n } => up_to = Some(*n),
-                Event::AppliedExcept {
+                QueueEvent::Applied { up_to: n } => up_to = Some(*n),
+                QueueEvent::AppliedExcept {
                     up_to: n,
                     refused: list,
                 } => {
@@ -837,7 +847,7 @@ impl Model {
                 if ms >= 200 {
                     let out = self.rig.pass(Duration::from_millis(ms));
                     self.note(&out);
-                    if !self.rig.queue.shelf.segments.has_acks() {
+                    if !self.rig.queue.store.segments.has_acks() {
                         self.late_settled.clear();
                     }
                 }
@@ -881,12 +891,12 @@ impl Model {
             let redelivered = deliveries(&out).first().map(|d| d.redelivered);
             prop_assert_eq!(redelivered, Some(!self.seen.insert(first)));
             let outcome = match settle {
-                0 => Outcome::Requeue,
-                1 => Outcome::Rejected,
-                _ => Outcome::Accepted,
+                0 => SettlementOutcome::Requeue,
+                1 => SettlementOutcome::Rejected,
+                _ => SettlementOutcome::Accepted,
             };
             let out = self.rig.settle(7, consumer, outcome, 1);
-            if outcome != Outcome::Requeue {
+            if outcome != SettlementOutcome::Requeue {
                 self.queue.remove(&first);
                 self.late_settled.insert(first);
             }
@@ -974,7 +984,7 @@ fn what_a_get_leaves_does_not_count_what_has_expired() {
     for (n, ttl) in [(1, None), (2, Some(5)), (3, Some(5)), (4, None)] {
         rig.ask(
             9,
-            RequestBody::Publish(crate::naive::message(n, None, ttl, 8)),
+            RequestBody::Publish(crate::model::message(n, None, ttl, 8)),
         );
     }
     rig.at.wall.0 += 10;
@@ -994,7 +1004,7 @@ impl Rig {
     fn drain_some(&mut self, count: u64) {
         let out = self.consume(66, 1, count as u32 + 1);
         for delivery in deliveries(&out) {
-            self.settle(66, 1, Outcome::Accepted, delivery.id);
+            self.settle(66, 1, SettlementOutcome::Accepted, delivery.id);
         }
         self.ask(66, RequestBody::Close);
     }
@@ -1016,16 +1026,16 @@ fn a_session_that_lasts_is_told_which_message_one_is() {
             priority: 0,
             arguments: Table::default(),
         };
-        let next = crate::Succession {
+        let next = crate::EpochConsumer {
             consumer: ConsumerId(1),
             spec,
             settled: None,
-            line: crate::Line::Untold,
+            epoch: crate::SessionEpoch::Untold,
             at: 0,
         };
         let out = rig.ask(by, RequestBody::Succeed(Box::new(next)));
         let marks = deliveries(&out).iter().map(|d| d.mark()).collect();
-        let marks: Vec<Option<crate::Mark>> = marks;
+        let marks: Vec<Option<crate::MessageId>> = marks;
         marks
     };
     let first = connect(&mut rig, 1);

@@ -1,11 +1,12 @@
 //! `Get` across the suspicion of the session's node: get-empty is told only if the queue was empty.
 
-use super::{QueueClient, Told};
-use crate::naive::number;
+use super::{ClientEvent, QueueClient};
+use crate::model::number;
 use crate::quorum::tests::{Rig, session, settings};
 use crate::quorum::{Batch, Command};
 use crate::{
-    Answer, ConsumerId, Event, Output, QueueKind, Request, RequestBody, SessionId, ToQueue,
+    ConsumerId, QueueEvent, QueueMessage, QueueOutput, QueueReply, QueueType, Request, RequestBody,
+    SessionId,
 };
 use env::{Time, WallTime};
 
@@ -19,7 +20,7 @@ fn client() -> QueueClient<u64> {
     let owner = session(0).node;
     QueueClient::new(
         session(ME),
-        QueueKind::Quorum,
+        QueueType::Quorum,
         vec![owner],
         Some(owner),
         Time(1),
@@ -29,7 +30,7 @@ fn client() -> QueueClient<u64> {
 fn requests(client: &mut QueueClient<u64>) -> Vec<Request> {
     let mut all = Vec::new();
     while let Some(item) = client.poll_send() {
-        if let ToQueue::Request(request) = item {
+        if let QueueMessage::Request(request) = item {
             all.push(request);
         }
     }
@@ -37,20 +38,20 @@ fn requests(client: &mut QueueClient<u64>) -> Vec<Request> {
 }
 
 /// Applies what the client sends.
-fn apply(client: &mut QueueClient<u64>, rig: &mut Rig) -> Output {
+fn apply(client: &mut QueueClient<u64>, rig: &mut Rig) -> QueueOutput {
     let requests = requests(client);
     assert!(!requests.is_empty(), "the client sends nothing");
     apply_requests(&requests, rig)
 }
 
-fn apply_requests(requests: &[Request], rig: &mut Rig) -> Output {
+fn apply_requests(requests: &[Request], rig: &mut Rig) -> QueueOutput {
     let mut batch = Batch::default();
     requests.iter().for_each(|request| batch.push(request));
     let command = batch.take(WallTime(rig.wall)).unwrap();
     rig.command(command)
 }
 
-fn hear(client: &mut QueueClient<u64>, out: Output) -> Vec<Told<u64>> {
+fn hear(client: &mut QueueClient<u64>, out: QueueOutput) -> Vec<ClientEvent<u64>> {
     let mut told = Vec::new();
     let mine = |s: SessionId| s == session(ME);
     for addressed in out.events.into_iter().filter(|a| mine(a.session)) {
@@ -60,9 +61,11 @@ fn hear(client: &mut QueueClient<u64>, out: Output) -> Vec<Told<u64>> {
     told
 }
 
-fn got(told: &[Told<u64>]) -> Vec<u64> {
-    let numbers = |t: &Told<u64>| match t {
-        Told::Deliver { deliveries, .. } => deliveries.iter().map(|d| number(&d.message)).collect(),
+fn got(told: &[ClientEvent<u64>]) -> Vec<u64> {
+    let numbers = |t: &ClientEvent<u64>| match t {
+        ClientEvent::Deliver { deliveries, .. } => {
+            deliveries.iter().map(|d| number(&d.message)).collect()
+        }
         _ => Vec::new(),
     };
     told.iter().flat_map(numbers).collect()
@@ -105,9 +108,9 @@ fn repeated_get_is_told_empty_under_its_first_number_once_the_queue_is_empty() {
     let out = apply(&mut client, &mut rig);
     assert_eq!(hear(&mut client, out), []);
     let out = apply(&mut client, &mut rig);
-    let empty = Told::Answer {
+    let empty = ClientEvent::Answer {
         seq: asked,
-        answer: Answer::Empty,
+        answer: QueueReply::Empty,
     };
     assert_eq!(hear(&mut client, out), [empty]);
     assert!(client.is_idle());
@@ -156,7 +159,7 @@ fn duplicate_answers_of_a_repeated_get_do_not_ask_twice() {
     let out = apply_requests(&copy, &mut rig);
     hear(&mut client, out);
     let out = apply_requests(&copy, &mut rig);
-    assert!(matches!(out.events[0].event, Event::Resumed { .. }));
+    assert!(matches!(out.events[0].event, QueueEvent::Resumed { .. }));
     assert_eq!(hear(&mut client, out), []);
     let second = requests(&mut client);
     assert_eq!(second.len(), 1);

@@ -1,6 +1,6 @@
 //! A `Get` whose message the queue gave back before it came is asked once more.
 
-use super::{Asked, Kept, QueueClient};
+use super::{PendingRequest, QueueClient, UnappliedRequest};
 use crate::RequestBody;
 
 /// The attempts of one `Get`.
@@ -10,7 +10,7 @@ pub(super) struct GetRequest {
     pub first: u64,
     /// The number of its last attempt, counted as the session counts.
     pub last: u64,
-    /// The queue gave back the message of an attempt: [`Answer::Empty`](crate::Answer::Empty) does not say that the queue is
+    /// The queue gave back the message of an attempt: [`QueueReply::Empty`](crate::Answer::Empty) does not say that the queue is
     /// empty.
     pub given_back: bool,
 }
@@ -27,7 +27,7 @@ impl GetRequest {
 
 impl<T: Copy> QueueClient<T> {
     /// The number under which the session asked.
-    pub(super) fn caller_number(&self, asked: &Asked) -> u64 {
+    pub(super) fn caller_number(&self, asked: &PendingRequest) -> u64 {
         let get = match &asked.body {
             RequestBody::Get { consumer, .. } => self.watches.get(consumer).and_then(|w| w.get),
             _ => None,
@@ -43,7 +43,7 @@ impl<T: Copy> QueueClient<T> {
         };
         let last = self.next_number();
         // The queue passes over requests behind the end of the session.
-        let is_closing = |k: &Kept<T>| matches!(k.body, RequestBody::Close);
+        let is_closing = |k: &UnappliedRequest<T>| matches!(k.body, RequestBody::Close);
         if self.kept.iter().any(is_closing) {
             return false;
         }
@@ -56,7 +56,7 @@ impl<T: Copy> QueueClient<T> {
             return false;
         }
         get.last = last;
-        self.kept.push_back(Kept {
+        self.kept.push_back(UnappliedRequest {
             body: body.clone(),
             tag: None,
         });

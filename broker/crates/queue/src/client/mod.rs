@@ -15,8 +15,9 @@ mod tests;
 
 use crate::ranges::Ranges;
 use crate::{
-    Answer, ConsumerId, Delivery, Event, Outcome, QueueKind, Received, Refusal, Reject, Request,
-    RequestBody, Resume, SessionId, ToQueue,
+    ConsumerId, Delivery, DeliveryProgress, QueueEvent, QueueMessage, QueueReply, QueueType,
+    RefusedPublishes, RejectReason, Request, RequestBody, ResumeConsumer, SessionId,
+    SettlementOutcome,
 };
 use env::planted::{self, Bug};
 use env::{NodeId, Time};
@@ -50,14 +51,14 @@ const MAX_IN_VAIN: u32 = 2;
 
 /// What the session hears.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told<T> {
+pub enum ClientEvent<T> {
     /// Safe on the queue; once per publish.
     Published(T),
-    NotPublished(T, Reject),
+    NotPublished(T, RejectReason),
     /// `seq` is what [`QueueClient::request`] returned. A `Get` that found something is told as `Deliver` instead.
     Answer {
         seq: u64,
-        answer: Answer,
+        answer: QueueReply,
     },
     Deliver {
         consumer: ConsumerId,
@@ -69,13 +70,13 @@ pub enum Told<T> {
 }
 
 #[derive(Debug)]
-struct Kept<T> {
+struct UnappliedRequest<T> {
     body: RequestBody,
     tag: Option<T>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct PendingRequest {
     seq: u64,
     /// Asked more than once: what came between may have been lost with the first answer.
     again: bool,
@@ -83,7 +84,7 @@ struct Asked {
 }
 
 #[derive(Debug)]
-struct Watch {
+struct ConsumerProgress {
     /// The delivery id that comes next.
     expected: u64,
     /// All up to this id has gone to the client, as far as the owner was told.
@@ -92,13 +93,13 @@ struct Watch {
     /// Delivered without acknowledgement and not settled yet: ids from here to `expected`.
     unsettled_from: u64,
     /// Its `Consume` is answered (a `Get`'s message has come).
-    standing: bool,
+    session_state: bool,
     /// The session cancelled it: what was on its way before the queue heard of that still comes.
     /// The number of that request.
     cancelled: Option<u64>,
     /// The session is done with it: what still comes goes back.
     left: bool,
-    /// A `Resume` is out: since when.
+    /// A `ResumeConsumer` is out: since when.
     resumed_at: Option<Time>,
     /// The `Get` that made it.
     get: Option<GetRequest>,
@@ -117,19 +118,19 @@ pub struct QueueClient<T> {
     hops: u32,
     in_vain: u32,
     /// Requests not yet applied; the first has number `first`.
-    kept: VecDeque<Kept<T>>,
+    kept: VecDeque<UnappliedRequest<T>>,
     first: u64,
     /// How many of them were sent to the owner.
     sent: usize,
     bytes: usize,
     /// Requests with an answer that have none yet, applied or not.
-    unanswered: VecDeque<Asked>,
+    unanswered: VecDeque<PendingRequest>,
     /// Up to where requests with an answer have been put there.
     asked_up_to: u64,
     /// Something was delivered that is to be settled in the session's stead.
     auto_due: bool,
-    watches: BTreeMap<ConsumerId, Watch>,
-    urgent: VecDeque<ToQueue>,
+    watches: BTreeMap<ConsumerId, ConsumerProgress>,
+    urgent: VecDeque<QueueMessage>,
     /// What callers' numbers are ahead of the owner's (wrapping): callers' go on when the owner's start anew.
     base: u64,
     epoch: u64,
@@ -143,14 +144,14 @@ impl<T: Copy> QueueClient<T> {
     /// `members`: where the queue may be, the likeliest owner first; `owner` when it is known.
     pub fn new(
         session: SessionId,
-        kind: QueueKind,
+        kind: QueueType,
         members: Vec<NodeId>,
         owner: Option<NodeId>,
         now: Time,
     ) -> Self {
         QueueClient {
             session,
-            lasting: kind == QueueKind::Quorum,
+            lasting: kind == QueueType::Quorum,
             owner: owner.or(members.first().copied()),
             members,
             try_next: 1,
@@ -222,7 +223,7 @@ impl<T: Copy> QueueClient<T> {
         let seq = self.next_number();
         self.bytes += weight(&body);
         self.watch(seq, &body);
-        self.kept.push_back(Kept { body, tag });
+        self.kept.push_back(UnappliedRequest { body, tag });
         if self.owner.is_none() && self.resend_at.is_none() {
             self.resend_at = Some(self.now + self.backoff);
         }
@@ -236,12 +237,12 @@ impl<T: Copy> QueueClient<T> {
     }
 
     fn watch(&mut self, seq: u64, body: &RequestBody) {
-        let watch = |auto_settle, get| Watch {
+        let watch = |auto_settle, get| ConsumerProgress {
             expected: 1,
             received: 0,
             auto_settle,
             unsettled_from: 1,
-            standing: false,
+            session_state: false,
             cancelled: None,
             left: false,
             resumed_at: None,
@@ -253,9 +254,9 @@ impl<T: Copy> QueueClient<T> {
                 let fresh = watch(spec.no_ack, None);
                 self.watches.entry(*consumer).or_insert(fresh);
             }
-            RequestBody::Succeed(succession) => {
-                let fresh = watch(succession.spec.no_ack, None);
-                self.watches.insert(succession.consumer, fresh);
+            RequestBody::Succeed(epoch_consumer) => {
+                let fresh = watch(epoch_consumer.spec.no_ack, None);
+                self.watches.insert(epoch_consumer.consumer, fresh);
             }
             RequestBody::Get { consumer, no_ack } => {
                 let get = GetRequest::new(seq);
@@ -272,7 +273,7 @@ impl<T: Copy> QueueClient<T> {
     }
 
     /// The next thing to send to the owner; call until None, then again after anything happened.
-    pub fn poll_send(&mut self) -> Option<ToQueue> {
+    pub fn poll_send(&mut self) -> Option<QueueMessage> {
         self.owner?;
         if let Some(item) = self.urgent.pop_front() {
             return Some(item);
@@ -289,7 +290,7 @@ impl<T: Copy> QueueClient<T> {
                     return None;
                 }
                 let body = kept.body.clone();
-                self.unanswered.push_back(Asked {
+                self.unanswered.push_back(PendingRequest {
                     seq,
                     again: false,
                     body,
@@ -301,7 +302,7 @@ impl<T: Copy> QueueClient<T> {
         if self.resend_at.is_none() {
             self.resend_at = Some(self.now + self.backoff);
         }
-        Some(ToQueue::Request(Request {
+        Some(QueueMessage::Request(Request {
             session: self.session,
             seq,
             body: kept.body.clone(),
@@ -323,11 +324,17 @@ impl<T: Copy> QueueClient<T> {
             })
             .collect();
         for (consumer, from, to) in due {
-            self.keep_settle(consumer, Outcome::Accepted, from, to);
+            self.keep_settle(consumer, SettlementOutcome::Accepted, from, to);
         }
     }
 
-    fn keep_settle(&mut self, consumer: ConsumerId, outcome: Outcome, from: u64, to: u64) {
+    fn keep_settle(
+        &mut self,
+        consumer: ConsumerId,
+        outcome: SettlementOutcome,
+        from: u64,
+        to: u64,
+    ) {
         let ids = vec![(from, to)];
         self.keep(
             RequestBody::Settle {
@@ -340,29 +347,35 @@ impl<T: Copy> QueueClient<T> {
     }
 
     /// An event of the queue, from `from`.
-    pub fn event(&mut self, now: Time, from: NodeId, event: Event, told: &mut Vec<Told<T>>) {
+    pub fn event(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        event: QueueEvent,
+        told: &mut Vec<ClientEvent<T>>,
+    ) {
         self.now = now;
         match event {
-            Event::Applied { up_to } => self.applied(up_to, &[], told),
-            Event::AppliedExcept { up_to, refused } => self.applied(up_to, &refused, told),
-            Event::Answer { seq, answer } => self.answered(seq, answer, told),
-            Event::Deliver {
+            QueueEvent::Applied { up_to } => self.applied(up_to, &[], told),
+            QueueEvent::AppliedExcept { up_to, refused } => self.applied(up_to, &refused, told),
+            QueueEvent::Answer { seq, answer } => self.answered(seq, answer, told),
+            QueueEvent::Deliver {
                 consumer,
                 deliveries,
             } => self.delivered(consumer, deliveries, told),
-            Event::Resumed { consumer, next } => self.resumed(consumer, next),
-            Event::Cancelled { consumer } => self.cancelled(consumer, told),
-            Event::Owner => {
+            QueueEvent::Resumed { consumer, next } => self.resumed(consumer, next),
+            QueueEvent::Cancelled { consumer } => self.cancelled(consumer, told),
+            QueueEvent::Owner => {
                 self.owner = Some(from);
                 self.backoff = RESEND_FIRST;
                 self.send_again();
             }
-            Event::NotOwner { leader } => {
+            QueueEvent::NotOwner { leader } => {
                 if self.owner == Some(from) {
                     self.passed_on(leader.filter(|leader| *leader != from));
                 }
             }
-            Event::Expecting { expected } => {
+            QueueEvent::Expecting { expected } => {
                 if self.owner == Some(from) {
                     self.expecting(expected, told);
                 }
@@ -383,7 +396,12 @@ impl<T: Copy> QueueClient<T> {
         self.resend_at = Some(self.now + self.backoff);
     }
 
-    fn applied(&mut self, up_to: u64, refused: &[Refusal], told: &mut Vec<Told<T>>) {
+    fn applied(
+        &mut self,
+        up_to: u64,
+        refused: &[RefusedPublishes],
+        told: &mut Vec<ClientEvent<T>>,
+    ) {
         let mut refused = refused.iter().copied().peekable();
         let mut progressed = false;
         // An owner cannot have applied what was never sent to any.
@@ -400,8 +418,8 @@ impl<T: Copy> QueueClient<T> {
             let why = refused.peek().filter(|r| r.from <= seq).map(|r| r.why);
             if let Some(tag) = kept.tag {
                 told.push(match why {
-                    Some(why) => Told::NotPublished(tag, why),
-                    None => Told::Published(tag),
+                    Some(why) => ClientEvent::NotPublished(tag, why),
+                    None => ClientEvent::Published(tag),
                 });
             }
             match kept.body {
@@ -427,7 +445,12 @@ impl<T: Copy> QueueClient<T> {
         if let Some(watch) = self.watches.remove(&consumer)
             && !planted::is(Bug::CancelLosesDeliveries)
         {
-            self.keep_settle(consumer, Outcome::Requeue, watch.expected, u64::MAX);
+            self.keep_settle(
+                consumer,
+                SettlementOutcome::Requeue,
+                watch.expected,
+                u64::MAX,
+            );
         }
     }
 
@@ -436,7 +459,7 @@ impl<T: Copy> QueueClient<T> {
         self.hops = 0;
         self.in_vain = 0;
         self.resend_at = self.waits().then(|| self.now + self.backoff);
-        let stands = self.watches.values().any(|w| w.standing);
+        let stands = self.watches.values().any(|w| w.session_state);
         let remote = self.owner.is_some_and(|owner| owner != self.session.node);
         self.probe_at = (stands && remote).then(|| self.now + PROBE_EVERY);
     }
@@ -445,11 +468,11 @@ impl<T: Copy> QueueClient<T> {
         self.watches.values().any(|w| w.resumed_at.is_some())
     }
 
-    fn answered(&mut self, seq: u64, answer: Answer, told: &mut Vec<Told<T>>) {
+    fn answered(&mut self, seq: u64, answer: QueueReply, told: &mut Vec<ClientEvent<T>>) {
         let Some(asked) = self.forget_question(seq) else {
             return self.end_is_unknown(seq, told);
         };
-        if answer == Answer::Empty && self.get_again(&asked.body) {
+        if answer == QueueReply::Empty && self.get_again(&asked.body) {
             return self.progress();
         }
         let told_as = self.caller_number(&asked);
@@ -459,9 +482,9 @@ impl<T: Copy> QueueClient<T> {
             watch.left |= watch.cancelled.is_some_and(|cancel| cancel < number);
         }
         match (consumer_asked_for(&asked.body), &answer) {
-            (Some(consumer), Answer::Consuming | Answer::GoesOn) => {
+            (Some(consumer), QueueReply::Consuming | QueueReply::GoesOn) => {
                 if let Some(watch) = self.watches.get_mut(&consumer) {
-                    watch.standing = true;
+                    watch.session_state = true;
                 }
                 if asked.again {
                     self.ask_resume(consumer);
@@ -470,7 +493,7 @@ impl<T: Copy> QueueClient<T> {
             (Some(consumer), _) => self.unwatch(consumer),
             (None, _) => {}
         }
-        told.push(Told::Answer {
+        told.push(ClientEvent::Answer {
             seq: told_as,
             answer,
         });
@@ -479,7 +502,7 @@ impl<T: Copy> QueueClient<T> {
 
     /// `Close` is answered where the session is not known. When something was applied before, the end was too, and forgotten
     /// before its answer came through: nothing that is kept is to be done again. Otherwise all of it is yet to be done.
-    fn end_is_unknown(&mut self, seq: u64, told: &mut Vec<Told<T>>) {
+    fn end_is_unknown(&mut self, seq: u64, told: &mut Vec<ClientEvent<T>>) {
         let closing = (self.kept.back()).is_some_and(|k| matches!(k.body, RequestBody::Close));
         let last = self.first + self.kept.len() as u64 - 1;
         if closing && seq == last && self.first > self.epoch * EPOCH + 1 {
@@ -489,12 +512,16 @@ impl<T: Copy> QueueClient<T> {
 
     /// What was to begin with a request that was refused. One that stood already ends when the queue says so.
     fn unwatch(&mut self, consumer: ConsumerId) {
-        if self.watches.get(&consumer).is_some_and(|w| !w.standing) {
+        if self
+            .watches
+            .get(&consumer)
+            .is_some_and(|w| !w.session_state)
+        {
             self.watches.remove(&consumer);
         }
     }
 
-    fn forget_question(&mut self, seq: u64) -> Option<Asked> {
+    fn forget_question(&mut self, seq: u64) -> Option<PendingRequest> {
         let at = self.unanswered.iter().position(|a| a.seq == seq)?;
         self.unanswered.remove(at)
     }
@@ -503,7 +530,7 @@ impl<T: Copy> QueueClient<T> {
         &mut self,
         consumer: ConsumerId,
         mut deliveries: Vec<Delivery>,
-        told: &mut Vec<Told<T>>,
+        told: &mut Vec<ClientEvent<T>>,
     ) {
         let Some(watch) = self.watches.get_mut(&consumer) else {
             return;
@@ -533,7 +560,7 @@ impl<T: Copy> QueueClient<T> {
         self.auto_due |= watch.auto_settle;
         let settle_now =
             watch.auto_settle && watch.expected - watch.unsettled_from >= AUTO_SETTLE_EVERY;
-        told.push(Told::Deliver {
+        told.push(ClientEvent::Deliver {
             consumer,
             deliveries,
         });
@@ -566,7 +593,7 @@ impl<T: Copy> QueueClient<T> {
             match &kept.body {
                 RequestBody::Settle {
                     consumer: of,
-                    outcome: Outcome::Accepted,
+                    outcome: SettlementOutcome::Accepted,
                     ids,
                 } if *of == consumer => all.extend(ids),
                 _ => {}
@@ -584,11 +611,12 @@ impl<T: Copy> QueueClient<T> {
     }
 
     fn tell_received(&mut self, consumer: ConsumerId, up_to: u64) {
-        self.urgent.push_back(ToQueue::Received(Received {
-            session: self.session,
-            consumer,
-            up_to,
-        }));
+        self.urgent
+            .push_back(QueueMessage::Received(DeliveryProgress {
+                session: self.session,
+                consumer,
+                up_to,
+            }));
     }
 
     fn ask_resume(&mut self, consumer: ConsumerId) {
@@ -604,7 +632,7 @@ impl<T: Copy> QueueClient<T> {
             // The owner may be another one, or not have heard it.
             self.tell_received(consumer, received);
         }
-        self.urgent.push_back(ToQueue::Resume(Resume {
+        self.urgent.push_back(QueueMessage::Resume(ResumeConsumer {
             session: self.session,
             consumer,
             next,
@@ -636,11 +664,11 @@ impl<T: Copy> QueueClient<T> {
         self.progress();
     }
 
-    fn cancelled(&mut self, consumer: ConsumerId, told: &mut Vec<Told<T>>) {
+    fn cancelled(&mut self, consumer: ConsumerId, told: &mut Vec<ClientEvent<T>>) {
         let Some(watch) = self.watches.get(&consumer) else {
             return;
         };
-        if !watch.standing {
+        if !watch.session_state {
             // Of an owner that has not seen its `Consume` yet.
             return;
         }
@@ -648,12 +676,12 @@ impl<T: Copy> QueueClient<T> {
         self.auto_settle();
         self.watches.remove(&consumer);
         if !silent {
-            told.push(Told::Cancelled { consumer });
+            told.push(ClientEvent::Cancelled { consumer });
         }
     }
 
     /// The owner misses requests from `expected` on.
-    fn expecting(&mut self, expected: u64, told: &mut Vec<Told<T>>) {
+    fn expecting(&mut self, expected: u64, told: &mut Vec<ClientEvent<T>>) {
         match expected.checked_sub(self.first) {
             // A leader that has yet to apply what its predecessors did.
             None if self.lasting => {}
@@ -694,22 +722,22 @@ impl<T: Copy> QueueClient<T> {
             if asked.seq >= self.first {
                 continue;
             }
-            self.urgent.push_back(ToQueue::Request(Request {
+            self.urgent.push_back(QueueMessage::Request(Request {
                 session: self.session,
                 seq: asked.seq,
                 body: asked.body.clone(),
             }));
         }
-        let standing: Vec<ConsumerId> = self
+        let session_state: Vec<ConsumerId> = self
             .watches
             .iter_mut()
-            .filter(|(_, w)| w.standing)
+            .filter(|(_, w)| w.session_state)
             .map(|(id, w)| {
                 w.resumed_at = None;
                 *id
             })
             .collect();
-        for consumer in standing {
+        for consumer in session_state {
             self.ask_resume(consumer);
         }
         self.resend_at = self.waits().then(|| self.now + self.backoff);
@@ -717,7 +745,7 @@ impl<T: Copy> QueueClient<T> {
 
     /// The owner of a queue that lives in one place is gone with all it held in memory: what was not applied is not
     /// taken, consumers are over, and numbering starts again.
-    pub fn owner_lost(&mut self, told: &mut Vec<Told<T>>) {
+    pub fn owner_lost(&mut self, told: &mut Vec<ClientEvent<T>>) {
         let stood = self
             .watches
             .first_key_value()
@@ -732,12 +760,12 @@ impl<T: Copy> QueueClient<T> {
     }
 
     /// What was asked of an owner that has forgotten it, or is believed to, is over.
-    fn start_over(&mut self, told: &mut Vec<Told<T>>) {
+    fn start_over(&mut self, told: &mut Vec<ClientEvent<T>>) {
         let next = self.next_number();
         let mut closing = false;
         for kept in std::mem::take(&mut self.kept) {
             if let Some(tag) = kept.tag {
-                told.push(Told::NotPublished(tag, Reject::Unavailable));
+                told.push(ClientEvent::NotPublished(tag, RejectReason::Unavailable));
             }
             closing |= matches!(kept.body, RequestBody::Close);
         }
@@ -747,9 +775,9 @@ impl<T: Copy> QueueClient<T> {
             if let Some(consumer) = consumer_asked_for(&asked.body) {
                 self.unwatch(consumer);
             }
-            told.push(Told::Answer {
+            told.push(ClientEvent::Answer {
                 seq,
-                answer: Answer::Refused {
+                answer: QueueReply::Refused {
                     code: 404,
                     text: "the queue's node is down or was restarted".to_owned(),
                 },
@@ -757,7 +785,7 @@ impl<T: Copy> QueueClient<T> {
         }
         for (consumer, watch) in std::mem::take(&mut self.watches) {
             if watch.cancelled.is_none() && watch.get.is_none() {
-                told.push(Told::Cancelled { consumer });
+                told.push(ClientEvent::Cancelled { consumer });
             }
         }
         self.epoch += 1;
@@ -785,9 +813,9 @@ impl<T: Copy> QueueClient<T> {
         }
         if self.probe_at.is_some_and(|at| at <= now) {
             self.probe_at = Some(now + PROBE_EVERY);
-            let standing = self.watches.iter().filter(|(_, w)| w.standing);
-            let standing: Vec<ConsumerId> = standing.map(|(id, _)| *id).collect();
-            for consumer in standing {
+            let session_state = self.watches.iter().filter(|(_, w)| w.session_state);
+            let session_state: Vec<ConsumerId> = session_state.map(|(id, _)| *id).collect();
+            for consumer in session_state {
                 self.ask_resume(consumer);
             }
         }
@@ -795,7 +823,7 @@ impl<T: Copy> QueueClient<T> {
 
     /// Something is outstanding, or an owner has to be found for consumers that stand.
     fn waits(&self) -> bool {
-        let stands = self.owner.is_none() && self.watches.values().any(|w| w.standing);
+        let stands = self.owner.is_none() && self.watches.values().any(|w| w.session_state);
         stands || !self.kept.is_empty() || !self.unanswered.is_empty() || self.resuming()
     }
 
@@ -828,8 +856,8 @@ fn weight(body: &RequestBody) -> usize {
     match body {
         RequestBody::Publish(message) => message.as_bytes().len(),
         RequestBody::Settle { ids, .. } => ids.len() * size_of::<(u64, u64)>(),
-        RequestBody::Succeed(succession) => {
-            let settled = succession.settled.as_ref().map_or(0, |s| s.ids.len());
+        RequestBody::Succeed(epoch_consumer) => {
+            let settled = epoch_consumer.settled.as_ref().map_or(0, |s| s.ids.len());
             settled * size_of::<(u64, u64)>()
         }
         _ => 0,
@@ -842,7 +870,7 @@ fn consumer_asked_for(body: &RequestBody) -> Option<ConsumerId> {
         RequestBody::Consume { consumer, .. } | RequestBody::Get { consumer, .. } => {
             Some(*consumer)
         }
-        RequestBody::Succeed(succession) => Some(succession.consumer),
+        RequestBody::Succeed(epoch_consumer) => Some(epoch_consumer.consumer),
         _ => None,
     }
 }

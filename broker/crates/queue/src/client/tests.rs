@@ -1,5 +1,5 @@
 use super::*;
-use crate::{ConsumerSpec, Line, Succession};
+use crate::{ConsumerSpec, EpochConsumer, SessionEpoch};
 use env::{Incarnation, WallTime};
 use message::{MessageBuilder, Protocol, Table};
 
@@ -7,7 +7,7 @@ const HERE: NodeId = NodeId(1);
 const THERE: NodeId = NodeId(2);
 const THIRD: NodeId = NodeId(3);
 
-fn client(kind: QueueKind) -> QueueClient<u64> {
+fn client(kind: QueueType) -> QueueClient<u64> {
     let session = SessionId {
         node: HERE,
         incarnation: Incarnation(1),
@@ -50,14 +50,14 @@ fn consume(consumer: u32, no_ack: bool) -> RequestBody {
 fn sent(client: &mut QueueClient<u64>) -> Vec<u64> {
     let mut all = Vec::new();
     while let Some(item) = client.poll_send() {
-        if let ToQueue::Request(request) = item {
+        if let QueueMessage::Request(request) = item {
             all.push(request.seq);
         }
     }
     all
 }
 
-fn hear(client: &mut QueueClient<u64>, event: Event) -> Vec<Told<u64>> {
+fn hear(client: &mut QueueClient<u64>, event: QueueEvent) -> Vec<ClientEvent<u64>> {
     let mut told = Vec::new();
     let owner = client.owner().unwrap_or(THERE);
     let now = client.now;
@@ -75,16 +75,16 @@ fn delivery(id: u64) -> Delivery {
     }
 }
 
-fn deliver(consumer: u32, ids: &[u64]) -> Event {
-    Event::Deliver {
+fn deliver(consumer: u32, ids: &[u64]) -> QueueEvent {
+    QueueEvent::Deliver {
         consumer: ConsumerId(consumer),
         deliveries: ids.iter().map(|id| delivery(*id)).collect(),
     }
 }
 
-fn ids(told: &[Told<u64>]) -> Vec<u64> {
-    let of = |t: &Told<u64>| match t {
-        Told::Deliver { deliveries, .. } => deliveries.iter().map(|d| d.id).collect(),
+fn ids(told: &[ClientEvent<u64>]) -> Vec<u64> {
+    let of = |t: &ClientEvent<u64>| match t {
+        ClientEvent::Deliver { deliveries, .. } => deliveries.iter().map(|d| d.id).collect(),
         _ => Vec::new(),
     };
     told.iter().flat_map(of).collect()
@@ -92,28 +92,28 @@ fn ids(told: &[Told<u64>]) -> Vec<u64> {
 
 #[test]
 fn publishes_are_kept_until_applied_and_told_once() {
-    let mut client = client(QueueKind::Quorum);
+    let mut client = client(QueueType::Quorum);
     for tag in 11..=14 {
         client.publish(Some(tag), message(5));
     }
     assert_eq!(sent(&mut client), [1, 2, 3, 4]);
-    let refused = vec![Refusal {
+    let refused = vec![RefusedPublishes {
         from: 2,
         to: 2,
-        why: Reject::MaxLength,
+        why: RejectReason::MaxLength,
     }];
-    let told = hear(&mut client, Event::AppliedExcept { up_to: 3, refused });
+    let told = hear(&mut client, QueueEvent::AppliedExcept { up_to: 3, refused });
     let expected = [
-        Told::Published(11),
-        Told::NotPublished(12, Reject::MaxLength),
-        Told::Published(13),
+        ClientEvent::Published(11),
+        ClientEvent::NotPublished(12, RejectReason::MaxLength),
+        ClientEvent::Published(13),
     ];
     assert_eq!(told, expected);
-    assert_eq!(hear(&mut client, Event::Applied { up_to: 2 }), []);
+    assert_eq!(hear(&mut client, QueueEvent::Applied { up_to: 2 }), []);
     assert_eq!((client.in_flight(), client.is_full()), (1, false));
     assert_eq!(
-        hear(&mut client, Event::Applied { up_to: 4 }),
-        [Told::Published(14)]
+        hear(&mut client, QueueEvent::Applied { up_to: 4 }),
+        [ClientEvent::Published(14)]
     );
     assert!(client.is_idle());
     assert_eq!(client.wake_at(), None);
@@ -121,32 +121,32 @@ fn publishes_are_kept_until_applied_and_told_once() {
 
 #[test]
 fn it_is_full_by_count_and_by_bytes() {
-    let mut one = client(QueueKind::Quorum);
+    let mut one = client(QueueType::Quorum);
     for _ in 0..MAX_IN_FLIGHT {
         assert!(!one.is_full());
         one.publish(None, message(1));
     }
     assert!(one.is_full());
-    let mut one = client(QueueKind::Quorum);
+    let mut one = client(QueueType::Quorum);
     one.publish(None, message(MAX_IN_FLIGHT_BYTES));
     assert!(one.is_full());
     sent(&mut one);
-    hear(&mut one, Event::Applied { up_to: 1 });
+    hear(&mut one, QueueEvent::Applied { up_to: 1 });
     assert_eq!((one.is_full(), one.in_flight_bytes()), (false, 0));
 }
 
 #[test]
 fn it_follows_hints_but_not_in_circles() {
-    let mut client = client(QueueKind::Quorum);
+    let mut client = client(QueueType::Quorum);
     client.publish(Some(1), message(1));
     for turn in 0..MAX_HOPS {
         assert_eq!(sent(&mut client), [1]);
         let leader = Some(if turn % 2 == 0 { THIRD } else { THERE });
-        hear(&mut client, Event::NotOwner { leader });
+        hear(&mut client, QueueEvent::NotOwner { leader });
         assert_eq!(client.owner(), leader);
     }
     let leader = Some(THERE);
-    hear(&mut client, Event::NotOwner { leader });
+    hear(&mut client, QueueEvent::NotOwner { leader });
     assert_eq!((client.owner(), sent(&mut client)), (None, vec![]));
     let at = client.wake_at().unwrap();
     client.tick(at);
@@ -155,7 +155,7 @@ fn it_follows_hints_but_not_in_circles() {
 
 #[test]
 fn it_sends_again_after_a_growing_while_and_tries_others() {
-    let mut client = client(QueueKind::Quorum);
+    let mut client = client(QueueType::Quorum);
     client.publish(Some(1), message(1));
     client.publish(Some(2), message(1));
     assert_eq!(sent(&mut client), [1, 2]);
@@ -170,18 +170,18 @@ fn it_sends_again_after_a_growing_while_and_tries_others() {
     }
     assert_eq!(waits, [200, 400, 800, 1600, 2000, 2000]);
     assert_eq!(owners, [2, 2, 3, 3, 3, 2]);
-    hear(&mut client, Event::Expecting { expected: 2 });
+    hear(&mut client, QueueEvent::Expecting { expected: 2 });
     assert_eq!(sent(&mut client), [2]);
 }
 
 /// With consumer 1.
 fn consuming() -> QueueClient<u64> {
-    let mut client = client(QueueKind::Quorum);
+    let mut client = client(QueueType::Quorum);
     client.request(consume(1, false));
     assert_eq!(sent(&mut client), [1]);
-    let answer = Answer::Consuming;
-    hear(&mut client, Event::Answer { seq: 1, answer });
-    hear(&mut client, Event::Applied { up_to: 1 });
+    let answer = QueueReply::Consuming;
+    hear(&mut client, QueueEvent::Answer { seq: 1, answer });
+    hear(&mut client, QueueEvent::Applied { up_to: 1 });
     client
 }
 
@@ -192,17 +192,17 @@ fn duplicates_are_dropped_and_gaps_asked_for() {
     assert_eq!(ids(&hear(&mut client, deliver(1, &[2, 3]))), [3]);
     assert_eq!(ids(&hear(&mut client, deliver(1, &[5, 6]))), [0u64; 0]);
     let asked = client.poll_send();
-    let resume = Resume {
+    let resume = ResumeConsumer {
         session: client.session,
         consumer: ConsumerId(1),
         next: 4,
     };
-    assert_eq!(asked, Some(ToQueue::Resume(resume)));
+    assert_eq!(asked, Some(QueueMessage::Resume(resume)));
     // Still on its way from before.
     assert_eq!(ids(&hear(&mut client, deliver(1, &[7]))), [0u64; 0]);
     assert_eq!(client.poll_send(), None);
     // 4 went to someone else meanwhile.
-    let resumed = Event::Resumed {
+    let resumed = QueueEvent::Resumed {
         consumer: ConsumerId(1),
         next: 5,
     };
@@ -215,7 +215,7 @@ fn another_owner_hears_what_has_gone_to_the_client() {
     let mut client = consuming();
     hear(&mut client, deliver(1, &[1, 2, 3]));
     let (session, consumer) = (client.session, ConsumerId(1));
-    let received = ToQueue::Received(Received {
+    let received = QueueMessage::Received(DeliveryProgress {
         session,
         consumer,
         up_to: 2,
@@ -226,7 +226,7 @@ fn another_owner_hears_what_has_gone_to_the_client() {
     assert_eq!(client.poll_send(), None);
     client.owner_is(Time(9), Some(NodeId(3)));
     let next = 4;
-    let resume = ToQueue::Resume(Resume {
+    let resume = QueueMessage::Resume(ResumeConsumer {
         session,
         consumer,
         next,
@@ -237,16 +237,16 @@ fn another_owner_hears_what_has_gone_to_the_client() {
 
 #[test]
 fn without_acknowledgement_it_settles_when_the_session_has_the_message() {
-    let mut client = client(QueueKind::Quorum);
+    let mut client = client(QueueType::Quorum);
     client.request(consume(1, true));
     sent(&mut client);
     hear(&mut client, deliver(1, &[1, 2, 3]));
-    let Some(ToQueue::Request(request)) = client.poll_send() else {
+    let Some(QueueMessage::Request(request)) = client.poll_send() else {
         panic!("a settle is due");
     };
     let settle = RequestBody::Settle {
         consumer: ConsumerId(1),
-        outcome: Outcome::Accepted,
+        outcome: SettlementOutcome::Accepted,
         ids: vec![(1, 3)],
     };
     assert_eq!(request.body, settle);
@@ -264,7 +264,7 @@ fn without_acknowledgement_it_settles_when_the_session_has_the_message() {
 
 #[test]
 fn what_comes_before_a_cancel_is_applied_is_passed_on_and_the_rest_goes_back() {
-    let mut client = client(QueueKind::Quorum);
+    let mut client = client(QueueType::Quorum);
     client.request(consume(1, false));
     sent(&mut client);
     hear(&mut client, deliver(1, &[1, 2]));
@@ -274,13 +274,13 @@ fn what_comes_before_a_cancel_is_applied_is_passed_on_and_the_rest_goes_back() {
     // One got lost: what comes behind it is not asked for again.
     assert_eq!(hear(&mut client, deliver(1, &[5])), []);
     assert_eq!(sent(&mut client), [2]);
-    hear(&mut client, Event::Applied { up_to: 2 });
-    let Some(ToQueue::Request(request)) = client.poll_send() else {
+    hear(&mut client, QueueEvent::Applied { up_to: 2 });
+    let Some(QueueMessage::Request(request)) = client.poll_send() else {
         panic!("a settle is due");
     };
     let settle = RequestBody::Settle {
         consumer,
-        outcome: Outcome::Requeue,
+        outcome: SettlementOutcome::Requeue,
         ids: vec![(4, u64::MAX)],
     };
     assert_eq!(request.body, settle);
@@ -288,18 +288,18 @@ fn what_comes_before_a_cancel_is_applied_is_passed_on_and_the_rest_goes_back() {
 
 #[test]
 fn a_new_window_does_not_start_a_consumer_anew() {
-    let mut c = client(QueueKind::Classic);
-    hear(&mut c, Event::Owner);
+    let mut c = client(QueueType::Classic);
+    hear(&mut c, QueueEvent::Owner);
     c.request(consume(1, false));
     sent(&mut c);
-    let answer = |seq, answer| Event::Answer { seq, answer };
-    hear(&mut c, answer(1, Answer::Consuming));
+    let answer = |seq, answer| QueueEvent::Answer { seq, answer };
+    hear(&mut c, answer(1, QueueReply::Consuming));
     assert_eq!(ids(&hear(&mut c, deliver(1, &[1, 2]))), [1, 2]);
     c.request(consume(1, false));
     sent(&mut c);
     assert_eq!(ids(&hear(&mut c, deliver(1, &[3]))), [3]);
     // Refused it is no end: that the queue tells by itself.
-    let refused = Answer::Refused {
+    let refused = QueueReply::Refused {
         code: 404,
         text: String::new(),
     };
@@ -309,7 +309,7 @@ fn a_new_window_does_not_start_a_consumer_anew() {
 
 #[test]
 fn one_that_leaves_settles_what_it_saw_and_hears_no_more() {
-    let mut client = client(QueueKind::Quorum);
+    let mut client = client(QueueType::Quorum);
     client.request(consume(1, true));
     sent(&mut client);
     hear(&mut client, deliver(1, &[1, 2]));
@@ -318,41 +318,44 @@ fn one_that_leaves_settles_what_it_saw_and_hears_no_more() {
     assert_eq!(hear(&mut client, deliver(1, &[3])), []);
     let bodies: Vec<_> = std::iter::from_fn(|| client.poll_send())
         .filter_map(|item| match item {
-            ToQueue::Request(request) => Some(request.body),
-            ToQueue::Resume(_) | ToQueue::Received(_) => None,
+            QueueMessage::Request(request) => Some(request.body),
+            QueueMessage::Resume(_) | QueueMessage::Received(_) => None,
         })
         .collect();
     let settle = RequestBody::Settle {
         consumer,
-        outcome: Outcome::Accepted,
+        outcome: SettlementOutcome::Accepted,
         ids: vec![(1, 2)],
     };
     assert_eq!(bodies, [settle, RequestBody::Leave { consumer }]);
-    hear(&mut client, Event::Applied { up_to: 3 });
+    hear(&mut client, QueueEvent::Applied { up_to: 3 });
     assert_eq!(client.poll_send(), None);
     assert_eq!(hear(&mut client, deliver(1, &[3])), []);
 }
 
 #[test]
 fn an_owner_that_forgot_everything_is_lost_and_numbering_starts_again() {
-    let mut client = client(QueueKind::Classic);
+    let mut client = client(QueueType::Classic);
     client.publish(Some(1), message(1));
     client.request(consume(1, false));
     sent(&mut client);
-    hear(&mut client, Event::Applied { up_to: 2 });
-    let answer = Answer::Consuming;
-    hear(&mut client, Event::Answer { seq: 2, answer });
+    hear(&mut client, QueueEvent::Applied { up_to: 2 });
+    let answer = QueueReply::Consuming;
+    hear(&mut client, QueueEvent::Answer { seq: 2, answer });
     client.publish(Some(3), message(1));
     let stat = client.request(RequestBody::Stat);
     assert_eq!(sent(&mut client), [3, 4]);
-    let told = hear(&mut client, Event::Expecting { expected: 1 });
-    assert_eq!(told[0], Told::NotPublished(3, Reject::Unavailable));
+    let told = hear(&mut client, QueueEvent::Expecting { expected: 1 });
+    assert_eq!(
+        told[0],
+        ClientEvent::NotPublished(3, RejectReason::Unavailable)
+    );
     assert!(
-        matches!(&told[1], Told::Answer { seq, answer: Answer::Refused { code: 404, .. } } if *seq == stat)
+        matches!(&told[1], ClientEvent::Answer { seq, answer: QueueReply::Refused { code: 404, .. } } if *seq == stat)
     );
     assert_eq!(
         told[2],
-        Told::Cancelled {
+        ClientEvent::Cancelled {
             consumer: ConsumerId(1)
         }
     );
@@ -360,40 +363,40 @@ fn an_owner_that_forgot_everything_is_lost_and_numbering_starts_again() {
     assert_eq!(next, stat + 1);
     assert_eq!(sent(&mut client), [EPOCH + 1]);
     // A late word of before means nothing.
-    assert_eq!(hear(&mut client, Event::Applied { up_to: 4 }), []);
+    assert_eq!(hear(&mut client, QueueEvent::Applied { up_to: 4 }), []);
     assert_eq!(client.in_flight(), 1);
-    let answer = Answer::Empty;
+    let answer = QueueReply::Empty;
     let told = hear(
         &mut client,
-        Event::Answer {
+        QueueEvent::Answer {
             seq: EPOCH + 1,
             answer: answer.clone(),
         },
     );
-    assert_eq!(told, [Told::Answer { seq: next, answer }]);
+    assert_eq!(told, [ClientEvent::Answer { seq: next, answer }]);
 }
 
 #[test]
 fn a_lagging_leader_of_a_quorum_queue_is_waited_for() {
-    let mut client = client(QueueKind::Quorum);
+    let mut client = client(QueueType::Quorum);
     client.publish(Some(1), message(1));
     client.publish(Some(2), message(1));
     sent(&mut client);
-    hear(&mut client, Event::Applied { up_to: 1 });
-    assert_eq!(hear(&mut client, Event::Expecting { expected: 1 }), []);
+    hear(&mut client, QueueEvent::Applied { up_to: 1 });
+    assert_eq!(hear(&mut client, QueueEvent::Expecting { expected: 1 }), []);
     assert_eq!(client.in_flight(), 1);
 }
 
 #[test]
 fn an_end_that_its_queue_has_forgotten_is_over() {
-    let unknown = |seq| Event::Answer {
+    let unknown = |seq| QueueEvent::Answer {
         seq,
-        answer: Answer::Refused {
+        answer: QueueReply::Refused {
             code: 404,
             text: "does not know the session".to_owned(),
         },
     };
-    let mut client = client(QueueKind::Quorum);
+    let mut client = client(QueueType::Quorum);
     client.publish(Some(1), message(1));
     client.publish(Some(2), message(1));
     client.request(RequestBody::Close);
@@ -401,45 +404,48 @@ fn an_end_that_its_queue_has_forgotten_is_over() {
     // Nothing is known to be applied: all of it may be yet to come.
     assert_eq!(hear(&mut client, unknown(3)), []);
     assert_eq!(client.in_flight(), 3);
-    hear(&mut client, Event::Applied { up_to: 1 });
+    hear(&mut client, QueueEvent::Applied { up_to: 1 });
     assert_eq!(hear(&mut client, unknown(2)), []);
-    let lost = Told::NotPublished(2, Reject::Unavailable);
+    let lost = ClientEvent::NotPublished(2, RejectReason::Unavailable);
     assert_eq!(hear(&mut client, unknown(3)), [lost]);
     // What the queue may have of it ends all the same.
     assert_eq!(sent(&mut client), [EPOCH + 1]);
-    hear(&mut client, Event::Applied { up_to: EPOCH + 1 });
+    hear(&mut client, QueueEvent::Applied { up_to: EPOCH + 1 });
     assert!(client.is_idle());
 }
 
 #[test]
 fn answers_out_at_a_time_are_bounded_and_asked_again() {
-    let mut client = client(QueueKind::Quorum);
+    let mut client = client(QueueType::Quorum);
     for _ in 0..MAX_UNANSWERED + 5 {
         client.request(RequestBody::Stat);
     }
     assert_eq!(sent(&mut client).len(), MAX_UNANSWERED);
     // Applied, but the answers are lost.
     let up_to = MAX_UNANSWERED as u64;
-    hear(&mut client, Event::Applied { up_to });
+    hear(&mut client, QueueEvent::Applied { up_to });
     assert_eq!(sent(&mut client).len(), 0);
     client.link_restored(Time(5));
     assert_eq!(sent(&mut client).len(), MAX_UNANSWERED);
-    let answer = Answer::Empty;
+    let answer = QueueReply::Empty;
     let told = hear(
         &mut client,
-        Event::Answer {
+        QueueEvent::Answer {
             seq: 1,
             answer: answer.clone(),
         },
     );
     assert_eq!(told.len(), 1);
-    assert_eq!(hear(&mut client, Event::Answer { seq: 1, answer }).len(), 0);
+    assert_eq!(
+        hear(&mut client, QueueEvent::Answer { seq: 1, answer }).len(),
+        0
+    );
     assert_eq!(sent(&mut client).len(), 1);
 }
 
 #[test]
 fn an_owner_out_of_reach_hears_of_the_end() {
-    let mut client = client(QueueKind::Classic);
+    let mut client = client(QueueType::Classic);
     client.request(consume(1, false));
     sent(&mut client);
     client.request(RequestBody::Close);
@@ -452,19 +458,19 @@ fn an_owner_out_of_reach_hears_of_the_end() {
 
 #[test]
 fn an_owner_out_of_reach_hears_that_consumers_are_over() {
-    let mut client = client(QueueKind::Classic);
+    let mut client = client(QueueType::Classic);
     client.request(consume(1, false));
     sent(&mut client);
-    hear(&mut client, Event::Applied { up_to: 1 });
-    let answer = Answer::Consuming;
-    hear(&mut client, Event::Answer { seq: 1, answer });
+    hear(&mut client, QueueEvent::Applied { up_to: 1 });
+    let answer = QueueReply::Consuming;
+    hear(&mut client, QueueEvent::Answer { seq: 1, answer });
     assert_eq!(client.in_flight(), 0);
     let mut told = Vec::new();
     client.owner_lost(&mut told);
     let consumer = ConsumerId(1);
-    assert_eq!(told, [Told::Cancelled { consumer }]);
+    assert_eq!(told, [ClientEvent::Cancelled { consumer }]);
     assert_eq!(sent(&mut client), [EPOCH + 1]);
-    hear(&mut client, Event::Applied { up_to: EPOCH + 1 });
+    hear(&mut client, QueueEvent::Applied { up_to: EPOCH + 1 });
     assert!(client.is_idle());
 }
 
@@ -478,35 +484,35 @@ fn what_it_is_done_with_and_the_queue_may_not_know() {
             ids: ids.to_vec(),
         })
     };
-    let first = settle(&mut client, Outcome::Accepted, &[(1, 1)]);
-    settle(&mut client, Outcome::Accepted, &[(8, 9), (3, 3)]);
-    settle(&mut client, Outcome::Requeue, &[(5, 5)]);
-    settle(&mut client, Outcome::Accepted, &[(2, 2), (9, 12)]);
+    let first = settle(&mut client, SettlementOutcome::Accepted, &[(1, 1)]);
+    settle(&mut client, SettlementOutcome::Accepted, &[(8, 9), (3, 3)]);
+    settle(&mut client, SettlementOutcome::Requeue, &[(5, 5)]);
+    settle(&mut client, SettlementOutcome::Accepted, &[(2, 2), (9, 12)]);
     sent(&mut client);
     assert_eq!(client.settling(ConsumerId(1)), [(1, 3), (8, 12)]);
     assert_eq!(client.settling(ConsumerId(2)), []);
-    hear(&mut client, Event::Applied { up_to: first });
+    hear(&mut client, QueueEvent::Applied { up_to: first });
     assert_eq!(client.settling(ConsumerId(1)), [(2, 3), (8, 12)]);
     let apart: Vec<(u64, u64)> = (20..)
         .step_by(2)
         .take(MAX_SETTLING)
         .map(|n| (n, n))
         .collect();
-    settle(&mut client, Outcome::Accepted, &apart);
+    settle(&mut client, SettlementOutcome::Accepted, &apart);
     assert_eq!(client.settling(ConsumerId(1)).len(), MAX_SETTLING);
 }
 
 #[test]
 fn one_that_is_succeeded_before_it_heard_that_it_stands_ends() {
-    let mut client = client(QueueKind::Quorum);
+    let mut client = client(QueueType::Quorum);
     let RequestBody::Consume { consumer, spec } = consume(1, false) else {
         panic!("a consumer");
     };
-    let next = Succession {
+    let next = EpochConsumer {
         consumer,
         spec,
         settled: None,
-        line: Line::Untold,
+        epoch: SessionEpoch::Untold,
         at: 0,
     };
     let seq = client.request(RequestBody::Succeed(Box::new(next)));
@@ -514,10 +520,10 @@ fn one_that_is_succeeded_before_it_heard_that_it_stands_ends() {
     // The answer is lost with the link; its owner tells it what it told before.
     client.link_restored(client.now);
     sent(&mut client);
-    let answer = Answer::Consuming;
-    hear(&mut client, Event::Answer { seq, answer });
-    let asks = |item| matches!(item, ToQueue::Resume(r) if r.consumer == consumer);
+    let answer = QueueReply::Consuming;
+    hear(&mut client, QueueEvent::Answer { seq, answer });
+    let asks = |item| matches!(item, QueueMessage::Resume(r) if r.consumer == consumer);
     assert!(std::iter::from_fn(|| client.poll_send()).any(asks));
-    let told = hear(&mut client, Event::Cancelled { consumer });
-    assert_eq!(told, [Told::Cancelled { consumer }]);
+    let told = hear(&mut client, QueueEvent::Cancelled { consumer });
+    assert_eq!(told, [ClientEvent::Cancelled { consumer }]);
 }

@@ -2,7 +2,7 @@
 
 use super::reader::{put_message, put_optional, put_text, put_varint};
 use super::{CodecError, Reader, VERSION};
-use crate::{Answer, ConsumerId, Delivery, Event, Refusal, Reject};
+use crate::{ConsumerId, Delivery, QueueEvent, QueueReply, RefusedPublishes, RejectReason};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::NodeId;
 
@@ -27,7 +27,7 @@ const GOES_ON: u8 = 6;
 const DELIVERY_MIN: usize = 7;
 
 /// A list of events of one queue for one session, with its version.
-pub fn encode_events(events: &[Event]) -> Bytes {
+pub fn encode_events(events: &[QueueEvent]) -> Bytes {
     let mut out = BytesMut::new();
     out.put_u8(VERSION);
     for event in events {
@@ -36,7 +36,7 @@ pub fn encode_events(events: &[Event]) -> Bytes {
     out.freeze()
 }
 
-pub fn decode_events(bytes: Bytes) -> Result<Vec<Event>, CodecError> {
+pub fn decode_events(bytes: Bytes) -> Result<Vec<QueueEvent>, CodecError> {
     let mut reader = Reader::new(bytes);
     match reader.u8()? {
         VERSION => {}
@@ -50,13 +50,13 @@ pub fn decode_events(bytes: Bytes) -> Result<Vec<Event>, CodecError> {
 }
 
 /// One event without a version, for frames that carry more.
-pub fn put_event(out: &mut BytesMut, event: &Event) {
+pub fn put_event(out: &mut BytesMut, event: &QueueEvent) {
     match event {
-        Event::Applied { up_to } => {
+        QueueEvent::Applied { up_to } => {
             out.put_u8(APPLIED);
             put_varint(out, *up_to);
         }
-        Event::AppliedExcept { up_to, refused } => {
+        QueueEvent::AppliedExcept { up_to, refused } => {
             out.put_u8(APPLIED_EXCEPT);
             put_varint(out, *up_to);
             put_varint(out, refused.len() as u64);
@@ -64,12 +64,12 @@ pub fn put_event(out: &mut BytesMut, event: &Event) {
                 put_refusal(out, refusal);
             }
         }
-        Event::Answer { seq, answer } => {
+        QueueEvent::Answer { seq, answer } => {
             out.put_u8(ANSWER);
             put_varint(out, *seq);
             put_answer(out, answer);
         }
-        Event::Deliver {
+        QueueEvent::Deliver {
             consumer,
             deliveries,
         } => {
@@ -80,30 +80,30 @@ pub fn put_event(out: &mut BytesMut, event: &Event) {
                 put_delivery(out, delivery);
             }
         }
-        Event::Cancelled { consumer } => {
+        QueueEvent::Cancelled { consumer } => {
             out.put_u8(CANCELLED);
             put_varint(out, consumer.0.into());
         }
-        Event::Resumed { consumer, next } => {
+        QueueEvent::Resumed { consumer, next } => {
             out.put_u8(RESUMED);
             put_varint(out, consumer.0.into());
             put_varint(out, *next);
         }
-        Event::Owner => out.put_u8(OWNER),
-        Event::NotOwner { leader } => {
+        QueueEvent::Owner => out.put_u8(OWNER),
+        QueueEvent::NotOwner { leader } => {
             out.put_u8(NOT_OWNER);
             put_optional(out, leader.map(|n| n.0));
         }
-        Event::Expecting { expected } => {
+        QueueEvent::Expecting { expected } => {
             out.put_u8(EXPECTING);
             put_varint(out, *expected);
         }
     }
 }
 
-pub fn take_event(reader: &mut Reader) -> Result<Event, CodecError> {
+pub fn take_event(reader: &mut Reader) -> Result<QueueEvent, CodecError> {
     Ok(match reader.u8()? {
-        APPLIED => Event::Applied {
+        APPLIED => QueueEvent::Applied {
             up_to: reader.varint()?,
         },
         APPLIED_EXCEPT => {
@@ -113,9 +113,9 @@ pub fn take_event(reader: &mut Reader) -> Result<Event, CodecError> {
             for _ in 0..count {
                 refused.push(take_refusal(reader)?);
             }
-            Event::AppliedExcept { up_to, refused }
+            QueueEvent::AppliedExcept { up_to, refused }
         }
-        ANSWER => Event::Answer {
+        ANSWER => QueueEvent::Answer {
             seq: reader.varint()?,
             answer: take_answer(reader)?,
         },
@@ -126,23 +126,23 @@ pub fn take_event(reader: &mut Reader) -> Result<Event, CodecError> {
             for _ in 0..count {
                 deliveries.push(take_delivery(reader)?);
             }
-            Event::Deliver {
+            QueueEvent::Deliver {
                 consumer,
                 deliveries,
             }
         }
-        CANCELLED => Event::Cancelled {
+        CANCELLED => QueueEvent::Cancelled {
             consumer: ConsumerId(reader.varint32()?),
         },
-        RESUMED => Event::Resumed {
+        RESUMED => QueueEvent::Resumed {
             consumer: ConsumerId(reader.varint32()?),
             next: reader.varint()?,
         },
-        OWNER => Event::Owner,
-        NOT_OWNER => Event::NotOwner {
+        OWNER => QueueEvent::Owner,
+        NOT_OWNER => QueueEvent::NotOwner {
             leader: reader.optional()?.map(NodeId),
         },
-        EXPECTING => Event::Expecting {
+        EXPECTING => QueueEvent::Expecting {
             expected: reader.varint()?,
         },
         found => {
@@ -154,35 +154,35 @@ pub fn take_event(reader: &mut Reader) -> Result<Event, CodecError> {
     })
 }
 
-pub(crate) fn put_refusal(out: &mut BytesMut, refusal: &Refusal) {
+pub(crate) fn put_refusal(out: &mut BytesMut, refusal: &RefusedPublishes) {
     put_varint(out, refusal.from);
     put_varint(out, refusal.to.saturating_sub(refusal.from));
     put_reject(out, refusal.why);
 }
 
-pub(crate) fn take_refusal(reader: &mut Reader) -> Result<Refusal, CodecError> {
+pub(crate) fn take_refusal(reader: &mut Reader) -> Result<RefusedPublishes, CodecError> {
     let from = reader.varint()?;
     let to = from
         .checked_add(reader.varint()?)
         .ok_or(CodecError::Range)?;
-    Ok(Refusal {
+    Ok(RefusedPublishes {
         from,
         to,
         why: take_reject(reader)?,
     })
 }
 
-fn put_reject(out: &mut BytesMut, why: Reject) {
+fn put_reject(out: &mut BytesMut, why: RejectReason) {
     out.put_u8(match why {
-        Reject::MaxLength => 0,
-        Reject::Unavailable => 1,
+        RejectReason::MaxLength => 0,
+        RejectReason::Unavailable => 1,
     });
 }
 
-fn take_reject(reader: &mut Reader) -> Result<Reject, CodecError> {
+fn take_reject(reader: &mut Reader) -> Result<RejectReason, CodecError> {
     match reader.u8()? {
-        0 => Ok(Reject::MaxLength),
-        1 => Ok(Reject::Unavailable),
+        0 => Ok(RejectReason::MaxLength),
+        1 => Ok(RejectReason::Unavailable),
         found => Err(CodecError::Kind {
             what: "reject",
             found,
@@ -190,12 +190,12 @@ fn take_reject(reader: &mut Reader) -> Result<Reject, CodecError> {
     }
 }
 
-pub(crate) fn put_answer(out: &mut BytesMut, answer: &Answer) {
+pub(crate) fn put_answer(out: &mut BytesMut, answer: &QueueReply) {
     match answer {
-        Answer::Consuming => out.put_u8(CONSUMING),
-        Answer::GoesOn => out.put_u8(GOES_ON),
-        Answer::Empty => out.put_u8(EMPTY),
-        Answer::Count {
+        QueueReply::Consuming => out.put_u8(CONSUMING),
+        QueueReply::GoesOn => out.put_u8(GOES_ON),
+        QueueReply::Empty => out.put_u8(EMPTY),
+        QueueReply::Count {
             messages,
             consumers,
         } => {
@@ -203,11 +203,11 @@ pub(crate) fn put_answer(out: &mut BytesMut, answer: &Answer) {
             put_varint(out, *messages);
             put_varint(out, (*consumers).into());
         }
-        Answer::NotTaken(why) => {
+        QueueReply::NotTaken(why) => {
             out.put_u8(NOT_TAKEN);
             put_reject(out, *why);
         }
-        Answer::Refused { code, text } => {
+        QueueReply::Refused { code, text } => {
             out.put_u8(REFUSED);
             out.put_u16(*code);
             put_text(out, text);
@@ -215,17 +215,17 @@ pub(crate) fn put_answer(out: &mut BytesMut, answer: &Answer) {
     }
 }
 
-pub(crate) fn take_answer(reader: &mut Reader) -> Result<Answer, CodecError> {
+pub(crate) fn take_answer(reader: &mut Reader) -> Result<QueueReply, CodecError> {
     Ok(match reader.u8()? {
-        CONSUMING => Answer::Consuming,
-        GOES_ON => Answer::GoesOn,
-        EMPTY => Answer::Empty,
-        COUNT => Answer::Count {
+        CONSUMING => QueueReply::Consuming,
+        GOES_ON => QueueReply::GoesOn,
+        EMPTY => QueueReply::Empty,
+        COUNT => QueueReply::Count {
             messages: reader.varint()?,
             consumers: reader.varint32()?,
         },
-        NOT_TAKEN => Answer::NotTaken(take_reject(reader)?),
-        REFUSED => Answer::Refused {
+        NOT_TAKEN => QueueReply::NotTaken(take_reject(reader)?),
+        REFUSED => QueueReply::Refused {
             code: u16::from_be_bytes(reader.fixed()?),
             text: reader.text()?.to_string(),
         },

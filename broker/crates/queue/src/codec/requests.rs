@@ -3,8 +3,9 @@
 use super::reader::{put_message, put_optional, put_signed, put_text, put_varint};
 use super::{CodecError, Reader, VERSION, put_table, take_table};
 use crate::{
-    ConsumerId, ConsumerSpec, DeadLettering, Line, Outcome, Overflow, QueueSettings, Received,
-    Request, RequestBody, Resume, SessionId, Settled, Succession, ToQueue,
+    ConsumerId, ConsumerSpec, DeadLettering, DeliveryProgress, EpochConsumer, Overflow,
+    QueueMessage, QueueSettings, Request, RequestBody, ResumeConsumer, SessionEpoch, SessionId,
+    Settlement, SettlementOutcome,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
@@ -30,7 +31,7 @@ const CREDIT: u8 = 13;
 const SUCCEED_IN_LINE: u8 = 14;
 
 /// A list of items for one queue, with its version.
-pub fn encode_to_queue(items: &[ToQueue]) -> Bytes {
+pub fn encode_to_queue(items: &[QueueMessage]) -> Bytes {
     let mut out = BytesMut::new();
     out.put_u8(VERSION);
     for item in items {
@@ -39,7 +40,7 @@ pub fn encode_to_queue(items: &[ToQueue]) -> Bytes {
     out.freeze()
 }
 
-pub fn decode_to_queue(bytes: Bytes) -> Result<Vec<ToQueue>, CodecError> {
+pub fn decode_to_queue(bytes: Bytes) -> Result<Vec<QueueMessage>, CodecError> {
     let mut reader = Reader::new(bytes);
     match reader.u8()? {
         VERSION => {}
@@ -53,21 +54,21 @@ pub fn decode_to_queue(bytes: Bytes) -> Result<Vec<ToQueue>, CodecError> {
 }
 
 /// One item without a version, for frames that carry more.
-pub fn put_to_queue(out: &mut BytesMut, item: &ToQueue) {
+pub fn put_to_queue(out: &mut BytesMut, item: &QueueMessage) {
     match item {
-        ToQueue::Request(request) => {
+        QueueMessage::Request(request) => {
             out.put_u8(REQUEST);
             put_session(out, request.session);
             put_varint(out, request.seq);
             put_body(out, &request.body);
         }
-        ToQueue::Resume(resume) => {
+        QueueMessage::Resume(resume) => {
             out.put_u8(RESUME);
             put_session(out, resume.session);
             put_varint(out, resume.consumer.0.into());
             put_varint(out, resume.next);
         }
-        ToQueue::Received(received) => {
+        QueueMessage::Received(received) => {
             out.put_u8(RECEIVED);
             put_session(out, received.session);
             put_varint(out, received.consumer.0.into());
@@ -76,19 +77,19 @@ pub fn put_to_queue(out: &mut BytesMut, item: &ToQueue) {
     }
 }
 
-pub fn take_to_queue(reader: &mut Reader) -> Result<ToQueue, CodecError> {
+pub fn take_to_queue(reader: &mut Reader) -> Result<QueueMessage, CodecError> {
     match reader.u8()? {
-        REQUEST => Ok(ToQueue::Request(Request {
+        REQUEST => Ok(QueueMessage::Request(Request {
             session: take_session(reader)?,
             seq: reader.varint()?,
             body: take_body(reader)?,
         })),
-        RESUME => Ok(ToQueue::Resume(Resume {
+        RESUME => Ok(QueueMessage::Resume(ResumeConsumer {
             session: take_session(reader)?,
             consumer: ConsumerId(reader.varint32()?),
             next: reader.varint()?,
         })),
-        RECEIVED => Ok(ToQueue::Received(Received {
+        RECEIVED => Ok(QueueMessage::Received(DeliveryProgress {
             session: take_session(reader)?,
             consumer: ConsumerId(reader.varint32()?),
             up_to: reader.varint()?,
@@ -124,7 +125,7 @@ pub fn put_body(out: &mut BytesMut, body: &RequestBody) {
             put_consumer(out, CONSUME, *consumer);
             put_spec(out, spec);
         }
-        RequestBody::Succeed(succession) => put_succession(out, succession),
+        RequestBody::Succeed(epoch_consumer) => put_epoch_consumer(out, epoch_consumer),
         RequestBody::Cancel { consumer } => put_consumer(out, CANCEL, *consumer),
         RequestBody::Leave { consumer } => put_consumer(out, LEAVE, *consumer),
         RequestBody::Credit { consumer, up_to } => {
@@ -138,11 +139,11 @@ pub fn put_body(out: &mut BytesMut, body: &RequestBody) {
         } => {
             put_consumer(out, SETTLE, *consumer);
             out.put_u8(match outcome {
-                Outcome::Accepted => 0,
-                Outcome::Requeue => 1,
-                Outcome::Rejected => 2,
-                Outcome::Released => 3,
-                Outcome::Unseen => 4,
+                SettlementOutcome::Accepted => 0,
+                SettlementOutcome::Requeue => 1,
+                SettlementOutcome::Rejected => 2,
+                SettlementOutcome::Released => 3,
+                SettlementOutcome::Unseen => 4,
             });
             put_ranges(out, ids);
         }
@@ -168,8 +169,8 @@ pub fn take_body(reader: &mut Reader) -> Result<RequestBody, CodecError> {
             consumer: take_consumer(reader)?,
             spec: take_spec(reader)?,
         },
-        SUCCEED => RequestBody::Succeed(Box::new(take_succession(reader, false)?)),
-        SUCCEED_IN_LINE => RequestBody::Succeed(Box::new(take_succession(reader, true)?)),
+        SUCCEED => RequestBody::Succeed(Box::new(take_epoch_consumer(reader, false)?)),
+        SUCCEED_IN_LINE => RequestBody::Succeed(Box::new(take_epoch_consumer(reader, true)?)),
         CANCEL => RequestBody::Cancel {
             consumer: take_consumer(reader)?,
         },
@@ -223,67 +224,67 @@ fn take_consumer(reader: &mut Reader) -> Result<ConsumerId, CodecError> {
     Ok(ConsumerId(reader.varint32()?))
 }
 
-fn put_succession(out: &mut BytesMut, succession: &Succession) {
-    let kind = match succession.line {
-        Line::Untold => SUCCEED,
-        Line::New | Line::Of(_) => SUCCEED_IN_LINE,
+fn put_epoch_consumer(out: &mut BytesMut, epoch_consumer: &EpochConsumer) {
+    let kind = match epoch_consumer.epoch {
+        SessionEpoch::Untold => SUCCEED,
+        SessionEpoch::New | SessionEpoch::Of(_) => SUCCEED_IN_LINE,
     };
-    put_consumer(out, kind, succession.consumer);
-    put_spec(out, &succession.spec);
-    out.put_u8(succession.settled.is_some().into());
-    if let Some(settled) = &succession.settled {
+    put_consumer(out, kind, epoch_consumer.consumer);
+    put_spec(out, &epoch_consumer.spec);
+    out.put_u8(epoch_consumer.settled.is_some().into());
+    if let Some(settled) = &epoch_consumer.settled {
         put_session(out, settled.session);
         put_varint(out, settled.consumer.0.into());
         put_ranges(out, &settled.ids);
     }
-    if succession.line == Line::Untold {
+    if epoch_consumer.epoch == SessionEpoch::Untold {
         return;
     }
-    put_varint(out, succession.at);
-    match succession.line {
-        Line::Untold | Line::New => out.put_u8(0),
-        Line::Of(first) => {
+    put_varint(out, epoch_consumer.at);
+    match epoch_consumer.epoch {
+        SessionEpoch::Untold | SessionEpoch::New => out.put_u8(0),
+        SessionEpoch::Of(first) => {
             out.put_u8(1);
             put_session(out, first);
         }
     }
 }
 
-fn take_succession(reader: &mut Reader, in_line: bool) -> Result<Succession, CodecError> {
+fn take_epoch_consumer(reader: &mut Reader, in_epoch: bool) -> Result<EpochConsumer, CodecError> {
     let consumer = take_consumer(reader)?;
     let spec = take_spec(reader)?;
     let settled = match reader.bool()? {
         false => None,
-        true => Some(Settled {
+        true => Some(Settlement {
             session: take_session(reader)?,
             consumer: take_consumer(reader)?,
             ids: take_ranges(reader)?,
         }),
     };
-    let (mut line, mut at) = (Line::Untold, 0);
-    if in_line {
+    let (mut epoch, mut at) = (SessionEpoch::Untold, 0);
+    if in_epoch {
         at = reader.varint()?;
-        line = match reader.bool()? {
-            true => Line::Of(take_session(reader)?),
-            false => Line::New,
+        epoch = match reader.bool()? {
+            true => SessionEpoch::Of(take_session(reader)?),
+            false => SessionEpoch::New,
         };
     }
-    Ok(Succession {
+    Ok(EpochConsumer {
         consumer,
         spec,
         settled,
-        line,
+        epoch,
         at,
     })
 }
 
-fn take_outcome(reader: &mut Reader) -> Result<Outcome, CodecError> {
+fn take_outcome(reader: &mut Reader) -> Result<SettlementOutcome, CodecError> {
     match reader.u8()? {
-        0 => Ok(Outcome::Accepted),
-        1 => Ok(Outcome::Requeue),
-        2 => Ok(Outcome::Rejected),
-        3 => Ok(Outcome::Released),
-        4 => Ok(Outcome::Unseen),
+        0 => Ok(SettlementOutcome::Accepted),
+        1 => Ok(SettlementOutcome::Requeue),
+        2 => Ok(SettlementOutcome::Rejected),
+        3 => Ok(SettlementOutcome::Released),
+        4 => Ok(SettlementOutcome::Unseen),
         found => Err(CodecError::Kind {
             what: "outcome",
             found,

@@ -1,8 +1,8 @@
 use super::*;
 use crate::{
-    Answer, ConsumerId, ConsumerSpec, DeadLettering, Delivery, Event, Line, Outcome, Overflow,
-    QueueSettings, Received, Refusal, Reject, Request, RequestBody, Resume, SessionId, Settled,
-    Succession, ToQueue,
+    ConsumerId, ConsumerSpec, DeadLettering, Delivery, DeliveryProgress, EpochConsumer, Overflow,
+    QueueEvent, QueueMessage, QueueReply, QueueSettings, RefusedPublishes, RejectReason, Request,
+    RequestBody, ResumeConsumer, SessionEpoch, SessionId, Settlement, SettlementOutcome,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId, WallTime};
@@ -97,40 +97,41 @@ fn ranges() -> impl Strategy<Value = Vec<(u64, u64)>> {
     vec(range, 0..5)
 }
 
-fn succession() -> impl Strategy<Value = Succession> {
-    let settled = (session(), consumer(), ranges()).prop_map(|(session, consumer, ids)| Settled {
-        session,
-        consumer,
-        ids,
-    });
+fn epoch_consumer() -> impl Strategy<Value = EpochConsumer> {
+    let settled =
+        (session(), consumer(), ranges()).prop_map(|(session, consumer, ids)| Settlement {
+            session,
+            consumer,
+            ids,
+        });
     let settled = proptest::option::of(settled);
-    let line = prop_oneof![
-        Just((Line::Untold, 0)),
-        any::<u64>().prop_map(|at| (Line::New, at)),
-        (session(), any::<u64>()).prop_map(|(first, at)| (Line::Of(first), at))
+    let epoch = prop_oneof![
+        Just((SessionEpoch::Untold, 0)),
+        any::<u64>().prop_map(|at| (SessionEpoch::New, at)),
+        (session(), any::<u64>()).prop_map(|(first, at)| (SessionEpoch::Of(first), at))
     ];
-    let parts = (consumer(), spec(), settled, line);
-    parts.prop_map(|(consumer, spec, settled, (line, at))| Succession {
+    let parts = (consumer(), spec(), settled, epoch);
+    parts.prop_map(|(consumer, spec, settled, (epoch, at))| EpochConsumer {
         consumer,
         spec,
         settled,
-        line,
+        epoch,
         at,
     })
 }
 
 fn body() -> impl Strategy<Value = RequestBody> {
     let outcome = prop_oneof![
-        Just(Outcome::Accepted),
-        Just(Outcome::Requeue),
-        Just(Outcome::Rejected),
-        Just(Outcome::Released),
-        Just(Outcome::Unseen)
+        Just(SettlementOutcome::Accepted),
+        Just(SettlementOutcome::Requeue),
+        Just(SettlementOutcome::Rejected),
+        Just(SettlementOutcome::Released),
+        Just(SettlementOutcome::Unseen)
     ];
     prop_oneof![
         message().prop_map(RequestBody::Publish),
         (consumer(), spec()).prop_map(|(consumer, spec)| RequestBody::Consume { consumer, spec }),
-        succession().prop_map(|it| RequestBody::Succeed(Box::new(it))),
+        epoch_consumer().prop_map(|it| RequestBody::Succeed(Box::new(it))),
         consumer().prop_map(|consumer| RequestBody::Cancel { consumer }),
         consumer().prop_map(|consumer| RequestBody::Leave { consumer }),
         (consumer(), any::<u64>())
@@ -153,19 +154,19 @@ fn body() -> impl Strategy<Value = RequestBody> {
     ]
 }
 
-fn item() -> impl Strategy<Value = ToQueue> {
+fn item() -> impl Strategy<Value = QueueMessage> {
     prop_oneof![
         (session(), any::<u64>(), body())
-            .prop_map(|(session, seq, body)| ToQueue::Request(Request { session, seq, body })),
+            .prop_map(|(session, seq, body)| QueueMessage::Request(Request { session, seq, body })),
         (session(), consumer(), any::<u64>()).prop_map(|(session, consumer, next)| {
-            ToQueue::Resume(Resume {
+            QueueMessage::Resume(ResumeConsumer {
                 session,
                 consumer,
                 next,
             })
         }),
         (session(), consumer(), any::<u64>()).prop_map(|(session, consumer, up_to)| {
-            ToQueue::Received(Received {
+            QueueMessage::Received(DeliveryProgress {
                 session,
                 consumer,
                 up_to,
@@ -174,23 +175,26 @@ fn item() -> impl Strategy<Value = ToQueue> {
     ]
 }
 
-fn reject() -> impl Strategy<Value = Reject> {
-    prop_oneof![Just(Reject::MaxLength), Just(Reject::Unavailable)]
+fn reject() -> impl Strategy<Value = RejectReason> {
+    prop_oneof![
+        Just(RejectReason::MaxLength),
+        Just(RejectReason::Unavailable)
+    ]
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = QueueEvent> {
     let answer = prop_oneof![
-        Just(Answer::Consuming),
-        Just(Answer::GoesOn),
-        Just(Answer::Empty),
-        any::<(u64, u32)>().prop_map(|(messages, consumers)| Answer::Count {
+        Just(QueueReply::Consuming),
+        Just(QueueReply::GoesOn),
+        Just(QueueReply::Empty),
+        any::<(u64, u32)>().prop_map(|(messages, consumers)| QueueReply::Count {
             messages,
             consumers
         }),
-        reject().prop_map(Answer::NotTaken),
-        (any::<u16>(), "[a-zß ]{0,20}").prop_map(|(code, text)| Answer::Refused { code, text }),
+        reject().prop_map(QueueReply::NotTaken),
+        (any::<u16>(), "[a-zß ]{0,20}").prop_map(|(code, text)| QueueReply::Refused { code, text }),
     ];
-    let refusal = (any::<(u64, u64)>(), reject()).prop_map(|((a, b), why)| Refusal {
+    let refusal = (any::<(u64, u64)>(), reject()).prop_map(|((a, b), why)| RefusedPublishes {
         from: a.min(b),
         to: a.max(b),
         why,
@@ -204,21 +208,22 @@ fn event() -> impl Strategy<Value = Event> {
             message,
         });
     prop_oneof![
-        any::<u64>().prop_map(|up_to| Event::Applied { up_to }),
+        any::<u64>().prop_map(|up_to| QueueEvent::Applied { up_to }),
         (any::<u64>(), vec(refusal, 0..4))
-            .prop_map(|(up_to, refused)| Event::AppliedExcept { up_to, refused }),
-        (any::<u64>(), answer).prop_map(|(seq, answer)| Event::Answer { seq, answer }),
-        (consumer(), vec(delivery, 0..4)).prop_map(|(consumer, deliveries)| Event::Deliver {
+            .prop_map(|(up_to, refused)| QueueEvent::AppliedExcept { up_to, refused }),
+        (any::<u64>(), answer).prop_map(|(seq, answer)| QueueEvent::Answer { seq, answer }),
+        (consumer(), vec(delivery, 0..4)).prop_map(|(consumer, deliveries)| QueueEvent::Deliver {
             consumer,
             deliveries
         }),
-        consumer().prop_map(|consumer| Event::Cancelled { consumer }),
-        Just(Event::Owner),
-        (consumer(), any::<u64>()).prop_map(|(consumer, next)| Event::Resumed { consumer, next }),
-        any::<Option<u64>>().prop_map(|n| Event::NotOwner {
+        consumer().prop_map(|consumer| QueueEvent::Cancelled { consumer }),
+        Just(QueueEvent::Owner),
+        (consumer(), any::<u64>())
+            .prop_map(|(consumer, next)| QueueEvent::Resumed { consumer, next }),
+        any::<Option<u64>>().prop_map(|n| QueueEvent::NotOwner {
             leader: n.map(NodeId)
         }),
-        any::<u64>().prop_map(|expected| Event::Expecting { expected }),
+        any::<u64>().prop_map(|expected| QueueEvent::Expecting { expected }),
     ]
 }
 
@@ -317,14 +322,14 @@ fn messages_are_slices_of_the_frame() {
     }
     .build(body.len(), [&body[..]])
     .unwrap();
-    let frame = encode_to_queue(&[ToQueue::Request(Request {
+    let frame = encode_to_queue(&[QueueMessage::Request(Request {
         session: SessionId::default(),
         seq: 1,
         body: RequestBody::Publish(message),
     })]);
     let within = frame.as_ptr_range();
     let read = decode_to_queue(frame.clone()).unwrap();
-    let Some(ToQueue::Request(Request {
+    let Some(QueueMessage::Request(Request {
         body: RequestBody::Publish(message),
         ..
     })) = read.first()

@@ -15,7 +15,7 @@ use crate::codec::{
     self, CodecError, Reader, VERSION, put_body, put_ranges, put_session, put_settings,
     take_ranges, take_session, take_settings,
 };
-use crate::{GoneNode, QueueSettings, Request, RequestBody, SessionId};
+use crate::{DeadIncarnation, QueueSettings, Request, RequestBody, SessionId};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId, WallTime};
 
@@ -41,7 +41,7 @@ pub enum Command {
     /// The leader's wall clock, so that messages expire alike everywhere.
     Time(WallTime),
     Settings(QueueSettings),
-    GoneNode(GoneNode),
+    GoneNode(DeadIncarnation),
     NodeSuspected(NodeId),
     NodeTrusted(NodeId),
     GoneSession(SessionId),
@@ -93,11 +93,11 @@ impl Command {
 pub struct Batch {
     out: BytesMut,
     requests: usize,
-    run: Option<Run>,
+    run: Option<RequestRun>,
 }
 
 #[derive(Debug)]
-struct Run {
+struct RequestRun {
     session: SessionId,
     next: u64,
     count: u32,
@@ -139,7 +139,7 @@ impl Batch {
         codec::put_varint(&mut self.out, request.seq);
         let at = self.out.len();
         self.out.put_u32(0);
-        self.run = Some(Run {
+        self.run = Some(RequestRun {
             session: request.session,
             next: request.seq,
             count: 0,
@@ -169,12 +169,12 @@ impl Batch {
 }
 
 /// A decoded command; a batch is read run by run.
-pub(super) enum Decoded {
+pub(super) enum DecodedCommand {
     Batch { wall: WallTime, runs: Reader },
     Other(Command),
 }
 
-pub(super) fn decode(command: &Bytes) -> Result<Decoded, CodecError> {
+pub(super) fn decode(command: &Bytes) -> Result<DecodedCommand, CodecError> {
     let mut reader = Reader::new(command.clone());
     match reader.u8()? {
         VERSION => {}
@@ -183,11 +183,11 @@ pub(super) fn decode(command: &Bytes) -> Result<Decoded, CodecError> {
     let other = match reader.u8()? {
         BATCH => {
             let wall = WallTime(reader.u64()?);
-            return Ok(Decoded::Batch { wall, runs: reader });
+            return Ok(DecodedCommand::Batch { wall, runs: reader });
         }
         TIME => Command::Time(WallTime(reader.u64()?)),
         SETTINGS => Command::Settings(take_settings(&mut reader)?),
-        GONE_NODE => Command::GoneNode(GoneNode {
+        GONE_NODE => Command::GoneNode(DeadIncarnation {
             node: NodeId(reader.u64()?),
             before: Incarnation(reader.u64()?),
         }),
@@ -205,13 +205,15 @@ pub(super) fn decode(command: &Bytes) -> Result<Decoded, CodecError> {
     if !reader.is_empty() {
         return Err(CodecError::Trailing);
     }
-    Ok(Decoded::Other(other))
+    Ok(DecodedCommand::Other(other))
 }
 
 /// The node that a command judges.
 pub(super) fn judged(command: &Bytes) -> Option<NodeId> {
     match decode(command).ok()? {
-        Decoded::Other(Command::NodeSuspected(node) | Command::NodeTrusted(node)) => Some(node),
+        DecodedCommand::Other(Command::NodeSuspected(node) | Command::NodeTrusted(node)) => {
+            Some(node)
+        }
         _ => None,
     }
 }

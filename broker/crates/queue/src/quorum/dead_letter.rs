@@ -8,8 +8,8 @@
 use super::command::Command;
 use super::effects::{Effects, LogRead, Unread, message};
 use super::leader::QuorumQueue;
-use super::ready::Held;
-use crate::{DeadLettering, DeadReason, Output};
+use super::ready::LogMessage;
+use crate::{DeadLettering, DeadReason, QueueOutput};
 use message::Message;
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub const MAX_PASSING_BYTES: u64 = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct DeadLetters {
     mode: DeadLettering,
-    kept: BTreeMap<u64, (Held, DeadReason)>,
+    kept: BTreeMap<u64, (LogMessage, DeadReason)>,
     next: u64,
     bytes: u64,
 }
@@ -53,7 +53,7 @@ impl DeadLetters {
         self.next
     }
 
-    pub fn kept(&self) -> impl Iterator<Item = (u64, &Held, DeadReason)> {
+    pub fn kept(&self) -> impl Iterator<Item = (u64, &LogMessage, DeadReason)> {
         self.kept.iter().map(|(id, (held, why))| (*id, held, *why))
     }
 
@@ -63,22 +63,22 @@ impl DeadLetters {
     }
 
     /// A message is out of the queue.
-    pub fn bury(&mut self, item: &Held, reason: DeadReason, effects: &mut Effects) {
+    pub fn bury(&mut self, item: &LogMessage, reason: DeadReason, effects: &mut Effects) {
         effects.died(self.mode, reason);
         self.dispatch(item, reason, effects);
     }
 
-    fn dispatch(&mut self, item: &Held, reason: DeadReason, effects: &mut Effects) {
+    fn dispatch(&mut self, item: &LogMessage, reason: DeadReason, effects: &mut Effects) {
         match self.mode {
             DeadLettering::Off => {}
-            DeadLettering::AtMostOnce => effects.dead(reason, item.place()),
+            DeadLettering::AtMostOnce => effects.dead(reason, item.location()),
             DeadLettering::AtLeastOnce => {
                 self.keep(self.next, *item, reason);
             }
         }
     }
 
-    pub fn keep(&mut self, id: u64, item: Held, reason: DeadReason) {
+    pub fn keep(&mut self, id: u64, item: LogMessage, reason: DeadReason) {
         self.next = self.next.max(id.saturating_add(1));
         self.bytes += u64::from(item.body);
         self.kept.insert(id, (item, reason));
@@ -124,7 +124,7 @@ pub enum DeadRead {
 
 /// How far a leader is with passing on; forgotten with its leadership.
 #[derive(Debug, Default)]
-pub(crate) struct Passing {
+pub(crate) struct ForwardProgress {
     /// Up to this number all have been handed to the shard.
     handed: u64,
     /// Those the shard has, and the bytes of their bodies.
@@ -134,7 +134,7 @@ pub(crate) struct Passing {
     done: Vec<u64>,
 }
 
-impl Passing {
+impl ForwardProgress {
     fn has_room(&self) -> bool {
         self.out.len() < MAX_PASSING && (self.out.is_empty() || self.bytes < MAX_PASSING_BYTES)
     }
@@ -166,7 +166,7 @@ impl QuorumQueue {
         !self.waits_to_read() && (self.effects.has_dead() || self.next_to_pass().is_some())
     }
 
-    fn next_to_pass(&self) -> Option<(u64, Held, DeadReason)> {
+    fn next_to_pass(&self) -> Option<(u64, LogMessage, DeadReason)> {
         if !self.leads || !self.caught_up || !self.passing.has_room() {
             return None;
         }
@@ -174,15 +174,15 @@ impl QuorumQueue {
         rest.next().map(|(id, (item, why))| (*id, *item, *why))
     }
 
-    /// Dead messages for the shard to pass on, `most` of them and about so many bytes: those of [`Output::dead`] are done
-    /// with by that, those of [`Output::kept_dead`] when [`passed_on`](Self::passed_on) says so. `read` gives the command
+    /// Dead messages for the shard to pass on, `most` of them and about so many bytes: those of [`QueueOutput::dead`] are done
+    /// with by that, those of [`QueueOutput::kept_dead`] when [`passed_on`](Self::passed_on) says so. `read` gives the command
     /// of an entry.
     pub fn take_dead(
         &mut self,
         most: usize,
         most_bytes: usize,
         read: &mut dyn FnMut(u64) -> LogRead,
-        out: &mut Output,
+        out: &mut QueueOutput,
     ) {
         if !self.effects.take_dead(most, most_bytes, read, out) {
             return self.retry_later();
@@ -192,8 +192,8 @@ impl QuorumQueue {
             let Some((id, item, reason)) = self.next_to_pass() else {
                 return;
             };
-            let place = item.place();
-            let read = message(&read(place.index), place);
+            let location = item.location();
+            let read = message(&read(location.index), location);
             if read == Err(Unread::Shortage) {
                 return self.retry_later();
             }
@@ -217,8 +217,8 @@ impl QuorumQueue {
         let Some((item, reason)) = self.machine.dead.kept.get(&id) else {
             return DeadRead::Gone;
         };
-        let place = item.place();
-        match message(&read(place.index), place) {
+        let location = item.location();
+        match message(&read(location.index), location) {
             Ok(message) => DeadRead::Message(*reason, message),
             Err(Unread::Lost(_)) => DeadRead::Gone,
             Err(Unread::Shortage) => DeadRead::Shortage,

@@ -3,8 +3,8 @@ use super::machine::Machine;
 use super::tests::{Rig, message, number, settings, spec};
 use super::{DeadRead, LogRead, MAX_PASSING, QuorumQueue};
 use crate::{
-    DeadLettering, DeadReason, Event, Moment, Outcome, Output, Overflow, Queue, QueueSettings,
-    RequestBody,
+    DeadLettering, DeadReason, Overflow, Queue, QueueEvent, QueueOutput, QueueSettings,
+    RequestBody, SettlementOutcome, Timestamps,
 };
 use bytes::Bytes;
 use env::{NodeId, WallTime};
@@ -34,7 +34,7 @@ fn kept_messages_are_neither_ready_nor_out_and_take_room() {
     });
     rig.publish(1..=2);
     rig.consume(1, 1, spec(1, 0));
-    let out = rig.settle(1, 1, Outcome::Rejected, 1);
+    let out = rig.settle(1, 1, SettlementOutcome::Rejected, 1);
     assert!(out.dead.is_empty());
     let stats = rig.machine.stats();
     assert_eq!((stats.ready, stats.unacknowledged), (0, 1));
@@ -43,13 +43,13 @@ fn kept_messages_are_neither_ready_nor_out_and_take_room() {
     // One dead and three ready: too much.
     rig.publish(3..=5);
     let out = rig.publish([6]);
-    let refused = |e: &Event| matches!(e, Event::AppliedExcept { .. });
+    let refused = |e: &QueueEvent| matches!(e, QueueEvent::AppliedExcept { .. });
     assert!(out.events.iter().any(|a| refused(&a.event)));
     rig.command(Command::PassedOn(vec![(1, 1)]).encode());
     assert_eq!(rig.machine.stats().dead, 0);
     rig.publish([7]);
     assert_eq!(rig.machine.stats().ready, 3, "three are not yet few enough");
-    rig.settle(1, 1, Outcome::Accepted, 2);
+    rig.settle(1, 1, SettlementOutcome::Accepted, 2);
     rig.publish([8]);
     assert_eq!(rig.machine.stats().ready, 3);
 }
@@ -60,8 +60,8 @@ fn checkpoints_carry_what_is_kept_and_plain_ones_are_as_before() {
     rig.publish(1..=3);
     assert_eq!(rig.machine.snapshot()[0], 2);
     rig.consume(1, 1, spec(5, 0));
-    rig.settle(1, 1, Outcome::Rejected, 2);
-    rig.settle(1, 1, Outcome::Rejected, 1);
+    rig.settle(1, 1, SettlementOutcome::Rejected, 2);
+    rig.settle(1, 1, SettlementOutcome::Rejected, 1);
     let state = rig.machine.snapshot();
     assert_eq!(state[0], 3);
     let twin = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
@@ -76,7 +76,7 @@ fn checkpoints_carry_what_is_kept_and_plain_ones_are_as_before() {
     let state = rig.machine.snapshot();
     let mut twin = Machine::restore("queue 'q' in vhost '/'".into(), state).unwrap();
     let late = Command::PassedOn(vec![(1, 2)]).encode();
-    let reject = rig.settle(1, 1, Outcome::Rejected, 3);
+    let reject = rig.settle(1, 1, SettlementOutcome::Rejected, 3);
     assert!(reject.dead.is_empty());
     let command = rig.log.last().unwrap().clone();
     let index = rig.log.len() as u64;
@@ -91,18 +91,22 @@ fn another_strategy_passes_on_what_was_kept_and_none_drops_it() {
     let mut rig = Rig::new(kept());
     rig.publish(1..=4);
     rig.consume(1, 1, spec(5, 0));
-    rig.settle(1, 1, Outcome::Rejected, 1);
-    rig.settle(1, 1, Outcome::Rejected, 2);
+    rig.settle(1, 1, SettlementOutcome::Rejected, 1);
+    rig.settle(1, 1, SettlementOutcome::Rejected, 2);
     assert!(configured(&mut rig, DeadLettering::AtLeastOnce).is_empty());
     assert_eq!(configured(&mut rig, DeadLettering::AtMostOnce), [1, 2]);
     assert_eq!(rig.machine.stats().dead, 0);
     assert!(configured(&mut rig, DeadLettering::AtLeastOnce).is_empty());
-    rig.settle(1, 1, Outcome::Rejected, 3);
+    rig.settle(1, 1, SettlementOutcome::Rejected, 3);
     assert_eq!(rig.machine.stats().dead, 1);
     assert!(configured(&mut rig, DeadLettering::Off).is_empty());
     let stats = rig.machine.stats();
     assert_eq!((stats.dead, stats.dead_bytes), (0, 0));
-    assert!(rig.settle(1, 1, Outcome::Rejected, 4).dead.is_empty());
+    assert!(
+        rig.settle(1, 1, SettlementOutcome::Rejected, 4)
+            .dead
+            .is_empty()
+    );
     assert!(rig.machine.live_indexes().is_empty());
 }
 
@@ -118,7 +122,7 @@ impl Leader {
             queue: QuorumQueue::new("queue 'q' in vhost '/'".into(), settings),
             log: Vec::new(),
         };
-        let out = &mut Output::default();
+        let out = &mut QueueOutput::default();
         leader.queue.leadership(1, Some(NodeId(1)), true, out);
         for command in &rig.log {
             leader.apply(command.clone());
@@ -134,16 +138,17 @@ impl Leader {
             .unwrap();
     }
 
-    fn take(&mut self, most: usize, most_bytes: usize) -> Output {
+    fn take(&mut self, most: usize, most_bytes: usize) -> QueueOutput {
         let log = &self.log;
         let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
-        let mut out = Output::default();
+        let mut out = QueueOutput::default();
         self.queue.take_dead(most, most_bytes, &mut read, &mut out);
         out
     }
 
     fn turn(&mut self) {
-        self.queue.flush(Moment::default(), &mut Output::default());
+        self.queue
+            .flush(Timestamps::default(), &mut QueueOutput::default());
         while let Some(command) = self.queue.take_proposal() {
             self.apply(command);
         }
@@ -201,14 +206,14 @@ fn what_is_passed_on_once_is_taken_bit_by_bit_and_survives_a_checkpoint_meanwhil
 #[test]
 fn a_follower_hands_nothing_out() {
     let mut leader = expired(3, kept());
-    let out = &mut Output::default();
+    let out = &mut QueueOutput::default();
     leader.queue.leadership(2, Some(NodeId(2)), false, out);
     assert!(!leader.queue.has_dead());
     assert!(leader.take(9, 9).is_empty());
     // Nor does a new leader that may not know yet what was passed on.
     leader.queue.leadership(3, Some(NodeId(1)), true, out);
     assert!(!leader.queue.has_dead());
-    leader.queue.flush(Moment::default(), out);
+    leader.queue.flush(Timestamps::default(), out);
     assert!(leader.queue.has_proposals(), "it finds out");
 }
 
@@ -224,18 +229,18 @@ fn dead_messages_wait_for_descriptors() {
         rig.publish(1..=3);
         rig.consume(1, 1, spec(5, 0));
         for id in 1..=3 {
-            rig.settle(1, 1, Outcome::Rejected, id);
+            rig.settle(1, 1, SettlementOutcome::Rejected, id);
         }
         let mut leader = Leader::of(&rig, settings);
-        let mut out = Output::default();
+        let mut out = QueueOutput::default();
         let mut short = |_| LogRead::Shortage;
         leader.queue.take_dead(9, usize::MAX, &mut short, &mut out);
         assert!(out.is_empty(), "{out:?}");
         assert!(!leader.queue.has_dead(), "not before the next attempt");
         assert!(leader.queue.wake_at().is_some());
-        let later = Moment {
+        let later = Timestamps {
             now: env::Time::ZERO + std::time::Duration::from_secs(1),
-            ..Moment::default()
+            ..Timestamps::default()
         };
         leader.queue.tick(later, &mut out);
         assert!(leader.queue.has_dead());

@@ -2,8 +2,8 @@
 
 use super::command::MAX_BATCH_BYTES;
 use crate::{
-    ConsumerId, DeadLettering, DeadReason, DeathCounts, Delivery, Event, Output, QueueKind,
-    SessionId,
+    ConsumerId, DeadLettering, DeadReason, DeathCounts, Delivery, QueueEvent, QueueOutput,
+    QueueType, SessionId,
 };
 use bytes::Bytes;
 use message::Message;
@@ -11,17 +11,17 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// Where in the log a message is: the entry, and the offset of its length in the entry's command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct LogLocation {
     pub index: u64,
     pub offset: u32,
 }
 
-/// Bits of an offset in [`Place::number`].
+/// Bits of an offset in [`LogLocation::number`].
 const OFFSET_BITS: u32 = 21;
 // A command that has so much takes no further message.
 const _: () = assert!(MAX_BATCH_BYTES < 1 << OFFSET_BITS);
 
-impl Place {
+impl LogLocation {
     /// A number of its own in the queue; 0: there is none for a place like this.
     pub fn number(self) -> u64 {
         let fits = self.index >> (u64::BITS - OFFSET_BITS) == 0 && self.offset >> OFFSET_BITS == 0;
@@ -60,7 +60,7 @@ pub(super) enum Unread {
 pub enum Effect {
     Event {
         session: SessionId,
-        event: Event,
+        event: QueueEvent,
     },
     Deliver {
         session: SessionId,
@@ -69,7 +69,7 @@ pub enum Effect {
         redelivered: bool,
         attempts: u32,
         left: u64,
-        at: Place,
+        at: LogLocation,
     },
 }
 
@@ -86,7 +86,7 @@ impl Effect {
 pub struct Effects {
     pub list: Vec<Effect>,
     /// Dead messages to be passed on once, until somebody takes them.
-    dead: VecDeque<(DeadReason, Place)>,
+    dead: VecDeque<(DeadReason, LogLocation)>,
     /// Since the last [`resolve`](Effects::resolve).
     deaths: Option<Box<DeathCounts>>,
     wanted: bool,
@@ -112,7 +112,7 @@ impl Effects {
         }
     }
 
-    pub(super) fn dead(&mut self, reason: DeadReason, at: Place) {
+    pub(super) fn dead(&mut self, reason: DeadReason, at: LogLocation) {
         if self.wanted {
             self.dead.push_back((reason, at));
         }
@@ -134,7 +134,7 @@ impl Effects {
     pub(super) fn died(&mut self, way: DeadLettering, reason: DeadReason) {
         if self.wanted {
             let deaths = self.deaths.get_or_insert_default();
-            deaths.count(QueueKind::Quorum, way, reason);
+            deaths.count(QueueType::Quorum, way, reason);
         }
     }
 
@@ -159,7 +159,7 @@ impl Effects {
         most: usize,
         most_bytes: usize,
         read: &mut dyn FnMut(u64) -> LogRead,
-        out: &mut Output,
+        out: &mut QueueOutput,
     ) -> bool {
         let mut log = Commands::new(read);
         let mut room = most_bytes;
@@ -186,7 +186,7 @@ impl Effects {
     /// each other become one event. A lost message is named in `out.faults`, stays out to its consumer and is passed over.
     /// A message that cannot be read because of a shortage stays in the list, and so does all that its session is to hear
     /// after it: call again later.
-    pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> LogRead, out: &mut Output) {
+    pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> LogRead, out: &mut QueueOutput) {
         if let Some(deaths) = self.deaths.take() {
             out.add_deaths(deaths);
         }
@@ -250,7 +250,7 @@ impl<'r> Commands<'r> {
         Commands { read, entry: None }
     }
 
-    fn message(&mut self, at: Place) -> Result<Message, Unread> {
+    fn message(&mut self, at: LogLocation) -> Result<Message, Unread> {
         let entry = self.entry.take().filter(|(index, _)| *index == at.index);
         let (_, command) = self
             .entry
@@ -260,7 +260,7 @@ impl<'r> Commands<'r> {
 }
 
 /// The message at a place of an entry.
-pub(super) fn message(command: &LogRead, at: Place) -> Result<Message, Unread> {
+pub(super) fn message(command: &LogRead, at: LogLocation) -> Result<Message, Unread> {
     let command = match command {
         LogRead::Command(command) => command,
         LogRead::Shortage => return Err(Unread::Shortage),

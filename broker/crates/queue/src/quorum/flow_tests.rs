@@ -2,14 +2,14 @@
 
 use super::tests::{Rig, deliveries, session, settings, spec};
 use super::{Effects, Machine};
-use crate::naive::message;
-use crate::{ConsumerId, FLOW_WINDOW, Outcome, Output, RequestBody, Resume};
+use crate::model::message;
+use crate::{ConsumerId, FLOW_WINDOW, QueueOutput, RequestBody, ResumeConsumer, SettlementOutcome};
 
 const CONSUMER: ConsumerId = ConsumerId(1);
 const LEN: usize = 1 << 20;
 const FITS: u64 = FLOW_WINDOW.bytes / LEN as u64;
 
-fn ids(out: &Output) -> Vec<u64> {
+fn ids(out: &QueueOutput) -> Vec<u64> {
     deliveries(out).iter().map(|d| d.2.id).collect()
 }
 
@@ -25,14 +25,14 @@ fn rig() -> (Rig, Vec<u64>) {
 }
 
 fn resume(rig: &mut Rig, next: u64) -> Vec<u64> {
-    let resume = Resume {
+    let resume = ResumeConsumer {
         session: session(1),
         consumer: CONSUMER,
         next,
     };
     let mut effects = Effects::wanted();
     rig.machine.resume(&resume, &mut effects);
-    let mut out = Output::default();
+    let mut out = QueueOutput::default();
     let log = &rig.log;
     effects.resolve(&mut |i| log.get(i as usize - 1).cloned().into(), &mut out);
     ids(&out)
@@ -47,9 +47,9 @@ fn large_messages_are_read_as_the_client_reads() {
     assert_eq!(ids(&rig.received(1, CONSUMER, 1)), []);
     assert_eq!(rig.machine.snapshot(), state, "no part of the state");
     // Room is what was settled, too.
-    let out = rig.settle(1, CONSUMER.0, Outcome::Accepted, 2);
+    let out = rig.settle(1, CONSUMER.0, SettlementOutcome::Accepted, 2);
     assert_eq!(ids(&out), [FITS + 2]);
-    let out = rig.settle(1, CONSUMER.0, Outcome::Accepted, 1);
+    let out = rig.settle(1, CONSUMER.0, SettlementOutcome::Accepted, 1);
     assert_eq!(ids(&out), []);
     // What was never sent comes to others when it goes back.
     rig.one(1, RequestBody::Leave { consumer: CONSUMER });

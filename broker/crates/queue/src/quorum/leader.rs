@@ -4,14 +4,15 @@
 //! group, and at the end of its turn calls [`QuorumQueue::resolve`] with a way to read the log.
 
 use super::command::{Batch, Command, judged};
-use super::dead_letter::Passing;
+use super::dead_letter::ForwardProgress;
 use super::effects::{Effects, LogRead};
-use super::machine::{Machine, Unreadable};
+use super::machine::{Machine, UnknownCommand};
 use super::snapshot::RestoreError;
 use crate::checkout::{Admission, begins_anew};
 use crate::{
-    Answer, ConsumerInfo, Event, GoneNode, Moment, Name, Output, Queue, QueueCounters,
-    QueueSettings, QueueStats, Request, RequestBody, Resume, SessionId, ToQueue,
+    ConsumerInfo, DeadIncarnation, Name, Queue, QueueCounters, QueueEvent, QueueMessage,
+    QueueOutput, QueueReply, QueueSettings, QueueStats, Request, RequestBody, ResumeConsumer,
+    SessionId, Timestamps,
 };
 use bytes::Bytes;
 use env::planted::{self, Bug};
@@ -55,13 +56,13 @@ pub struct QuorumQueue {
     term: u64,
     /// An entry of this leader's own term is applied, so all of its predecessors' are.
     pub(super) caught_up: bool,
-    pub(super) passing: Passing,
+    pub(super) passing: ForwardProgress,
     batch: Batch,
     proposals: VecDeque<Bytes>,
     waiting_bytes: usize,
     progress: BTreeMap<SessionId, Progress>,
     closing: Vec<SessionId>,
-    resumes: Vec<Resume>,
+    resumes: Vec<ResumeConsumer>,
     /// The failure detector's last word on each node: up or not.
     reachable: BTreeMap<NodeId, bool>,
     /// Nodes about which a command is on its way through the log.
@@ -73,7 +74,7 @@ pub struct QuorumQueue {
     time_proposed: Option<WallTime>,
     /// Messages could not be read because descriptors or memory were short: when it is tried again.
     retry_at: Option<Time>,
-    at: Moment,
+    at: Timestamps,
 }
 
 impl QuorumQueue {
@@ -90,7 +91,7 @@ impl QuorumQueue {
             leader: None,
             term: 0,
             caught_up: false,
-            passing: Passing::default(),
+            passing: ForwardProgress::default(),
             batch: Batch::default(),
             proposals: VecDeque::new(),
             waiting_bytes: 0,
@@ -103,7 +104,7 @@ impl QuorumQueue {
             configuring: false,
             time_proposed: None,
             retry_at: None,
-            at: Moment::default(),
+            at: Timestamps::default(),
         }
     }
 
@@ -136,7 +137,13 @@ impl QuorumQueue {
     }
 
     /// Leadership as the group sees it. Commands not yet taken are dropped: their sessions send again.
-    pub fn leadership(&mut self, term: u64, leader: Option<NodeId>, leads: bool, out: &mut Output) {
+    pub fn leadership(
+        &mut self,
+        term: u64,
+        leader: Option<NodeId>,
+        leads: bool,
+        out: &mut QueueOutput,
+    ) {
         self.leader = leader;
         if (leads, term) == (self.leads, self.term) {
             return;
@@ -144,7 +151,7 @@ impl QuorumQueue {
         let led = std::mem::replace(&mut self.leads, leads);
         self.term = term;
         self.caught_up = false;
-        self.passing = Passing::default();
+        self.passing = ForwardProgress::default();
         self.batch = Batch::default();
         self.proposals.clear();
         self.waiting_bytes = 0;
@@ -165,20 +172,25 @@ impl QuorumQueue {
         if leads {
             // Those whose events of others' terms may have been lost with their leaders.
             for session in self.machine.sessions() {
-                out.event(session, Event::Owner);
+                out.event(session, QueueEvent::Owner);
             }
         }
         let sessions = std::mem::take(&mut self.progress);
         if led && !leads {
             for session in sessions.into_keys() {
-                out.event(session, Event::NotOwner { leader });
+                out.event(session, QueueEvent::NotOwner { leader });
             }
         }
     }
 
     /// Applies a committed entry. On a leader call [`resolve`](Self::resolve) before the turn ends. After an error this member has nothing
     /// more to say, and the node must end.
-    pub fn applied(&mut self, index: u64, term: u64, command: &Bytes) -> Result<(), Unreadable> {
+    pub fn applied(
+        &mut self,
+        index: u64,
+        term: u64,
+        command: &Bytes,
+    ) -> Result<(), UnknownCommand> {
         if let Err(unreadable) = self.machine.apply(index, command, &mut self.effects) {
             self.effects = Effects::unwanted();
             return Err(unreadable);
@@ -210,7 +222,7 @@ impl QuorumQueue {
         }
         let (machine, progress) = (&self.machine, &mut self.progress);
         self.closing.retain(|session| {
-            let open = machine.standing(*session, 1) != Admission::Closed;
+            let open = machine.session_state(*session, 1) != Admission::Closed;
             if !open {
                 progress.remove(session);
             }
@@ -220,7 +232,7 @@ impl QuorumQueue {
     }
 
     /// Turns what was applied into events; `read` gives the command of an entry.
-    pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> LogRead, out: &mut Output) {
+    pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> LogRead, out: &mut QueueOutput) {
         self.effects.resolve(read, out);
         if self.effects.is_short() {
             self.retry_later();
@@ -276,19 +288,19 @@ impl QuorumQueue {
         }
     }
 
-    fn request(&mut self, request: Request, out: &mut Output) {
+    fn request(&mut self, request: Request, out: &mut QueueOutput) {
         if self.waiting_bytes >= MAX_WAITING_BYTES {
             return;
         }
         let (session, seq) = (request.session, request.seq);
-        match self.machine.standing(session, seq) {
+        match self.machine.session_state(session, seq) {
             Admission::Again => {
                 let effects = &mut self.effects;
                 return self
                     .machine
                     .answer_again(session, seq, &request.body, effects);
             }
-            Admission::Closed => return out.event(session, Event::Applied { up_to: seq }),
+            Admission::Closed => return out.event(session, QueueEvent::Applied { up_to: seq }),
             Admission::Ignore => return,
             Admission::Apply | Admission::Gap { .. } => {}
         }
@@ -306,7 +318,7 @@ impl QuorumQueue {
                 self.batch.push(&request);
             } else if progress.asked != expected {
                 progress.asked = expected;
-                out.event(session, Event::Expecting { expected });
+                out.event(session, QueueEvent::Expecting { expected });
             }
             return;
         }
@@ -316,7 +328,7 @@ impl QuorumQueue {
         }
         progress.proposed = seq;
         if planted::is(Bug::ConfirmBeforeCommit) {
-            out.event(session, Event::Applied { up_to: seq });
+            out.event(session, QueueEvent::Applied { up_to: seq });
         }
         if matches!(request.body, RequestBody::Close) {
             self.closing.push(session);
@@ -333,19 +345,19 @@ impl QuorumQueue {
 
     /// A message that is taken now could not be delivered: the client is told so at once, and the log gets a request in
     /// its place that changes nothing.
-    fn refuse_get(&self, request: Request, out: &mut Output) -> Request {
+    fn refuse_get(&self, request: Request, out: &mut QueueOutput) -> Request {
         let Request { session, seq, .. } = request;
         let text = format!(
             "{} cannot be read at the moment: try again later",
             self.label
         );
-        let answer = Answer::Refused { code: 406, text };
-        out.event(session, Event::Answer { seq, answer });
+        let answer = QueueReply::Refused { code: 406, text };
+        out.event(session, QueueEvent::Answer { seq, answer });
         let body = RequestBody::Stat;
         Request { session, seq, body }
     }
 
-    fn resume(&mut self, resume: Resume) {
+    fn resume(&mut self, resume: ResumeConsumer) {
         if self.caught_up {
             return self.machine.resume(&resume, &mut self.effects);
         }
@@ -428,20 +440,20 @@ impl QuorumQueue {
 }
 
 impl Queue for QuorumQueue {
-    fn step(&mut self, at: Moment, item: ToQueue, out: &mut Output) {
+    fn step(&mut self, at: Timestamps, item: QueueMessage, out: &mut QueueOutput) {
         self.at = at;
         if !self.leads {
             let leader = self.leader;
-            return out.event(item.session(), Event::NotOwner { leader });
+            return out.event(item.session(), QueueEvent::NotOwner { leader });
         }
         match item {
-            ToQueue::Request(request) => self.request(request, out),
-            ToQueue::Resume(resume) => self.resume(resume),
-            ToQueue::Received(received) => self.machine.received(&received, &mut self.effects),
+            QueueMessage::Request(request) => self.request(request, out),
+            QueueMessage::Resume(resume) => self.resume(resume),
+            QueueMessage::Received(received) => self.machine.received(&received, &mut self.effects),
         }
     }
 
-    fn tick(&mut self, at: Moment, _out: &mut Output) {
+    fn tick(&mut self, at: Timestamps, _out: &mut QueueOutput) {
         self.at = at;
         self.retry_at = self.retry_at.filter(|retry_at| *retry_at > at.now);
         let due = self.machine.next_expiry().is_some_and(|e| e <= at.wall);
@@ -451,7 +463,7 @@ impl Queue for QuorumQueue {
         }
     }
 
-    fn flush(&mut self, at: Moment, _out: &mut Output) {
+    fn flush(&mut self, at: Timestamps, _out: &mut QueueOutput) {
         self.at = at;
         self.log_passed_on();
         self.seal_batch();
@@ -469,7 +481,7 @@ impl Queue for QuorumQueue {
         expires_at.into_iter().chain(self.retry_at).min()
     }
 
-    fn session_gone(&mut self, at: Moment, session: SessionId, _out: &mut Output) {
+    fn session_gone(&mut self, at: Timestamps, session: SessionId, _out: &mut QueueOutput) {
         self.at = at;
         let known = self.machine.last_of(session) > 0 || self.progress.contains_key(&session);
         if self.leads && known {
@@ -478,7 +490,7 @@ impl Queue for QuorumQueue {
         }
     }
 
-    fn node_gone(&mut self, at: Moment, gone: GoneNode, _out: &mut Output) {
+    fn node_gone(&mut self, at: Timestamps, gone: DeadIncarnation, _out: &mut QueueOutput) {
         self.at = at;
         let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
         let proposed = self.progress.keys().any(over);
@@ -488,7 +500,7 @@ impl Queue for QuorumQueue {
         }
     }
 
-    fn configure(&mut self, at: Moment, settings: &QueueSettings, _out: &mut Output) {
+    fn configure(&mut self, at: Timestamps, settings: &QueueSettings, _out: &mut QueueOutput) {
         self.at = at;
         if !self.leads || self.desired.as_ref() == Some(settings) {
             return;

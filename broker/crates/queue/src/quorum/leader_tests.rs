@@ -2,7 +2,10 @@
 
 use super::tests::{message, number, session, settings, spec};
 use super::{LogRead, QuorumQueue};
-use crate::{Answer, ConsumerId, Event, Moment, Output, Queue, Request, RequestBody, ToQueue};
+use crate::{
+    ConsumerId, Queue, QueueEvent, QueueMessage, QueueOutput, QueueReply, Request, RequestBody,
+    Timestamps,
+};
 use bytes::Bytes;
 use env::NodeId;
 
@@ -13,7 +16,7 @@ const OTHER: NodeId = NodeId(2);
 struct Leader {
     queue: QuorumQueue,
     applied: u64,
-    out: Output,
+    out: QueueOutput,
 }
 
 impl Leader {
@@ -21,7 +24,7 @@ impl Leader {
         let mut leader = Leader {
             queue: QuorumQueue::new("queue 'q' in vhost '/'".into(), settings()),
             applied: 0,
-            out: Output::default(),
+            out: QueueOutput::default(),
         };
         (leader.queue).leadership(TERM, Some(NodeId(1)), true, &mut leader.out);
         leader
@@ -41,8 +44,8 @@ impl Leader {
                 spec: spec(10, 0),
             },
         };
-        let item = ToQueue::Request(request);
-        self.queue.step(Moment::default(), item, &mut self.out);
+        let item = QueueMessage::Request(request);
+        self.queue.step(Timestamps::default(), item, &mut self.out);
         self.queue.take_proposal()
     }
 
@@ -52,12 +55,12 @@ impl Leader {
             seq,
             body,
         };
-        let item = ToQueue::Request(request);
-        self.queue.step(Moment::default(), item, &mut self.out);
+        let item = QueueMessage::Request(request);
+        self.queue.step(Timestamps::default(), item, &mut self.out);
     }
 
     /// What the session of [`OTHER`] was told since the last time.
-    fn told(&mut self) -> Vec<Event> {
+    fn told(&mut self) -> Vec<QueueEvent> {
         self.queue.resolve(&mut |_| None.into(), &mut self.out);
         let events = self.out.events.drain(..);
         events.map(|e| e.event).collect()
@@ -125,17 +128,17 @@ fn the_end_of_a_forgotten_session_is_answered() {
     leader.step(8, RequestBody::Close);
     leader.settle();
     let told = leader.told();
-    let unknown = |e: &Event| {
+    let unknown = |e: &QueueEvent| {
         matches!(
             e,
-            Event::Answer {
+            QueueEvent::Answer {
                 seq: 8,
-                answer: Answer::Refused { code: 404, .. }
+                answer: QueueReply::Refused { code: 404, .. }
             }
         )
     };
     assert!(told.iter().any(unknown), "{told:?}");
-    assert!(!told.iter().any(|e| matches!(e, Event::Applied { .. })));
+    assert!(!told.iter().any(|e| matches!(e, QueueEvent::Applied { .. })));
 }
 
 #[test]
@@ -143,7 +146,7 @@ fn the_end_of_a_session_that_is_yet_to_be_applied_is_not() {
     let mut leader = Leader::new();
     let consume = leader.consume();
     // A new leader that has not heard of the session.
-    let mut out = Output::default();
+    let mut out = QueueOutput::default();
     leader.queue.leadership(TERM + 1, None, false, &mut out);
     (leader.queue).leadership(TERM + 2, Some(NodeId(1)), true, &mut out);
     leader.step(3, RequestBody::Close);
@@ -151,19 +154,22 @@ fn the_end_of_a_session_that_is_yet_to_be_applied_is_not() {
     leader.apply(consume);
     leader.apply(close);
     let told = leader.told();
-    assert!(told.contains(&Event::Expecting { expected: 2 }), "{told:?}");
+    assert!(
+        told.contains(&QueueEvent::Expecting { expected: 2 }),
+        "{told:?}"
+    );
     assert!(
         !told
             .iter()
-            .any(|e| matches!(e, Event::Answer { seq: 3, .. }))
+            .any(|e| matches!(e, QueueEvent::Answer { seq: 3, .. }))
     );
 }
 
 /// The numbers of the messages that have been delivered.
-fn delivered(out: &mut Output) -> Vec<u64> {
+fn delivered(out: &mut QueueOutput) -> Vec<u64> {
     let events = out.events.drain(..);
     let messages = events.filter_map(|e| match e.event {
-        Event::Deliver { deliveries, .. } => {
+        QueueEvent::Deliver { deliveries, .. } => {
             Some(deliveries.into_iter().map(|d| number(&d.message)))
         }
         _ => None,
@@ -191,7 +197,7 @@ fn deliveries_wait_for_descriptors_in_order() {
             leader.apply(Some(command));
         }
     }
-    let mut out = Output::default();
+    let mut out = QueueOutput::default();
     leader.queue.resolve(&mut |_| LogRead::Shortage, &mut out);
     assert!(out.faults.is_empty());
     assert_eq!(delivered(&mut out), [0; 0]);
@@ -212,18 +218,18 @@ fn get_is_refused_at_once_during_a_shortage() {
     leader.step(1, RequestBody::Publish(message(1, None, None)));
     leader.step(2, get(1));
     leader.settle();
-    let mut out = Output::default();
+    let mut out = QueueOutput::default();
     leader.queue.resolve(&mut |_| LogRead::Shortage, &mut out);
     leader.out.events.clear();
     leader.step(3, get(2));
     let refused = leader.out.events.drain(..).map(|e| e.event);
-    let refused: Vec<Event> = refused.collect();
+    let refused: Vec<QueueEvent> = refused.collect();
     assert!(
         matches!(
             &refused[..],
-            [Event::Answer {
+            [QueueEvent::Answer {
                 seq: 3,
-                answer: Answer::Refused { code: 406, .. }
+                answer: QueueReply::Refused { code: 406, .. }
             }]
         ),
         "{refused:?}"

@@ -1,14 +1,17 @@
 //! The replicated state of a quorum queue.
 
-use super::command::{Command, Decoded, decode, take_request, take_run};
+use super::command::{Command, DecodedCommand, decode, take_request, take_run};
 use super::dead_letter::DeadLetters;
-use super::effects::{Effect, Effects, Place};
-use super::ready::{Held, Ready};
-use crate::checkout::{Admission, Back, Body, CLOSED_MS, Checkout, Handed, Store, Taken};
+use super::effects::{Effect, Effects, LogLocation};
+use super::ready::{LogMessage, Ready};
+use crate::checkout::{
+    Admission, CLOSED_MS, Checkout, Dequeued, HandedOut, MessageStore, RequeueReason, Weighed,
+};
 use crate::codec::{CodecError, Reader};
 use crate::{
-    ConsumerInfo, DeadReason, Event, GoneNode, Name, Overflow, QueueCounters, QueueKind,
-    QueueSettings, QueueStats, Received, Reject, RequestBody, Resume, SessionId,
+    ConsumerInfo, DeadIncarnation, DeadReason, DeliveryProgress, Name, Overflow, QueueCounters,
+    QueueEvent, QueueSettings, QueueStats, QueueType, RejectReason, RequestBody, ResumeConsumer,
+    SessionId,
 };
 use bytes::Bytes;
 use env::planted::{self, Bug};
@@ -35,10 +38,10 @@ pub struct Machine {
     pub(super) out_bytes: u64,
     /// Over a limit with reject-publish: nothing is taken until there is room again.
     pub(super) blocked: bool,
-    pub(super) checkout: Checkout<Held>,
+    pub(super) checkout: Checkout<LogMessage>,
     pub(super) dead: DeadLetters,
     /// The request that is being applied.
-    at: Place,
+    at: LogLocation,
     /// Commands whose tables are nested too deeply to be read: sessions of earlier programs let them through, and every program passes
     /// them over.
     pub(super) unreadable: u64,
@@ -48,64 +51,64 @@ pub struct Machine {
 /// cannot do here, so that nothing more may be applied and nothing of this state be told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("entry {index} of its log cannot be read: {error}")]
-pub struct Unreadable {
+pub struct UnknownCommand {
     pub index: u64,
     pub error: CodecError,
 }
 
-impl Body for Held {
+impl Weighed for LogMessage {
     fn body(&self) -> u64 {
         self.body.into()
     }
 }
 
 /// The machine's messages and its way out, as the checkout sees them.
-struct Shelf<'a> {
+struct LogStore<'a> {
     ready: &'a mut Ready,
     out_bytes: &'a mut u64,
     dead: &'a mut DeadLetters,
     effects: &'a mut Effects,
     clock: u64,
-    at: Place,
+    at: LogLocation,
     /// No delivery limit: what a consumer requeues goes to the end, or the same message would come round at once.
     postpones: bool,
 }
 
-impl Store for Shelf<'_> {
-    type Item = Held;
+impl MessageStore for LogStore<'_> {
+    type Item = LogMessage;
 
     fn ready(&self) -> u64 {
         self.ready.len()
     }
 
-    fn take(&mut self) -> Option<Taken<Held>> {
+    fn take(&mut self) -> Option<Dequeued<LogMessage>> {
         self.drop_expired();
         let taken = self.ready.pop()?;
         *self.out_bytes += u64::from(taken.item.body);
         Some(taken)
     }
 
-    fn give_back(&mut self, item: Held, attempts: u32, why: Back) {
+    fn give_back(&mut self, item: LogMessage, attempts: u32, why: RequeueReason) {
         *self.out_bytes -= u64::from(item.body);
-        if (self.postpones && why == Back::Asked) || planted::is(Bug::RequeueBehind) {
+        if (self.postpones && why == RequeueReason::Asked) || planted::is(Bug::RequeueBehind) {
             self.ready.postpone(item, attempts, self.at);
-        } else if why == Back::InFront {
+        } else if why == RequeueReason::InFront {
             self.ready.put_in_front(item, attempts);
         } else {
             self.ready.give_back(item, attempts);
         }
     }
 
-    fn settled(&mut self, item: Held) {
+    fn settled(&mut self, item: LogMessage) {
         *self.out_bytes -= u64::from(item.body);
     }
 
-    fn dead(&mut self, item: Held, reason: DeadReason) {
+    fn dead(&mut self, item: LogMessage, reason: DeadReason) {
         *self.out_bytes -= u64::from(item.body);
         self.bury(&item, reason);
     }
 
-    fn deliver(&mut self, handed: Handed, item: &Held) {
+    fn deliver(&mut self, handed: HandedOut, item: &LogMessage) {
         self.effects.push(Effect::Deliver {
             session: handed.session,
             consumer: handed.consumer,
@@ -113,14 +116,14 @@ impl Store for Shelf<'_> {
             redelivered: handed.redelivered,
             attempts: handed.attempts,
             left: match handed.numbered {
-                true => item.place().number(),
+                true => item.location().number(),
                 false => handed.left,
             },
-            at: item.place(),
+            at: item.location(),
         });
     }
 
-    fn event(&mut self, session: SessionId, event: Event) {
+    fn event(&mut self, session: SessionId, event: QueueEvent) {
         self.effects.push(Effect::Event { session, event });
     }
 
@@ -137,14 +140,14 @@ impl Store for Shelf<'_> {
     }
 }
 
-impl Shelf<'_> {
+impl LogStore<'_> {
     fn drop_expired(&mut self) {
         while let Some(item) = self.ready.pop_expired(self.clock) {
             self.bury(&item, DeadReason::Expired);
         }
     }
 
-    fn bury(&mut self, item: &Held, reason: DeadReason) {
+    fn bury(&mut self, item: &LogMessage, reason: DeadReason) {
         self.dead.bury(item, reason, self.effects);
     }
 }
@@ -158,10 +161,10 @@ impl Machine {
             ready: Ready::new(),
             out_bytes: 0,
             blocked: false,
-            at: Place::default(),
+            at: LogLocation::default(),
             checkout: Checkout::new(
                 label,
-                QueueKind::Quorum,
+                QueueType::Quorum,
                 settings.single_active_consumer,
                 settings.delivery_limit,
             ),
@@ -172,8 +175,11 @@ impl Machine {
     }
 
     /// The checkout and what it works on, borrowed apart.
-    fn parts<'a>(&'a mut self, effects: &'a mut Effects) -> (&'a mut Checkout<Held>, Shelf<'a>) {
-        let shelf = Shelf {
+    fn parts<'a>(
+        &'a mut self,
+        effects: &'a mut Effects,
+    ) -> (&'a mut Checkout<LogMessage>, LogStore<'a>) {
+        let store = LogStore {
             ready: &mut self.ready,
             out_bytes: &mut self.out_bytes,
             dead: &mut self.dead,
@@ -182,7 +188,7 @@ impl Machine {
             at: self.at,
             postpones: self.settings.delivery_limit.is_none(),
         };
-        (&mut self.checkout, shelf)
+        (&mut self.checkout, store)
     }
 
     /// Applies a committed command. Commands at or below the last applied index are passed over. After an error the machine is of no
@@ -192,17 +198,17 @@ impl Machine {
         index: u64,
         command: &Bytes,
         effects: &mut Effects,
-    ) -> Result<(), Unreadable> {
+    ) -> Result<(), UnknownCommand> {
         if index <= self.applied {
             return Ok(());
         }
-        self.at = Place { index, offset: 0 };
+        self.at = LogLocation { index, offset: 0 };
         let done = match decode(command) {
-            Ok(Decoded::Batch { wall, runs }) => {
+            Ok(DecodedCommand::Batch { wall, runs }) => {
                 self.advance(wall, effects);
                 self.apply_runs(index, runs, effects)
             }
-            Ok(Decoded::Other(command)) => {
+            Ok(DecodedCommand::Other(command)) => {
                 self.apply_other(command, effects);
                 Ok(())
             }
@@ -212,7 +218,7 @@ impl Machine {
             Ok(()) => {}
             // Every member leaves off at the same request.
             Err(CodecError::TooDeep) => self.unreadable += 1,
-            Err(error) => return Err(Unreadable { index, error }),
+            Err(error) => return Err(UnknownCommand { index, error }),
         }
         self.applied = index;
         self.serve(effects);
@@ -224,9 +230,9 @@ impl Machine {
 
     /// Hands out what is ready; of what is left goes what has expired and what is too much.
     fn serve(&mut self, effects: &mut Effects) {
-        let (checkout, mut shelf) = self.parts(effects);
-        checkout.dispatch(&mut shelf);
-        shelf.drop_expired();
+        let (checkout, mut store) = self.parts(effects);
+        checkout.dispatch(&mut store);
+        store.drop_expired();
         self.keep_limits(effects);
     }
 
@@ -242,7 +248,7 @@ impl Machine {
             for seq in (0..u64::from(count)).map(|n| first.saturating_add(n)) {
                 match take_request(&mut runs) {
                     Ok((body, offset)) => {
-                        self.request(session, seq, body, Place { index, offset }, effects);
+                        self.request(session, seq, body, LogLocation { index, offset }, effects);
                     }
                     Err(error) => {
                         result = Err(error);
@@ -274,25 +280,25 @@ impl Machine {
         session: SessionId,
         seq: u64,
         body: RequestBody,
-        at: Place,
+        at: LogLocation,
         effects: &mut Effects,
     ) {
         self.at = at;
-        let (checkout, mut shelf) = self.parts(effects);
-        match checkout.admit(&mut shelf, session, seq) {
+        let (checkout, mut store) = self.parts(effects);
+        match checkout.admit(&mut store, session, seq) {
             Admission::Apply => {}
             Admission::Again
                 if planted::is(Bug::NumberingLost) && matches!(body, RequestBody::Publish(_)) => {}
             Admission::Again => {
-                let (checkout, mut shelf) = self.parts(effects);
-                return checkout.answer_again(&mut shelf, session, seq, &body);
+                let (checkout, mut store) = self.parts(effects);
+                return checkout.answer_again(&mut store, session, seq, &body);
             }
             Admission::Gap { expected } => {
                 let event = match body {
                     RequestBody::Close if !checkout.sessions.contains_key(&session) => {
                         checkout.forgotten(seq)
                     }
-                    _ => Event::Expecting { expected },
+                    _ => QueueEvent::Expecting { expected },
                 };
                 return effects.push(Effect::Event { session, event });
             }
@@ -302,8 +308,8 @@ impl Machine {
             RequestBody::Publish(message) => self.publish(session, seq, &message),
             body => {
                 let clock = self.clock;
-                let (checkout, mut shelf) = self.parts(effects);
-                checkout.apply(&mut shelf, session, seq, body, clock);
+                let (checkout, mut store) = self.parts(effects);
+                checkout.apply(&mut store, session, seq, body, clock);
             }
         }
         self.serve(effects);
@@ -311,16 +317,18 @@ impl Machine {
 
     fn publish(&mut self, session: SessionId, seq: u64, message: &Message) {
         if self.checkout.deleted {
-            return self.checkout.refuse(session, seq, Reject::Unavailable);
+            return self
+                .checkout
+                .refuse(session, seq, RejectReason::Unavailable);
         }
         if self.blocked {
-            return self.checkout.refuse(session, seq, Reject::MaxLength);
+            return self.checkout.refuse(session, seq, RejectReason::MaxLength);
         }
         self.checkout.counters.publish += 1;
         let ttl = [message.ttl_ms(), self.settings.message_ttl_ms];
         // Even one of zero milliseconds can be delivered within the millisecond of its publishing.
         let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(1));
-        self.ready.push(&Held {
+        self.ready.push(&LogMessage {
             index: self.at.index,
             offset: self.at.offset,
             body: u32::try_from(message.body_len()).unwrap_or(u32::MAX),
@@ -369,9 +377,9 @@ impl Machine {
                 while self.over_limits()
                     && let Some(taken) = self.ready.pop()
                 {
-                    let (_, mut shelf) = self.parts(effects);
-                    shelf.bury(&taken.item, DeadReason::MaxLength);
-                    shelf.drop_expired();
+                    let (_, mut store) = self.parts(effects);
+                    store.bury(&taken.item, DeadReason::MaxLength);
+                    store.drop_expired();
                 }
                 // What goes at once, as for a limit that is new, is passed on the last one first: so RabbitMQ's quorum queues do. Of no
                 // effect on the state.
@@ -388,8 +396,8 @@ impl Machine {
         if let Some(leap) = passed.checked_sub(MAX_STEP_MS) {
             self.checkout.remember_longer(leap);
         }
-        let (_, mut shelf) = self.parts(effects);
-        shelf.drop_expired();
+        let (_, mut store) = self.parts(effects);
+        store.drop_expired();
     }
 
     fn apply_other(&mut self, command: Command, effects: &mut Effects) {
@@ -404,37 +412,37 @@ impl Machine {
             }
             Command::PassedOn(ranges) => self.dead.passed_on(&ranges),
             Command::GoneNode(gone) => {
-                let (checkout, mut shelf) = self.parts(effects);
-                checkout.gone_node(&mut shelf, gone);
+                let (checkout, mut store) = self.parts(effects);
+                checkout.gone_node(&mut store, gone);
             }
             Command::NodeSuspected(node) => {
-                let (checkout, mut shelf) = self.parts(effects);
-                checkout.suspect_node(&mut shelf, node);
+                let (checkout, mut store) = self.parts(effects);
+                checkout.suspect_node(&mut store, node);
             }
             Command::NodeTrusted(node) => self.checkout.trust_node(node),
             Command::GoneSession(session) => {
-                let (checkout, mut shelf) = self.parts(effects);
-                checkout.close(&mut shelf, session, clock);
+                let (checkout, mut store) = self.parts(effects);
+                checkout.close(&mut store, session, clock);
             }
         }
     }
 
     /// Delivers again what is out to a consumer. Changes nothing, so it needs no log entry; leader only.
-    pub fn resume(&mut self, resume: &Resume, effects: &mut Effects) {
-        let (checkout, mut shelf) = self.parts(effects);
-        let known = checkout.resume(&mut shelf, resume.session, resume.consumer, resume.next);
+    pub fn resume(&mut self, resume: &ResumeConsumer, effects: &mut Effects) {
+        let (checkout, mut store) = self.parts(effects);
+        let known = checkout.resume(&mut store, resume.session, resume.consumer, resume.next);
         // Otherwise a leader that was deposed without knowing it might end a consumer it has not heard of.
         if !known && checkout.deleted {
             let consumer = resume.consumer;
-            shelf.event(resume.session, Event::Cancelled { consumer });
+            store.event(resume.session, QueueEvent::Cancelled { consumer });
         }
     }
 
     /// More may be on its way to a consumer. Changes no part of the state that is replicated; leader only.
-    pub fn received(&mut self, received: &Received, effects: &mut Effects) {
-        let (checkout, mut shelf) = self.parts(effects);
+    pub fn received(&mut self, received: &DeliveryProgress, effects: &mut Effects) {
+        let (checkout, mut store) = self.parts(effects);
         let (session, consumer) = (received.session, received.consumer);
-        checkout.received(&mut shelf, session, consumer, received.up_to);
+        checkout.received(&mut store, session, consumer, received.up_to);
     }
 
     /// Answers a request that was applied before, without a log entry.
@@ -445,8 +453,8 @@ impl Machine {
         body: &RequestBody,
         effects: &mut Effects,
     ) {
-        let (checkout, mut shelf) = self.parts(effects);
-        checkout.answer_again(&mut shelf, session, seq, body);
+        let (checkout, mut store) = self.parts(effects);
+        checkout.answer_again(&mut store, session, seq, body);
         self.report(session, seq, 1, effects);
     }
 
@@ -501,8 +509,8 @@ impl Machine {
         self.checkout.last_applied(session)
     }
 
-    pub(super) fn standing(&self, session: SessionId, seq: u64) -> Admission {
-        self.checkout.standing(session, seq)
+    pub(super) fn session_state(&self, session: SessionId, seq: u64) -> Admission {
+        self.checkout.session_state(session, seq)
     }
 
     /// Whether a node has consumers here, and whether they are suspended.
@@ -527,7 +535,7 @@ impl Machine {
         self.checkout.session_nodes()
     }
 
-    pub(super) fn has_sessions_over(&self, gone: GoneNode) -> bool {
+    pub(super) fn has_sessions_over(&self, gone: DeadIncarnation) -> bool {
         let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
         self.checkout.sessions.keys().any(over)
     }

@@ -16,23 +16,23 @@ mod leader;
 mod leader_tests;
 mod machine;
 #[cfg(test)]
-mod model_tests;
+mod model_comparison_tests;
 #[cfg(test)]
-mod naive_tests;
+mod model_tests;
 #[cfg(test)]
 mod order_tests;
 mod ready;
-mod snapshot;
 #[cfg(test)]
-mod succession_tests;
+mod session_epoch_tests;
+mod snapshot;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use command::{Batch, Command, MAX_BATCH_BYTES, MAX_BATCH_REQUESTS};
 pub use dead_letter::{DeadRead, MAX_PASSING, MAX_PASSING_BYTES};
-pub use effects::{Effect, Effects, LogRead, Place};
+pub use effects::{Effect, Effects, LogLocation, LogRead};
 pub use leader::{Checkpoint, QuorumQueue};
-pub use machine::{Machine, Unreadable};
+pub use machine::{Machine, UnknownCommand};
 pub use snapshot::RestoreError;
 
 /// `x-delivery-limit` when nothing says otherwise (Q9).

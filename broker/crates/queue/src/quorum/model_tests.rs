@@ -5,8 +5,8 @@ use super::machine::Machine;
 use super::tests::{Rig, answers, deliveries, message, number, session, settings, spec};
 use super::{Effect, Effects};
 use crate::{
-    Answer, ConsumerId, Event, Line, Outcome, Output, Overflow, QueueSettings, RequestBody,
-    SessionId, Settled, Succession,
+    ConsumerId, EpochConsumer, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings,
+    RequestBody, SessionEpoch, SessionId, Settlement, SettlementOutcome,
 };
 use env::{NodeId, WallTime};
 use proptest::prelude::*;
@@ -208,7 +208,7 @@ impl Model {
             | Step::Limit { .. }) => self.logged(step),
             Step::Purge => {
                 let out = self.rig.one(self.slots[0], RequestBody::Purge);
-                let Some(Answer::Count { messages, .. }) = answers(&out).pop() else {
+                let Some(QueueReply::Count { messages, .. }) = answers(&out).pop() else {
                     return Err(TestCaseError::fail("purge is answered"));
                 };
                 self.purged += messages;
@@ -225,7 +225,7 @@ impl Model {
     }
 
     /// What the last connection was done with is settled by the next.
-    fn succeed(&mut self, by: u64, prefetch: u32, done: u8) -> Result<Output, TestCaseError> {
+    fn succeed(&mut self, by: u64, prefetch: u32, done: u8) -> Result<QueueOutput, TestCaseError> {
         let slot = self.slots[by as usize];
         let consumer = self.next_consumer;
         self.next_consumer += 1;
@@ -236,18 +236,20 @@ impl Model {
             prop_assert!(self.settled.insert(n), "settled twice");
             ids.push((id, id));
         }
-        let settled = last.map(|(slot, consumer)| Settled {
+        let settled = last.map(|(slot, consumer)| Settlement {
             session: session(slot),
             consumer: ConsumerId(consumer),
             ids,
         });
         self.lasting.push((slot, consumer));
         self.windows.insert((slot, consumer), prefetch as usize);
-        let next = Succession {
+        let next = EpochConsumer {
             consumer: ConsumerId(consumer),
             spec: spec(prefetch, 0),
             settled,
-            line: last.map_or(Line::New, |(slot, _)| Line::Of(session(slot))),
+            epoch: last.map_or(SessionEpoch::New, |(slot, _)| {
+                SessionEpoch::Of(session(slot))
+            }),
             at: 0,
         };
         Ok(self.rig.one(slot, RequestBody::Succeed(Box::new(next))))
@@ -273,7 +275,7 @@ impl Model {
     }
 
     /// Commands that are no requests.
-    fn logged(&mut self, step: Step) -> Output {
+    fn logged(&mut self, step: Step) -> QueueOutput {
         match step {
             Step::Suspect { node } => {
                 let lasting = &self.lasting;
@@ -331,18 +333,18 @@ impl Model {
         let (consumer, id, n) = held[pick as usize % held.len()];
         self.out.get_mut(&(slot, consumer)).unwrap().remove(&id);
         let outcome = match outcome {
-            0 => Outcome::Requeue,
-            1 => Outcome::Rejected,
-            _ => Outcome::Accepted,
+            0 => SettlementOutcome::Requeue,
+            1 => SettlementOutcome::Rejected,
+            _ => SettlementOutcome::Accepted,
         };
-        if outcome == Outcome::Accepted {
+        if outcome == SettlementOutcome::Accepted {
             prop_assert!(self.settled.insert(n), "settled twice");
         }
         let out = self.rig.settle(slot, consumer, outcome, id);
         self.observe(out)
     }
 
-    fn observe(&mut self, out: Output) -> Result<(), TestCaseError> {
+    fn observe(&mut self, out: QueueOutput) -> Result<(), TestCaseError> {
         for (reason, message) in &out.dead {
             let _ = reason;
             prop_assert!(self.dead.insert(number(message)), "dead twice");
@@ -425,7 +427,7 @@ fn refused_of(rig: &Rig) -> u64 {
         for effect in effects.list {
             if let Effect::Event {
                 session,
-                event: Event::AppliedExcept { refused: list, .. },
+                event: QueueEvent::AppliedExcept { refused: list, .. },
             } = effect
             {
                 for r in list {

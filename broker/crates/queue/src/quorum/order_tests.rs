@@ -4,17 +4,18 @@ use super::command::Command;
 use super::machine::Machine;
 use super::tests::{Rig, answers, deliveries, message, number, settings, spec};
 use crate::{
-    Answer, ConsumerId, DeadReason, Event, Outcome, Output, Overflow, QueueSettings, RequestBody,
+    ConsumerId, DeadReason, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings,
+    RequestBody, SettlementOutcome,
 };
 use bytes::{BufMut, BytesMut};
 use env::WallTime;
 
-fn numbers(out: &Output) -> Vec<u64> {
+fn numbers(out: &QueueOutput) -> Vec<u64> {
     let number = |d: &(u64, u32, crate::Delivery)| number(&d.2.message);
     deliveries(out).iter().map(number).collect()
 }
 
-fn dead(out: &Output) -> Vec<(DeadReason, u64)> {
+fn dead(out: &QueueOutput) -> Vec<(DeadReason, u64)> {
     out.dead.iter().map(|d| (d.0, number(&d.1))).collect()
 }
 
@@ -23,16 +24,16 @@ fn publish(n: u64, priority: u8, ttl_ms: Option<u64>) -> (u64, RequestBody) {
 }
 
 /// The numbers of the publishes that were refused so far, of session 9 that does nothing else.
-fn refused(out: &Output) -> Vec<u64> {
+fn refused(out: &QueueOutput) -> Vec<u64> {
     let last = out.events.iter().rev().find_map(|a| match &a.event {
-        Event::AppliedExcept { refused, .. } if a.session.number == 9 => Some(refused.clone()),
+        QueueEvent::AppliedExcept { refused, .. } if a.session.number == 9 => Some(refused.clone()),
         _ => None,
     });
     let all = last.unwrap_or_default();
     all.iter().flat_map(|r| r.from..=r.to).collect()
 }
 
-fn get(rig: &mut Rig, consumer: u32) -> Output {
+fn get(rig: &mut Rig, consumer: u32) -> QueueOutput {
     let consumer = ConsumerId(consumer);
     let no_ack = false;
     rig.one(8, RequestBody::Get { consumer, no_ack })
@@ -72,7 +73,7 @@ fn what_comes_back_goes_first_in_the_order_in_which_it_came() {
     );
     rig.batch(vec![publish(11, 9, None)]);
     for id in [3, 1, 2] {
-        rig.settle(1, 1, Outcome::Requeue, id);
+        rig.settle(1, 1, SettlementOutcome::Requeue, id);
     }
     let out = rig.consume(2, 1, spec(0, 0));
     assert_eq!(numbers(&out), [3, 1, 2, 11, 4]);
@@ -94,7 +95,7 @@ fn without_a_delivery_limit_requeued_ones_go_to_the_end_and_lost_ones_to_the_fro
             consumer: ConsumerId(1),
         },
     );
-    rig.settle(1, 1, Outcome::Requeue, 1);
+    rig.settle(1, 1, SettlementOutcome::Requeue, 1);
     rig.batch(vec![publish(4, 0, None)]);
     // The checkpoint keeps both places.
     let state = rig.machine.snapshot();
@@ -126,7 +127,7 @@ fn a_requeued_one_at_the_end_takes_part_in_the_mix() {
     );
     rig.batch((11..=14).map(|n| publish(n, 5, None)).collect());
     // Behind all that is there, so no high one that is there may be passed.
-    rig.settle(1, 1, Outcome::Requeue, 1);
+    rig.settle(1, 1, SettlementOutcome::Requeue, 1);
     rig.batch((15..=17).map(|n| publish(n, 5, None)).collect());
     let out = rig.consume(2, 1, spec(0, 0));
     assert_eq!(numbers(&out), [11, 12, 13, 14, 1, 15, 16, 17]);
@@ -235,7 +236,7 @@ fn get_is_refused_where_one_consumer_is_to_be_the_only_one() {
         ..settings()
     });
     rig.batch(vec![publish(1, 0, None)]);
-    let Answer::Refused { code, text } = answers(&get(&mut rig, 1)).remove(0) else {
+    let QueueReply::Refused { code, text } = answers(&get(&mut rig, 1)).remove(0) else {
         panic!("a get of a single active consumer's queue is refused");
     };
     assert_eq!(code, 405);
@@ -262,7 +263,7 @@ fn the_listing_says_who_is_active() {
     rig.batch(vec![publish(1, 0, None)]);
     rig.consume(3, 1, spec(1, 9));
     assert_eq!(active(&rig), [(1, false), (2, true), (3, false)]);
-    rig.settle(2, 1, Outcome::Accepted, 1);
+    rig.settle(2, 1, SettlementOutcome::Accepted, 1);
     assert_eq!(active(&rig), [(1, false), (2, false), (3, true)]);
     rig.one(
         3,

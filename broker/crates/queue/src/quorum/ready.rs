@@ -4,8 +4,8 @@
 //! Three places, in the order in which they are served: what was given back, in the order in which it came back; high
 //! priority; normal. Two high ones go for each normal one.
 
-use super::effects::Place;
-use crate::checkout::Taken;
+use super::effects::LogLocation;
+use crate::checkout::Dequeued;
 use std::collections::VecDeque;
 
 /// Messages in one chunk of a lane.
@@ -17,7 +17,7 @@ const HIGH_IN_A_ROW: u8 = 2;
 
 /// A message of the log, out or returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct LogMessage {
     pub index: u64,
     /// Of the message's length in the entry's command.
     pub offset: u32,
@@ -27,9 +27,9 @@ pub(crate) struct Held {
     pub expires: u64,
 }
 
-impl Held {
-    pub fn place(&self) -> Place {
-        Place {
+impl LogMessage {
+    pub fn location(&self) -> LogLocation {
+        LogLocation {
             index: self.index,
             offset: self.offset,
         }
@@ -38,14 +38,14 @@ impl Held {
 
 /// A message that was out before, and how many attempts failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Returned {
-    pub held: Held,
+pub(crate) struct RequeuedMessage {
+    pub held: LogMessage,
     pub attempts: u32,
 }
 
-impl From<Returned> for Taken<Held> {
-    fn from(returned: Returned) -> Taken<Held> {
-        Taken {
+impl From<RequeuedMessage> for Dequeued<LogMessage> {
+    fn from(returned: RequeuedMessage) -> Dequeued<LogMessage> {
+        Dequeued {
             item: returned.held,
             attempts: returned.attempts,
             redelivered: true,
@@ -55,7 +55,7 @@ impl From<Returned> for Taken<Held> {
 
 /// A message as most are.
 #[derive(Clone, Copy, Debug)]
-struct Narrow {
+struct CompactMessage {
     offset: u32,
     delta: u16,
     body: u16,
@@ -63,15 +63,15 @@ struct Narrow {
 
 /// Any message.
 #[derive(Clone, Copy, Debug)]
-struct Wide {
+struct FullMessage {
     offset: u32,
     delta: u32,
     body: u32,
 }
 
-impl Wide {
-    fn narrow(self) -> Option<Narrow> {
-        Some(Narrow {
+impl FullMessage {
+    fn narrow(self) -> Option<CompactMessage> {
+        Some(CompactMessage {
             offset: self.offset,
             delta: u16::try_from(self.delta).ok()?,
             body: u16::try_from(self.body).ok()?,
@@ -79,9 +79,9 @@ impl Wide {
     }
 }
 
-impl From<Narrow> for Wide {
-    fn from(n: Narrow) -> Wide {
-        Wide {
+impl From<CompactMessage> for FullMessage {
+    fn from(n: CompactMessage) -> FullMessage {
+        FullMessage {
             offset: n.offset,
             delta: n.delta.into(),
             body: n.body.into(),
@@ -92,8 +92,8 @@ impl From<Narrow> for Wide {
 /// Messages of a chunk: all wide as soon as one has to be.
 #[derive(Debug)]
 enum Items {
-    Narrow(Vec<Narrow>),
-    Wide(Vec<Wide>),
+    Narrow(Vec<CompactMessage>),
+    Wide(Vec<FullMessage>),
 }
 
 impl Items {
@@ -111,20 +111,20 @@ impl Items {
         }
     }
 
-    fn get(&self, at: usize) -> Option<Wide> {
+    fn get(&self, at: usize) -> Option<FullMessage> {
         match self {
-            Items::Narrow(items) => items.get(at).copied().map(Wide::from),
+            Items::Narrow(items) => items.get(at).copied().map(FullMessage::from),
             Items::Wide(items) => items.get(at).copied(),
         }
     }
 
-    fn push(&mut self, item: Wide) {
+    fn push(&mut self, item: FullMessage) {
         match (&mut *self, item.narrow()) {
             (Items::Narrow(items), Some(narrow)) => items.push(narrow),
             (Items::Wide(items), _) => items.push(item),
             (Items::Narrow(items), None) => {
                 let mut wide = Vec::with_capacity(items.capacity());
-                wide.extend(items.iter().copied().map(Wide::from));
+                wide.extend(items.iter().copied().map(FullMessage::from));
                 wide.push(item);
                 *self = Items::Wide(wide);
             }
@@ -141,8 +141,8 @@ impl Items {
     #[cfg(test)]
     fn bytes(&self) -> usize {
         match self {
-            Items::Narrow(items) => items.capacity() * size_of::<Narrow>(),
-            Items::Wide(items) => items.capacity() * size_of::<Wide>(),
+            Items::Narrow(items) => items.capacity() * size_of::<CompactMessage>(),
+            Items::Wide(items) => items.capacity() * size_of::<FullMessage>(),
         }
     }
 }
@@ -157,9 +157,9 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn get(&self, at: usize, high: bool) -> Option<Held> {
+    fn get(&self, at: usize, high: bool) -> Option<LogMessage> {
         let packed = self.items.get(at)?;
-        Some(Held {
+        Some(LogMessage {
             index: self.base.wrapping_add(packed.delta.into()),
             offset: packed.offset,
             body: packed.body,
@@ -169,7 +169,7 @@ impl Chunk {
     }
 
     /// False when it has no room for this one.
-    fn push(&mut self, held: &Held) -> bool {
+    fn push(&mut self, held: &LogMessage) -> bool {
         let len = self.items.len();
         if len == 0 {
             self.base = held.index;
@@ -190,7 +190,7 @@ impl Chunk {
         if held.expires != 0 || !self.expires.is_empty() {
             self.expires.push(held.expires);
         }
-        self.items.push(Wide {
+        self.items.push(FullMessage {
             delta,
             offset: held.offset,
             body: held.body,
@@ -201,13 +201,13 @@ impl Chunk {
 
 /// Messages of one priority in log order, never taken.
 #[derive(Debug, Default)]
-struct Lane {
+struct PriorityLevel {
     high: bool,
     chunks: VecDeque<Chunk>,
 }
 
-impl Lane {
-    fn push(&mut self, held: &Held) {
+impl PriorityLevel {
+    fn push(&mut self, held: &LogMessage) {
         if self.chunks.back_mut().is_some_and(|c| c.push(held)) {
             return;
         }
@@ -223,12 +223,12 @@ impl Lane {
         self.chunks.push_back(chunk);
     }
 
-    fn peek(&self) -> Option<Held> {
+    fn peek(&self) -> Option<LogMessage> {
         let chunk = self.chunks.front()?;
         chunk.get(chunk.front, self.high)
     }
 
-    fn pop(&mut self) -> Option<Held> {
+    fn pop(&mut self) -> Option<LogMessage> {
         let chunk = self.chunks.front_mut()?;
         let held = chunk.get(chunk.front, self.high)?;
         chunk.front += 1;
@@ -251,7 +251,7 @@ impl Lane {
         }
     }
 
-    fn fresh(&self) -> impl Iterator<Item = Held> + '_ {
+    fn fresh(&self) -> impl Iterator<Item = LogMessage> + '_ {
         self.chunks
             .iter()
             .flat_map(|c| (c.front..c.items.len()).filter_map(|at| c.get(at, self.high)))
@@ -264,7 +264,7 @@ impl Lane {
 
 /// Which message is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum NextMessage {
     Returned,
     High,
     Postponed,
@@ -274,11 +274,11 @@ enum Next {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    returned: VecDeque<Returned>,
-    high: Lane,
-    normal: Lane,
+    returned: VecDeque<RequeuedMessage>,
+    high: PriorityLevel,
+    normal: PriorityLevel,
     /// Given back to the end of the normal lane: behind what was published before this place of the log.
-    postponed: VecDeque<(Place, Returned)>,
+    postponed: VecDeque<(LogLocation, RequeuedMessage)>,
     /// Where in the cycle of two high and one normal it is.
     pub turn: u8,
     len: u64,
@@ -292,11 +292,11 @@ impl Ready {
     pub fn new() -> Ready {
         Ready {
             returned: VecDeque::new(),
-            high: Lane {
+            high: PriorityLevel {
                 high: true,
-                ..Lane::default()
+                ..PriorityLevel::default()
             },
-            normal: Lane::default(),
+            normal: PriorityLevel::default(),
             postponed: VecDeque::new(),
             turn: 0,
             len: 0,
@@ -313,14 +313,14 @@ impl Ready {
         self.bytes
     }
 
-    fn count(&mut self, held: &Held) {
+    fn count(&mut self, held: &LogMessage) {
         self.len += 1;
         self.bytes += u64::from(held.body);
         self.expiring += u64::from(held.expires != 0);
     }
 
     /// A new message, after all others of its priority.
-    pub fn push(&mut self, held: &Held) {
+    pub fn push(&mut self, held: &LogMessage) {
         self.count(held);
         let lane = if held.high {
             &mut self.high
@@ -331,69 +331,74 @@ impl Ready {
     }
 
     /// Back to the front, behind what came back before.
-    pub fn give_back(&mut self, held: Held, attempts: u32) {
+    pub fn give_back(&mut self, held: LogMessage, attempts: u32) {
         self.count(&held);
-        self.returned.push_back(Returned { held, attempts });
+        self.returned.push_back(RequeuedMessage { held, attempts });
     }
 
     /// Back to the front, before all that came back.
-    pub fn put_in_front(&mut self, held: Held, attempts: u32) {
+    pub fn put_in_front(&mut self, held: LogMessage, attempts: u32) {
         self.count(&held);
-        self.returned.push_front(Returned { held, attempts });
+        self.returned.push_front(RequeuedMessage { held, attempts });
     }
 
     /// Back to the end. `after` is where in the log that was asked for; later calls name later places.
-    pub fn postpone(&mut self, held: Held, attempts: u32, after: Place) {
+    pub fn postpone(&mut self, held: LogMessage, attempts: u32, after: LogLocation) {
         self.count(&held);
         self.postponed
-            .push_back((after, Returned { held, attempts }));
+            .push_back((after, RequeuedMessage { held, attempts }));
     }
 
     /// What is next and the message itself. Two high to one normal, but a normal one never passes a high one that was
     /// published before it.
-    fn next(&self) -> Option<(Next, Held)> {
+    fn next(&self) -> Option<(NextMessage, LogMessage)> {
         if let Some(returned) = self.returned.front() {
-            return Some((Next::Returned, returned.held));
+            return Some((NextMessage::Returned, returned.held));
         }
         let high = self.high.peek();
         if let Some(high) = high
             && self.turn < HIGH_IN_A_ROW
         {
-            return Some((Next::High, high));
+            return Some((NextMessage::High, high));
         }
-        let normal = self.normal.peek().map(|n| (n.place(), Next::Normal, n));
+        let normal = self
+            .normal
+            .peek()
+            .map(|n| (n.location(), NextMessage::Normal, n));
         let postponed = self.postponed.front();
-        let postponed = postponed.map(|(after, r)| (*after, Next::Postponed, r.held));
+        let postponed = postponed.map(|(after, r)| (*after, NextMessage::Postponed, r.held));
         let low = match (normal, postponed) {
             (Some(normal), Some(postponed)) if normal.0 < postponed.0 => Some(normal),
             (normal, postponed) => postponed.or(normal),
         };
         match (high, low) {
-            (Some(high), Some((place, ..))) if high.place() < place => Some((Next::High, high)),
-            (Some(high), None) => Some((Next::High, high)),
+            (Some(high), Some((location, ..))) if high.location() < location => {
+                Some((NextMessage::High, high))
+            }
+            (Some(high), None) => Some((NextMessage::High, high)),
             (_, low) => low.map(|(_, next, held)| (next, held)),
         }
     }
 
-    pub fn pop(&mut self) -> Option<Taken<Held>> {
+    pub fn pop(&mut self) -> Option<Dequeued<LogMessage>> {
         let (next, held) = self.next()?;
         let taken = match next {
-            Next::Returned => self.returned.pop_front().map(Taken::from),
-            Next::Postponed => self.postponed.pop_front().map(|(_, r)| r.into()),
-            Next::High | Next::Normal => {
-                let lane = if next == Next::High {
+            NextMessage::Returned => self.returned.pop_front().map(Dequeued::from),
+            NextMessage::Postponed => self.postponed.pop_front().map(|(_, r)| r.into()),
+            NextMessage::High | NextMessage::Normal => {
+                let lane = if next == NextMessage::High {
                     &mut self.high
                 } else {
                     &mut self.normal
                 };
-                lane.pop().map(|item| Taken {
+                lane.pop().map(|item| Dequeued {
                     item,
                     attempts: 0,
                     redelivered: false,
                 })
             }
         };
-        if next != Next::Returned {
+        if next != NextMessage::Returned {
             self.turn = match self.turn {
                 turn if turn >= HIGH_IN_A_ROW => 0,
                 turn => turn + 1,
@@ -406,7 +411,7 @@ impl Ready {
     }
 
     /// Removes and returns the next message if its time to live is over. Only the head of the queue expires.
-    pub fn pop_expired(&mut self, clock: u64) -> Option<Held> {
+    pub fn pop_expired(&mut self, clock: u64) -> Option<LogMessage> {
         let due = self.next_expiry().is_some_and(|expires| expires <= clock);
         if !due {
             return None;
@@ -435,17 +440,17 @@ impl Ready {
         dropped
     }
 
-    pub fn fresh(&self) -> impl Iterator<Item = Held> + '_ {
+    pub fn fresh(&self) -> impl Iterator<Item = LogMessage> + '_ {
         self.high.fresh().chain(self.normal.fresh())
     }
 
     /// In the order in which they came back.
-    pub fn returned(&self) -> impl Iterator<Item = Returned> + '_ {
+    pub fn returned(&self) -> impl Iterator<Item = RequeuedMessage> + '_ {
         self.returned.iter().copied()
     }
 
     /// In the order in which they came back.
-    pub fn postponed(&self) -> impl Iterator<Item = (Place, Returned)> + '_ {
+    pub fn postponed(&self) -> impl Iterator<Item = (LogLocation, RequeuedMessage)> + '_ {
         self.postponed.iter().copied()
     }
 

@@ -3,10 +3,12 @@
 //! Versioned; written in one order only, so that replicas with the same history have the same bytes.
 
 use super::dead_letter::DeadLetters;
-use super::effects::Place;
+use super::effects::LogLocation;
 use super::machine::Machine;
-use super::ready::{Held, Ready, Returned};
-use crate::checkout::{Checkout, Consumer, KnownLine, Out, SessionState, Turn};
+use super::ready::{LogMessage, Ready, RequeuedMessage};
+use crate::checkout::{
+    Checkout, Consumer, KnownEpoch, SessionRecord, UnsettledMessage, WaitingConsumer,
+};
 use crate::codec::{
     CodecError, Reader, put_answer, put_refusal, put_session, put_settings, put_spec, put_varint,
     take_answer, take_refusal, take_session, take_settings, take_spec,
@@ -36,8 +38,8 @@ impl Machine {
     pub fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
         let dead = self.dead.next() > 1;
-        let line = self.checkout.line;
-        out.put_u8(match (line.is_some(), dead) {
+        let epoch = self.checkout.epoch;
+        out.put_u8(match (epoch.is_some(), dead) {
             (false, false) => FORMAT,
             (false, true) => WITH_DEAD,
             (true, false) => WITH_LINE,
@@ -51,7 +53,7 @@ impl Machine {
         out.put_u8(self.blocked.into());
         put_ready(&mut out, &self.ready);
         put_checkout(&mut out, &self.checkout);
-        if let Some(KnownLine { first, at }) = line {
+        if let Some(KnownEpoch { first, at }) = epoch {
             put_session(&mut out, first);
             put_varint(&mut out, at);
         }
@@ -84,7 +86,7 @@ impl Machine {
         if matches!(format, WITH_LINE | WITH_BOTH) {
             let first = take_session(&mut reader)?;
             let at = reader.varint()?;
-            machine.checkout.line = Some(KnownLine { first, at });
+            machine.checkout.epoch = Some(KnownEpoch { first, at });
         }
         if matches!(format, WITH_DEAD | WITH_BOTH) {
             take_dead(&mut reader, &mut machine.dead)?;
@@ -136,12 +138,12 @@ fn put_ready(out: &mut BytesMut, ready: &Ready) {
     }
 }
 
-fn put_returned(out: &mut BytesMut, returned: &Returned) {
+fn put_returned(out: &mut BytesMut, returned: &RequeuedMessage) {
     put_held(out, &returned.held);
     put_varint(out, returned.attempts.into());
 }
 
-fn flags(held: &Held) -> u64 {
+fn flags(held: &LogMessage) -> u64 {
     u64::from(held.high) | u64::from(held.expires != 0) << 1
 }
 
@@ -164,7 +166,7 @@ fn take_ready(reader: &mut Reader, ready: &mut Ready) -> Result<(), CodecError> 
 
 fn take_postponed(reader: &mut Reader, ready: &mut Ready) -> Result<(), CodecError> {
     for _ in 0..reader.count(6)? {
-        let after = Place {
+        let after = LogLocation {
             index: reader.varint()?,
             offset: reader.varint32()?,
         };
@@ -197,7 +199,7 @@ fn take_dead(reader: &mut Reader, dead: &mut DeadLetters) -> Result<(), CodecErr
     Ok(())
 }
 
-fn put_held(out: &mut BytesMut, held: &Held) {
+fn put_held(out: &mut BytesMut, held: &LogMessage) {
     put_varint(out, held.index);
     put_varint(out, held.offset.into());
     put_varint(out, u64::from(held.body) << 2 | flags(held));
@@ -206,15 +208,15 @@ fn put_held(out: &mut BytesMut, held: &Held) {
     }
 }
 
-fn take_held(reader: &mut Reader) -> Result<Held, CodecError> {
+fn take_held(reader: &mut Reader) -> Result<LogMessage, CodecError> {
     let index = reader.varint()?;
     let offset = reader.varint32()?;
     take_rest(reader, index, offset)
 }
 
-fn take_rest(reader: &mut Reader, index: u64, offset: u32) -> Result<Held, CodecError> {
+fn take_rest(reader: &mut Reader, index: u64, offset: u32) -> Result<LogMessage, CodecError> {
     let packed = reader.varint()?;
-    Ok(Held {
+    Ok(LogMessage {
         index,
         offset,
         body: u32::try_from(packed >> 2).map_err(|_| CodecError::Range)?,
@@ -223,7 +225,7 @@ fn take_rest(reader: &mut Reader, index: u64, offset: u32) -> Result<Held, Codec
     })
 }
 
-fn put_checkout(out: &mut BytesMut, checkout: &Checkout<Held>) {
+fn put_checkout(out: &mut BytesMut, checkout: &Checkout<LogMessage>) {
     out.put_u8(checkout.deleted.into());
     put_varint(out, checkout.next_consumer);
     put_varint(out, checkout.next_ticket);
@@ -255,7 +257,10 @@ fn put_checkout(out: &mut BytesMut, checkout: &Checkout<Held>) {
     }
 }
 
-fn take_checkout(reader: &mut Reader, checkout: &mut Checkout<Held>) -> Result<(), CodecError> {
+fn take_checkout(
+    reader: &mut Reader,
+    checkout: &mut Checkout<LogMessage>,
+) -> Result<(), CodecError> {
     checkout.deleted = reader.bool()?;
     checkout.next_consumer = reader.varint()?;
     checkout.next_ticket = reader.varint()?;
@@ -269,7 +274,7 @@ fn take_checkout(reader: &mut Reader, checkout: &mut Checkout<Held>) -> Result<(
     for _ in 0..reader.count(30)? {
         let number = reader.varint()?;
         let consumer = take_consumer(reader)?;
-        place_consumer(checkout, number, consumer);
+        location_consumer(checkout, number, consumer);
     }
     for _ in 0..reader.count(25)? {
         let at = reader.varint()?;
@@ -288,7 +293,11 @@ fn take_checkout(reader: &mut Reader, checkout: &mut Checkout<Held>) -> Result<(
 }
 
 /// The indexes over consumers are not written: they follow from the consumers.
-fn place_consumer(checkout: &mut Checkout<Held>, number: u64, consumer: Consumer<Held>) {
+fn location_consumer(
+    checkout: &mut Checkout<LogMessage>,
+    number: u64,
+    consumer: Consumer<LogMessage>,
+) {
     let priority = Reverse(consumer.spec.priority);
     if let Some(state) = checkout.sessions.get_mut(&consumer.session) {
         state.consumers.insert(consumer.id, number);
@@ -297,7 +306,7 @@ fn place_consumer(checkout: &mut Checkout<Held>, number: u64, consumer: Consumer
         checkout.candidates.insert((priority, number));
     }
     if let Some(ticket) = consumer.ticket {
-        let turn = Turn { ticket, number };
+        let turn = WaitingConsumer { ticket, number };
         checkout.service.insert(priority.0, turn);
     }
     if !consumer.get && !consumer.cancelled {
@@ -307,7 +316,7 @@ fn place_consumer(checkout: &mut Checkout<Held>, number: u64, consumer: Consumer
     checkout.consumers.insert(number, consumer);
 }
 
-fn put_session_state(out: &mut BytesMut, state: &SessionState) {
+fn put_session_state(out: &mut BytesMut, state: &SessionRecord) {
     put_varint(out, state.last);
     put_varint(out, state.refused.len() as u64);
     for refusal in &state.refused {
@@ -320,10 +329,10 @@ fn put_session_state(out: &mut BytesMut, state: &SessionState) {
     }
 }
 
-fn take_session_state(reader: &mut Reader) -> Result<SessionState, CodecError> {
-    let mut state = SessionState {
+fn take_session_state(reader: &mut Reader) -> Result<SessionRecord, CodecError> {
+    let mut state = SessionRecord {
         last: reader.varint()?,
-        ..SessionState::default()
+        ..SessionRecord::default()
     };
     for _ in 0..reader.count(3)? {
         state.refused.push_back(take_refusal(reader)?);
@@ -335,7 +344,7 @@ fn take_session_state(reader: &mut Reader) -> Result<SessionState, CodecError> {
     Ok(state)
 }
 
-fn put_consumer(out: &mut BytesMut, consumer: &Consumer<Held>) {
+fn put_consumer(out: &mut BytesMut, consumer: &Consumer<LogMessage>) {
     put_session(out, consumer.session);
     put_varint(out, consumer.id.0.into());
     put_spec(out, &consumer.spec);
@@ -358,7 +367,7 @@ fn put_consumer(out: &mut BytesMut, consumer: &Consumer<Held>) {
     }
 }
 
-fn take_consumer(reader: &mut Reader) -> Result<Consumer<Held>, CodecError> {
+fn take_consumer(reader: &mut Reader) -> Result<Consumer<LogMessage>, CodecError> {
     let session: SessionId = take_session(reader)?;
     let id = ConsumerId(reader.varint32()?);
     let spec = take_spec(reader)?;
@@ -372,7 +381,7 @@ fn take_consumer(reader: &mut Reader) -> Result<Consumer<Held>, CodecError> {
     consumer.ticket = Some(reader.varint()?).filter(|ticket| *ticket != 0);
     for _ in 0..reader.count(7)? {
         let id = reader.varint()?;
-        let held = Out {
+        let held = UnsettledMessage {
             item: take_held(reader)?,
             attempts: reader.varint32()?,
             left: reader.varint()?,

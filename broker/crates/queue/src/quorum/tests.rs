@@ -1,15 +1,15 @@
 use super::command::{Batch, Command};
 use super::machine::Machine;
-use super::ready::{Held, Ready};
-use super::{Effect, Effects, QuorumQueue, Unreadable};
+use super::ready::{LogMessage, Ready};
+use super::{Effect, Effects, QuorumQueue, UnknownCommand};
 use crate::checkout::{Admission, CLOSED_MS};
 use crate::codec::CodecError;
-use crate::naive::BODY;
-pub(super) use crate::naive::{number, spec};
+use crate::model::BODY;
+pub(super) use crate::model::{number, spec};
 use crate::{
-    Answer, ConsumerId, ConsumerSpec, DeadLettering, DeadReason, Delivery, Event, GoneNode,
-    Outcome, Output, Overflow, QueueSettings, Received, Reject, Request, RequestBody, Resume,
-    SessionId,
+    ConsumerId, ConsumerSpec, DeadIncarnation, DeadLettering, DeadReason, Delivery,
+    DeliveryProgress, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings, RejectReason,
+    Request, RequestBody, ResumeConsumer, SessionId, SettlementOutcome,
 };
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
@@ -38,7 +38,7 @@ pub(crate) fn session(number: u64) -> SessionId {
 }
 
 pub(super) fn message(n: u64, priority: Option<u8>, ttl_ms: Option<u64>) -> Message {
-    crate::naive::message(n, priority, ttl_ms, BODY)
+    crate::model::message(n, priority, ttl_ms, BODY)
 }
 
 /// A machine with its log.
@@ -47,7 +47,7 @@ pub(crate) struct Rig {
     pub log: Vec<Bytes>,
     pub seqs: BTreeMap<SessionId, u64>,
     pub wall: u64,
-    out: Output,
+    out: QueueOutput,
 }
 
 impl Rig {
@@ -57,11 +57,11 @@ impl Rig {
             log: Vec::new(),
             seqs: BTreeMap::new(),
             wall: 1000,
-            out: Output::default(),
+            out: QueueOutput::default(),
         }
     }
 
-    pub fn command(&mut self, command: Bytes) -> Output {
+    pub fn command(&mut self, command: Bytes) -> QueueOutput {
         self.log.push(command.clone());
         let mut effects = Effects::wanted();
         self.machine
@@ -70,7 +70,7 @@ impl Rig {
         self.resolve(effects)
     }
 
-    fn resolve(&mut self, mut effects: Effects) -> Output {
+    fn resolve(&mut self, mut effects: Effects) -> QueueOutput {
         let mut out = std::mem::take(&mut self.out);
         let log = &self.log;
         let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
@@ -80,7 +80,7 @@ impl Rig {
         out
     }
 
-    pub fn batch(&mut self, bodies: Vec<(u64, RequestBody)>) -> Output {
+    pub fn batch(&mut self, bodies: Vec<(u64, RequestBody)>) -> QueueOutput {
         let mut batch = Batch::default();
         for (number, body) in bodies {
             let session = session(number);
@@ -96,23 +96,23 @@ impl Rig {
         self.command(command)
     }
 
-    pub fn one(&mut self, number: u64, body: RequestBody) -> Output {
+    pub fn one(&mut self, number: u64, body: RequestBody) -> QueueOutput {
         self.batch(vec![(number, body)])
     }
 
-    pub fn publish(&mut self, numbers: impl IntoIterator<Item = u64>) -> Output {
+    pub fn publish(&mut self, numbers: impl IntoIterator<Item = u64>) -> QueueOutput {
         let publish = |n| (9, RequestBody::Publish(message(n, None, None)));
         self.batch(numbers.into_iter().map(publish).collect())
     }
 
-    pub fn consume(&mut self, number: u64, consumer: u32, spec: ConsumerSpec) -> Output {
+    pub fn consume(&mut self, number: u64, consumer: u32, spec: ConsumerSpec) -> QueueOutput {
         let consumer = ConsumerId(consumer);
         self.one(number, RequestBody::Consume { consumer, spec })
     }
 
     /// The client of a session was sent so much.
-    pub fn received(&mut self, number: u64, consumer: ConsumerId, up_to: u64) -> Output {
-        let received = Received {
+    pub fn received(&mut self, number: u64, consumer: ConsumerId, up_to: u64) -> QueueOutput {
+        let received = DeliveryProgress {
             session: session(number),
             consumer,
             up_to,
@@ -122,7 +122,13 @@ impl Rig {
         self.resolve(effects)
     }
 
-    pub fn settle(&mut self, number: u64, consumer: u32, outcome: Outcome, id: u64) -> Output {
+    pub fn settle(
+        &mut self,
+        number: u64,
+        consumer: u32,
+        outcome: SettlementOutcome,
+        id: u64,
+    ) -> QueueOutput {
         let body = RequestBody::Settle {
             consumer: ConsumerId(consumer),
             outcome,
@@ -132,10 +138,10 @@ impl Rig {
     }
 }
 
-pub(super) fn deliveries(out: &Output) -> Vec<(u64, u32, Delivery)> {
+pub(super) fn deliveries(out: &QueueOutput) -> Vec<(u64, u32, Delivery)> {
     let mut all = Vec::new();
     for addressed in &out.events {
-        if let Event::Deliver {
+        if let QueueEvent::Deliver {
             consumer,
             deliveries,
         } = &addressed.event
@@ -147,16 +153,16 @@ pub(super) fn deliveries(out: &Output) -> Vec<(u64, u32, Delivery)> {
     all
 }
 
-fn numbers(out: &Output) -> Vec<u64> {
+fn numbers(out: &QueueOutput) -> Vec<u64> {
     deliveries(out)
         .iter()
         .map(|d| number(&d.2.message))
         .collect()
 }
 
-pub(super) fn answers(out: &Output) -> Vec<Answer> {
-    let answer = |a: &crate::Addressed| match &a.event {
-        Event::Answer { answer, .. } => Some(answer.clone()),
+pub(super) fn answers(out: &QueueOutput) -> Vec<QueueReply> {
+    let answer = |a: &crate::AddressedEvent| match &a.event {
+        QueueEvent::Answer { answer, .. } => Some(answer.clone()),
         _ => None,
     };
     out.events.iter().filter_map(answer).collect()
@@ -166,12 +172,12 @@ pub(super) fn answers(out: &Output) -> Vec<Answer> {
 fn in_order_within_the_window_and_confirmed() {
     let mut rig = Rig::new(settings());
     let out = rig.publish(1..=5);
-    let applied = Event::Applied { up_to: 5 };
+    let applied = QueueEvent::Applied { up_to: 5 };
     assert!(out.events.iter().any(|e| e.event == applied));
     let out = rig.consume(1, 1, spec(2, 0));
-    assert_eq!(answers(&out), [Answer::Consuming]);
+    assert_eq!(answers(&out), [QueueReply::Consuming]);
     assert_eq!(numbers(&out), [1, 2]);
-    let out = rig.settle(1, 1, Outcome::Accepted, 1);
+    let out = rig.settle(1, 1, SettlementOutcome::Accepted, 1);
     assert_eq!(numbers(&out), [3]);
     assert_eq!(rig.machine.stats().ready, 2);
     assert_eq!(rig.machine.stats().unacknowledged, 2);
@@ -189,7 +195,7 @@ fn requeued_messages_go_to_their_place_and_die_over_the_limit() {
     rig.publish(1..=3);
     rig.consume(1, 1, spec(1, 0));
     for id in 1..=2 {
-        let out = rig.settle(1, 1, Outcome::Requeue, id);
+        let out = rig.settle(1, 1, SettlementOutcome::Requeue, id);
         let all = deliveries(&out);
         assert_eq!(numbers(&out), [1]);
         assert_eq!(
@@ -197,7 +203,7 @@ fn requeued_messages_go_to_their_place_and_die_over_the_limit() {
             (Some(id as u32), true)
         );
     }
-    let out = rig.settle(1, 1, Outcome::Requeue, 3);
+    let out = rig.settle(1, 1, SettlementOutcome::Requeue, 3);
     let dead: Vec<_> = out.dead.iter().map(|d| (d.0, number(&d.1))).collect();
     assert_eq!(dead, [(DeadReason::DeliveryLimit, 1)]);
     assert_eq!(numbers(&out), [2]);
@@ -243,8 +249,11 @@ fn single_active_consumer_hands_over_when_it_holds_nothing() {
     // One of higher priority takes over, once the first has settled all.
     let out = rig.consume(3, 1, spec(2, 7));
     assert_eq!(numbers(&out), [0u64; 0]);
-    assert_eq!(numbers(&rig.settle(1, 1, Outcome::Accepted, 1)), [0u64; 0]);
-    let out = rig.settle(1, 1, Outcome::Accepted, 2);
+    assert_eq!(
+        numbers(&rig.settle(1, 1, SettlementOutcome::Accepted, 1)),
+        [0u64; 0]
+    );
+    let out = rig.settle(1, 1, SettlementOutcome::Accepted, 2);
     assert_eq!(numbers(&out), [3, 4]);
     assert_eq!(deliveries(&out)[0].0, 3);
     // It goes: the best that is left goes on, in order.
@@ -306,13 +315,13 @@ fn limits_drop_the_head_or_refuse_the_publish() {
         ..settings()
     });
     let out = rig.publish(1..=4);
-    let Some(Event::AppliedExcept { up_to: 4, refused }) = out.events.last().map(|e| &e.event)
+    let Some(QueueEvent::AppliedExcept { up_to: 4, refused }) = out.events.last().map(|e| &e.event)
     else {
         panic!("{:?}", out.events);
     };
     assert_eq!(
         (refused[0].from, refused[0].to, refused[0].why),
-        (3, 4, Reject::MaxLength)
+        (3, 4, RejectReason::MaxLength)
     );
     assert_eq!(rig.machine.stats().ready, 2);
 }
@@ -354,7 +363,7 @@ fn requests_count_once_and_are_answered_again() {
     assert_eq!(rig.machine.stats().ready, 1);
     assert_eq!(
         out.events.last().unwrap().event,
-        Event::Applied { up_to: 1 }
+        QueueEvent::Applied { up_to: 1 }
     );
     // A gap is told.
     rig.seqs.insert(session(9), 5);
@@ -362,7 +371,7 @@ fn requests_count_once_and_are_answered_again() {
     assert!(
         out.events
             .iter()
-            .any(|e| e.event == Event::Expecting { expected: 2 })
+            .any(|e| e.event == QueueEvent::Expecting { expected: 2 })
     );
     assert_eq!(rig.machine.stats().ready, 1);
     // A get is answered again with the same message.
@@ -377,11 +386,11 @@ fn requests_count_once_and_are_answered_again() {
     assert_eq!(deliveries(&first), deliveries(&second));
     // Empty stays empty, whatever came since.
     let empty = rig.one(2, get);
-    assert_eq!(answers(&empty), [Answer::Empty]);
+    assert_eq!(answers(&empty), [QueueReply::Empty]);
     let again = rig.log.last().unwrap().clone();
     rig.seqs.insert(session(9), 1);
     rig.publish([3]);
-    assert_eq!(answers(&rig.command(again)), [Answer::Empty]);
+    assert_eq!(answers(&rig.command(again)), [QueueReply::Empty]);
 }
 
 #[test]
@@ -409,7 +418,7 @@ fn a_wall_clock_that_leaps_does_not_bring_a_closed_session_back() {
         rig.wall += CLOSED_MS / 10;
         rig.one(number, RequestBody::Close);
     }
-    assert_eq!(rig.machine.standing(session(9), 1), Admission::Apply);
+    assert_eq!(rig.machine.session_state(session(9), 1), Admission::Apply);
 }
 
 #[test]
@@ -421,13 +430,13 @@ fn suspected_and_gone_nodes_give_back_what_they_hold() {
     let out = rig.command(Command::NodeSuspected(session(1).node).encode());
     assert_eq!(numbers(&out), [0u64; 0]);
     assert_eq!(rig.machine.stats().ready, 1);
-    let out = rig.settle(2, 1, Outcome::Accepted, 1);
+    let out = rig.settle(2, 1, SettlementOutcome::Accepted, 1);
     assert_eq!((numbers(&out), deliveries(&out)[0].0), (vec![1], 2));
     let out = rig.publish([3]);
     assert_eq!(numbers(&out), [0u64; 0]);
     let out = rig.command(Command::NodeTrusted(session(1).node).encode());
     assert_eq!((numbers(&out), deliveries(&out)[0].0), (vec![3], 1));
-    let gone = GoneNode {
+    let gone = DeadIncarnation {
         node: session(2).node,
         before: Incarnation(2),
     };
@@ -455,7 +464,7 @@ fn a_new_leader_suspects_nodes_whose_sessions_it_has_yet_to_apply() {
     // A session of node 2.
     rig.consume(1, 1, spec(3, 0));
     let mut queue = QuorumQueue::new("queue 'q' in vhost '/'".into(), settings());
-    let mut out = Output::default();
+    let mut out = QueueOutput::default();
     queue.leadership(2, Some(NodeId(1)), true, &mut out);
     queue.peer_down(NodeId(2));
     queue.peer_down(NodeId(3));
@@ -485,16 +494,16 @@ fn resume_delivers_again_what_is_out() {
     let mut rig = Rig::new(settings());
     rig.publish(1..=4);
     rig.consume(1, 1, spec(3, 0));
-    rig.settle(1, 1, Outcome::Requeue, 2);
+    rig.settle(1, 1, SettlementOutcome::Requeue, 2);
     let mut effects = Effects::wanted();
-    let resume = Resume {
+    let resume = ResumeConsumer {
         session: session(1),
         consumer: ConsumerId(1),
         next: 2,
     };
     rig.machine.resume(&resume, &mut effects);
     let first = effects.list.first().cloned();
-    let next = Event::Resumed {
+    let next = QueueEvent::Resumed {
         consumer: ConsumerId(1),
         next: 3,
     };
@@ -516,8 +525,8 @@ fn delete_and_exclusive_are_refused_where_they_must_be() {
         exclusive: true,
         ..spec(1, 0)
     };
-    let refused = |out: Output| match answers(&out).remove(0) {
-        Answer::Refused { code, text } => (code, text),
+    let refused = |out: QueueOutput| match answers(&out).remove(0) {
+        QueueReply::Refused { code, text } => (code, text),
         other => panic!("{other:?}"),
     };
     let out = rig.consume(2, 1, alone.clone());
@@ -548,12 +557,12 @@ fn delete_and_exclusive_are_refused_where_they_must_be() {
     assert!(
         out.events
             .iter()
-            .any(|e| matches!(e.event, Event::Cancelled { .. }) && e.session == session(2))
+            .any(|e| matches!(e.event, QueueEvent::Cancelled { .. }) && e.session == session(2))
     );
     let out = rig.publish([3]);
     assert!(matches!(
         out.events.last().unwrap().event,
-        Event::AppliedExcept { .. }
+        QueueEvent::AppliedExcept { .. }
     ));
     let nothing = crate::QueueStats {
         unacknowledged_bytes: Some(0),
@@ -568,7 +577,7 @@ fn a_ready_message_costs_at_most_nine_bytes() {
     let mut ready = Ready::new();
     let count = 100_000u32;
     for n in 0..count {
-        ready.push(&Held {
+        ready.push(&LogMessage {
             index: u64::from(n / 10) + 5,
             offset: n % 10 * 60,
             body: 12,
@@ -639,19 +648,19 @@ fn a_command_of_a_newer_program_is_never_passed_over() {
         (request, CodecError::Trailing),
     ] {
         let mut queue = QuorumQueue::new("q".into(), settings());
-        let mut out = Output::default();
+        let mut out = QueueOutput::default();
         queue.leadership(1, Some(NodeId(1)), true, &mut out);
         queue.applied(1, 1, &known).unwrap();
         let told = queue.applied(2, 1, &Bytes::from(command)).unwrap_err();
         assert_eq!(
             told,
-            Unreadable {
+            UnknownCommand {
                 index: 2,
                 error: why
             }
         );
         // Nothing of what it may have done is told, and it does not count as applied.
-        out = Output::default();
+        out = QueueOutput::default();
         queue.resolve(&mut |_| Some(known.clone()).into(), &mut out);
         assert!(out.events.is_empty(), "{:?}", out.events);
         assert_eq!(queue.checkpoint().index, 1);
@@ -662,7 +671,7 @@ fn a_command_of_a_newer_program_is_never_passed_over() {
 fn large_bodies_and_wide_gaps_cost_their_neighbours_little() {
     let mut ready = Ready::new();
     let bodies = [12, u32::from(u16::MAX), 1 << 16, 0, u32::MAX];
-    let held = |n: u32| Held {
+    let held = |n: u32| LogMessage {
         // Now and then far ahead, also beyond what a chunk can say.
         index: u64::from(n) + u64::from(n / 700) * 70_000 + u64::from(n / 9000) * (1 << 33),
         offset: n % 10 * 60,

@@ -9,7 +9,7 @@ use metadata::NodeRecord;
 use reactor::{
     ClientListener, Inbound, Links, LoopConfig, LoopParts, Mailbox, Report, Sender, ShardLoop, Wake,
 };
-use session::{Outbox, Standing};
+use session::{Outbox, SessionState};
 use shard::{ConnectionInfo, ConnectionKey, Effect, ShardDriver};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -43,15 +43,15 @@ impl Clock for TestClock {
 #[derive(Default)]
 struct Line {
     outbox: Outbox,
-    standing: Option<Standing>,
+    session_state: Option<SessionState>,
     subscribed: bool,
     /// Pieces still to come and the next number.
     flood: (u32, u32),
 }
 
 impl Line {
-    fn standing(&self) -> Standing {
-        self.standing.unwrap_or(Standing::Open)
+    fn session_state(&self) -> SessionState {
+        self.session_state.unwrap_or(SessionState::Open)
     }
 
     fn say(&mut self, text: &str) {
@@ -96,21 +96,21 @@ impl Lines {
         };
         match text {
             "pause" => {
-                line.standing = Some(Standing::Paused);
+                line.session_state = Some(SessionState::Paused);
                 line.say("paused");
             }
             "count" => line.say(&paused.to_string()),
             "resume" => {
                 line.say("resumed");
                 for (k, other) in &mut self.connections {
-                    if other.standing == Some(Standing::Paused) {
-                        other.standing = None;
+                    if other.session_state == Some(SessionState::Paused) {
+                        other.session_state = None;
                         self.effects.push(Effect::Flush(ConnectionKey(*k)));
                     }
                 }
             }
             "close" => {
-                line.standing = Some(Standing::Closing);
+                line.session_state = Some(SessionState::Closing);
                 line.say("closing");
             }
             "subscribe" => {
@@ -151,15 +151,15 @@ impl ShardDriver for Lines {
         assert!(old.is_none(), "slot given out twice");
         self.alive.store(self.connections.len(), Ordering::SeqCst);
     }
-    fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> Standing {
+    fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> SessionState {
         loop {
             let line = self.connections.get(&connection.0).expect("alive");
-            if line.standing() != Standing::Open {
-                self.paused_lines += usize::from(line.standing() != Standing::Paused);
-                return line.standing();
+            if line.session_state() != SessionState::Open {
+                self.paused_lines += usize::from(line.session_state() != SessionState::Paused);
+                return line.session_state();
             }
             let Some(end) = input.iter().position(|b| *b == b'\n') else {
-                return line.standing();
+                return line.session_state();
             };
             let frame = input.split_to(end + 1);
             self.taken += frame.len();
@@ -170,10 +170,10 @@ impl ShardDriver for Lines {
     fn handshakes(&mut self, bytes: usize) -> usize {
         bytes.saturating_sub(HANDSHAKES)
     }
-    fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, Standing)> {
+    fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, SessionState)> {
         let line = self.connections.get_mut(&connection.0)?;
-        let standing = line.standing();
-        Some((&mut line.outbox, standing))
+        let session_state = line.session_state();
+        Some((&mut line.outbox, session_state))
     }
     fn drained(&mut self, connection: ConnectionKey) {
         if let Some(line) = self.connections.get_mut(&connection.0) {
@@ -206,7 +206,7 @@ impl ShardDriver for Lines {
         self.draining = true;
         for (key, line) in &mut self.connections {
             line.say("shutdown");
-            line.standing = Some(Standing::Closing);
+            line.session_state = Some(SessionState::Closing);
             self.effects.push(Effect::Flush(ConnectionKey(*key)));
         }
     }

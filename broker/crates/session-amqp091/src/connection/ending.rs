@@ -1,10 +1,10 @@
 //! How a channel or the connection ends: by a failure, by the client's wish, by force.
 
 use super::{AmqpSession, Phase};
-use crate::channel::State;
-use crate::failure::{Code, Failure};
+use crate::channel::ChannelState;
+use crate::connection_state::StepContext;
+use crate::failure::{Failure, ReplyCode};
 use crate::handshake::SILENT_CLOSE_DELAY;
-use crate::link::Cx;
 use bytes::BytesMut;
 use codec_amqp091::{Frame, Method, Shown, encode_method};
 use metadata::Change;
@@ -20,7 +20,7 @@ impl AmqpSession {
         number: u16,
         failure: &Failure,
         ids: (u16, u16),
-        cx: &mut Cx<'_>,
+        cx: &mut StepContext<'_>,
     ) {
         if failure.code.is_hard() || number == 0 {
             return self.fail_connection(failure, ids, cx);
@@ -29,7 +29,7 @@ impl AmqpSession {
             return;
         };
         channel.release(&mut self.link, cx);
-        channel.state = State::Closing;
+        channel.state = ChannelState::Closing;
         tracing::info!(
             peer = %self.config.peer, user = %self.link.user, channel = number,
             error = %failure.reply_text(), "channel closed"
@@ -48,7 +48,7 @@ impl AmqpSession {
         &mut self,
         failure: &Failure,
         (class_id, method_id): (u16, u16),
-        cx: &mut Cx<'_>,
+        cx: &mut StepContext<'_>,
     ) {
         if matches!(self.phase, Phase::Closing | Phase::Dying | Phase::Ended) {
             return;
@@ -70,7 +70,7 @@ impl AmqpSession {
         encode_method(&mut frame, 0, &close);
         self.farewell = frame[..].into();
         // A node that stops asks for nothing any more.
-        if self.end_token == 0 || failure.code == Code::ConnectionForced {
+        if self.end_token == 0 || failure.code == ReplyCode::ConnectionForced {
             self.say_farewell(cx);
             return;
         }
@@ -78,7 +78,7 @@ impl AmqpSession {
     }
 
     /// Sends what [`fail_connection`](Self::fail_connection) kept back. True: there was something.
-    pub(super) fn say_farewell(&mut self, cx: &mut Cx<'_>) -> bool {
+    pub(super) fn say_farewell(&mut self, cx: &mut StepContext<'_>) -> bool {
         let farewell = std::mem::take(&mut self.farewell);
         if farewell.is_empty() {
             return false;
@@ -89,13 +89,13 @@ impl AmqpSession {
     }
 
     /// No more words; the socket closes a little later, so that what was said arrives and guessing is slow.
-    pub(super) fn die(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn die(&mut self, cx: &mut StepContext<'_>) {
         self.say_farewell(cx);
         self.phase = Phase::Dying;
         self.deadline = Some(cx.broker.now() + SILENT_CLOSE_DELAY);
     }
 
-    pub(super) fn release_channels(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn release_channels(&mut self, cx: &mut StepContext<'_>) {
         self.link.stop(|_| true, cx);
         // In the order of their numbers, so that a run can be repeated.
         let mut numbers: Vec<u16> = self.channels.keys().copied().collect();
@@ -109,7 +109,7 @@ impl AmqpSession {
     }
 
     /// Exclusive queues end with their connection. Once.
-    pub(super) fn end_session(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn end_session(&mut self, cx: &mut StepContext<'_>) {
         if self.link.owns_queues && self.end_token == 0 {
             self.end_token = self.link.new_token(0);
             let session = cx.broker.id();
@@ -118,22 +118,24 @@ impl AmqpSession {
         }
     }
 
-    pub(super) fn unexpected(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
-        let failure = Failure::new(Code::UnexpectedFrame, describe(frame));
+    pub(super) fn unexpected(&mut self, frame: Frame<'_>, cx: &mut StepContext<'_>) {
+        let failure = Failure::new(ReplyCode::UnexpectedFrame, describe(frame));
         self.refuse(&failure, (0, 0), cx);
     }
 
-    pub(super) fn unknown(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
+    pub(super) fn unknown(&mut self, frame: Frame<'_>, cx: &mut StepContext<'_>) {
         let text = format!("{}: unknown_frame", describe(frame));
-        self.refuse(&Failure::new(Code::FrameError, text), (0, 0), cx);
+        self.refuse(&Failure::new(ReplyCode::FrameError, text), (0, 0), cx);
     }
 
     /// A failure of the connection. To who has not logged in nothing is said, except as the standard demands.
-    pub(crate) fn refuse(&mut self, failure: &Failure, ids: (u16, u16), cx: &mut Cx<'_>) {
+    pub(crate) fn refuse(&mut self, failure: &Failure, ids: (u16, u16), cx: &mut StepContext<'_>) {
         let told = match self.phase {
             Phase::Header | Phase::Starting | Phase::Verifying => {
-                matches!(failure.code, Code::AccessRefused | Code::ConnectionForced)
-                    && self.link.capabilities.authentication_failure_close
+                matches!(
+                    failure.code,
+                    ReplyCode::AccessRefused | ReplyCode::ConnectionForced
+                ) && self.link.capabilities.authentication_failure_close
             }
             _ => true,
         };
@@ -150,13 +152,13 @@ impl AmqpSession {
     }
 
     /// Exclusive queues are gone; now the others, one after the other.
-    pub(super) fn go_on_leaving(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn go_on_leaving(&mut self, cx: &mut StepContext<'_>) {
         if self.phase == Phase::Leaving && !self.left.ask(0, &mut self.link, cx) {
             self.finish(cx);
         }
     }
 
-    pub(super) fn left_answered(&mut self, answer: &queue::Answer, cx: &mut Cx<'_>) {
+    pub(super) fn left_answered(&mut self, answer: &queue::QueueReply, cx: &mut StepContext<'_>) {
         match self.left.answered(answer) {
             Some(change) => {
                 self.left_token = self.link.new_token(0);
@@ -168,7 +170,7 @@ impl AmqpSession {
 
     /// close-ok. Who asked for it closes the socket, as with RabbitMQ: a client that finds the end of the stream right behind close-ok may
     /// take it for a connection that broke.
-    pub(super) fn finish(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn finish(&mut self, cx: &mut StepContext<'_>) {
         cx.send(0, &Method::ConnectionCloseOk {});
         self.phase = Phase::Dying;
         self.deadline = Some(cx.broker.now() + CLOSING_TIMEOUT);
@@ -176,10 +178,10 @@ impl AmqpSession {
 
     /// Ends a connection that holds more memory than the node can spare. A client that has not logged in is told nothing, as in
     /// [`Self::refuse`]; nor is one whose output is cut off in the middle of a frame.
-    pub(super) fn shed(&mut self, text: &str, can_hear: bool, cx: &mut Cx<'_>) {
+    pub(super) fn shed(&mut self, text: &str, can_hear: bool, cx: &mut StepContext<'_>) {
         match self.phase {
             Phase::Running | Phase::Opening if can_hear => {
-                let failure = Failure::new(Code::ResourceError, text);
+                let failure = Failure::new(ReplyCode::ResourceError, text);
                 self.fail_connection(&failure, (0, 0), cx);
             }
             _ => {
@@ -190,10 +192,10 @@ impl AmqpSession {
         }
     }
 
-    pub(super) fn force(&mut self, text: &str, cx: &mut Cx<'_>) {
+    pub(super) fn force(&mut self, text: &str, cx: &mut StepContext<'_>) {
         match self.phase {
             Phase::Running | Phase::Opening => {
-                let failure = Failure::new(Code::ConnectionForced, text);
+                let failure = Failure::new(ReplyCode::ConnectionForced, text);
                 self.fail_connection(&failure, (0, 0), cx);
             }
             Phase::Closing | Phase::Ended => {}

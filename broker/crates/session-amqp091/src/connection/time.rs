@@ -1,14 +1,14 @@
 //! What time brings: heartbeats, and what took too long.
 
 use super::{AmqpSession, Phase};
-use crate::at::At;
 use crate::channel::Channel;
-use crate::link::Cx;
+use crate::connection_state::StepContext;
+use crate::method_failure::MethodFailure;
 use codec_amqp091::encode_heartbeat;
 use env::Time;
 
 impl AmqpSession {
-    pub(super) fn on_time(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn on_time(&mut self, cx: &mut StepContext<'_>) {
         let now = cx.broker.now();
         if self.deadline.is_some_and(|at| at <= now) && !self.say_farewell(cx) {
             self.deadline = None;
@@ -45,7 +45,7 @@ impl AmqpSession {
     }
 
     /// Operations that took too long.
-    pub(super) fn expire_waits(&mut self, now: Time, cx: &mut Cx<'_>) {
+    pub(super) fn expire_waits(&mut self, now: Time, cx: &mut StepContext<'_>) {
         if self.link.wait_deadline.is_none_or(|at| at > now) {
             return;
         }
@@ -63,7 +63,7 @@ impl AmqpSession {
     }
 
     /// Deliveries that a client has kept for too long close its channel.
-    pub(super) fn expire_deliveries(&mut self, now: Time, cx: &mut Cx<'_>) {
+    pub(super) fn expire_deliveries(&mut self, now: Time, cx: &mut StepContext<'_>) {
         if self.link.ack_check.is_none_or(|at| at > now) {
             return;
         }
@@ -73,7 +73,7 @@ impl AmqpSession {
         for number in numbers {
             self.with_channel(number, cx, |channel, _, cx| {
                 let checked = channel.check_acknowledgements(limit, cx);
-                checked.map_err(|failure| At {
+                checked.map_err(|failure| MethodFailure {
                     failure,
                     ids: (0, 0),
                 })

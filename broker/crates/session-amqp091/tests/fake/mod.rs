@@ -10,13 +10,17 @@ use codec_amqp091::{
 use env::{Incarnation, NodeId, Time, WallTime};
 use message::{Message, Table};
 use metadata::{
-    Change, Done, NodeRecord, PermissionRecord, QueueId, QueueKind, Refused, SessionId, Tree,
-    UserRecord,
+    Change, ChangeError, ChangeResult, NodeRecord, PermissionRecord, QueueId, QueueType, SessionId,
+    Tree, UserRecord,
 };
 use queue::{
-    Answer, ConsumerId, ConsumerSpec, Delivery, FLOW_WINDOW, Outcome, Reject, RequestBody,
+    ConsumerId, ConsumerSpec, Delivery, FLOW_WINDOW, QueueReply, RejectReason, RequestBody,
+    SettlementOutcome,
 };
-use session::{Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, Standing, Verdict};
+use session::{
+    Broker, FlowState, Outbox, PasswordCheck, PublishTag, RequestSeq, Session, SessionEvent,
+    SessionState,
+};
 use session_amqp091::{AmqpSession, SessionConfig};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -62,18 +66,18 @@ pub struct FakeBroker {
     index: u64,
     random: u64,
     pub queues: BTreeMap<QueueId, FakeQueue>,
-    pub notices: VecDeque<Notice>,
+    pub notices: VecDeque<SessionEvent>,
     pub alarm: Option<&'static str>,
     pub draining: bool,
     /// In place of an answer to a password.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<PasswordCheck>,
     /// Logins that succeeded, and those that failed.
     pub logins: (u32, u32),
     pub admits: bool,
     /// The vhost's limit of connections is reached.
     pub vhost_is_full: bool,
     /// All that was counted.
-    pub tally: session::Tally,
+    pub message_counters: session::MessageCounters,
     pub channels_left: u32,
     /// Queues take requests and say nothing; publishes are kept here.
     pub silent: bool,
@@ -88,7 +92,7 @@ pub struct FakeBroker {
     pub slow: Vec<QueueId>,
     pub unconfirmed: Vec<(QueueId, PublishTag)>,
     /// Every publish is refused for this.
-    pub reject: Option<Reject>,
+    pub reject: Option<RejectReason>,
     /// What queues were told, in order, for tests that look at it.
     pub requests: Vec<(QueueId, RequestBody)>,
     pub changes: Vec<Change>,
@@ -125,7 +129,7 @@ impl FakeBroker {
             logins: (0, 0),
             admits: true,
             vhost_is_full: false,
-            tally: session::Tally::default(),
+            message_counters: session::MessageCounters::default(),
             channels_left: 10_000,
             silent: false,
             alone: false,
@@ -167,10 +171,10 @@ impl FakeBroker {
         broker
     }
 
-    fn apply(&mut self, change: &Change) -> Result<Done, Refused> {
+    fn apply(&mut self, change: &Change) -> Result<ChangeResult, ChangeError> {
         self.index += 1;
         let result = self.tree.apply(self.index, change);
-        if let Ok(Done::Queue {
+        if let Ok(ChangeResult::Queue {
             record,
             created: true,
         }) = &result
@@ -188,7 +192,7 @@ impl FakeBroker {
             if let Some(q) = self.queues.remove(&queue) {
                 for (&id, c) in q.consumers.iter().filter(|(_, c)| !c.cancelled) {
                     if c.spec.tag.as_bytes() != b"\0get" {
-                        self.notices.push_back(Notice::Cancelled {
+                        self.notices.push_back(SessionEvent::Cancelled {
                             queue,
                             consumer: ConsumerId(id),
                         });
@@ -199,7 +203,7 @@ impl FakeBroker {
         result
     }
 
-    pub fn must(&mut self, change: Change) -> Done {
+    pub fn must(&mut self, change: Change) -> ChangeResult {
         self.apply(&change).unwrap()
     }
 
@@ -214,7 +218,8 @@ impl FakeBroker {
     /// Confirms (or refuses) what `silent` kept.
     pub fn settle_publishes(&mut self) {
         for (queue, tag) in std::mem::take(&mut self.unconfirmed) {
-            self.notices.push_back(Notice::Published { queue, tag });
+            self.notices
+                .push_back(SessionEvent::Published { queue, tag });
         }
     }
 
@@ -230,7 +235,8 @@ impl FakeBroker {
             return false;
         };
         let result = self.apply(&change);
-        self.notices.push_back(Notice::Changed { token, result });
+        self.notices
+            .push_back(SessionEvent::Changed { token, result });
         true
     }
 
@@ -253,12 +259,12 @@ impl FakeBroker {
             let to = ConsumerId(id);
             // What goes to one consumer goes together.
             match self.notices.back_mut() {
-                Some(Notice::Deliver {
+                Some(SessionEvent::Deliver {
                     queue: from,
                     consumer,
                     deliveries,
                 }) if *from == queue && *consumer == to => deliveries.push(delivery),
-                _ => self.notices.push_back(Notice::Deliver {
+                _ => self.notices.push_back(SessionEvent::Deliver {
                     queue,
                     consumer: to,
                     deliveries: vec![delivery],
@@ -267,10 +273,10 @@ impl FakeBroker {
         }
     }
 
-    fn get(&mut self, queue: QueueId, consumer: ConsumerId, no_ack: bool) -> Option<Answer> {
+    fn get(&mut self, queue: QueueId, consumer: ConsumerId, no_ack: bool) -> Option<QueueReply> {
         let q = self.queues.get_mut(&queue)?;
         let Some((message, attempts)) = q.ready.pop_front() else {
-            return Some(Answer::Empty);
+            return Some(QueueReply::Empty);
         };
         let mut c = FakeConsumer {
             spec: ConsumerSpec {
@@ -293,7 +299,7 @@ impl FakeBroker {
             c.out.clear();
         }
         q.consumers.insert(consumer.0, c);
-        self.notices.push_back(Notice::Deliver {
+        self.notices.push_back(SessionEvent::Deliver {
             queue,
             consumer,
             deliveries: vec![delivery],
@@ -301,13 +307,13 @@ impl FakeBroker {
         None
     }
 
-    fn answer(&mut self, queue: QueueId, body: RequestBody) -> Option<Answer> {
+    fn answer(&mut self, queue: QueueId, body: RequestBody) -> Option<QueueReply> {
         let q = self.queues.get_mut(&queue)?;
         match body {
             RequestBody::Consume { consumer, spec } => {
                 if let Some(c) = q.consumers.get_mut(&consumer.0) {
                     c.spec.prefetch = spec.prefetch;
-                    return Some(Answer::Consuming);
+                    return Some(QueueReply::Consuming);
                 }
                 let live = q.consumers.values().filter(|c| !c.cancelled).count();
                 let exclusive = q
@@ -317,7 +323,7 @@ impl FakeBroker {
                 if exclusive || spec.exclusive && live > 0 {
                     let name = &self.tree.queue_by_id(queue)?.name;
                     let text = format!("queue '{name}' in vhost '/' in exclusive use");
-                    return Some(Answer::Refused { code: 403, text });
+                    return Some(QueueReply::Refused { code: 403, text });
                 }
                 let c = FakeConsumer {
                     spec,
@@ -328,7 +334,7 @@ impl FakeBroker {
                     out: BTreeMap::new(),
                 };
                 q.consumers.insert(consumer.0, c);
-                Some(Answer::Consuming)
+                Some(QueueReply::Consuming)
             }
             RequestBody::Cancel { consumer } => {
                 q.consumers.get_mut(&consumer.0)?.cancelled = true;
@@ -355,8 +361,10 @@ impl FakeBroker {
                 let c = q.consumers.get_mut(&consumer.0)?;
                 for id in ids.into_iter().flat_map(|(from, to)| (from..=to).rev()) {
                     match (c.out.remove(&id), outcome) {
-                        (Some((m, n)), Outcome::Requeue) => q.ready.push_front((m, n + 1)),
-                        (Some((m, n)), Outcome::Unseen) => q.ready.push_front((m, n)),
+                        (Some((m, n)), SettlementOutcome::Requeue) => {
+                            q.ready.push_front((m, n + 1))
+                        }
+                        (Some((m, n)), SettlementOutcome::Unseen) => q.ready.push_front((m, n)),
                         _ => {}
                     }
                 }
@@ -373,7 +381,7 @@ impl FakeBroker {
             RequestBody::Purge => {
                 let messages = q.ready.len() as u64;
                 q.ready.clear();
-                Some(Answer::Count {
+                Some(QueueReply::Count {
                     messages,
                     consumers: 0,
                 })
@@ -385,13 +393,13 @@ impl FakeBroker {
             } => {
                 let text = |what: &str| format!("queue in vhost '/' {what}");
                 if if_unused && q.consumers.values().any(|c| !c.cancelled) {
-                    return Some(Answer::Refused {
+                    return Some(QueueReply::Refused {
                         code: 406,
                         text: text("in use"),
                     });
                 }
                 if if_empty && !q.ready.is_empty() {
-                    return Some(Answer::Refused {
+                    return Some(QueueReply::Refused {
                         code: 406,
                         text: text("not empty"),
                     });
@@ -404,8 +412,8 @@ impl FakeBroker {
 }
 
 impl FakeQueue {
-    fn count(&self) -> Answer {
-        Answer::Count {
+    fn count(&self) -> QueueReply {
+        QueueReply::Count {
             messages: self.ready.len() as u64,
             consumers: self.consumers.values().filter(|c| !c.cancelled).count() as u32,
         }
@@ -453,20 +461,21 @@ impl Broker for FakeBroker {
         }
         let result = self.apply(&change);
         if !self.silent {
-            self.notices.push_back(Notice::Changed { token, result });
+            self.notices
+                .push_back(SessionEvent::Changed { token, result });
         }
     }
     fn home_out_of_reach(&self, _: &metadata::QueueRecord) -> Option<metadata::Name> {
         self.lost_home.clone()
     }
-    fn place(&mut self, _: QueueKind, _: u32) -> Vec<NodeId> {
+    fn place(&mut self, _: QueueType, _: u32) -> Vec<NodeId> {
         vec![NodeId(1)]
     }
-    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> Pace {
+    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState {
         if let Some(why) = self.reject {
             self.notices
-                .push_back(Notice::NotPublished { queue, tag, why });
-            return Pace::Steady;
+                .push_back(SessionEvent::NotPublished { queue, tag, why });
+            return FlowState::Steady;
         }
         if let Some(q) = self.queues.get_mut(&queue) {
             q.ready.push_back((message, 0));
@@ -474,12 +483,13 @@ impl Broker for FakeBroker {
         if self.silent {
             self.unconfirmed.push((queue, tag));
         } else {
-            self.notices.push_back(Notice::Published { queue, tag });
+            self.notices
+                .push_back(SessionEvent::Published { queue, tag });
             self.push(queue);
         }
         match self.slow.contains(&queue) {
-            true => Pace::Behind,
-            false => Pace::Steady,
+            true => FlowState::Behind,
+            false => FlowState::Steady,
         }
     }
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq {
@@ -494,7 +504,7 @@ impl Broker for FakeBroker {
         if !self.silent {
             if let Some(answer) = self.answer(queue, body) {
                 self.notices
-                    .push_back(Notice::Answer { queue, seq, answer });
+                    .push_back(SessionEvent::Answer { queue, seq, answer });
             }
             self.push(queue);
         }
@@ -520,9 +530,13 @@ impl Broker for FakeBroker {
     fn admit_to(&mut self, _: &str) -> Result<(), u64> {
         if self.vhost_is_full { Err(5) } else { Ok(()) }
     }
-    fn tally(&mut self, protocol: &'static str, tally: &session::Tally) {
+    fn message_counters(
+        &mut self,
+        protocol: &'static str,
+        message_counters: &session::MessageCounters,
+    ) {
         assert_eq!(protocol, "amqp091");
-        self.tally.add(tally);
+        self.message_counters.add(message_counters);
     }
     fn open_channel(&mut self) -> Result<(), u64> {
         match self.channels_left.checked_sub(1) {
@@ -541,10 +555,10 @@ impl Broker for FakeBroker {
             false => self.logins.1 += 1,
         }
     }
-    fn verify(&mut self, _: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
+    fn verify(&mut self, _: &str, hash: &auth::PasswordHash, password: &[u8]) -> PasswordCheck {
         let right = match auth::verify(hash, password) {
-            true => Verdict::Right,
-            false => Verdict::Wrong,
+            true => PasswordCheck::Right,
+            false => PasswordCheck::Wrong,
         };
         self.verdict.unwrap_or(right)
     }
@@ -555,7 +569,7 @@ pub struct Conn {
     pub session: AmqpSession,
     pub broker: FakeBroker,
     pub out: Outbox,
-    pub standing: Standing,
+    pub session_state: SessionState,
     pub got: BytesMut,
     input: BytesMut,
 }
@@ -585,7 +599,7 @@ impl Conn {
             session: AmqpSession::new(config, broker.now),
             broker,
             out: Outbox::default(),
-            standing: Standing::Open,
+            session_state: SessionState::Open,
             got: BytesMut::new(),
             input: BytesMut::new(),
         }
@@ -650,18 +664,20 @@ impl Conn {
     /// Bytes to the session, then everything that follows from them.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
-        if self.standing != Standing::Closing {
-            self.standing = self
-                .session
-                .receive(&mut self.input, &mut self.broker, &mut self.out);
+        if self.session_state != SessionState::Closing {
+            self.session_state =
+                self.session
+                    .receive(&mut self.input, &mut self.broker, &mut self.out);
         }
         self.settle();
     }
 
     /// Delivers the node's notices until there are none.
     pub fn settle(&mut self) {
-        while let Some(notice) = self.broker.notices.pop_front() {
-            self.standing = self.session.notice(notice, &mut self.broker, &mut self.out);
+        while let Some(session_event) = self.broker.notices.pop_front() {
+            self.session_state =
+                self.session
+                    .session_event(session_event, &mut self.broker, &mut self.out);
         }
     }
 
@@ -676,7 +692,7 @@ impl Conn {
                 self.out.consume(piece.len());
                 self.got.extend_from_slice(&piece);
             }
-            self.standing = self.session.drained(&mut self.broker, &mut self.out);
+            self.session_state = self.session.drained(&mut self.broker, &mut self.out);
             self.settle();
         }
     }
@@ -848,7 +864,7 @@ impl Conn {
 
     pub fn pass(&mut self, time: Duration) {
         self.broker.now = self.broker.now + time;
-        self.standing = self.session.tick(&mut self.broker, &mut self.out);
+        self.session_state = self.session.tick(&mut self.broker, &mut self.out);
         self.settle();
     }
 }

@@ -13,19 +13,20 @@ use env::{Incarnation, NodeId, Time, WallTime};
 use message::{Message, Table};
 use metadata::features::{Feature, MQTT_CONTINUITY, MQTT_STATE, MQTT_SUCCESSION};
 use metadata::{
-    BindingRecord, Change, Destination, Done, NodeRecord, PermissionRecord, QueueId, QueueKind,
-    QueueRecord, Refused, SessionId, Tree, TreeEvent, UserRecord,
+    BindingRecord, Change, ChangeError, ChangeResult, Destination, NodeRecord, PermissionRecord,
+    QueueId, QueueRecord, QueueType, SessionId, Tree, TreeEvent, UserRecord,
 };
-use queue::{Answer, ConsumerId, Reject, RequestBody};
+use queue::{ConsumerId, QueueReply, RejectReason, RequestBody};
 use session::{
-    Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, Standing, Tally, Verdict,
+    Broker, FlowState, MessageCounters, Outbox, PasswordCheck, PublishTag, RequestSeq, Session,
+    SessionEvent, SessionState,
 };
 use session_mqtt::{MqttSession, SessionConfig, Settings, publish_will};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
-use topics::{Hub, Output};
+use topics::{MqttRouter, RouterOutput};
 
 pub struct Node {
     pub now: Time,
@@ -33,8 +34,8 @@ pub struct Node {
     pub tree: Tree,
     index: u64,
     random: u64,
-    pub hub: Hub,
-    pub notices: VecDeque<(u64, Notice)>,
+    pub router: MqttRouter,
+    pub notices: VecDeque<(u64, SessionEvent)>,
     /// Requests of these sessions reach their queues late: see [`World::hear`].
     late: BTreeSet<u64>,
     held: Vec<(u64, QueueId, Option<RequestBody>)>,
@@ -48,17 +49,17 @@ pub struct Node {
     /// Queues say nothing; the tags are kept here.
     pub silent: bool,
     pub unconfirmed: Vec<(u64, QueueId, PublishTag)>,
-    pub pace: Option<Pace>,
+    pub flow: Option<FlowState>,
     pub alarm: Option<&'static str>,
     pub draining: bool,
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<PasswordCheck>,
     /// Logins that succeeded, and those that failed.
     pub logins: (u32, u32),
     pub admits: bool,
     /// Clients that may send a large CONNECT.
     pub places: usize,
     /// What sessions have counted, by protocol.
-    pub tallies: BTreeMap<&'static str, Tally>,
+    pub all_counters: BTreeMap<&'static str, MessageCounters>,
     /// The session that calls.
     number: u64,
 }
@@ -80,7 +81,7 @@ impl Node {
             tree: Tree::default(),
             index: 0,
             random: 0,
-            hub: Hub::default(),
+            router: MqttRouter::default(),
             notices: VecDeque::new(),
             late: BTreeSet::new(),
             held: Vec::new(),
@@ -90,14 +91,14 @@ impl Node {
             requests: 0,
             silent: false,
             unconfirmed: Vec::new(),
-            pace: None,
+            flow: None,
             alarm: None,
             draining: false,
             verdict: None,
             logins: (0, 0),
             admits: true,
             places: 1,
-            tallies: BTreeMap::new(),
+            all_counters: BTreeMap::new(),
             number: 0,
         };
         node.must(Change::Bootstrap {
@@ -131,7 +132,7 @@ impl Node {
         node
     }
 
-    pub fn must(&mut self, change: Change) -> Done {
+    pub fn must(&mut self, change: Change) -> ChangeResult {
         self.index += 1;
         self.tree
             .apply(self.index, &change)
@@ -144,7 +145,7 @@ impl Node {
             id: QueueId(0),
             vhost: "/".into(),
             name: name.into(),
-            kind: QueueKind::Classic,
+            kind: QueueType::Classic,
             durable: true,
             auto_delete: false,
             exclusive: None,
@@ -160,7 +161,7 @@ impl Node {
             arguments: Table::default(),
         }));
         match done {
-            Done::Queue { record, .. } => record.id,
+            ChangeResult::Queue { record, .. } => record.id,
             other => panic!("{other:?}"),
         }
     }
@@ -214,7 +215,7 @@ impl Node {
     }
 
     /// Whether a queue's consumer says that it follows the one before.
-    pub fn is_succession(&self, queue: QueueId) -> bool {
+    pub fn is_epoch_consumer(&self, queue: QueueId) -> bool {
         self.stores.get(&queue).is_some_and(|s| s.succeeded)
     }
 
@@ -247,12 +248,12 @@ impl Broker for Node {
     fn change(&mut self, token: u64, change: Change) {
         self.index += 1;
         let result = match self.refuses {
-            true => Err(Refused::Unavailable("no leader".into())),
+            true => Err(ChangeError::Unavailable("no leader".into())),
             false => self.tree.apply(self.index, &change),
         };
         let number = self.number;
         self.notices
-            .push_back((number, Notice::Changed { token, result }));
+            .push_back((number, SessionEvent::Changed { token, result }));
         for event in self.tree.take_events() {
             match event {
                 TreeEvent::QueueAdded(record) => {
@@ -260,7 +261,7 @@ impl Broker for Node {
                 }
                 TreeEvent::QueueRemoved(record) => {
                     if let Some(client) = session_mqtt::client_of(&record.name) {
-                        self.hub.queue_gone(&record.vhost, client, record.id.0);
+                        self.router.queue_gone(&record.vhost, client, record.id.0);
                     }
                     let consumer = self.stores.remove(&record.id).and_then(|s| s.consumer());
                     self.notices
@@ -270,10 +271,10 @@ impl Broker for Node {
             }
         }
     }
-    fn place(&mut self, _: QueueKind, _: u32) -> Vec<NodeId> {
+    fn place(&mut self, _: QueueType, _: u32) -> Vec<NodeId> {
         vec![NodeId(1)]
     }
-    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> Pace {
+    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState {
         if let Some(store) = self.stores.get_mut(&queue) {
             store.publish(message.clone());
             self.notices.extend(store.next(queue));
@@ -284,9 +285,9 @@ impl Broker for Node {
             (true, _) => self.unconfirmed.push((self.number, queue, tag)),
             (false, _) => self
                 .notices
-                .push_back((self.number, Notice::Published { queue, tag })),
+                .push_back((self.number, SessionEvent::Published { queue, tag })),
         }
-        self.pace.unwrap_or(Pace::Steady)
+        self.flow.unwrap_or(FlowState::Steady)
     }
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq {
         self.requests += 1;
@@ -300,8 +301,8 @@ impl Broker for Node {
         if let Some(store) = self.stores.get_mut(&queue) {
             let answer = store.request(by, body, self.now);
             self.notices.extend(answer.map(|answer| {
-                let notice = Notice::Answer { queue, seq, answer };
-                (number, notice)
+                let session_event = SessionEvent::Answer { queue, seq, answer };
+                (number, session_event)
             }));
             self.notices.extend(store.next(queue));
         }
@@ -340,11 +341,14 @@ impl Broker for Node {
         Ok(())
     }
     fn close_channel(&mut self) {}
-    fn tally(&mut self, protocol: &'static str, tally: &Tally) {
-        self.tallies.entry(protocol).or_default().add(tally);
+    fn message_counters(&mut self, protocol: &'static str, message_counters: &MessageCounters) {
+        self.all_counters
+            .entry(protocol)
+            .or_default()
+            .add(message_counters);
     }
-    fn topics(&mut self) -> Option<&mut Hub> {
-        Some(&mut self.hub)
+    fn topics(&mut self) -> Option<&mut MqttRouter> {
+        Some(&mut self.router)
     }
     fn retain(
         &mut self,
@@ -352,16 +356,16 @@ impl Broker for Node {
         vhost: &str,
         topic: &str,
         message: Option<Message>,
-    ) -> Result<(), Refused> {
-        let taken = self.hub.retain(vhost, topic, message);
-        taken.map_err(|_| Refused::PreconditionFailed("no room".into()))?;
+    ) -> Result<(), ChangeError> {
+        let taken = self.router.retain(vhost, topic, message);
+        taken.map_err(|_| ChangeError::PreconditionFailed("no room".into()))?;
         let result = match self.refuses {
-            true => Err(Refused::Unavailable("no leader".into())),
-            false => Ok(Done::Changed),
+            true => Err(ChangeError::Unavailable("no leader".into())),
+            false => Ok(ChangeResult::Changed),
         };
         let number = self.number;
         self.notices
-            .extend((token != 0).then_some((number, Notice::Changed { token, result })));
+            .extend((token != 0).then_some((number, SessionEvent::Changed { token, result })));
         Ok(())
     }
     fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
@@ -371,10 +375,10 @@ impl Broker for Node {
             false => self.logins.1 += 1,
         }
     }
-    fn verify(&mut self, _: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
+    fn verify(&mut self, _: &str, hash: &auth::PasswordHash, password: &[u8]) -> PasswordCheck {
         let right = match auth::verify(hash, password) {
-            true => Verdict::Right,
-            false => Verdict::Wrong,
+            true => PasswordCheck::Right,
+            false => PasswordCheck::Wrong,
         };
         self.verdict.unwrap_or(right)
     }
@@ -384,7 +388,7 @@ impl Broker for Node {
 struct Seat {
     session: MqttSession,
     out: Outbox,
-    standing: Standing,
+    session_state: SessionState,
     input: BytesMut,
     got: BytesMut,
     closed: bool,
@@ -451,7 +455,7 @@ impl World {
         self.seats.push(Seat {
             session: MqttSession::new(config, self.node.now),
             out: Outbox::default(),
-            standing: Standing::Open,
+            session_state: SessionState::Open,
             input: BytesMut::new(),
             got: BytesMut::new(),
             closed: false,
@@ -500,11 +504,11 @@ impl World {
 
     fn receive(&mut self, c: usize) {
         let seat = &mut self.seats[c];
-        if seat.closed || seat.standing != Standing::Open {
+        if seat.closed || seat.session_state != SessionState::Open {
             return;
         }
         self.node.number = c as u64 + 1;
-        seat.standing = seat
+        seat.session_state = seat
             .session
             .receive(&mut seat.input, &mut self.node, &mut seat.out);
     }
@@ -613,13 +617,13 @@ impl World {
     /// A queue refuses what was asked last, instead of hearing it.
     pub fn refuse(&mut self) {
         let (number, queue, _) = self.node.held.pop().expect("something is late");
-        let answer = Answer::Refused {
+        let answer = QueueReply::Refused {
             code: 404,
             text: "the queue's node is down".to_owned(),
         };
         let seq = RequestSeq(self.node.requests);
-        let notice = Notice::Answer { queue, seq, answer };
-        self.node.notices.push_back((number, notice));
+        let session_event = SessionEvent::Answer { queue, seq, answer };
+        self.node.notices.push_back((number, session_event));
         self.settle();
     }
 
@@ -662,13 +666,13 @@ impl World {
         for seat in &mut self.seats {
             seat.closed = true;
         }
-        self.node.hub = Hub::default();
+        self.node.router = MqttRouter::default();
         for queue in self.node.tree.queues("/") {
             let client = session_mqtt::client_of(&queue.name).unwrap_or_default();
             for binding in self.node.tree.bindings_of_queue(queue.id) {
                 if let Some((filter, shared)) = session_mqtt::shared_subscription(binding) {
-                    let hub = &mut self.node.hub;
-                    hub.adopt(("/", client), queue.id.0, &filter, shared);
+                    let router = &mut self.node.router;
+                    router.adopt(("/", client), queue.id.0, &filter, shared);
                 }
             }
         }
@@ -681,8 +685,8 @@ impl World {
         }
     }
 
-    pub fn notice(&mut self, c: usize, notice: Notice) {
-        self.node.notices.push_back((c as u64 + 1, notice));
+    pub fn session_event(&mut self, c: usize, session_event: SessionEvent) {
+        self.node.notices.push_back((c as u64 + 1, session_event));
         self.settle();
     }
 
@@ -690,13 +694,13 @@ impl World {
     pub fn after(&mut self, time: Duration) {
         self.node.now = self.node.now + time;
         self.node.wall = WallTime(self.node.wall.0 + time.as_millis() as u64);
-        self.node.hub.tick(self.node.now);
+        self.node.router.tick(self.node.now);
         self.node.expire();
         for c in 0..self.seats.len() {
             let seat = &mut self.seats[c];
             if !seat.closed && seat.session.wake_at().is_some_and(|at| at <= self.node.now) {
                 self.node.number = c as u64 + 1;
-                seat.standing = seat.session.tick(&mut self.node, &mut seat.out);
+                seat.session_state = seat.session.tick(&mut self.node, &mut seat.out);
             }
         }
         self.settle();
@@ -712,11 +716,11 @@ impl World {
     pub fn trickle(&mut self, c: usize) {
         let seat = &mut self.seats[c];
         self.node.number = c as u64 + 1;
-        seat.standing = seat.session.drained(&mut self.node, &mut seat.out);
+        seat.session_state = seat.session.drained(&mut self.node, &mut seat.out);
     }
 
     pub fn is_paused(&self, c: usize) -> bool {
-        self.seats[c].standing == Standing::Paused
+        self.seats[c].session_state == SessionState::Paused
     }
 
     pub fn is_closed(&self, c: usize) -> bool {
@@ -731,30 +735,34 @@ impl World {
     pub fn settle(&mut self) {
         loop {
             let mut worked = false;
-            while let Some(output) = self.node.hub.take() {
+            while let Some(output) = self.node.router.take() {
                 worked = true;
                 match output {
-                    Output::Deliver { session, delivery } => {
-                        self.tell(session, Notice::Topic(delivery))
+                    RouterOutput::Deliver { session, delivery } => {
+                        self.tell(session, SessionEvent::Topic(delivery))
                     }
-                    Output::TakenOver { session } => self.tell(session, Notice::TakenOver),
-                    Output::Free { session } => self.tell(session, Notice::ClaimAgain),
-                    Output::AnsweredLate {
+                    RouterOutput::TakenOver { session } => {
+                        self.tell(session, SessionEvent::TakenOver)
+                    }
+                    RouterOutput::Free { session } => self.tell(session, SessionEvent::ClaimAgain),
+                    RouterOutput::AnsweredLate {
                         session,
                         client: _,
                         publisher,
                         tag,
                         taken,
                     } => {
-                        let notice = Notice::AnsweredLate {
+                        let session_event = SessionEvent::AnsweredLate {
                             publisher,
                             tag,
                             taken,
                         };
-                        self.tell(session, notice);
+                        self.tell(session, session_event);
                     }
-                    Output::Will { vhost, will } => publish_will(&mut self.node, &vhost, will),
-                    Output::ToQueue { queue, message } => {
+                    RouterOutput::Will { vhost, will } => {
+                        publish_will(&mut self.node, &vhost, will)
+                    }
+                    RouterOutput::ToQueue { queue, message } => {
                         let tag = PublishTag { channel: 0, tag: 0 };
                         self.node.number = 0;
                         self.node.publish(QueueId(queue), tag, message);
@@ -762,9 +770,9 @@ impl World {
                     other => panic!("there is no other hub: {other:?}"),
                 }
             }
-            while let Some((number, notice)) = self.node.notices.pop_front() {
+            while let Some((number, session_event)) = self.node.notices.pop_front() {
                 worked = true;
-                self.tell(number, notice);
+                self.tell(number, session_event);
             }
             for c in 0..self.seats.len() {
                 worked |= self.flush(c);
@@ -775,13 +783,17 @@ impl World {
         }
     }
 
-    fn tell(&mut self, number: u64, notice: Notice) {
+    fn tell(&mut self, number: u64, session_event: SessionEvent) {
         let seat = &mut self.seats[number as usize - 1];
         if !seat.closed {
             self.node.number = number;
-            seat.standing = seat.session.notice(notice, &mut self.node, &mut seat.out);
-        } else if let Some((tag, taken)) = session_mqtt::publish_answer(&notice, &self.node.tree) {
-            self.node.hub.answer_late(number, tag, taken);
+            seat.session_state =
+                seat.session
+                    .session_event(session_event, &mut self.node, &mut seat.out);
+        } else if let Some((tag, taken)) =
+            session_mqtt::publish_answer(&session_event, &self.node.tree)
+        {
+            self.node.router.answer_late(number, tag, taken);
         }
     }
 
@@ -799,10 +811,10 @@ impl World {
                 seat.out.consume(piece.len());
             }
             self.node.number = c as u64 + 1;
-            seat.standing = seat.session.drained(&mut self.node, &mut seat.out);
+            seat.session_state = seat.session.drained(&mut self.node, &mut seat.out);
         }
         let seat = &mut self.seats[c];
-        if seat.standing == Standing::Closing && seat.out.is_empty() {
+        if seat.session_state == SessionState::Closing && seat.out.is_empty() {
             seat.closed = true;
             self.node.number = c as u64 + 1;
             seat.session.gone(&mut self.node);
@@ -810,7 +822,7 @@ impl World {
             return true;
         }
         let left = seat.input.len();
-        if left > 0 && seat.standing == Standing::Open {
+        if left > 0 && seat.session_state == SessionState::Open {
             self.receive(c);
             worked |= self.seats[c].input.len() != left;
         }
@@ -861,38 +873,38 @@ pub fn unstatic(text: &str) -> &'static str {
 fn show(packet: &Packet<'_>) -> String {
     match packet {
         Packet::ConnAck(p) => {
-            let mut line = format!("CONNACK {:#04x}", p.reason as u8);
+            let mut epoch = format!("CONNACK {:#04x}", p.reason as u8);
             if p.session_present {
-                line += " present";
+                epoch += " present";
             }
             if let Some(text) = p.properties.reason_string {
-                line += &format!(" ({text})");
+                epoch += &format!(" ({text})");
             }
-            line
+            epoch
         }
         Packet::Publish(p) => {
             let payload = String::from_utf8_lossy(p.payload);
-            let mut line = format!("PUBLISH {} {payload} q{}", p.topic, p.qos as u8);
+            let mut epoch = format!("PUBLISH {} {payload} q{}", p.topic, p.qos as u8);
             if p.packet_id > 0 {
-                line += &format!(" #{}", p.packet_id);
+                epoch += &format!(" #{}", p.packet_id);
             }
             if p.dup {
-                line += " dup";
+                epoch += " dup";
             }
             if p.retain {
-                line += " retain";
+                epoch += " retain";
             }
             let ids: Vec<u32> = p.properties.subscription_identifiers().collect();
             if !ids.is_empty() {
-                line += &format!(" ids{ids:?}");
+                epoch += &format!(" ids{ids:?}");
             }
             if let Some(alias) = p.properties.topic_alias {
-                line += &format!(" alias{alias}");
+                epoch += &format!(" alias{alias}");
             }
             if let Some(expiry) = p.properties.message_expiry {
-                line += &format!(" expiry{expiry}");
+                epoch += &format!(" expiry{expiry}");
             }
-            line
+            epoch
         }
         Packet::Ack(p) => {
             let name = format!("{:?}", p.kind).to_uppercase();
@@ -912,11 +924,11 @@ fn show(packet: &Packet<'_>) -> String {
 /// Refuses every publish that waits for an answer.
 pub fn refuse_all(world: &mut World) {
     for (number, queue, tag) in std::mem::take(&mut world.node.unconfirmed) {
-        let why = Reject::MaxLength;
+        let why = RejectReason::MaxLength;
         world
             .node
             .notices
-            .push_back((number, Notice::NotPublished { queue, tag, why }));
+            .push_back((number, SessionEvent::NotPublished { queue, tag, why }));
     }
     world.settle();
 }
@@ -927,7 +939,7 @@ pub fn confirm_all(world: &mut World) {
         world
             .node
             .notices
-            .push_back((number, Notice::Published { queue, tag }));
+            .push_back((number, SessionEvent::Published { queue, tag }));
     }
     world.settle();
 }

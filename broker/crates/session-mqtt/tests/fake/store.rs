@@ -3,10 +3,10 @@
 use env::Time;
 use message::Message;
 use queue::{
-    Answer, ConsumerId, ConsumerSpec, Delivery, Line, Outcome, QueueId, RequestBody, SessionId,
-    Settled,
+    ConsumerId, ConsumerSpec, Delivery, QueueId, QueueReply, RequestBody, SessionEpoch, SessionId,
+    Settlement, SettlementOutcome,
 };
-use session::Notice;
+use session::SessionEvent;
 use std::collections::VecDeque;
 
 #[derive(Clone)]
@@ -30,7 +30,7 @@ pub struct Store {
     out: VecDeque<(u64, Kept)>,
     consumer: Option<Consumer>,
     /// Which connection began the line that consumed last.
-    line: Option<SessionId>,
+    epoch: Option<SessionId>,
     published: u64,
     /// Whose consumer it ended.
     ended: Option<u64>,
@@ -39,9 +39,9 @@ pub struct Store {
     unused_since: Option<Time>,
 }
 
-pub fn cancelled(queue: QueueId) -> Notice {
+pub fn cancelled(queue: QueueId) -> SessionEvent {
     let consumer = ConsumerId(1);
-    Notice::Cancelled { queue, consumer }
+    SessionEvent::Cancelled { queue, consumer }
 }
 
 impl Store {
@@ -78,7 +78,7 @@ impl Store {
         }
     }
 
-    pub fn request(&mut self, by: SessionId, body: RequestBody, now: Time) -> Option<Answer> {
+    pub fn request(&mut self, by: SessionId, body: RequestBody, now: Time) -> Option<QueueReply> {
         let number = by.number;
         match body {
             RequestBody::Consume { consumer, spec } => {
@@ -95,13 +95,13 @@ impl Store {
                 }
                 self.succeeded = true;
                 let answer = self.begin(number, next.consumer, &next.spec);
-                return Some(match self.join_line(by, next.line) {
-                    true => Answer::GoesOn,
+                return Some(match self.join_epoch(by, next.epoch) {
+                    true => QueueReply::GoesOn,
                     false => answer,
                 });
             }
             RequestBody::Settle { outcome, ids, .. } => {
-                assert_eq!(outcome, Outcome::Accepted);
+                assert_eq!(outcome, SettlementOutcome::Accepted);
                 match self.consumer() {
                     Some(holder) if holder == number => self.settle(&ids),
                     holder => assert!(holder.is_none() && self.ended == Some(number)),
@@ -113,7 +113,7 @@ impl Store {
         None
     }
 
-    fn begin(&mut self, number: u64, id: ConsumerId, spec: &ConsumerSpec) -> Answer {
+    fn begin(&mut self, number: u64, id: ConsumerId, spec: &ConsumerSpec) -> QueueReply {
         self.unused_since = None;
         self.consumer = Some(Consumer {
             number,
@@ -121,22 +121,22 @@ impl Store {
             prefetch: spec.prefetch as usize,
             next: 1,
         });
-        Answer::Consuming
+        QueueReply::Consuming
     }
 
-    fn join_line(&mut self, by: SessionId, line: Line) -> bool {
-        let known = self.line;
-        match line {
-            Line::Untold => return false,
-            Line::Of(named) if known == Some(named) => return true,
-            Line::New | Line::Of(_) => self.line = Some(by),
+    fn join_epoch(&mut self, by: SessionId, epoch: SessionEpoch) -> bool {
+        let known = self.epoch;
+        match epoch {
+            SessionEpoch::Untold => return false,
+            SessionEpoch::Of(named) if known == Some(named) => return true,
+            SessionEpoch::New | SessionEpoch::Of(_) => self.epoch = Some(by),
         }
-        line == Line::New && known.is_none()
+        epoch == SessionEpoch::New && known.is_none()
     }
 
     /// A connection at another node consumes, and ends.
     pub fn consumed_elsewhere(&mut self, by: SessionId) {
-        self.line = Some(by);
+        self.epoch = Some(by);
     }
 
     fn settle(&mut self, ids: &[(u64, u64)]) {
@@ -144,7 +144,7 @@ impl Store {
         self.out.retain(|(id, _)| !settled(*id));
     }
 
-    fn settle_late(&mut self, settled: &Settled) {
+    fn settle_late(&mut self, settled: &Settlement) {
         if self.consumer() == Some(settled.session.number) {
             self.settle(&settled.ids);
         }
@@ -169,7 +169,7 @@ impl Store {
     }
 
     /// What the consumer is given now.
-    pub fn next(&mut self, queue: QueueId) -> Option<(u64, Notice)> {
+    pub fn next(&mut self, queue: QueueId) -> Option<(u64, SessionEvent)> {
         let consumer = self.consumer.as_mut()?;
         let mut deliveries = Vec::new();
         while self.out.len() < consumer.prefetch
@@ -185,11 +185,11 @@ impl Store {
             self.out.push_back((consumer.next, kept));
             consumer.next += 1;
         }
-        let notice = Notice::Deliver {
+        let session_event = SessionEvent::Deliver {
             queue,
             consumer: consumer.id,
             deliveries: deliveries.clone(),
         };
-        (!deliveries.is_empty()).then_some((consumer.number, notice))
+        (!deliveries.is_empty()).then_some((consumer.number, session_event))
     }
 }

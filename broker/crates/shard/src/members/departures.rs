@@ -1,7 +1,7 @@
 //! Replicas of queues of which this node is no longer a member: kept until the queue's leader says that they are not
 //! needed, then deleted. A node that was down at that time learns of it from its metadata.
 
-use super::frame::MembersWord;
+use super::frame::MembershipMessage;
 use crate::Route;
 use crate::core::Core;
 use crate::frame::Frame;
@@ -49,11 +49,11 @@ impl Core {
     /// Goes on with replicas that are to go: what is gone is forgotten, leaders are asked about the others.
     pub fn review_departures(&mut self) {
         for queue in self.members.departures.leaving.clone() {
-            if self.owners.has_replica(queue) {
+            if self.local_queues.has_replica(queue) {
                 continue;
             }
             self.members.departures.forget(queue);
-            self.owners.departed(queue);
+            self.local_queues.departed(queue);
             self.members.leaders.forget(queue);
             if let Some(record) = self.tree.queue_by_id(queue).cloned() {
                 tracing::info!(event = "replica_deleted", queue = %record.name, vhost = %record.vhost);
@@ -65,8 +65,8 @@ impl Core {
             let members = self.tree.queue_by_id(queue).map(|r| r.members.clone());
             for member in members.unwrap_or_default() {
                 if self.is_up(member) {
-                    let word = MembersWord::DepartureRequest { queue };
-                    self.send_to_peer(member, Route::Owner(queue.0), &Frame::Members(word));
+                    let peer_message = MembershipMessage::DepartureRequest { queue };
+                    self.send_to_peer(member, Route::Owner(queue.0), &Frame::Members(peer_message));
                 }
             }
         }
@@ -74,9 +74,9 @@ impl Core {
 
     /// Another node has a replica of a queue that may be led here.
     pub fn departure_asked(&mut self, from: NodeId, queue: QueueId) {
-        if let Some(told) = self.owners.departure(queue, from) {
-            let word = MembersWord::Depart { queue, told };
-            self.send_to_peer(from, Route::Owner(queue.0), &Frame::Members(word));
+        if let Some(told) = self.local_queues.departure(queue, from) {
+            let peer_message = MembershipMessage::Depart { queue, told };
+            self.send_to_peer(from, Route::Owner(queue.0), &Frame::Members(peer_message));
         }
     }
 
@@ -87,7 +87,7 @@ impl Core {
             return;
         };
         tracing::debug!(event = "replica_departs", queue = %record.name, ?told);
-        if self.owners.depart(queue, told) {
+        if self.local_queues.depart(queue, told) {
             self.dead_letters.forget(queue);
             self.members.departures.leaving.insert(queue);
         }

@@ -8,7 +8,7 @@ use env::NodeId;
 use metadata::QueueId;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MembersWord {
+pub enum MembershipMessage {
     /// To who leads the queue: hand it over.
     Lead {
         queue: QueueId,
@@ -22,7 +22,7 @@ pub enum MembersWord {
     },
     Replica {
         token: u64,
-        told: Told,
+        told: ReplicaReport,
     },
     /// To the members of a queue: this node is none any more and still has its replica.
     DepartureRequest {
@@ -47,10 +47,10 @@ pub enum MembersWord {
 
 /// A node's answer about its replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ReplicaReport {
     pub replica: Option<ReplicaStatus>,
     /// Of a leader: members and how they count, as many as fit.
-    pub votes: Votes,
+    pub votes: GroupVoters,
 }
 
 /// Most members in one answer: all that a queue may have, and as many that come or go.
@@ -58,9 +58,9 @@ const MAX_VOTES: usize = 16;
 
 /// Who is in a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Votes(Vec<(NodeId, bool)>);
+pub struct GroupVoters(Vec<(NodeId, bool)>);
 
-impl Votes {
+impl GroupVoters {
     pub fn add(&mut self, node: NodeId, votes: bool) {
         if self.0.len() < MAX_VOTES {
             self.0.push((node, votes));
@@ -87,15 +87,15 @@ const REMOVED: u8 = 6;
 const DRAIN: u8 = 7;
 const RELEASE: u8 = 8;
 
-impl MembersWord {
+impl MembershipMessage {
     pub fn encode(&self, out: &mut BytesMut) {
         match self {
-            MembersWord::Lead { queue, to } => {
+            MembershipMessage::Lead { queue, to } => {
                 out.put_u8(LEAD);
                 out.put_u64(queue.0);
                 out.put_u64(to.0);
             }
-            MembersWord::ReplicaRequest {
+            MembershipMessage::ReplicaRequest {
                 token,
                 reply_shard,
                 queue,
@@ -105,70 +105,70 @@ impl MembersWord {
                 out.put_u16(*reply_shard);
                 out.put_u64(queue.0);
             }
-            MembersWord::Replica { token, told } => {
+            MembershipMessage::Replica { token, told } => {
                 out.put_u8(REPLICA);
                 out.put_u64(*token);
                 put_told(out, told);
             }
-            MembersWord::DepartureRequest { queue } => {
+            MembershipMessage::DepartureRequest { queue } => {
                 out.put_u8(DEPARTURE_REQUEST);
                 out.put_u64(queue.0);
             }
-            MembersWord::Depart { queue, told } => {
+            MembershipMessage::Depart { queue, told } => {
                 out.put_u8(DEPART);
                 out.put_u64(queue.0);
                 out.put_u64(told.term);
                 out.put_u64(told.commit);
             }
-            MembersWord::Removed => out.put_u8(REMOVED),
-            MembersWord::Release { node } => {
+            MembershipMessage::Removed => out.put_u8(REMOVED),
+            MembershipMessage::Release { node } => {
                 out.put_u8(RELEASE);
                 out.put_u64(node.0);
             }
-            MembersWord::Drain { on } => {
+            MembershipMessage::Drain { on } => {
                 out.put_u8(DRAIN);
                 out.put_u8(u8::from(*on));
             }
         }
     }
 
-    pub fn decode(mut frame: Bytes) -> Result<MembersWord, FrameError> {
+    pub fn decode(mut frame: Bytes) -> Result<MembershipMessage, FrameError> {
         let from = &mut frame;
         Ok(match u8(from)? {
-            LEAD => MembersWord::Lead {
+            LEAD => MembershipMessage::Lead {
                 queue: QueueId(u64(from)?),
                 to: NodeId(u64(from)?),
             },
-            REPLICA_REQUEST => MembersWord::ReplicaRequest {
+            REPLICA_REQUEST => MembershipMessage::ReplicaRequest {
                 token: u64(from)?,
                 reply_shard: u16(from)?,
                 queue: QueueId(u64(from)?),
             },
-            REPLICA => MembersWord::Replica {
+            REPLICA => MembershipMessage::Replica {
                 token: u64(from)?,
                 told: told(from)?,
             },
-            DEPARTURE_REQUEST => MembersWord::DepartureRequest {
+            DEPARTURE_REQUEST => MembershipMessage::DepartureRequest {
                 queue: QueueId(u64(from)?),
             },
-            DEPART => MembersWord::Depart {
+            DEPART => MembershipMessage::Depart {
                 queue: QueueId(u64(from)?),
                 told: Departure {
                     term: u64(from)?,
                     commit: u64(from)?,
                 },
             },
-            REMOVED => MembersWord::Removed,
-            RELEASE => MembersWord::Release {
+            REMOVED => MembershipMessage::Removed,
+            RELEASE => MembershipMessage::Release {
                 node: NodeId(u64(from)?),
             },
-            DRAIN => MembersWord::Drain { on: u8(from)? != 0 },
+            DRAIN => MembershipMessage::Drain { on: u8(from)? != 0 },
             _ => return Err(FrameError),
         })
     }
 }
 
-fn put_told(out: &mut BytesMut, told: &Told) {
+fn put_told(out: &mut BytesMut, told: &ReplicaReport) {
     out.put_u8(u8::from(told.replica.is_some()));
     if let Some(r) = &told.replica {
         out.put_u8(u8::from(r.is_leader) | u8::from(r.is_candidate) << 1);
@@ -190,7 +190,7 @@ fn put_told(out: &mut BytesMut, told: &Told) {
     }
 }
 
-fn told(from: &mut Bytes) -> Result<Told, FrameError> {
+fn told(from: &mut Bytes) -> Result<ReplicaReport, FrameError> {
     let replica = match u8(from)? {
         0 => None,
         _ => {
@@ -207,7 +207,7 @@ fn told(from: &mut Bytes) -> Result<Told, FrameError> {
             })
         }
     };
-    let mut votes = Votes::default();
+    let mut votes = GroupVoters::default();
     let count = usize::from(u8(from)?);
     if count > MAX_VOTES {
         return Err(FrameError);
@@ -215,7 +215,7 @@ fn told(from: &mut Bytes) -> Result<Told, FrameError> {
     for _ in 0..count {
         votes.add(NodeId(u64(from)?), u8(from)? != 0);
     }
-    Ok(Told { replica, votes })
+    Ok(ReplicaReport { replica, votes })
 }
 
 #[cfg(test)]
@@ -223,8 +223,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn samples() -> Vec<MembersWord> {
-        let mut votes = Votes::default();
+    fn samples() -> Vec<MembershipMessage> {
+        let mut votes = GroupVoters::default();
         (1..=20).for_each(|n| votes.add(NodeId(n), n < 4));
         assert_eq!(votes.iter().count(), MAX_VOTES);
         let replica = ReplicaStatus {
@@ -237,46 +237,46 @@ mod tests {
             commit: 7,
             checkpoint: u64::MAX,
         };
-        let told = Told {
+        let told = ReplicaReport {
             replica: Some(replica),
             votes,
         };
         let queue = QueueId(5);
         vec![
-            MembersWord::Lead {
+            MembershipMessage::Lead {
                 queue,
                 to: NodeId(u64::MAX),
             },
-            MembersWord::ReplicaRequest {
+            MembershipMessage::ReplicaRequest {
                 token: 4,
                 reply_shard: 2,
                 queue,
             },
-            MembersWord::Replica { token: 4, told },
-            MembersWord::Replica {
+            MembershipMessage::Replica { token: 4, told },
+            MembershipMessage::Replica {
                 token: 4,
-                told: Told::default(),
+                told: ReplicaReport::default(),
             },
-            MembersWord::DepartureRequest { queue },
-            MembersWord::Depart {
+            MembershipMessage::DepartureRequest { queue },
+            MembershipMessage::Depart {
                 queue,
                 told: Departure { term: 1, commit: 2 },
             },
-            MembersWord::Removed,
-            MembersWord::Release { node: NodeId(7) },
-            MembersWord::Drain { on: true },
+            MembershipMessage::Removed,
+            MembershipMessage::Release { node: NodeId(7) },
+            MembershipMessage::Drain { on: true },
         ]
     }
 
     #[test]
     fn words_return_and_cut_ones_do_not() {
-        for word in samples() {
+        for peer_message in samples() {
             let mut out = BytesMut::new();
-            word.encode(&mut out);
+            peer_message.encode(&mut out);
             let bytes = out.freeze();
-            assert_eq!(MembersWord::decode(bytes.clone()), Ok(word));
+            assert_eq!(MembershipMessage::decode(bytes.clone()), Ok(peer_message));
             for cut in 0..bytes.len() {
-                assert!(MembersWord::decode(bytes.slice(..cut)).is_err());
+                assert!(MembershipMessage::decode(bytes.slice(..cut)).is_err());
             }
         }
     }
@@ -286,7 +286,7 @@ mod tests {
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..10) {
             let mut tagged = vec![kind];
             tagged.extend(bytes);
-            let _ = MembersWord::decode(Bytes::from(tagged));
+            let _ = MembershipMessage::decode(Bytes::from(tagged));
         }
     }
 }

@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 /// Queues whose leader was heard of.
 #[derive(Debug, Default)]
 pub struct KnownLeaders {
-    queues: HashMap<QueueId, Known, FixedState>,
+    queues: HashMap<QueueId, KnownLeader, FixedState>,
     by_leader: BTreeMap<NodeId, usize>,
     by_first_member: BTreeMap<NodeId, usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct KnownLeader {
     leader: NodeId,
     first_member: NodeId,
 }
@@ -44,7 +44,7 @@ impl KnownLeaders {
         };
         add(&mut self.by_leader, leader);
         add(&mut self.by_first_member, first_member);
-        let known = Known {
+        let known = KnownLeader {
             leader,
             first_member,
         };
@@ -88,7 +88,7 @@ impl KnownLeaders {
     pub fn recount(&self, tree: &Tree) -> BTreeMap<NodeId, usize> {
         let mut counts = BTreeMap::new();
         for record in tree.all_queues() {
-            if record.kind == metadata::QueueKind::Quorum {
+            if record.kind == metadata::QueueType::Quorum {
                 let known = self.queues.get(&record.id).map(|k| k.leader);
                 if let Some(leader) = known.or(record.members.first().copied()) {
                     add(&mut counts, leader);
@@ -103,7 +103,7 @@ impl KnownLeaders {
 mod tests {
     use super::*;
     use env::{Rng, SeededRng};
-    use metadata::{Change, NodeRecord, QueueKind, QueueRecord, UserRecord};
+    use metadata::{Change, NodeRecord, QueueRecord, QueueType, UserRecord};
 
     fn nodes() -> Vec<NodeRecord> {
         let node = |id: u64| NodeRecord {
@@ -154,7 +154,7 @@ mod tests {
                         id: QueueId(0),
                         vhost: "/".into(),
                         name: name.as_str().into(),
-                        kind: QueueKind::Quorum,
+                        kind: QueueType::Quorum,
                         durable: true,
                         auto_delete: false,
                         exclusive: None,

@@ -1,13 +1,13 @@
 //! What operators ask for: members, leaders, maintenance, nodes that leave. Decided with what all owners tell just then.
 
-use super::frame::MembersWord;
-use super::rebalance::{self, Led};
-use super::resize::{Now, resized};
+use super::frame::MembershipMessage;
+use super::rebalance::{self, LedQueue};
+use super::resize::{CurrentMembers, resized};
 use crate::Route;
 use crate::core::Core;
-use crate::directory::Asker;
 use crate::frame::Frame;
-use crate::owners::heirs::Heirs;
+use crate::local_queues::transfer_targets::TransferTargets;
+use crate::metadata_client::ChangeRequester;
 use crate::placement;
 use control::{
     Forgetting, MaintenanceProgress, MemberChange, MemberOutcome, MembershipRequest, QueueFacts,
@@ -15,7 +15,7 @@ use control::{
 };
 use env::NodeId;
 use metadata::features::NODE_REMOVAL;
-use metadata::{Change, Done, QueueId, QueueKind, QueueRecord, Refused};
+use metadata::{Change, ChangeError, ChangeResult, QueueId, QueueRecord, QueueType};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is done when the facts about the queues are there.
@@ -30,7 +30,7 @@ pub enum Plan {
         /// The queues that are asked are those of the tree after this change. None: older programs of the cluster do not
         /// know what came to a node later.
         seen: Option<u64>,
-        reply: Reply<Result<Forgetting, Refused>>,
+        reply: Reply<Result<Forgetting, ChangeError>>,
     },
     Rebalance(Reply<u32>),
     Drained {
@@ -41,22 +41,22 @@ pub enum Plan {
 }
 
 /// A queue, the members it has, and those it is to have.
-type Decided = (QueueId, Vec<NodeId>, Result<Vec<NodeId>, Refused>);
+type MembershipDecision = (QueueId, Vec<NodeId>, Result<Vec<NodeId>, ChangeError>);
 
 /// Changes of members whose answers are collected.
 #[derive(Default)]
-pub struct Changes {
+pub struct PendingMemberChanges {
     next: u64,
-    open: BTreeMap<u64, Collected>,
+    open: BTreeMap<u64, CollectedOutcomes>,
 }
 
-struct Collected {
+struct CollectedOutcomes {
     left: usize,
     outcomes: Vec<MemberOutcome>,
     reply: Reply<Vec<MemberOutcome>>,
 }
 
-impl Changes {
+impl PendingMemberChanges {
     fn take(&mut self, token: u64, outcome: MemberOutcome) {
         let Some(open) = self.open.get_mut(&token) else {
             return;
@@ -99,7 +99,7 @@ impl Core {
             // A founder that is forgotten before the cluster has its first contents could never be given them.
             MembershipRequest::Forget { reply, .. } if self.tree.nodes().next().is_none() => {
                 let text = "this node does not know its cluster yet; ask again";
-                reply(Err(Refused::Unavailable(text.into())));
+                reply(Err(ChangeError::Unavailable(text.into())));
             }
             MembershipRequest::Forget { node, reply } => {
                 let checked = self.tree.feature_enabled(NODE_REMOVAL.name);
@@ -141,7 +141,7 @@ impl Core {
         let changes = &mut self.members.changes;
         changes.next += 1;
         let token = changes.next;
-        let collected = Collected {
+        let collected = CollectedOutcomes {
             left: decided.len(),
             outcomes: Vec::new(),
             reply,
@@ -156,7 +156,7 @@ impl Core {
                         from,
                         to: to.clone(),
                     };
-                    self.ask(change, Asker::Members { token, queue, to });
+                    self.ask(change, ChangeRequester::Members { token, queue, to });
                 }
                 result => {
                     let outcome = MemberOutcome { queue, result };
@@ -171,15 +171,15 @@ impl Core {
         queues: &[QueueId],
         change: MemberChange,
         facts: &[QueueFacts],
-    ) -> Vec<Decided> {
+    ) -> Vec<MembershipDecision> {
         let facts: BTreeMap<QueueId, &QueueFacts> = facts.iter().map(|f| (f.id, f)).collect();
         let candidates = self.candidates();
         let decide = |id: &QueueId| {
             let Some(record) = self.tree.queue_by_id(*id) else {
-                let gone = Refused::NotFound("the queue is gone".into());
+                let gone = ChangeError::NotFound("the queue is gone".into());
                 return (*id, Vec::new(), Err(gone));
             };
-            let now = Now {
+            let now = CurrentMembers {
                 record,
                 facts: facts.get(id).copied(),
                 candidates: &candidates,
@@ -196,7 +196,7 @@ impl Core {
         token: u64,
         queue: QueueId,
         to: Vec<NodeId>,
-        result: Result<Done, Refused>,
+        result: Result<ChangeResult, ChangeError>,
     ) {
         let result = result.map(|_| to);
         self.members
@@ -215,7 +215,7 @@ impl Core {
         node: NodeId,
         seen: Option<u64>,
         facts: &[QueueFacts],
-        reply: Reply<Result<Forgetting, Refused>>,
+        reply: Reply<Result<Forgetting, ChangeError>>,
     ) {
         let runs = self.is_up(node);
         if runs && let Err(refused) = self.may_leave(node) {
@@ -225,7 +225,7 @@ impl Core {
         let counts = |f: &&QueueFacts| {
             let record = self.tree.queue_by_id(f.id);
             record.is_some_and(|r| {
-                let quorum = r.kind == QueueKind::Quorum;
+                let quorum = r.kind == QueueType::Quorum;
                 // Nobody can tell while one that may lead it is down.
                 let dark = f.leader.is_none() && r.members.iter().any(|m| !self.is_up(*m));
                 quorum && (dark || r.members.contains(&node) || f.members.contains(&node))
@@ -239,7 +239,7 @@ impl Core {
             if runs && !self.release(node) {
                 return reply(Ok(Forgetting::Moving { queues: 0 }));
             }
-            let then = Box::new(move |result: Result<Done, Refused>| {
+            let then = Box::new(move |result: Result<ChangeResult, ChangeError>| {
                 reply(result.map(|_| Forgetting::Forgotten));
             });
             let id = node;
@@ -247,7 +247,7 @@ impl Core {
                 id,
                 seen,
             });
-            return self.ask(change, Asker::Control(then));
+            return self.ask(change, ChangeRequester::Control(then));
         }
         let left = queues.len() as u32;
         let mut counting = facts.iter().filter(counts);
@@ -265,7 +265,7 @@ impl Core {
     }
 
     /// Why a node cannot be forgotten that a queue without a leader counts among its members, and what can be done.
-    fn without_leader(&self, queue: QueueId, node: NodeId) -> Refused {
+    fn without_leader(&self, queue: QueueId, node: NodeId) -> ChangeError {
         let record = self.tree.queue_by_id(queue);
         let (name, vhost) =
             record.map_or_else(Default::default, |r| (r.name.clone(), r.vhost.clone()));
@@ -277,22 +277,22 @@ impl Core {
             true => "try again in a moment".to_owned(),
             false => format!("start node(s) {}, or delete the queue", down.join(", ")),
         };
-        Refused::Unavailable(format!(
+        ChangeError::Unavailable(format!(
             "queue '{name}' in vhost '{vhost}' has no leader that can be reached, and node '{}' is a member of it or may be one: {way_out}",
             self.name_of(node)
         ))
     }
 
     /// Whether a node that runs may be forgotten: it takes no clients, and hears of its end from the one that is asked.
-    fn may_leave(&self, node: NodeId) -> Result<(), Refused> {
+    fn may_leave(&self, node: NodeId) -> Result<(), ChangeError> {
         let name = self.name_of(node);
         if node == self.config.node {
-            return Err(Refused::PreconditionFailed(format!(
+            return Err(ChangeError::PreconditionFailed(format!(
                 "node '{name}' cannot forget itself; ask another one"
             )));
         }
         match self.tree.node(node) {
-            Some(known) if !known.maintenance => Err(Refused::PreconditionFailed(format!(
+            Some(known) if !known.maintenance => Err(ChangeError::PreconditionFailed(format!(
                 "node '{name}' is running; begin its maintenance, or stop it, before it is forgotten"
             ))),
             _ => Ok(()),
@@ -300,18 +300,18 @@ impl Core {
     }
 
     /// Who leads which quorum queue, and who could.
-    fn led(&self, facts: &[QueueFacts]) -> Vec<Led> {
+    fn led(&self, facts: &[QueueFacts]) -> Vec<LedQueue> {
         let able = |n: &NodeId| {
             let node = self.tree.node(*n);
             node.is_some_and(|n| !n.maintenance && self.is_up(n.id))
         };
         let is_quorum = |f: &&QueueFacts| {
             let record = self.tree.queue_by_id(f.id);
-            record.is_some_and(|r| r.kind == QueueKind::Quorum)
+            record.is_some_and(|r| r.kind == QueueType::Quorum)
         };
         let led = facts.iter().filter(is_quorum).filter_map(|f| {
             let there = f.members.iter().filter(|n| f.online.contains(n));
-            Some(Led {
+            Some(LedQueue {
                 queue: f.id,
                 leader: f.leader?,
                 able: there.filter(|n| able(n)).copied().collect(),
@@ -334,29 +334,31 @@ impl Core {
 
     /// Asks the queue's leader to hand it over.
     fn ask_to_lead(&mut self, queue: QueueId, leader: NodeId, to: NodeId) {
-        let word = MembersWord::Lead { queue, to };
+        let peer_message = MembershipMessage::Lead { queue, to };
         if leader != self.config.node {
-            return self.send_to_peer(leader, Route::Owner(queue.0), &Frame::Members(word));
+            return self.send_to_peer(leader, Route::Owner(queue.0), &Frame::Members(peer_message));
         }
         match self.owner_shard(queue) {
-            shard if shard == self.config.index => self.owners.hand_over(queue, to),
-            shard => self.send_to_shard(shard, &Frame::Members(word)),
+            shard if shard == self.config.index => self.local_queues.hand_over(queue, to),
+            shard => self.send_to_shard(shard, &Frame::Members(peer_message)),
         }
     }
 
     /// Leaders on this node that somebody else could take over.
     fn leaders_left(&self, facts: &[QueueFacts]) -> u32 {
         let me = self.config.node;
-        let movable = |l: &&Led| l.leader == me && l.able.iter().any(|n| *n != me);
+        let movable = |l: &&LedQueue| l.leader == me && l.able.iter().any(|n| *n != me);
         let queues = self.led(facts).iter().filter(movable).count();
         let avoid = self.drained();
-        let metadata = self.owners.metadata_is_movable(&self.heirs(&avoid));
+        let metadata = self
+            .local_queues
+            .metadata_is_movable(&self.transfer_targets(&avoid));
         queues as u32 + u32::from(metadata)
     }
 
     /// Who may take over what is led here; `avoid`: nodes that are not to.
-    pub fn heirs<'a>(&'a self, avoid: &'a [NodeId]) -> Heirs<'a> {
-        Heirs {
+    pub fn transfer_targets<'a>(&'a self, avoid: &'a [NodeId]) -> TransferTargets<'a> {
+        TransferTargets {
             me: self.config.node,
             tree: &self.tree,
             peers: &self.peers,
@@ -373,36 +375,38 @@ impl Core {
     /// Members for a queue that is about to be declared, the one that is to lead it first.
     pub fn place(&self, queue: &QueueRecord) -> Vec<NodeId> {
         let me = self.config.node;
-        if queue.kind == QueueKind::Classic {
+        if queue.kind == QueueType::Classic {
             return vec![me];
         }
-        let wish = self.tree.placement_wish(queue);
-        let target = wish.target.max(self.config.placement.target_group_size);
-        let replicas = match wish.initial {
+        let placement_request = self.tree.placement_request(queue);
+        let target = placement_request
+            .target
+            .max(self.config.placement.target_group_size);
+        let replicas = match placement_request.initial {
             0 => target.max(placement::DEFAULT_REPLICAS),
             said => said,
         };
         let candidates = self.candidates();
         let mut members = placement::new_members(me, &candidates, replicas);
-        placement::lead_first(&mut members, me, &candidates, wish.locator);
+        placement::lead_first(&mut members, me, &candidates, placement_request.locator);
         members
     }
 
-    pub fn take_members_word(&mut self, from: NodeId, word: MembersWord) {
-        match word {
-            MembersWord::Lead { queue, to } => self.owners.hand_over(queue, to),
-            MembersWord::ReplicaRequest {
+    pub fn take_members_message(&mut self, from: NodeId, peer_message: MembershipMessage) {
+        match peer_message {
+            MembershipMessage::Lead { queue, to } => self.local_queues.hand_over(queue, to),
+            MembershipMessage::ReplicaRequest {
                 token,
                 reply_shard,
                 queue,
             } => self.replica_asked(from, token, reply_shard, queue),
-            MembersWord::Replica { token, told } => self.replica_told(from, token, told),
-            MembersWord::DepartureRequest { queue } => self.departure_asked(from, queue),
-            MembersWord::Depart { queue, told } => self.depart(queue, told),
-            MembersWord::Removed => self.end_removed(),
-            MembersWord::Release { node } => self.release_asked(node),
+            MembershipMessage::Replica { token, told } => self.replica_told(from, token, told),
+            MembershipMessage::DepartureRequest { queue } => self.departure_asked(from, queue),
+            MembershipMessage::Depart { queue, told } => self.depart(queue, told),
+            MembershipMessage::Removed => self.end_removed(),
+            MembershipMessage::Release { node } => self.release_asked(node),
             // Between shards of one node; the shard takes it.
-            MembersWord::Drain { .. } => {}
+            MembershipMessage::Drain { .. } => {}
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A queue, who leads it, and who could: members that are up, have a vote and are not in maintenance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Led {
+pub struct LedQueue {
     pub queue: QueueId,
     pub leader: NodeId,
     pub able: Vec<NodeId>,
@@ -14,7 +14,7 @@ pub struct Led {
 
 /// The moves after which no node can be relieved any more: from whichever node leads the most, over others where the
 /// direct way is closed, to one that leads at least two less. Queues move once, or not at all.
-pub fn plan(queues: &[Led]) -> Vec<(QueueId, NodeId)> {
+pub fn plan(queues: &[LedQueue]) -> Vec<(QueueId, NodeId)> {
     let mut state = State::new(queues);
     while let Some(way) = state.way() {
         for pair in way.windows(2) {
@@ -40,14 +40,14 @@ struct State<'a> {
 
 impl<'a> State<'a> {
     /// A queue whose leader should not lead it begins with the least loaded that may.
-    fn new(queues: &'a [Led]) -> State<'a> {
+    fn new(queues: &'a [LedQueue]) -> State<'a> {
         let mut state = State {
             able: queues.iter().map(|q| (q.queue, &q.able[..])).collect(),
             leader: BTreeMap::new(),
             led: BTreeMap::new(),
             open: BTreeMap::new(),
         };
-        let (settled, astray): (Vec<&Led>, Vec<&Led>) =
+        let (settled, astray): (Vec<&LedQueue>, Vec<&LedQueue>) =
             queues.iter().partition(|q| q.able.contains(&q.leader));
         for node in queues.iter().flat_map(|q| &q.able) {
             state.led.entry(*node).or_default();
@@ -143,9 +143,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn led(rows: &[(u64, &[u64])]) -> Vec<Led> {
+    fn led(rows: &[(u64, &[u64])]) -> Vec<LedQueue> {
         let each = rows.iter().zip(1..);
-        each.map(|((leader, able), queue)| Led {
+        each.map(|((leader, able), queue)| LedQueue {
             queue: QueueId(queue),
             leader: NodeId(*leader),
             able: able.iter().map(|n| NodeId(*n)).collect(),
@@ -153,7 +153,7 @@ mod tests {
         .collect()
     }
 
-    fn counts(queues: &[Led], moves: &[(QueueId, NodeId)]) -> Vec<(u64, usize)> {
+    fn counts(queues: &[LedQueue], moves: &[(QueueId, NodeId)]) -> Vec<(u64, usize)> {
         let mut counts = BTreeMap::new();
         for q in queues {
             let to = moves.iter().find(|(id, _)| *id == q.queue);
@@ -219,9 +219,9 @@ mod tests {
                 prop_assert!(queue.is_some_and(|q| q.able.contains(to) && q.leader != *to));
             }
             // Nothing is left to do afterwards.
-            let after: Vec<Led> = queues.iter().map(|q| {
+            let after: Vec<LedQueue> = queues.iter().map(|q| {
                 let to = moves.iter().find(|(id, _)| *id == q.queue);
-                Led { leader: to.map_or(q.leader, |m| m.1), ..q.clone() }
+                LedQueue { leader: to.map_or(q.leader, |m| m.1), ..q.clone() }
             }).collect();
             prop_assert_eq!(plan(&after), vec![]);
             // The best that could be: no node leads more than it must, counting every set of nodes.

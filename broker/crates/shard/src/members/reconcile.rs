@@ -3,8 +3,8 @@
 //! Only groups about which something is new are looked at: 10,000 settled ones cost nothing.
 
 use crate::core::Core;
-use crate::directory::Asker;
-use crate::membership::{Step, Wanted, next_step};
+use crate::membership::{MembershipStep, WantedMembers, next_step};
+use crate::metadata_client::ChangeRequester;
 use crate::placement;
 use consensus::{GroupId, GroupStatus};
 use env::{NodeId, Time};
@@ -20,7 +20,7 @@ const STEP: usize = 256;
 
 /// Queues whose members are to be looked at.
 #[derive(Debug, Default)]
-pub struct Review {
+pub struct MembershipReview {
     all: bool,
     queues: BTreeSet<QueueId>,
     all_at: Time,
@@ -32,7 +32,7 @@ pub struct Review {
     asked: BTreeSet<QueueId>,
 }
 
-impl Review {
+impl MembershipReview {
     /// Nodes, zones or links are others: every group may be concerned.
     pub fn all(&mut self) {
         self.all = true;
@@ -73,7 +73,7 @@ impl Core {
     /// Leader of the metadata group: brings its members and the tree's node records together.
     pub fn reconcile_metadata_members(&mut self) {
         let me = self.config.node;
-        let Some(status) = self.owners.metadata_status().filter(|s| s.is_leader) else {
+        let Some(status) = self.local_queues.metadata_status().filter(|s| s.is_leader) else {
             self.joining.clear();
             return;
         };
@@ -85,19 +85,22 @@ impl Core {
         let voters = placement::metadata_voters(&status.membership.voters, &candidates);
         let ids = candidates.iter().map(|c| c.node);
         let learners: Vec<NodeId> = ids.filter(|n| !voters.contains(n)).collect();
-        let wanted = Wanted {
+        let wanted = WantedMembers {
             voters: &voters,
             learners: &learners,
             drained: &self.drained(),
         };
-        self.owners
+        self.local_queues
             .membership_step(GroupId(0), next_step(me, wanted, &status));
         self.replace_old_selves(&nodes);
         self.end_lost_mqtt_sessions();
         for node in nodes {
             let voter = status.membership.voters.contains(&node.id);
             if node.voter != voter {
-                self.ask(Change::PutNode(NodeRecord { voter, ..node }), Asker::Nobody);
+                self.ask(
+                    Change::PutNode(NodeRecord { voter, ..node }),
+                    ChangeRequester::Nobody,
+                );
             }
         }
     }
@@ -109,7 +112,7 @@ impl Core {
         review.due.extend(queues);
         if std::mem::take(&mut review.all) || self.now >= review.all_at {
             review.all_at = self.now + ALL_EVERY;
-            review.due.extend(self.owners.led_queues());
+            review.due.extend(self.local_queues.led_queues());
             self.check_counts();
         }
     }
@@ -121,7 +124,7 @@ impl Core {
                 return;
             };
             self.members.review.looked_at += 1;
-            let status = self.owners.led_status(id);
+            let status = self.local_queues.led_status(id);
             let record = self.tree.queue_by_id(id).cloned();
             if let (Some(status), Some(record)) = (status, record)
                 && !self.reconcile_queue(&record, &status)
@@ -134,7 +137,7 @@ impl Core {
     /// True when nothing is to be done any more.
     fn reconcile_queue(&mut self, record: &Arc<QueueRecord>, status: &GroupStatus) -> bool {
         let tree = &self.tree;
-        let ended = (self.owners).end_removed(record.id, |node| tree.is_forgotten(node));
+        let ended = (self.local_queues).end_removed(record.id, |node| tree.is_forgotten(node));
         // There may be more sessions in what is yet to be applied.
         let all_known = status.applied == status.last_index;
         self.members_are_right(record, status) && ended && all_known
@@ -146,15 +149,16 @@ impl Core {
             self.ask_for_members(record, members);
             return false;
         }
-        let wanted = Wanted {
+        let wanted = WantedMembers {
             voters: &record.members,
             learners: &[],
             drained: &self.drained(),
         };
         match next_step(self.config.node, wanted, status) {
-            Step::Done => true,
+            MembershipStep::Done => true,
             step => {
-                self.owners.membership_step(GroupId(record.id.0), step);
+                self.local_queues
+                    .membership_step(GroupId(record.id.0), step);
                 false
             }
         }
@@ -164,8 +168,8 @@ impl Core {
     fn other_members(&self, record: &QueueRecord) -> Option<Vec<NodeId>> {
         let gone = |n: NodeId| self.tree.node(n).is_none();
         let lost = record.members.iter().any(|m| gone(*m));
-        let wish = self.tree.placement_wish(record).target;
-        let target = wish.max(self.config.placement.target_group_size);
+        let placement_request = self.tree.placement_request(record).target;
+        let target = placement_request.max(self.config.placement.target_group_size);
         if !lost && record.members.len() >= target as usize {
             return None;
         }
@@ -190,7 +194,7 @@ impl Core {
         let from = record.members.clone();
         self.ask(
             Change::ReplaceQueueMembers { id, from, to },
-            Asker::Review(id),
+            ChangeRequester::Review(id),
         );
     }
 
@@ -199,7 +203,7 @@ impl Core {
         let id = self.config.node;
         let zone = self.config.placement.zone.clone();
         if self.tree.node(id).is_some() && self.tree.zone(id) != &*zone {
-            self.ask(Change::SetZone { id, zone }, Asker::Nobody);
+            self.ask(Change::SetZone { id, zone }, ChangeRequester::Nobody);
         }
     }
 }

@@ -7,9 +7,9 @@
 
 use crate::Route;
 use crate::core::Core;
-use crate::directory::{Directory, Leader};
 use crate::frame::Frame;
-use crate::members::frame::MembersWord;
+use crate::members::frame::MembershipMessage;
+use crate::metadata_client::{MetadataClient, MetadataLeader};
 use env::{NodeId, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,9 +19,9 @@ const HELD_FOR: Duration = Duration::from_secs(60);
 
 /// At most one for each node of the tree.
 #[derive(Debug, Default)]
-pub struct Releases(BTreeMap<NodeId, Time>);
+pub struct NodeReleases(BTreeMap<NodeId, Time>);
 
-impl Releases {
+impl NodeReleases {
     fn ask(&mut self, now: Time, node: NodeId) {
         self.0.insert(node, now + HELD_FOR);
     }
@@ -36,15 +36,15 @@ impl Releases {
 impl Core {
     /// Sees to it that a node has no part in the metadata group. True when it has none, as far as is known here.
     pub fn release(&mut self, node: NodeId) -> bool {
-        match self.directory.as_ref().map(Directory::leader) {
-            Some(Leader::Me) => self.release_asked(node),
-            Some(Leader::Other(to)) => {
-                let word = Frame::Members(MembersWord::Release { node });
-                self.send_to_peer(to, Route::Shard(0), &word);
+        match self.directory.as_ref().map(MetadataClient::leader) {
+            Some(MetadataLeader::Me) => self.release_asked(node),
+            Some(MetadataLeader::Other(to)) => {
+                let peer_message = Frame::Members(MembershipMessage::Release { node });
+                self.send_to_peer(to, Route::Shard(0), &peer_message);
             }
-            Some(Leader::Unknown) | None => {}
+            Some(MetadataLeader::Unknown) | None => {}
         }
-        let members = self.owners.metadata_status().map(|s| s.membership);
+        let members = self.local_queues.metadata_status().map(|s| s.membership);
         members.is_some_and(|m| !m.voters.contains(&node) && !m.learners.contains(&node))
     }
 
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn it_holds_while_somebody_asks() {
-        let mut releases = Releases::default();
+        let mut releases = NodeReleases::default();
         let at = |s| Time::ZERO + Duration::from_secs(s);
         releases.ask(at(1), NodeId(7));
         releases.ask(at(2), NodeId(8));

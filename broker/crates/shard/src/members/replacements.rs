@@ -6,11 +6,11 @@
 //! group looks once a second for two nodes of one name.
 
 use crate::core::Core;
-use crate::directory::Asker;
-use crate::joiners::is_member;
+use crate::joining_nodes::is_member;
+use crate::metadata_client::ChangeRequester;
 use env::NodeId;
 use metadata::features::LOST_QUEUES;
-use metadata::{Change, Done, NodeRecord, QueueId, Refused};
+use metadata::{Change, ChangeError, ChangeResult, NodeRecord, QueueId};
 use std::collections::BTreeSet;
 
 /// Lost MQTT sessions that are ended at a time.
@@ -18,14 +18,14 @@ const END_AT_ONCE: usize = 500;
 
 /// Old selves whose removal was asked for.
 #[derive(Debug, Default)]
-pub struct Replacements {
+pub struct NodeReplacements {
     asked: BTreeSet<NodeId>,
     /// Nodes that cannot leave yet, and for which this was logged.
     held: BTreeSet<NodeId>,
 }
 
-impl Replacements {
-    pub fn answered(&mut self, old: NodeId, result: Result<Done, Refused>) {
+impl NodeReplacements {
+    pub fn answered(&mut self, old: NodeId, result: Result<ChangeResult, ChangeError>) {
         self.asked.remove(&old);
         if let Err(refused) = result {
             self.hold(old, &refused);
@@ -33,7 +33,7 @@ impl Replacements {
     }
 
     /// It is asked for again; the log says so once.
-    fn hold(&mut self, old: NodeId, why: &Refused) {
+    fn hold(&mut self, old: NodeId, why: &ChangeError) {
         if self.held.insert(old) {
             tracing::warn!(event = "node_replacement_refused", old = old.0, %why);
         }
@@ -76,12 +76,12 @@ impl Core {
         if replaced.is_empty() || !self.tree.feature_enabled(LOST_QUEUES.name) {
             tracing::info!(event = "node_joins", name = %new.name, id = id.0);
             self.joining.insert(id);
-            self.ask(Change::PutNode(new), Asker::Join(id));
+            self.ask(Change::PutNode(new), ChangeRequester::Join(id));
         }
     }
 
     /// Takes the outcome of a node's request to join. A refused node asks again.
-    pub fn join_answered(&mut self, node: NodeId, result: Result<Done, Refused>) {
+    pub fn join_answered(&mut self, node: NodeId, result: Result<ChangeResult, ChangeError>) {
         self.joining.remove(&node);
         if let Err(why) = result {
             tracing::warn!(event = "node_join_refused", id = node.0, %why);
@@ -107,7 +107,7 @@ impl Core {
         if !replacements.held.contains(&old) {
             tracing::warn!(event = "node_replaced", name = %new.name, old = old.0, new = new.id.0);
         }
-        self.ask(change, Asker::Replacement(old));
+        self.ask(change, ChangeRequester::Replacement(old));
     }
 
     /// Two nodes of one name: the one that is down is the other's old self.

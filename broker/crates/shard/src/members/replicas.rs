@@ -1,7 +1,7 @@
 //! The state that each replica of a queue reports: requested from all nodes that may have one, complete when all have
 //! answered or the time is up.
 
-use super::frame::{MembersWord, Told};
+use super::frame::{MembershipMessage, ReplicaReport};
 use crate::Route;
 use crate::core::Core;
 use crate::frame::Frame;
@@ -14,22 +14,22 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Questions that are open at the same time; the oldest is answered early beyond that.
 const MAX_OPEN: usize = 256;
 
-struct Question {
+struct ReplicaQuery {
     reply: Reply<Vec<ReplicaFacts>>,
     /// Members as they are to be: told about whether they answer or not.
     wanted: Vec<NodeId>,
     silent: BTreeSet<NodeId>,
-    told: BTreeMap<NodeId, Told>,
+    told: BTreeMap<NodeId, ReplicaReport>,
     until: Time,
 }
 
 #[derive(Default)]
-pub struct Questions {
+pub struct ReplicaQueries {
     next: u64,
-    open: BTreeMap<u64, Question>,
+    open: BTreeMap<u64, ReplicaQuery>,
 }
 
-impl Questions {
+impl ReplicaQueries {
     pub fn wake_at(&self) -> Option<Time> {
         self.open.values().map(|q| q.until).min()
     }
@@ -39,11 +39,11 @@ impl Questions {
             return;
         }
         let late = self.open.extract_if(.., |_, q| now >= q.until);
-        let late: Vec<Question> = late.map(|(_, q)| q).collect();
-        late.into_iter().for_each(Question::finish);
+        let late: Vec<ReplicaQuery> = late.map(|(_, q)| q).collect();
+        late.into_iter().for_each(ReplicaQuery::finish);
     }
 
-    fn take(&mut self, from: NodeId, token: u64, told: Told) {
+    fn take(&mut self, from: NodeId, token: u64, told: ReplicaReport) {
         let Some(question) = self.open.get_mut(&token) else {
             return;
         };
@@ -58,7 +58,7 @@ impl Questions {
     }
 }
 
-impl Question {
+impl ReplicaQuery {
     fn finish(self) {
         let leaders = self.told.values().filter(|t| {
             let leads = |r: &control::ReplicaStatus| r.is_leader;
@@ -97,7 +97,7 @@ impl Core {
         let questions = &mut self.members.questions;
         questions.next += 1;
         let token = questions.next;
-        let question = Question {
+        let question = ReplicaQuery {
             reply,
             wanted: wanted.unwrap_or_default(),
             silent: asked.clone(),
@@ -111,26 +111,30 @@ impl Core {
             oldest.finish();
         }
         let reply_shard = self.config.index;
-        let word = MembersWord::ReplicaRequest {
+        let peer_message = MembershipMessage::ReplicaRequest {
             token,
             reply_shard,
             queue,
         };
         for node in asked.into_iter().filter(|n| *n != me) {
-            self.send_to_peer(node, Route::Owner(queue.0), &Frame::Members(word.clone()));
+            self.send_to_peer(
+                node,
+                Route::Owner(queue.0),
+                &Frame::Members(peer_message.clone()),
+            );
         }
         match self.owner_shard(queue) {
             shard if shard == reply_shard => self.replica_asked(me, token, reply_shard, queue),
-            shard => self.send_to_shard(shard, &Frame::Members(word)),
+            shard => self.send_to_shard(shard, &Frame::Members(peer_message)),
         }
     }
 
     pub fn replica_asked(&mut self, from: NodeId, token: u64, reply_shard: u16, queue: QueueId) {
-        let told = self.owners.tell_replica(queue);
+        let told = self.local_queues.tell_replica(queue);
         if from == self.config.node && reply_shard == self.config.index {
             return self.replica_told(from, token, told);
         }
-        let frame = Frame::Members(MembersWord::Replica { token, told });
+        let frame = Frame::Members(MembershipMessage::Replica { token, told });
         if from == self.config.node {
             self.send_to_shard(reply_shard, &frame);
         } else {
@@ -138,7 +142,7 @@ impl Core {
         }
     }
 
-    pub fn replica_told(&mut self, from: NodeId, token: u64, told: Told) {
+    pub fn replica_told(&mut self, from: NodeId, token: u64, told: ReplicaReport) {
         self.members.questions.take(from, token, told);
     }
 }

@@ -3,10 +3,10 @@
 use crate::placement::{Candidate, MAX_REPLICAS, replaced};
 use control::{MemberChange, QueueFacts};
 use env::NodeId;
-use metadata::{QueueKind, QueueRecord, Refused};
+use metadata::{ChangeError, QueueRecord, QueueType};
 
 /// A queue as it is when it is decided.
-pub struct Now<'a> {
+pub struct CurrentMembers<'a> {
     pub record: &'a QueueRecord,
     /// None: nobody told anything about it.
     pub facts: Option<&'a QueueFacts>,
@@ -17,9 +17,9 @@ pub struct Now<'a> {
 }
 
 /// The members that the queue is to have. Those it has: nothing is to be done.
-pub fn resized(change: MemberChange, now: &Now<'_>) -> Result<Vec<NodeId>, Refused> {
-    if now.record.kind != QueueKind::Quorum {
-        return Err(Refused::Invalid(format!(
+pub fn resized(change: MemberChange, now: &CurrentMembers<'_>) -> Result<Vec<NodeId>, ChangeError> {
+    if now.record.kind != QueueType::Quorum {
+        return Err(ChangeError::Invalid(format!(
             "{} is no quorum queue: it lives on one node",
             now.label()
         )));
@@ -30,7 +30,7 @@ pub fn resized(change: MemberChange, now: &Now<'_>) -> Result<Vec<NodeId>, Refus
         MemberChange::Add(node) => {
             now.can_take(node)?;
             if members.len() >= MAX_REPLICAS as usize {
-                return Err(Refused::PreconditionFailed(format!(
+                return Err(ChangeError::PreconditionFailed(format!(
                     "{} has {} members, and {MAX_REPLICAS} are allowed",
                     now.label(),
                     members.len()
@@ -44,7 +44,7 @@ pub fn resized(change: MemberChange, now: &Now<'_>) -> Result<Vec<NodeId>, Refus
         }
         MemberChange::Remove(node) => now.without(node),
         MemberChange::Replace { old, .. } if !members.contains(&old) => {
-            Err(Refused::PreconditionFailed(format!(
+            Err(ChangeError::PreconditionFailed(format!(
                 "node '{}' is no member of {}",
                 (now.name)(old),
                 now.label()
@@ -53,7 +53,7 @@ pub fn resized(change: MemberChange, now: &Now<'_>) -> Result<Vec<NodeId>, Refus
         MemberChange::Replace { old, new } => {
             now.can_take(new)?;
             if members.contains(&new) {
-                return Err(Refused::PreconditionFailed(format!(
+                return Err(ChangeError::PreconditionFailed(format!(
                     "node '{}' is a member of {} already",
                     (now.name)(new),
                     now.label()
@@ -74,7 +74,7 @@ pub fn resized(change: MemberChange, now: &Now<'_>) -> Result<Vec<NodeId>, Refus
     }
 }
 
-impl Now<'_> {
+impl CurrentMembers<'_> {
     fn label(&self) -> String {
         format!(
             "queue '{}' in vhost '{}'",
@@ -83,33 +83,33 @@ impl Now<'_> {
     }
 
     /// The leader's view, without which nothing can be changed.
-    fn has_leader(&self) -> Result<&QueueFacts, Refused> {
+    fn has_leader(&self) -> Result<&QueueFacts, ChangeError> {
         let told = self.facts.filter(|f| f.leader.is_some());
         told.ok_or_else(|| {
-            Refused::Unavailable(format!(
+            ChangeError::Unavailable(format!(
                 "{} has no leader that can be reached: its members cannot be changed now",
                 self.label()
             ))
         })
     }
 
-    fn can_take(&self, node: NodeId) -> Result<(), Refused> {
+    fn can_take(&self, node: NodeId) -> Result<(), ChangeError> {
         if !self.candidates.iter().any(|c| c.node == node) {
-            return Err(Refused::NotFound(format!(
+            return Err(ChangeError::NotFound(format!(
                 "node '{}' is not in the cluster",
                 (self.name)(node)
             )));
         }
         match (self.up)(node) {
             true => Ok(()),
-            false => Err(Refused::Unavailable(format!(
+            false => Err(ChangeError::Unavailable(format!(
                 "node '{}' is not running",
                 (self.name)(node)
             ))),
         }
     }
 
-    fn without(&self, node: NodeId) -> Result<Vec<NodeId>, Refused> {
+    fn without(&self, node: NodeId) -> Result<Vec<NodeId>, ChangeError> {
         let left: Vec<NodeId> = self
             .record
             .members
@@ -118,7 +118,7 @@ impl Now<'_> {
             .filter(|m| *m != node)
             .collect();
         if left.is_empty() {
-            return Err(Refused::PreconditionFailed(format!(
+            return Err(ChangeError::PreconditionFailed(format!(
                 "node '{}' holds the last replica of {}",
                 (self.name)(node),
                 self.label()
@@ -135,7 +135,7 @@ impl Now<'_> {
         for of in [&left, &voters] {
             let online = of.iter().filter(|n| facts.online.contains(n)).count();
             if !of.is_empty() && online * 2 <= of.len() {
-                return Err(Refused::PreconditionFailed(format!(
+                return Err(ChangeError::PreconditionFailed(format!(
                     "{} would lose its majority: of the {} members that are left {online} are online",
                     self.label(),
                     of.len()
@@ -168,9 +168,9 @@ mod tests {
             vhost: "/".into(),
             name: "q".into(),
             kind: if members.is_empty() {
-                QueueKind::Classic
+                QueueType::Classic
             } else {
-                QueueKind::Quorum
+                QueueType::Quorum
             },
             durable: true,
             auto_delete: false,
@@ -195,7 +195,7 @@ mod tests {
                 leaders: 0,
             })
             .collect();
-        let now = Now {
+        let now = CurrentMembers {
             record: &record,
             facts: Some(&facts),
             candidates: &candidates,

@@ -15,7 +15,7 @@ use control::{
 use env::sim::SimDisk;
 use env::{Disk, Incarnation, NodeId, Time, WallTime};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
-use metadata::{Change, NodeRecord, QueueId, Refused, UserRecord};
+use metadata::{Change, ChangeError, NodeRecord, QueueId, UserRecord};
 use shard::{
     ClientProtocol, ConnectionInfo, ConnectionKey, Effect, Founding, RecoveredShard, Shard,
     ShardConfig, ShardDriver, ShardLimits,
@@ -451,7 +451,7 @@ impl Cluster {
 
     /// Voters of the metadata group as a node knows them.
     pub fn metadata_voters(&self, at: usize) -> Vec<NodeId> {
-        let status = self.nodes[at].shard.core().owners.metadata_status();
+        let status = self.nodes[at].shard.core().local_queues.metadata_status();
         status.map(|s| s.membership.voters).unwrap_or_default()
     }
 
@@ -517,7 +517,7 @@ impl Cluster {
         &mut self,
         queue: &str,
         change: MemberChange,
-    ) -> Result<Vec<NodeId>, Refused> {
+    ) -> Result<Vec<NodeId>, ChangeError> {
         let queues: Vec<QueueId> = self.queue_id(0, queue).into_iter().collect();
         let outcomes = self.ask(0, |reply| {
             ControlRequest::Membership(MembershipRequest::Change {
@@ -537,7 +537,7 @@ impl Cluster {
     }
 
     /// Asks node 0 to forget a node.
-    pub fn forget(&mut self, node: u64) -> Result<Forgetting, Refused> {
+    pub fn forget(&mut self, node: u64) -> Result<Forgetting, ChangeError> {
         let node = NodeId(node);
         self.ask(0, |reply| {
             ControlRequest::Membership(MembershipRequest::Forget { node, reply })
@@ -660,7 +660,7 @@ impl Cluster {
     /// Whether the session has ended and the connection is to be closed.
     pub fn is_closing(&mut self, at: usize, key: ConnectionKey) -> bool {
         let outbox = self.nodes[at].shard.outbox(key);
-        outbox.is_some_and(|(_, standing)| standing == session::Standing::Closing)
+        outbox.is_some_and(|(_, session_state)| session_state == session::SessionState::Closing)
     }
 
     /// The socket takes a few of the bytes that wait.
@@ -705,7 +705,7 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
                 limits: Vec::new(),
             },
             default_queue_type: None,
-            features: metadata::features::Program::default().facts().features,
+            features: metadata::features::Version::default().facts().features,
         }),
         seed: id,
         loopback_users: Vec::new(),
@@ -719,7 +719,7 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
         },
         placement: shard::Placement::default(),
         budget: shard::MemoryBudget::default(),
-        program: metadata::features::Program::default(),
+        program: metadata::features::Version::default(),
         mqtt: Default::default(),
         web_mqtt: Default::default(),
         groups: consensus::Limits::default(),

@@ -20,14 +20,16 @@ pub struct MqttClient {
 impl Cluster {
     /// Nodes that hold a client id of the vhost `/`.
     pub fn holders(&self, client_id: &str) -> usize {
-        let hubs = self.nodes.iter().map(|node| &node.shard.core().topics);
-        hubs.filter(|hub| hub.holds("/", client_id)).count()
+        let routers = self.nodes.iter().map(|node| &node.shard.core().topics);
+        routers
+            .filter(|router| router.holds("/", client_id))
+            .count()
     }
 
     /// How many wills nodes keep for each other.
     pub fn wills_kept(&self) -> usize {
-        let hubs = self.nodes.iter().map(|node| &node.shard.core().topics);
-        hubs.map(|hub| hub.counts().wills).sum()
+        let routers = self.nodes.iter().map(|node| &node.shard.core().topics);
+        routers.map(|router| router.counts().wills).sum()
     }
 }
 

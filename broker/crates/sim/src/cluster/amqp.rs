@@ -1,6 +1,6 @@
 //! A client's end of AMQP 0.9.1, sans-io: bytes in, what they say out.
 
-use super::client::Mouth;
+use super::client::ProtocolEndpoint;
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{
     ContentHeader, Frame, FrameKind, Method, PROTOCOL_HEADER, encode_body, encode_content_header,
@@ -15,7 +15,7 @@ pub const PASSWORD: &str = "guest";
 
 /// How a message came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum DeliveryKind {
     Delivered {
         consumer: String,
         tag: u64,
@@ -32,7 +32,7 @@ pub enum Way {
 
 /// What the server said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ServerMessage {
     Open,
     /// A method without contents of its own: its name says all.
     Done {
@@ -51,7 +51,7 @@ pub enum Heard {
     },
     Content {
         channel: u16,
-        way: Way,
+        way: DeliveryKind,
         routing_key: String,
         properties: Bytes,
         body: Bytes,
@@ -72,8 +72,8 @@ pub enum Heard {
     },
 }
 
-struct Partial {
-    way: Way,
+struct PartialDelivery {
+    way: DeliveryKind,
     routing_key: String,
     /// From the content header on: its properties and the size of the body.
     header: Option<(Bytes, u64)>,
@@ -82,22 +82,22 @@ struct Partial {
 
 /// One connection.
 #[derive(Default)]
-pub struct Wire {
+pub struct AmqpClient {
     input: BytesMut,
     out: BytesMut,
-    contents: BTreeMap<u16, Partial>,
+    contents: BTreeMap<u16, PartialDelivery>,
 }
 
-impl Mouth for Wire {
+impl ProtocolEndpoint for AmqpClient {
     fn take(&mut self) -> Option<Bytes> {
         (!self.out.is_empty()).then(|| self.out.split().freeze())
     }
 }
 
-impl Wire {
+impl AmqpClient {
     /// A connection that has said its first word.
-    pub fn new() -> Wire {
-        let mut wire = Wire::default();
+    pub fn new() -> AmqpClient {
+        let mut wire = AmqpClient::default();
         wire.out.extend_from_slice(&PROTOCOL_HEADER);
         wire
     }
@@ -126,7 +126,7 @@ impl Wire {
     }
 
     /// Takes in bytes; an error is a fault of the server.
-    pub fn hear(&mut self, bytes: &[u8], heard: &mut Vec<Heard>) -> Result<(), String> {
+    pub fn hear(&mut self, bytes: &[u8], heard: &mut Vec<ServerMessage>) -> Result<(), String> {
         self.input.extend_from_slice(bytes);
         let input = self.input.split().freeze();
         let mut rest = &input[..];
@@ -143,7 +143,7 @@ impl Wire {
         Ok(())
     }
 
-    fn frame(&mut self, frame: &Frame<'_>, heard: &mut Vec<Heard>) -> Result<(), String> {
+    fn frame(&mut self, frame: &Frame<'_>, heard: &mut Vec<ServerMessage>) -> Result<(), String> {
         match frame.kind {
             FrameKind::Method => {
                 let method = Method::decode(frame.payload).map_err(|e| e.to_string())?;
@@ -166,12 +166,12 @@ impl Wire {
         }
     }
 
-    fn partial(&mut self, channel: u16) -> Result<&mut Partial, String> {
+    fn partial(&mut self, channel: u16) -> Result<&mut PartialDelivery, String> {
         let partial = self.contents.get_mut(&channel);
         partial.ok_or_else(|| format!("content on channel {channel} that nothing announced"))
     }
 
-    fn whole(&mut self, channel: u16, heard: &mut Vec<Heard>) -> Result<(), String> {
+    fn whole(&mut self, channel: u16, heard: &mut Vec<ServerMessage>) -> Result<(), String> {
         let partial = self.partial(channel)?;
         let Some((_, size)) = partial.header else {
             return Err("a body before its header".to_owned());
@@ -184,7 +184,7 @@ impl Wire {
             if partial.body.len() as u64 > size {
                 return Err("a body longer than its header says".to_owned());
             }
-            heard.push(Heard::Content {
+            heard.push(ServerMessage::Content {
                 channel,
                 way: partial.way,
                 routing_key: partial.routing_key,
@@ -195,8 +195,8 @@ impl Wire {
         Ok(())
     }
 
-    fn begin(&mut self, channel: u16, way: Way, routing_key: &str) -> Result<(), String> {
-        let partial = Partial {
+    fn begin(&mut self, channel: u16, way: DeliveryKind, routing_key: &str) -> Result<(), String> {
+        let partial = PartialDelivery {
             way,
             routing_key: routing_key.to_owned(),
             header: None,
@@ -212,7 +212,7 @@ impl Wire {
         &mut self,
         channel: u16,
         method: Method<'_>,
-        heard: &mut Vec<Heard>,
+        heard: &mut Vec<ServerMessage>,
     ) -> Result<(), String> {
         if self.contents.contains_key(&channel) {
             return Err(format!("{} inside a content", method.name()));
@@ -226,7 +226,7 @@ impl Wire {
                 routing_key,
                 ..
             } => {
-                let way = Way::Delivered {
+                let way = DeliveryKind::Delivered {
                     consumer: consumer_tag.to_owned(),
                     tag: delivery_tag,
                     redelivered,
@@ -239,7 +239,7 @@ impl Wire {
                 routing_key,
                 ..
             } => {
-                let way = Way::Got {
+                let way = DeliveryKind::Got {
                     tag: delivery_tag,
                     redelivered,
                 };
@@ -249,11 +249,15 @@ impl Wire {
                 reply_code,
                 routing_key,
                 ..
-            } => self.begin(channel, Way::Returned { code: reply_code }, routing_key)?,
+            } => self.begin(
+                channel,
+                DeliveryKind::Returned { code: reply_code },
+                routing_key,
+            )?,
             Method::BasicAck {
                 delivery_tag: tag,
                 multiple,
-            } => heard.push(Heard::Confirmed {
+            } => heard.push(ServerMessage::Confirmed {
                 channel,
                 tag,
                 multiple,
@@ -263,14 +267,14 @@ impl Wire {
                 delivery_tag: tag,
                 multiple,
                 ..
-            } => heard.push(Heard::Confirmed {
+            } => heard.push(ServerMessage::Confirmed {
                 channel,
                 tag,
                 multiple,
                 taken: false,
             }),
-            Method::QueueDeclareOk { .. } => heard.push(Heard::Declared { channel }),
-            Method::BasicCancel { consumer_tag, .. } => heard.push(Heard::Cancelled {
+            Method::QueueDeclareOk { .. } => heard.push(ServerMessage::Declared { channel }),
+            Method::BasicCancel { consumer_tag, .. } => heard.push(ServerMessage::Cancelled {
                 channel,
                 consumer: consumer_tag.to_owned(),
             }),
@@ -285,7 +289,7 @@ impl Wire {
         channel: u16,
         name: &'static str,
         method: &Method<'_>,
-        heard: &mut Vec<Heard>,
+        heard: &mut Vec<ServerMessage>,
     ) {
         match method {
             Method::ConnectionStart { .. } => self.start_ok(),
@@ -302,14 +306,14 @@ impl Wire {
                 self.say(0, &ok);
                 self.say(0, &Method::ConnectionOpen { virtual_host: "/" });
             }
-            Method::ConnectionOpenOk {} => heard.push(Heard::Open),
+            Method::ConnectionOpenOk {} => heard.push(ServerMessage::Open),
             Method::ConnectionClose {
                 reply_code,
                 reply_text,
                 ..
             } => {
                 self.say(0, &Method::ConnectionCloseOk {});
-                heard.push(Heard::Closed {
+                heard.push(ServerMessage::Closed {
                     code: *reply_code,
                     text: (*reply_text).to_owned(),
                 });
@@ -320,13 +324,13 @@ impl Wire {
                 ..
             } => {
                 self.say(channel, &Method::ChannelCloseOk {});
-                heard.push(Heard::ChannelClosed {
+                heard.push(ServerMessage::ChannelClosed {
                     channel,
                     code: *reply_code,
                     text: (*reply_text).to_owned(),
                 });
             }
-            _ => heard.push(Heard::Done {
+            _ => heard.push(ServerMessage::Done {
                 channel,
                 method: name,
             }),

@@ -1,13 +1,13 @@
 //! A client: a connection to some node, and what it does there.
 
-use super::amqp::{Heard, Wire};
-use super::bridge::{Tap, Teller};
+use super::amq_topic::{BoundQueueConsumer, TopicPublisher};
+use super::amqp::{AmqpClient, ServerMessage};
+use super::byte_stream::{ByteStream, StreamPiece};
 use super::consumer::Consumer;
-use super::keeper::Keeper;
-use super::lane::{Lane, Piece};
-use super::ledger::Ledger;
-use super::mqtt::{Book, Knows};
+use super::mqtt::{MqttOracle, QueueLookup};
+use super::oracle::Oracle;
 use super::publisher::Publisher;
+use super::queue_admin::QueueAdmin;
 use bytes::Bytes;
 use env::{Incarnation, NodeId, Rng, SeededRng, Time};
 use metadata::Change;
@@ -17,10 +17,10 @@ use std::time::Duration;
 pub struct Context<'a> {
     pub now: Time,
     pub rng: &'a mut SeededRng,
-    pub ledger: &'a mut Ledger,
+    pub oracle: &'a mut Oracle,
     /// The account of what goes through `amq.topic`, and what the node knows of who listens there.
-    pub book: &'a mut Book,
-    pub knows: Knows<'a>,
+    pub mqtt_oracle: &'a mut MqttOracle,
+    pub knows: QueueLookup<'a>,
     /// No more faults: everything is to come to its end.
     pub quiet: bool,
     pub connection: u64,
@@ -35,10 +35,15 @@ pub struct Context<'a> {
 /// What a client does with its connection.
 pub trait Role {
     /// The connection is open.
-    fn opened(&mut self, wire: &mut Wire, cx: &mut Context<'_>);
-    fn heard(&mut self, heard: Heard, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String>;
+    fn opened(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>);
+    fn heard(
+        &mut self,
+        heard: ServerMessage,
+        wire: &mut AmqpClient,
+        cx: &mut Context<'_>,
+    ) -> Result<(), String>;
     /// Does something, by chance.
-    fn act(&mut self, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String>;
+    fn act(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String>;
     /// The connection is gone.
     fn lost(&mut self, cx: &mut Context<'_>) -> Result<(), String>;
     /// The control plane has made a change, or not.
@@ -49,38 +54,38 @@ pub trait Role {
     fn waits_for(&self) -> String;
 }
 
-pub enum Part {
+pub enum ClientRole {
     Publisher(Publisher),
     Consumer(Consumer),
-    Keeper(Keeper),
-    Teller(Teller),
-    Tap(Tap),
+    Keeper(QueueAdmin),
+    Teller(TopicPublisher),
+    Tap(BoundQueueConsumer),
 }
 
-impl Part {
+impl ClientRole {
     pub fn role(&mut self) -> &mut dyn Role {
         match self {
-            Part::Publisher(p) => p,
-            Part::Consumer(c) => c,
-            Part::Keeper(k) => k,
-            Part::Teller(t) => t,
-            Part::Tap(t) => t,
+            ClientRole::Publisher(p) => p,
+            ClientRole::Consumer(c) => c,
+            ClientRole::Keeper(k) => k,
+            ClientRole::Teller(t) => t,
+            ClientRole::Tap(t) => t,
         }
     }
 
     pub fn as_role(&self) -> &dyn Role {
         match self {
-            Part::Publisher(p) => p,
-            Part::Consumer(c) => c,
-            Part::Keeper(k) => k,
-            Part::Teller(t) => t,
-            Part::Tap(t) => t,
+            ClientRole::Publisher(p) => p,
+            ClientRole::Consumer(c) => c,
+            ClientRole::Keeper(k) => k,
+            ClientRole::Teller(t) => t,
+            ClientRole::Tap(t) => t,
         }
     }
 }
 
 /// A client's end of its protocol.
-pub trait Mouth {
+pub trait ProtocolEndpoint {
     /// What is to be sent.
     fn take(&mut self) -> Option<Bytes>;
 }
@@ -89,38 +94,44 @@ pub trait Mouth {
 pub struct Link<W> {
     pub node: NodeId,
     /// The life of the node that it was made to.
-    pub life: Incarnation,
+    pub machine_run: Incarnation,
     pub connection: u64,
     pub since: Time,
     /// There is somebody at the other end.
     pub accepted: bool,
     pub open: bool,
     pub wire: W,
-    lane: Lane,
+    lane: ByteStream,
     sent: u64,
 }
 
 pub struct Client {
     pub rng: SeededRng,
-    pub part: Part,
-    pub link: Option<Link<Wire>>,
+    pub part: ClientRole,
+    pub link: Option<Link<AmqpClient>>,
 }
 
 /// A connection that is not open after this long is given up.
 const OPENING: Duration = Duration::from_secs(8);
 
-impl<W: Mouth> Link<W> {
+impl<W: ProtocolEndpoint> Link<W> {
     /// A connection whose client has said its first word, if it speaks first.
-    pub fn new(node: NodeId, life: Incarnation, connection: u64, now: Time, wire: W) -> Link<W> {
+    pub fn new(
+        node: NodeId,
+        machine_run: Incarnation,
+        connection: u64,
+        now: Time,
+        wire: W,
+    ) -> Link<W> {
         Link {
             node,
-            life,
+            machine_run,
             connection,
             since: now,
             accepted: false,
             open: false,
             wire,
-            lane: Lane::default(),
+            lane: ByteStream::default(),
             sent: 0,
         }
     }
@@ -136,7 +147,7 @@ impl<W: Mouth> Link<W> {
     }
 
     /// The pieces that are there in their order, with this one.
-    pub fn arrive(&mut self, number: u64, piece: Piece) -> Vec<Piece> {
+    pub fn arrive(&mut self, number: u64, piece: StreamPiece) -> Vec<StreamPiece> {
         self.lane.put(number, piece);
         std::iter::from_fn(|| self.lane.take()).collect()
     }
@@ -155,7 +166,7 @@ impl Client {
     pub fn arrived(
         &mut self,
         number: u64,
-        piece: Piece,
+        piece: StreamPiece,
         cx: &mut Context<'_>,
     ) -> Result<bool, String> {
         let Some(link) = &mut self.link else {
@@ -163,7 +174,7 @@ impl Client {
         };
         link.lane.put(number, piece);
         while let Some(piece) = link.lane.take() {
-            let Piece::Bytes(bytes) = piece else {
+            let StreamPiece::Bytes(bytes) = piece else {
                 return Ok(true);
             };
             let mut heard = Vec::new();
@@ -171,16 +182,18 @@ impl Client {
             for item in heard {
                 let role = self.part.role();
                 match item {
-                    Heard::Open => {
+                    ServerMessage::Open => {
                         link.open = true;
                         role.opened(&mut link.wire, cx);
                     }
                     // The node goes, or it refused us; the end follows.
-                    Heard::Closed {
+                    ServerMessage::Closed {
                         code: 320 | 530 | 541,
                         ..
                     } => {}
-                    Heard::Closed { code, text } => return Err(format!("closed: {code} {text}")),
+                    ServerMessage::Closed { code, text } => {
+                        return Err(format!("closed: {code} {text}"));
+                    }
                     other => role.heard(other, &mut link.wire, cx)?,
                 }
             }

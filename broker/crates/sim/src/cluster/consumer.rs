@@ -2,12 +2,12 @@
 
 mod staying;
 
-use super::amqp::{Heard, Way, Wire};
+use super::amqp::{AmqpClient, DeliveryKind, ServerMessage};
 use super::client::{Context, Role};
-use super::ledger::{Delivery, Holder, STEADY};
-use super::letter::{self, LetterId};
+use super::oracle::{Delivery, Holder, STEADY};
 use super::publisher::declare;
-use super::touched::Touched;
+use super::settlement_tracker::SettlementTracker;
+use super::tracked_message::{self, MessageId};
 use codec_amqp091::Method;
 use env::{Rng, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,7 +20,7 @@ const LEFT_ALONE: Duration = Duration::from_secs(1);
 
 /// What the server was asked on the channel and has not answered; answers come in order.
 #[derive(Clone, Debug)]
-enum Asked {
+enum PendingRequest {
     Open,
     Qos,
     Declare(usize),
@@ -28,11 +28,11 @@ enum Asked {
     Cancel(u32),
     Get(usize),
     Recover,
-    Probe(usize, Touched),
+    Probe(usize, SettlementTracker),
 }
 
-struct Held {
-    id: LetterId,
+struct HeldDelivery {
+    id: MessageId,
     queue: usize,
     delivery: Delivery,
     since: Time,
@@ -46,19 +46,19 @@ pub struct Consumer {
     next: u32,
     open: bool,
     prefetch: u16,
-    asked: VecDeque<Asked>,
+    asked: VecDeque<PendingRequest>,
     /// Queue by consumer.
     consumers: BTreeMap<u32, usize>,
     /// Consumers whose cancel is on its way.
     cancelling: BTreeSet<u32>,
     /// Unsettled deliveries by tag.
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<u64, HeldDelivery>,
     /// Deliveries that came while a recover was on its way: from before it, or from after it. Who settles up to a later tag may
     /// settle those, too.
-    crossed: BTreeMap<u64, LetterId>,
+    crossed: BTreeMap<u64, MessageId>,
     /// Queues to be left alone, and until when.
     away: BTreeMap<usize, Time>,
-    touched: BTreeMap<usize, Touched>,
+    touched: BTreeMap<usize, SettlementTracker>,
     quiet: bool,
 }
 
@@ -75,22 +75,22 @@ impl Consumer {
         }
     }
 
-    fn ask(&mut self, asked: Asked, wire: &mut Wire, method: &Method<'_>) {
+    fn ask(&mut self, asked: PendingRequest, wire: &mut AmqpClient, method: &Method<'_>) {
         self.asked.push_back(asked);
         wire.say(CHANNEL, method);
     }
 
-    fn open_channel(&mut self, wire: &mut Wire, cx: &mut Context<'_>) {
-        self.ask(Asked::Open, wire, &Method::ChannelOpen {});
+    fn open_channel(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) {
+        self.ask(PendingRequest::Open, wire, &Method::ChannelOpen {});
         self.prefetch = [0, 1, 3, 10, 50][cx.rng.below(5) as usize];
         let qos = Method::BasicQos {
             prefetch_size: 0,
             prefetch_count: self.prefetch,
             global: false,
         };
-        self.ask(Asked::Qos, wire, &qos);
+        self.ask(PendingRequest::Qos, wire, &qos);
         self.open = true;
-        for queue in 0..cx.ledger.queues.len() {
+        for queue in 0..cx.oracle.queues.len() {
             if cx.quiet || cx.rng.chance(1, 2) {
                 self.consume(queue, wire, cx);
             }
@@ -101,15 +101,15 @@ impl Consumer {
         self.away.get(&queue).is_some_and(|until| cx.now < *until)
     }
 
-    fn consume(&mut self, queue: usize, wire: &mut Wire, cx: &mut Context<'_>) {
+    fn consume(&mut self, queue: usize, wire: &mut AmqpClient, cx: &mut Context<'_>) {
         let (away, open) = (self.is_away(queue, cx), cx.quiet && !self.stays);
-        let Some(plan) = cx.ledger.queues.get(queue).filter(|_| !away) else {
+        let Some(plan) = cx.oracle.queues.get(queue).filter(|_| !away) else {
             return;
         };
         if !open && self.stays != (plan.name == STEADY) {
             return;
         }
-        self.asked.push_back(Asked::Declare(queue));
+        self.asked.push_back(PendingRequest::Declare(queue));
         declare(wire, CHANNEL, plan, false);
         self.next += 1;
         let consume = Method::BasicConsume {
@@ -122,7 +122,7 @@ impl Consumer {
             arguments: message::Table::default(),
         };
         self.consumers.insert(self.next, queue);
-        self.ask(Asked::Consume(queue), wire, &consume);
+        self.ask(PendingRequest::Consume(queue), wire, &consume);
     }
 
     /// An answer to the oldest question.
@@ -130,46 +130,48 @@ impl Consumer {
         let asked = self.asked.pop_front();
         let asked = asked.ok_or_else(|| format!("{method} answers nothing"))?;
         let fits = match &asked {
-            Asked::Open => method == "channel.open-ok",
-            Asked::Qos => method == "basic.qos-ok",
-            Asked::Declare(_) | Asked::Probe(..) => method == "queue.declare-ok",
-            Asked::Consume(_) => method == "basic.consume-ok",
-            Asked::Cancel(_) => method == "basic.cancel-ok",
-            Asked::Get(_) => method == "basic.get-empty" || method == "basic.get-ok",
-            Asked::Recover => method == "basic.recover-ok",
+            PendingRequest::Open => method == "channel.open-ok",
+            PendingRequest::Qos => method == "basic.qos-ok",
+            PendingRequest::Declare(_) | PendingRequest::Probe(..) => method == "queue.declare-ok",
+            PendingRequest::Consume(_) => method == "basic.consume-ok",
+            PendingRequest::Cancel(_) => method == "basic.cancel-ok",
+            PendingRequest::Get(_) => method == "basic.get-empty" || method == "basic.get-ok",
+            PendingRequest::Recover => method == "basic.recover-ok",
         };
         if !fits {
             return Err(format!("{method} came as the answer to {asked:?}"));
         }
         match asked {
-            Asked::Cancel(consumer) => {
+            PendingRequest::Cancel(consumer) => {
                 self.cancelling.remove(&consumer);
                 self.consumers.remove(&consumer);
             }
-            Asked::Probe(_, touched) => {
-                cx.ledger.known(cx.now, cx.node, &touched.settled)?;
-                cx.ledger.known_back(cx.now, &touched.given_back)?;
+            PendingRequest::Probe(_, touched) => {
+                cx.oracle.known(cx.now, cx.node, &touched.settled)?;
+                cx.oracle.known_back(cx.now, &touched.given_back)?;
             }
             // What came before this is void.
-            Asked::Recover => self.held.clear(),
+            PendingRequest::Recover => self.held.clear(),
             _ => {}
         }
         Ok(())
     }
 
     fn recovering(&self) -> bool {
-        self.asked.iter().any(|a| matches!(a, Asked::Recover))
+        self.asked
+            .iter()
+            .any(|a| matches!(a, PendingRequest::Recover))
     }
 
     fn content(
         &mut self,
-        way: Way,
+        way: DeliveryKind,
         (properties, body): (&[u8], &[u8]),
         cx: &mut Context<'_>,
     ) -> Result<(), String> {
-        let read = letter::read(properties, body)?;
+        let read = tracked_message::read(properties, body)?;
         let (tag, redelivered, queue, consumer) = match way {
-            Way::Delivered {
+            DeliveryKind::Delivered {
                 consumer,
                 tag,
                 redelivered,
@@ -179,15 +181,15 @@ impl Consumer {
                 let queue = queue.ok_or_else(|| format!("a delivery to consumer {consumer}"))?;
                 (tag, redelivered, queue, number)
             }
-            Way::Got { tag, redelivered } => {
-                let Some(Asked::Get(queue)) = self.asked.front() else {
+            DeliveryKind::Got { tag, redelivered } => {
+                let Some(PendingRequest::Get(queue)) = self.asked.front() else {
                     return Err(format!("got {:?} without asking", read.id));
                 };
                 let queue = *queue;
                 self.answered("basic.get-ok", cx)?;
                 (tag, redelivered, queue, 0)
             }
-            Way::Returned { .. } => return Err("a consumer got a return".to_owned()),
+            DeliveryKind::Returned { .. } => return Err("a consumer got a return".to_owned()),
         };
         if self.recovering() {
             // It went back before it came, and may have come to somebody else first.
@@ -196,9 +198,9 @@ impl Consumer {
         }
         let to = Consumer::holder(consumer, cx);
         let delivery = Delivery { to, tag };
-        cx.ledger
+        cx.oracle
             .delivered(cx.now, read, queue, delivery, redelivered)?;
-        let held = Held {
+        let held = HeldDelivery {
             id: read.id,
             queue,
             delivery,
@@ -213,7 +215,7 @@ impl Consumer {
     /// Never more is out than was wanted. A queue that gave up this node for a while counts anew.
     fn within_prefetch(&self, consumer: u32, cx: &Context<'_>) -> Result<(), String> {
         let out = (self.held.values()).filter(|h| h.delivery.to.consumer == consumer);
-        let has = out.filter(|h| cx.ledger.calm_since(h.since)).count();
+        let has = out.filter(|h| cx.oracle.calm_since(h.since)).count();
         if consumer != 0 && self.prefetch != 0 && has > usize::from(self.prefetch) {
             return Err(format!(
                 "{has} deliveries are out, {} wanted",
@@ -224,7 +226,7 @@ impl Consumer {
     }
 
     /// Deliveries up to a tag, or just that one.
-    fn take(&mut self, tag: u64, multiple: bool) -> Vec<Held> {
+    fn take(&mut self, tag: u64, multiple: bool) -> Vec<HeldDelivery> {
         let first = if multiple { 0 } else { tag };
         let tags: Vec<u64> = self.held.range(first..=tag).map(|(t, _)| *t).collect();
         tags.iter().filter_map(|t| self.held.remove(t)).collect()
@@ -237,21 +239,21 @@ impl Consumer {
         cx: &mut Context<'_>,
     ) -> Result<(), String> {
         while multiple && let Some(first) = self.crossed.first_entry().filter(|e| *e.key() < tag) {
-            cx.ledger.perhaps_settled(cx.now, first.remove())?;
+            cx.oracle.perhaps_settled(cx.now, first.remove())?;
         }
         Ok(())
     }
 
     fn settle(
         &mut self,
-        taken: Vec<Held>,
+        taken: Vec<HeldDelivery>,
         rejects: bool,
         cx: &mut Context<'_>,
     ) -> Result<(), String> {
         for held in taken {
             match rejects {
-                true => cx.ledger.rejected(cx.now, held.id, held.delivery)?,
-                false => cx.ledger.settled(cx.now, held.id, held.delivery)?,
+                true => cx.oracle.rejected(cx.now, held.id, held.delivery)?,
+                false => cx.oracle.settled(cx.now, held.id, held.delivery)?,
             }
             let touched = self.touched.entry(held.queue).or_default();
             touched.settled.push((held.id, held.delivery));
@@ -259,16 +261,16 @@ impl Consumer {
         Ok(())
     }
 
-    fn give_back(&mut self, taken: Vec<Held>, cx: &mut Context<'_>) -> Result<(), String> {
+    fn give_back(&mut self, taken: Vec<HeldDelivery>, cx: &mut Context<'_>) -> Result<(), String> {
         for held in taken {
-            cx.ledger.given_back(cx.now, held.id, held.delivery)?;
+            cx.oracle.given_back(cx.now, held.id, held.delivery)?;
             let touched = self.touched.entry(held.queue).or_default();
             touched.given_back.push((held.id, held.delivery));
         }
         Ok(())
     }
 
-    fn ack(&mut self, tag: u64, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
+    fn ack(&mut self, tag: u64, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String> {
         let multiple = !cx.quiet && cx.rng.chance(1, 3);
         let taken = self.take(tag, multiple);
         self.settle_crossed(tag, multiple, cx)?;
@@ -282,7 +284,12 @@ impl Consumer {
         self.settle(taken, false, cx)
     }
 
-    fn nack(&mut self, tag: u64, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
+    fn nack(
+        &mut self,
+        tag: u64,
+        wire: &mut AmqpClient,
+        cx: &mut Context<'_>,
+    ) -> Result<(), String> {
         let (multiple, requeue) = (cx.rng.chance(1, 4), cx.rng.chance(3, 4));
         let taken = self.take(tag, multiple);
         wire.say(
@@ -302,31 +309,31 @@ impl Consumer {
     }
 
     /// Asks a queue for its figures: when it answers, it knows what was settled before.
-    fn probe(&mut self, queue: usize, wire: &mut Wire, cx: &mut Context<'_>) {
+    fn probe(&mut self, queue: usize, wire: &mut AmqpClient, cx: &mut Context<'_>) {
         let away = self.is_away(queue, cx);
-        let Some(plan) = cx.ledger.queues.get(queue).filter(|_| !away) else {
+        let Some(plan) = cx.oracle.queues.get(queue).filter(|_| !away) else {
             return;
         };
         let touched = self.touched.remove(&queue).unwrap_or_default();
-        self.asked.push_back(Asked::Probe(queue, touched));
+        self.asked.push_back(PendingRequest::Probe(queue, touched));
         declare(wire, CHANNEL, plan, true);
     }
 
-    fn get(&mut self, wire: &mut Wire, cx: &mut Context<'_>) {
-        let queue = cx.rng.below(cx.ledger.queues.len() as u64) as usize;
+    fn get(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) {
+        let queue = cx.rng.below(cx.oracle.queues.len() as u64) as usize;
         let away = self.is_away(queue, cx);
         let left = |name: &str| !away && name != STEADY;
-        if let Some(plan) = cx.ledger.queues.get(queue).filter(|q| left(&q.name)) {
+        if let Some(plan) = cx.oracle.queues.get(queue).filter(|q| left(&q.name)) {
             let get = Method::BasicGet {
                 queue: &plan.name,
                 no_ack: false,
             };
-            self.ask(Asked::Get(queue), wire, &get);
+            self.ask(PendingRequest::Get(queue), wire, &get);
         }
     }
 
     /// Ends a consumer, or begins one.
-    fn turn_over(&mut self, wire: &mut Wire, cx: &mut Context<'_>) {
+    fn turn_over(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) {
         let open: Vec<u32> = (self.consumers.keys().copied())
             .filter(|c| !self.cancelling.contains(c))
             .collect();
@@ -334,22 +341,22 @@ impl Consumer {
         match any.copied() {
             Some(consumer) => self.cancel(consumer, wire),
             None => {
-                let queue = cx.rng.below(cx.ledger.queues.len() as u64) as usize;
+                let queue = cx.rng.below(cx.oracle.queues.len() as u64) as usize;
                 self.consume(queue, wire, cx);
             }
         }
     }
 
-    fn cancel(&mut self, consumer: u32, wire: &mut Wire) {
+    fn cancel(&mut self, consumer: u32, wire: &mut AmqpClient) {
         self.cancelling.insert(consumer);
         let cancel = Method::BasicCancel {
             consumer_tag: &tag_of(consumer),
             no_wait: false,
         };
-        self.ask(Asked::Cancel(consumer), wire, &cancel);
+        self.ask(PendingRequest::Cancel(consumer), wire, &cancel);
     }
 
-    fn anything(&mut self, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
+    fn anything(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String> {
         if self.recovering() {
             return Ok(());
         }
@@ -362,7 +369,7 @@ impl Consumer {
                 let all = std::mem::take(&mut self.held).into_values().collect();
                 self.give_back(all, cx)?;
                 self.ask(
-                    Asked::Recover,
+                    PendingRequest::Recover,
                     wire,
                     &Method::BasicRecover { requeue: true },
                 );
@@ -370,7 +377,7 @@ impl Consumer {
             (78..82, _) => self.turn_over(wire, cx),
             (82..88, _) => self.get(wire, cx),
             (88..97, _) => {
-                let queue = cx.rng.below(cx.ledger.queues.len() as u64) as usize;
+                let queue = cx.rng.below(cx.oracle.queues.len() as u64) as usize;
                 self.probe(queue, wire, cx);
             }
             _ => cx.hang_up |= cx.rng.chance(1, 10),
@@ -379,7 +386,7 @@ impl Consumer {
     }
 
     /// Settles everything, and listens to every queue.
-    fn finish(&mut self, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
+    fn finish(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String> {
         if self.recovering() {
             return Ok(());
         }
@@ -390,7 +397,7 @@ impl Consumer {
         if !self.asked.is_empty() {
             return Ok(());
         }
-        for queue in 0..cx.ledger.queues.len() {
+        for queue in 0..cx.oracle.queues.len() {
             if !self.consumers.values().any(|q| *q == queue) {
                 self.consume(queue, wire, cx);
             }
@@ -404,7 +411,7 @@ impl Consumer {
 
     /// The channel is gone: what it had goes back.
     fn close(&mut self, cx: &mut Context<'_>) {
-        cx.ledger
+        cx.oracle
             .released(cx.now, |h| h.connection == cx.connection);
         self.open = false;
         self.asked.clear();
@@ -417,46 +424,46 @@ impl Consumer {
 }
 
 impl Role for Consumer {
-    fn opened(&mut self, wire: &mut Wire, cx: &mut Context<'_>) {
+    fn opened(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) {
         self.open_channel(wire, cx);
     }
 
     fn heard(
         &mut self,
-        heard: Heard,
-        _wire: &mut Wire,
+        heard: ServerMessage,
+        _wire: &mut AmqpClient,
         cx: &mut Context<'_>,
     ) -> Result<(), String> {
         match heard {
-            Heard::Done { method, .. } => self.answered(method, cx),
-            Heard::Declared { .. } => self.answered("queue.declare-ok", cx),
-            Heard::Content {
+            ServerMessage::Done { method, .. } => self.answered(method, cx),
+            ServerMessage::Declared { .. } => self.answered("queue.declare-ok", cx),
+            ServerMessage::Content {
                 way,
                 properties,
                 body,
                 ..
             } => self.content(way, (&properties, &body), cx),
-            Heard::Cancelled { consumer, .. } => {
+            ServerMessage::Cancelled { consumer, .. } => {
                 let number = consumer.get(1..).and_then(|n| n.parse().ok()).unwrap_or(0);
                 self.consumers.remove(&number);
                 self.held.retain(|_, h| h.delivery.to.consumer != number);
                 let holder = Consumer::holder(number, cx);
-                cx.ledger.ended_by_broker(cx.now, |h| h == holder);
+                cx.oracle.ended_by_broker(cx.now, |h| h == holder);
                 Ok(())
             }
-            Heard::ChannelClosed { .. } => {
+            ServerMessage::ChannelClosed { .. } => {
                 // The oldest question is the one that was refused.
                 if let Some(
-                    Asked::Declare(queue)
-                    | Asked::Consume(queue)
-                    | Asked::Get(queue)
-                    | Asked::Probe(queue, _),
+                    PendingRequest::Declare(queue)
+                    | PendingRequest::Consume(queue)
+                    | PendingRequest::Get(queue)
+                    | PendingRequest::Probe(queue, _),
                 ) = self.asked.front()
                 {
                     self.away.insert(*queue, cx.now + LEFT_ALONE);
                 }
                 let connection = cx.connection;
-                cx.ledger
+                cx.oracle
                     .ended_by_broker(cx.now, |h| h.connection == connection);
                 self.close(cx);
                 Ok(())
@@ -465,7 +472,7 @@ impl Role for Consumer {
         }
     }
 
-    fn act(&mut self, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
+    fn act(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String> {
         self.quiet = cx.quiet;
         if !self.open {
             self.open_channel(wire, cx);

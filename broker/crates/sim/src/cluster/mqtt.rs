@@ -1,19 +1,19 @@
 //! Clients that speak MQTT 5.0 to the nodes, and the rules that what they see must keep (docs/internals/simulation.md).
 
-mod book;
-mod crowd;
-mod device;
-mod dying;
-mod guest;
+mod client;
+mod clients;
+mod dying_node;
+mod expiring_session;
 mod inbound;
+mod oracle;
 mod outbound;
-mod post;
 mod retained;
 mod routes;
+mod tracked_message;
 mod wire;
 
-pub use book::{Book, Knows};
-pub use crowd::{Crowd, FIRST};
-pub use post::PostId;
-pub use routes::{Place, knows};
-pub use wire::Arrival;
+pub use clients::{FIRST, MqttClients};
+pub use oracle::{MqttOracle, QueueLookup};
+pub use routes::{ShardIncarnation, knows};
+pub use tracked_message::MessageId;
+pub use wire::ReceivedPublish;

@@ -4,16 +4,16 @@
 //! a shard waits in its inbox until its next turn; a turn ticks the shard, hands it what waits, serves its
 //! connections and carries out what it wants.
 
-use super::lane::Piece;
-use super::seat::{Inbound, Seat};
+use super::byte_stream::StreamPiece;
+use super::shard_host::{Inbound, ShardHost};
 use crate::process::{Action, Process};
 use crate::world::Start;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
 use control::{ControlRequest, MemberChange, MembershipRequest, NodeFacts};
 use env::{Disk, Incarnation, NodeId, Rng, SeededRng, Time, WallTime};
-use metadata::features::Program;
-use metadata::{Change, Done, Name, NodeRecord, QueueId, Refused};
+use metadata::features::Version;
+use metadata::{Change, ChangeError, ChangeResult, Name, NodeRecord, QueueId};
 use shard::{
     ClientProtocol, Effect, RecoveredShard, Route, Shard, ShardConfig, ShardDriver, shard_of,
 };
@@ -33,7 +33,7 @@ pub enum Request {
     Piece {
         connection: u64,
         number: u64,
-        piece: Piece,
+        piece: StreamPiece,
     },
     /// Through the control plane.
     Change { number: u64, change: Change },
@@ -48,7 +48,7 @@ pub enum Reply {
     Piece {
         connection: u64,
         number: u64,
-        piece: Piece,
+        piece: StreamPiece,
     },
     /// The connection is made.
     Accepted {
@@ -102,11 +102,11 @@ pub struct Identity {
     /// What its name is made of: a machine in the place of another one has that one's name.
     pub place: u64,
     /// That it runs.
-    pub program: Program,
+    pub program: Version,
 }
 
 /// Whether two programs can be of one cluster.
-enum Fit {
+enum Compatibility {
     Both,
     NotThem,
     NotMe,
@@ -145,7 +145,7 @@ pub struct Node {
     now: Time,
     wall: WallTime,
     /// Empty until the node belongs to a cluster.
-    seats: Vec<Seat>,
+    seats: Vec<ShardHost>,
     /// What the log held, until there are shards.
     recovered: Option<wal::Recovered>,
     /// Machines that the failure detector calls up.
@@ -216,7 +216,7 @@ impl Node {
         self.identity.node
     }
 
-    pub fn program(&self) -> Program {
+    pub fn program(&self) -> Version {
         self.identity.program
     }
 
@@ -240,7 +240,7 @@ impl Node {
             let config = self.shard_config(index);
             let shard = Shard::new(config, part, Arc::clone(&self.disk), self.now, self.wall)
                 .map_err(|error| error.to_string())?;
-            let mut seat = Seat::new(shard);
+            let mut seat = ShardHost::new(shard);
             if newest > 0 {
                 seat.put(Inbound::WalRolled(newest));
             }
@@ -316,9 +316,9 @@ impl Node {
         };
         for (machine, identity) in news {
             match self.fits(machine, &identity) {
-                Fit::Both => {}
-                Fit::NotThem => continue,
-                Fit::NotMe => return,
+                Compatibility::Both => {}
+                Compatibility::NotThem => continue,
+                Compatibility::NotMe => return,
             }
             if !self.identity.member && !self.adopt() {
                 return;
@@ -338,16 +338,16 @@ impl Node {
     }
 
     /// What the handshake finds: a program that does not know a flag which the other's cluster has on is not linked, and ends.
-    fn fits(&mut self, machine: NodeId, other: &Identity) -> Fit {
+    fn fits(&mut self, machine: NodeId, other: &Identity) -> Compatibility {
         let flags = self.plan.flags.borrow();
         let on = |m: NodeId| flags.get(&m).into_iter().flatten().map(|f| &**f);
         if let Some(why) = self.identity.program.misfit(on(machine)) {
             self.actions.push(Action::Fatal(why));
-            return Fit::NotMe;
+            return Compatibility::NotMe;
         }
         match other.program.misfit(on(self.machine)) {
-            Some(_) => Fit::NotThem,
-            None => Fit::Both,
+            Some(_) => Compatibility::NotThem,
+            None => Compatibility::Both,
         }
     }
 
@@ -511,7 +511,7 @@ impl Node {
     }
 
     /// The shard that accepts a connection.
-    fn seat_of(&mut self, connection: u64) -> Option<&mut Seat> {
+    fn seat_of(&mut self, connection: u64) -> Option<&mut ShardHost> {
         let shards = self.seats.len().max(1) as u64;
         self.seats.get_mut((connection % shards) as usize)
     }
@@ -556,7 +556,7 @@ impl Node {
 
     fn change(&mut self, client: u64, number: u64, change: Change) {
         let (tell, answer) = mpsc::channel();
-        let reply = Box::new(move |result: Result<Done, Refused>| {
+        let reply = Box::new(move |result: Result<ChangeResult, ChangeError>| {
             // Nobody listens any more when the node has ended.
             let _ = tell.send(result.is_ok());
         });
@@ -596,7 +596,7 @@ impl Process for Node {
     }
 
     fn wake_at(&self) -> Option<Time> {
-        self.seats.iter().filter_map(Seat::wake_at).min()
+        self.seats.iter().filter_map(ShardHost::wake_at).min()
     }
 
     fn peer_frame(&mut self, from: NodeId, frame: Bytes) {
@@ -667,7 +667,7 @@ impl Process for Node {
             } => {
                 let seat = self.seat_of(connection);
                 let known = seat.is_some_and(|s| s.arrived(connection, number, &piece));
-                if known || piece == Piece::End {
+                if known || piece == StreamPiece::End {
                     return;
                 }
                 connection

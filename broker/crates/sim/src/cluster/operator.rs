@@ -1,13 +1,13 @@
 //! Whoever runs the cluster: moves members and leaders, restarts nodes in turn, gives a machine that lost its disk a
 //! successor under its name, and deletes the classic queues that are gone with it once the cluster has replaced it.
 
-use super::ledger::{Ledger, WindowId};
 use super::node::{Identities, Node, Operation, Request};
+use super::oracle::{Oracle, WindowId};
 use crate::world::{Scenario, World};
 use control::MemberChange;
 use env::{NodeId, Rng, SeededRng};
 use metadata::features::LOST_QUEUES;
-use metadata::{Change, QueueId, QueueKind, QueueRecord, Tree};
+use metadata::{Change, QueueId, QueueRecord, QueueType, Tree};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct Operator {
     lost: BTreeMap<QueueId, Option<WindowId>>,
     /// Nodes that are gone for good.
     gone: BTreeSet<NodeId>,
-    leaving: Option<Leaving>,
+    leaving: Option<DepartingNode>,
     /// Nodes that another one was asked to forget.
     pub seen_off: BTreeSet<NodeId>,
     pub replaced: u64,
@@ -31,7 +31,7 @@ pub struct Operator {
 }
 
 /// A node that is drained and forgotten while it runs.
-struct Leaving {
+struct DepartingNode {
     machine: NodeId,
     node: NodeId,
     /// How often it has ended because it was removed: once when it was told, and again when it came back as who it was.
@@ -40,11 +40,11 @@ struct Leaving {
     crossed: u32,
 }
 
-/// See [`Leaving::crossed`].
+/// See [`DepartingNode::crossed`].
 const CROSSED: u32 = 4;
 
 /// What the operator wants done to a machine.
-pub enum Wish {
+pub enum OperatorAction {
     ShutDown(NodeId),
 }
 
@@ -61,22 +61,22 @@ impl Operator {
         &mut self,
         world: &World<S>,
         node: NodeId,
-        ledger: &mut Ledger,
+        oracle: &mut Oracle,
     ) -> Vec<String> {
         self.gone.insert(node);
         self.replaced += 1;
         let lost = newest_tree(world).map_or(Vec::new(), |tree| classic_of(tree, node));
         let mut names = Vec::new();
         for record in lost {
-            self.lose(world.now(), &record, ledger);
+            self.lose(world.now(), &record, oracle);
             names.push(record.name.to_string());
         }
         names
     }
 
-    fn lose(&mut self, now: env::Time, record: &QueueRecord, ledger: &mut Ledger) {
-        let plan = ledger.queues.iter().position(|q| *q.name == *record.name);
-        let open = |queue| ledger.lost(now, queue);
+    fn lose(&mut self, now: env::Time, record: &QueueRecord, oracle: &mut Oracle) {
+        let plan = oracle.queues.iter().position(|q| *q.name == *record.name);
+        let open = |queue| oracle.lost(now, queue);
         let window = plan.map(open);
         self.lost.entry(record.id).or_insert(window);
     }
@@ -87,7 +87,7 @@ impl Operator {
         &mut self,
         world: &mut World<S>,
         rng: &mut SeededRng,
-        ledger: &mut Ledger,
+        oracle: &mut Oracle,
     ) -> Vec<String> {
         let now = world.now();
         let Some(tree) = newest_tree(world) else {
@@ -98,7 +98,7 @@ impl Operator {
         for node in self.gone.clone().iter().chain(&leaving) {
             // Also those that were declared while nobody had noticed.
             for record in classic_of(tree, *node) {
-                self.lose(now, &record, ledger);
+                self.lose(now, &record, oracle);
                 names.push(record.name.to_string());
                 // The older versions know no lost queues: a node of theirs is replaced when it has no last copy any more.
                 let is_replaced = tree.node(*node).is_none();
@@ -116,7 +116,7 @@ impl Operator {
         let over: Vec<QueueId> = self.lost.keys().copied().filter(|q| !there(*q)).collect();
         for queue in over {
             if let Some(Some(window)) = self.lost.remove(&queue) {
-                ledger.closed(now, window);
+                oracle.closed(now, window);
             }
         }
         for change in changes {
@@ -148,7 +148,7 @@ impl Operator {
         world: &mut World<S>,
         identities: &Identities,
         rng: &mut SeededRng,
-    ) -> Option<Wish> {
+    ) -> Option<OperatorAction> {
         if let Some(next) = self.rolling.front().copied() {
             let nodes = world.nodes();
             if !nodes.contains(&next) {
@@ -156,7 +156,7 @@ impl Operator {
             } else if nodes.iter().all(|n| is_ready(world, *n)) {
                 // Each when all are there again.
                 self.rolling.pop_front();
-                return Some(Wish::ShutDown(next));
+                return Some(OperatorAction::ShutDown(next));
             }
             return None;
         }
@@ -209,7 +209,7 @@ impl Operator {
         let machine = all.iter().find(|(_, i)| i.node == node && i.member);
         if let Some((machine, _)) = machine.filter(|_| self.leaving.is_none()) {
             self.asked += 1;
-            self.leaving = Some(Leaving {
+            self.leaving = Some(DepartingNode {
                 machine: *machine,
                 node,
                 ended: 0,
@@ -306,12 +306,12 @@ pub fn newest_tree<S: Scenario<Process = Node>>(world: &World<S>) -> Option<&Tre
 }
 
 fn quorum_queues(tree: &Tree) -> impl Iterator<Item = &Arc<QueueRecord>> {
-    tree.all_queues().filter(|q| q.kind == QueueKind::Quorum)
+    tree.all_queues().filter(|q| q.kind == QueueType::Quorum)
 }
 
 /// Classic queues that live on a node, by id.
 fn classic_of(tree: &Tree, node: NodeId) -> Vec<Arc<QueueRecord>> {
-    let there = |q: &&Arc<QueueRecord>| q.kind == QueueKind::Classic && q.members == [node];
+    let there = |q: &&Arc<QueueRecord>| q.kind == QueueType::Classic && q.members == [node];
     let mut all: Vec<_> = tree.all_queues().filter(there).cloned().collect();
     all.sort_unstable_by_key(|q| q.id);
     all
@@ -343,11 +343,11 @@ pub fn all_is_replicated<S: Scenario<Process = Node>>(
     for node in world.nodes() {
         let process = world.process(node);
         for shard in process.iter().flat_map(|p| p.shards()) {
-            let owners = &shard.core().owners;
-            let queues = owners.led_queues().into_iter();
-            let statuses = queues.filter_map(|q| Some((q, owners.led_status(q)?)));
+            let local_queues = &shard.core().local_queues;
+            let queues = local_queues.led_queues().into_iter();
+            let statuses = queues.filter_map(|q| Some((q, local_queues.led_status(q)?)));
             led.extend(statuses);
-            let status = owners.metadata_status().filter(|s| s.is_leader);
+            let status = local_queues.metadata_status().filter(|s| s.is_leader);
             metadata = metadata.or(status);
         }
     }
@@ -379,9 +379,9 @@ fn replicas<S: Scenario<Process = Node>>(world: &World<S>, queue: QueueId) -> Ve
     let mut all = Vec::new();
     for process in world.nodes().iter().filter_map(|n| world.process(*n)) {
         for shard in process.shards() {
-            let owners = &shard.core().owners;
-            if owners.has_replica(queue) {
-                let told = owners.tell_replica(queue);
+            let local_queues = &shard.core().local_queues;
+            if local_queues.has_replica(queue) {
+                let told = local_queues.tell_replica(queue);
                 all.push(format!("{}: {told:?}", process.id().0));
             }
         }

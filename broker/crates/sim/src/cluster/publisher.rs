@@ -1,9 +1,9 @@
 //! A client that publishes with confirms, on several channels to all queues.
 
-use super::amqp::{Heard, Way, Wire};
+use super::amqp::{AmqpClient, DeliveryKind, ServerMessage};
 use super::client::{Context, Role};
-use super::ledger::{Character, GRAVE, QueuePlan};
-use super::letter::{self, LetterId};
+use super::oracle::{GRAVE, QueuePlan, QueueTreatment};
+use super::tracked_message::{self, MessageId};
 use codec_amqp091::Method;
 use env::Rng;
 use message::{Table, Value};
@@ -20,7 +20,7 @@ struct Channel {
     /// The delivery tag of the last publish.
     tag: u64,
     /// Publishes that wait, by delivery tag; with the queue.
-    open: BTreeMap<u64, (LetterId, usize)>,
+    open: BTreeMap<u64, (MessageId, usize)>,
     /// Queues declared so far.
     declared: usize,
     ready: bool,
@@ -36,10 +36,10 @@ pub struct Publisher {
 }
 
 /// Declares a queue of the plan.
-pub fn declare(wire: &mut Wire, channel: u16, queue: &QueuePlan, passive: bool) {
+pub fn declare(wire: &mut AmqpClient, channel: u16, queue: &QueuePlan, passive: bool) {
     let kind = if queue.quorum { "quorum" } else { "classic" };
     let mut arguments = vec![("x-queue-type", kind)];
-    if queue.character == Character::Mortal {
+    if queue.character == QueueTreatment::Mortal {
         arguments.extend([
             ("x-dead-letter-exchange", ""),
             ("x-dead-letter-routing-key", GRAVE),
@@ -73,7 +73,7 @@ impl Publisher {
         }
     }
 
-    fn open_channel(&mut self, number: u16, wire: &mut Wire) {
+    fn open_channel(&mut self, number: u16, wire: &mut AmqpClient) {
         self.next_stream += 1;
         let channel = Channel {
             stream: self.next_stream,
@@ -86,23 +86,23 @@ impl Publisher {
     /// Nobody will say what became of these.
     fn forget(channel: &Channel, cx: &mut Context<'_>) -> Result<(), String> {
         for (id, _) in channel.open.values() {
-            cx.ledger.unknown(*id)?;
+            cx.oracle.unknown(*id)?;
         }
         Ok(())
     }
 
-    fn publish(&mut self, number: u16, queue: usize, wire: &mut Wire, cx: &mut Context<'_>) {
+    fn publish(&mut self, number: u16, queue: usize, wire: &mut AmqpClient, cx: &mut Context<'_>) {
         let Some(channel) = self.channels.get_mut(&number) else {
             return;
         };
-        let Some(plan) = cx.ledger.queues.get(queue) else {
+        let Some(plan) = cx.oracle.queues.get(queue) else {
             return;
         };
         channel.number += 1;
         channel.tag += 1;
-        let id = LetterId::new(channel.stream, channel.number);
+        let id = MessageId::new(channel.stream, channel.number);
         // Without it nobody would tell that the queue was away for a moment.
-        let mandatory = plan.character == Character::Recreated || cx.rng.chance(1, 4);
+        let mandatory = plan.character == QueueTreatment::Recreated || cx.rng.chance(1, 4);
         wire.publish(
             number,
             ("", &plan.name),
@@ -111,7 +111,7 @@ impl Publisher {
             &id.body(),
         );
         channel.open.insert(channel.tag, (id, queue));
-        cx.ledger.sent(cx.now, id, queue);
+        cx.oracle.sent(cx.now, id, queue);
     }
 
     fn confirmed(
@@ -132,20 +132,20 @@ impl Publisher {
                 continue;
             };
             if taken {
-                cx.ledger.confirmed(cx.now, id)?;
+                cx.oracle.confirmed(cx.now, id)?;
                 self.left.remove(&queue);
             } else {
-                cx.ledger.unknown(id)?;
+                cx.oracle.unknown(id)?;
             }
         }
         Ok(())
     }
 
-    fn next_declare(&mut self, number: u16, wire: &mut Wire, cx: &Context<'_>) {
+    fn next_declare(&mut self, number: u16, wire: &mut AmqpClient, cx: &Context<'_>) {
         let Some(channel) = self.channels.get_mut(&number) else {
             return;
         };
-        match cx.ledger.queues.get(channel.declared) {
+        match cx.oracle.queues.get(channel.declared) {
             Some(queue) => declare(wire, number, queue, false),
             None => channel.ready = true,
         }
@@ -153,57 +153,62 @@ impl Publisher {
 }
 
 impl Role for Publisher {
-    fn opened(&mut self, wire: &mut Wire, _cx: &mut Context<'_>) {
+    fn opened(&mut self, wire: &mut AmqpClient, _cx: &mut Context<'_>) {
         for number in 1..=CHANNELS {
             self.open_channel(number, wire);
         }
     }
 
-    fn heard(&mut self, heard: Heard, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
+    fn heard(
+        &mut self,
+        heard: ServerMessage,
+        wire: &mut AmqpClient,
+        cx: &mut Context<'_>,
+    ) -> Result<(), String> {
         match heard {
-            Heard::Done {
+            ServerMessage::Done {
                 channel,
                 method: "channel.open-ok",
             } => wire.say(channel, &Method::ConfirmSelect { no_wait: false }),
-            Heard::Done {
+            ServerMessage::Done {
                 channel,
                 method: "confirm.select-ok",
             } => self.next_declare(channel, wire, cx),
-            Heard::Declared { channel } => {
+            ServerMessage::Declared { channel } => {
                 if let Some(known) = self.channels.get_mut(&channel) {
                     known.declared += 1;
                 }
                 self.next_declare(channel, wire, cx);
             }
-            Heard::Confirmed {
+            ServerMessage::Confirmed {
                 channel,
                 tag,
                 multiple,
                 taken,
             } => return self.confirmed(channel, (tag, multiple, taken), cx),
-            Heard::Content {
-                way: Way::Returned { .. },
+            ServerMessage::Content {
+                way: DeliveryKind::Returned { .. },
                 properties,
                 body,
                 ..
             } => {
-                let read = letter::read(&properties, &body)?;
-                return cx.ledger.returned(read.id);
+                let read = tracked_message::read(&properties, &body)?;
+                return cx.oracle.returned(read.id);
             }
-            Heard::ChannelClosed { channel, .. } => {
+            ServerMessage::ChannelClosed { channel, .. } => {
                 if let Some(ended) = self.channels.remove(&channel) {
                     Publisher::forget(&ended, cx)?;
                 }
             }
-            Heard::Done { .. } => {}
+            ServerMessage::Done { .. } => {}
             other => return Err(format!("a publisher heard {other:?}")),
         }
         Ok(())
     }
 
-    fn act(&mut self, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
+    fn act(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String> {
         if cx.quiet && !std::mem::replace(&mut self.quiet, true) {
-            self.left = (0..cx.ledger.queues.len()).collect();
+            self.left = (0..cx.oracle.queues.len()).collect();
         }
         for number in 1..=CHANNELS {
             let Some(channel) = self.channels.get(&number) else {
@@ -215,7 +220,7 @@ impl Role for Publisher {
             }
             if !self.quiet {
                 for _ in 0..cx.rng.below(4) {
-                    let queue = cx.rng.below(cx.ledger.queues.len() as u64) as usize;
+                    let queue = cx.rng.below(cx.oracle.queues.len() as u64) as usize;
                     self.publish(number, queue, wire, cx);
                 }
             } else if channel.open.is_empty()

@@ -1,23 +1,23 @@
 //! One run: faults for a while, then quiet, then the account.
 
-mod beginning;
-mod death;
+mod fault_schedule;
+mod node_death;
 mod report;
-mod trouble;
+mod setup;
 
-use super::client::{Client, Context, Link, Part};
-use super::lane::Piece;
-use super::ledger::Ledger;
-use super::mqtt::{self, Crowd, Place};
+use super::byte_stream::StreamPiece;
+use super::client::{Client, ClientRole, Context, Link};
+use super::mqtt::{self, MqttClients, ShardIncarnation};
 use super::node::{Flags, Identities, Identity, Node, Note, Plan, Reply, Request};
 use super::operator::{self, Operator};
+use super::oracle::Oracle;
 use super::versions::{MISFIT, Versions};
-use super::{account, amqp};
+use super::{amqp, consistency};
 use crate::faults::{self, Kind, calm};
 use crate::world::{Scenario, Start, Stop, Violation, World, WorldConfig};
-use beginning::{clients, founding, limits, queues};
-use death::Death;
 use env::{NodeId, Rng, SeededRng, Time};
+use node_death::NodeDeath;
+use setup::{clients, founding, limits, queues};
 use shard::ClientProtocol;
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub enum Timer {
 
 /// How much goes wrong in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Weather {
+enum FaultLevel {
     /// Nothing: the rules for quiet times hold throughout.
     Fair,
     /// Processes are stopped, in good order or not.
@@ -68,22 +68,22 @@ struct Run {
     plan: Plan,
     identities: Identities,
     clients: Vec<Client>,
-    crowd: Crowd,
-    ledger: Ledger,
+    mqtt_clients: MqttClients,
+    oracle: Oracle,
     rng: SeededRng,
-    weather: Weather,
+    fault_level: FaultLevel,
     /// How often what goes wrong in foul weather.
     wild: faults::Plan,
     faults: u64,
     operator: Operator,
     versions: Versions,
-    founders: account::Founders,
+    founders: consistency::FoundingMembers,
     lying_disks: bool,
     /// Machines found damage on their disks.
     damaged: u64,
     quiet: bool,
     settled: bool,
-    death: Death,
+    death: NodeDeath,
     next_connection: u64,
     starts: u64,
 }
@@ -110,12 +110,12 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
         let first = Duration::from_millis(1 + rng.below(2000));
         world.timer_in(first, Timer::Act(client));
     }
-    for device in 0..scenario.crowd.len() {
+    for mqtt_client in 0..scenario.mqtt_clients.len() {
         let first = Duration::from_millis(1 + rng.below(2000));
-        world.timer_in(first, Timer::Device(device));
+        world.timer_in(first, Timer::Device(mqtt_client));
     }
     world.timer_in(FIRST_FAULT, Timer::Fault);
-    if scenario.weather == Weather::Foul && rng.chance(2, 3) {
+    if scenario.fault_level == FaultLevel::Foul && rng.chance(2, 3) {
         world.timer_in(FIRST_FAULT, Timer::Break);
     }
     world.timer_in(Duration::from_millis(500), Timer::Watch);
@@ -130,12 +130,12 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
 
 impl Run {
     fn new(world: &World<Run>, rng: &mut SeededRng, options: &Options) -> Result<Run, String> {
-        let weather = match rng.below(8) {
-            0 => Weather::Fair,
-            1..3 => Weather::Restarts,
-            _ => Weather::Foul,
+        let fault_level = match rng.below(8) {
+            0 => FaultLevel::Fair,
+            1..3 => FaultLevel::Restarts,
+            _ => FaultLevel::Foul,
         };
-        let versions = Versions::new(rng, weather == Weather::Fair);
+        let versions = Versions::new(rng, fault_level == FaultLevel::Fair);
         let program = versions.founders();
         let identities = Identities::default();
         for machine in world.nodes() {
@@ -167,20 +167,20 @@ impl Run {
             },
             identities,
             clients: clients(rng),
-            crowd: Crowd::new(rng, shards),
-            ledger: Ledger::new(queues(rng)),
+            mqtt_clients: MqttClients::new(rng, shards),
+            oracle: Oracle::new(queues(rng)),
             rng: rng.fork(),
-            weather,
+            fault_level,
             wild: faults::Plan::new(rng, &without),
             faults: 0,
             operator: Operator::new(shrinks),
             versions,
-            founders: account::Founders::default(),
+            founders: consistency::FoundingMembers::default(),
             lying_disks: options.lying_disks,
             damaged: 0,
             quiet: false,
             settled: false,
-            death: Death::default(),
+            death: NodeDeath::default(),
             next_connection: 0,
             starts: 0,
         })
@@ -197,21 +197,21 @@ impl Run {
             return Ok(None);
         };
         let mut rng = client.rng.fork();
-        let place = client.link.as_ref().map(|link| Place {
+        let place = client.link.as_ref().map(|link| ShardIncarnation {
             node: link.node,
-            life: link.life,
+            machine_run: link.machine_run,
             shard: link.connection % u64::from(self.plan.shards),
         });
         let process = place.and_then(|place| world.process(place.node));
         let knows = |queue: &str, filter: &str| {
             place.and_then(|place| mqtt::knows(process, place, queue, filter))
         };
-        self.crowd.book.disturbed = self.ledger.disturbed();
+        self.mqtt_clients.mqtt_oracle.disturbed = self.oracle.disturbed();
         let mut cx = Context {
             now: world.now(),
             rng: &mut rng,
-            ledger: &mut self.ledger,
-            book: &mut self.crowd.book,
+            oracle: &mut self.oracle,
+            mqtt_oracle: &mut self.mqtt_clients.mqtt_oracle,
             knows: &knows,
             quiet: self.quiet,
             connection: client.link.as_ref().map_or(0, |l| l.connection),
@@ -229,7 +229,7 @@ impl Run {
             let request = Request::Piece {
                 connection,
                 number: at,
-                piece: Piece::Bytes(bytes),
+                piece: StreamPiece::Bytes(bytes),
             };
             world.request(node, number as u64, request);
         }
@@ -251,7 +251,7 @@ impl Run {
             let request = Request::Piece {
                 connection: link.connection,
                 number: link.last_number(),
-                piece: Piece::End,
+                piece: StreamPiece::End,
             };
             world.request(link.node, number as u64, request);
         }
@@ -264,17 +264,17 @@ impl Run {
             return;
         };
         let node = Client::pick(&mut client.rng, &nodes).unwrap_or_default();
-        let Some(life) = world.process(node).map(Node::incarnation) else {
+        let Some(machine_run) = world.process(node).map(Node::incarnation) else {
             return;
         };
         self.next_connection += 1;
         let connection = self.next_connection;
         client.link = Some(Link::new(
             node,
-            life,
+            machine_run,
             connection,
             world.now(),
-            amqp::Wire::new(),
+            amqp::AmqpClient::new(),
         ));
         let protocol = ClientProtocol::Amqp;
         let request = Request::Connect {
@@ -297,8 +297,8 @@ impl Run {
                 Ok(())
             }
             Some(link) => {
-                let life = world.process(link.node).map(Node::incarnation);
-                if life != Some(link.life) || link.too_slow(now) {
+                let machine_run = world.process(link.node).map(Node::incarnation);
+                if machine_run != Some(link.machine_run) || link.too_slow(now) {
                     return self.drop_link(world, number);
                 }
                 self.with_client(world, number, |client, cx| client.act(cx))?;
@@ -309,12 +309,12 @@ impl Run {
 
     fn watch(&mut self, world: &mut World<Run>) -> Result<(), String> {
         let now = world.now();
-        let fair = self.weather == Weather::Fair || self.quiet;
+        let fair = self.fault_level == FaultLevel::Fair || self.quiet;
         for node in world.nodes() {
             if world.process(node).is_none() {
-                self.ledger.ended(now, node);
+                self.oracle.ended(now, node);
                 if let Some(at) = world.lost_power(node) {
-                    self.ledger.lost_power(at);
+                    self.oracle.lost_power(at);
                 }
                 if self.death.keeps_down(node, now) {
                     continue;
@@ -327,26 +327,26 @@ impl Run {
         let fair = fair && !self.death.is_on();
         // A process that stands still when all is to be well does so for seconds more.
         if !fair || world.nodes().iter().any(|n| world.is_paused(*n)) {
-            self.ledger.disturb(now);
+            self.oracle.disturb(now);
         }
         self.operate(world);
-        account::replicas_agree(all_of(world))?;
+        consistency::replicas_agree(all_of(world))?;
         self.founders.votes_are_earned(all_of(world))?;
-        account::removed_stay_out(all_of(world))?;
+        consistency::removed_stay_out(all_of(world))?;
         self.operator.only_gone_disks_lose_queues(world)?;
         Versions::all_fit(all_of(world))?;
-        account::left_with_nothing(all_of(world), &self.operator.seen_off)?;
-        self.ledger.doubled(now)?;
-        self.crowd.book.disturbed = self.ledger.disturbed();
-        self.crowd.check(world)?;
+        consistency::left_with_nothing(all_of(world), &self.operator.seen_off)?;
+        self.oracle.doubled(now)?;
+        self.mqtt_clients.mqtt_oracle.disturbed = self.oracle.disturbed();
+        self.mqtt_clients.check(world)?;
         if self.quiet && self.is_settled(world) && self.has_mourned(world) {
-            match self.crowd.begin_looking(&world.nodes()) {
+            match self.mqtt_clients.begin_looking(&world.nodes()) {
                 Some(new) => new.for_each(|n| world.timer_in(Duration::ZERO, Timer::Device(n))),
                 None => {
                     self.settled = true;
                     self.check_queues(world)?;
-                    self.crowd.check_retained()?;
-                    account::hubs_are_of_now(all_of(world))?;
+                    self.mqtt_clients.check_retained()?;
+                    consistency::hubs_are_of_now(all_of(world))?;
                 }
             }
         }
@@ -357,11 +357,11 @@ impl Run {
     /// What a keeper was told of its own queues is so on every node.
     fn check_queues(&self, world: &World<Run>) -> Result<(), String> {
         for client in &self.clients {
-            let Part::Keeper(keeper) = &client.part else {
+            let ClientRole::Keeper(queue_admin) = &client.part else {
                 continue;
             };
-            for (name, there) in keeper.expected() {
-                account::queues_are(all_of(world), name, there)?;
+            for (name, there) in queue_admin.expected() {
+                consistency::queues_are(all_of(world), name, there)?;
             }
         }
         Ok(())
@@ -371,13 +371,13 @@ impl Run {
     fn is_settled(&mut self, world: &World<Run>) -> bool {
         !self.operator.is_leaving()
             && Versions::all_are_newest(all_of(world))
-            && self.crowd.waits_for(world.now()).is_empty()
-            && self.crowd.book.owes().0 == 0
+            && self.mqtt_clients.waits_for(world.now()).is_empty()
+            && self.mqtt_clients.mqtt_oracle.owes().0 == 0
             && world.nodes().iter().all(|n| world.process(*n).is_some())
             && !self.clients.iter().any(|c| c.part.as_role().wants_more())
-            && self.ledger.owed(world.now()).0 == 0
-            && !self.ledger.may_be_doubled(world.now())
-            && account::on_the_way(all_of(world)).is_none()
+            && self.oracle.owed(world.now()).0 == 0
+            && !self.oracle.may_be_doubled(world.now())
+            && consistency::on_the_way(all_of(world)).is_none()
             && operator::all_is_replicated(world, &self.identities, 1).is_ok()
     }
 }
@@ -406,9 +406,9 @@ impl Scenario for Run {
         match timer {
             Timer::Act(number) => return self.act(world, number),
             Timer::Device(number) => {
-                self.crowd.book.disturbed = self.ledger.disturbed();
+                self.mqtt_clients.mqtt_oracle.disturbed = self.oracle.disturbed();
                 let connections = &mut self.next_connection;
-                let pause = self.crowd.act(world, number, connections)?;
+                let pause = self.mqtt_clients.act(world, number, connections)?;
                 world.timer_in(pause, Timer::Device(number));
             }
             Timer::Fault => {
@@ -424,16 +424,16 @@ impl Scenario for Run {
                     world.timer_in(pause, Timer::Break);
                 }
             }
-            Timer::End(node, life) => {
-                if world.process(node).map(Node::incarnation) == Some(life) {
+            Timer::End(node, machine_run) => {
+                if world.process(node).map(Node::incarnation) == Some(machine_run) {
                     world.stop(node, Stop::Kill);
                 }
             }
             Timer::Watch => return self.watch(world),
             Timer::Quiet => {
                 self.quiet = true;
-                self.ledger.disturb(world.now());
-                self.crowd.quiet(world.now());
+                self.oracle.disturb(world.now());
+                self.mqtt_clients.quiet(world.now());
                 calm(world);
             }
         }
@@ -442,8 +442,8 @@ impl Scenario for Run {
 
     fn reply(&mut self, world: &mut World<Run>, client: u64, reply: Reply) -> Result<(), String> {
         if client >= mqtt::FIRST {
-            self.crowd.book.disturbed = self.ledger.disturbed();
-            return self.crowd.reply(world, client, reply);
+            self.mqtt_clients.mqtt_oracle.disturbed = self.oracle.disturbed();
+            return self.mqtt_clients.reply(world, client, reply);
         }
         let number = client as usize;
         let current = self.clients.get(number).and_then(|c| c.link.as_ref());
@@ -483,12 +483,12 @@ impl Scenario for Run {
 
     fn note(&mut self, world: &World<Run>, node: NodeId, note: Note) -> Result<(), String> {
         match note {
-            Note::Drained => self.ledger.ended(world.now(), node),
+            Note::Drained => self.oracle.ended(world.now(), node),
             Note::PeerDown(peer) => {
-                self.ledger.given_up(world.now(), node, peer);
+                self.oracle.given_up(world.now(), node, peer);
             }
             Note::PeerUp(peer) => {
-                self.ledger.heard(world.now(), node, peer);
+                self.oracle.heard(world.now(), node, peer);
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use env::{NodeId, Rng, SeededRng, Time};
 use metadata::Name;
 use metadata::features::{
     CHANNEL_PREFETCH, CLUSTER_LIMITS, Feature, MQTT_CLUSTER, MQTT_FENCING, MQTT_STATE,
-    MQTT_SUCCESSION, NODE_REMOVAL, Program, RUNTIME_PARAMETERS, VHOST_TRACING,
+    MQTT_SUCCESSION, NODE_REMOVAL, RUNTIME_PARAMETERS, VHOST_TRACING, Version,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,14 +19,14 @@ pub const MISFIT: &str = "does not know the feature flag";
 const UNNOTICED: Duration = Duration::from_secs(3);
 
 /// Programs that came before. The flags that all of them know are those without which other rules of this scenario do not hold.
-const OLDER: [Program; 3] = [
+const OLDER: [Version; 3] = [
     older("0.0.9", &BEFORE_WILLS),
     older("0.0.8", &BEFORE_LIMITS),
     older("0.0.7", &BEFORE_TRACING),
 ];
 
-const fn older(version: &'static str, features: &'static [Feature]) -> Program {
-    Program { version, features }
+const fn older(version: &'static str, features: &'static [Feature]) -> Version {
+    Version { version, features }
 }
 
 const BEFORE_WILLS: [Feature; 9] = [
@@ -61,7 +61,7 @@ const BEFORE_TRACING: [Feature; 6] = [
 /// Which program runs where, and which flags were asked for.
 pub struct Versions {
     /// None: every node runs the newest program all the time, and the cluster began with all of its flags.
-    older: Option<Program>,
+    older: Option<Version>,
     /// Only the cluster is of an older program, the nodes are not: where nothing is to go wrong.
     upgraded: bool,
     /// When each machine's program began.
@@ -85,14 +85,14 @@ impl Versions {
     }
 
     /// That the cluster begins with.
-    pub fn founders(&self) -> Program {
+    pub fn founders(&self) -> Version {
         self.older.unwrap_or_default()
     }
 
     /// That a machine starts with, which had this one before.
-    pub fn next(&self, before: Program, quiet: bool, rng: &mut SeededRng) -> Program {
+    pub fn next(&self, before: Version, quiet: bool, rng: &mut SeededRng) -> Version {
         let Some(older) = self.older.filter(|_| !self.upgraded) else {
-            return Program::default();
+            return Version::default();
         };
         let old = match before == older {
             true => rng.chance(1, 2),
@@ -101,7 +101,7 @@ impl Versions {
         };
         match old && !quiet {
             true => older,
-            false => Program::default(),
+            false => Version::default(),
         }
     }
 
@@ -124,7 +124,7 @@ impl Versions {
         }
         let tree = newest_tree(world)?;
         let off = |f: &&Feature| !tree.feature_enabled(f.name);
-        let off: Vec<&Feature> = Program::default().features.iter().filter(off).collect();
+        let off: Vec<&Feature> = Version::default().features.iter().filter(off).collect();
         let name = off.get(rng.below(off.len().max(1) as u64) as usize)?.name;
         let members: BTreeSet<NodeId> = tree.nodes().map(|n| n.id).collect();
         let identities = identities.borrow();
@@ -175,14 +175,14 @@ impl Versions {
         if !nodes.iter().all(|n| is_ready(world, *n)) {
             return None;
         }
-        let newest = Program::default();
+        let newest = Version::default();
         let old = |n: &NodeId| world.process(*n).is_some_and(|p| p.program() != newest);
         nodes.into_iter().find(old)
     }
 
     /// Every node runs the newest program, and all of its flags are on.
     pub fn all_are_newest<'a>(mut nodes: impl Iterator<Item = &'a Node>) -> bool {
-        let newest = Program::default();
+        let newest = Version::default();
         nodes.all(|node| {
             let on = |f: &Feature| {
                 let mut shards = node.shards();

@@ -6,7 +6,7 @@ use env::{NodeId, Rng, SeededRng};
 use message::{Table, Value};
 use metadata::{
     ApplyTo, BindingRecord, Change, Destination, ExchangeRecord, Name, NodeRecord,
-    PermissionRecord, PolicyRecord, PolicyScope, QueueId, QueueKind, QueueRecord, UserRecord,
+    PermissionRecord, PolicyRecord, PolicyScope, QueueId, QueueRecord, QueueType, UserRecord,
 };
 
 #[derive(Debug)]
@@ -120,9 +120,9 @@ impl Client {
             vhost,
             name: self.pick("queue", 30),
             kind: if quorum {
-                QueueKind::Quorum
+                QueueType::Quorum
             } else {
-                QueueKind::Classic
+                QueueType::Classic
             },
             durable: true,
             auto_delete: false,

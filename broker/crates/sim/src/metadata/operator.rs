@@ -8,7 +8,7 @@ use env::NodeId;
 
 /// A node that takes another one's place.
 #[derive(Clone, Copy, Debug)]
-struct Succession {
+struct NodeReplacement {
     old: NodeId,
     new: NodeId,
 }
@@ -16,7 +16,7 @@ struct Succession {
 /// Adds the successor as a learner, makes it a voter when it has all, and then takes the old one out.
 #[derive(Debug, Default)]
 pub struct Operator {
-    succession: Option<Succession>,
+    succession: Option<NodeReplacement>,
     /// Successors that are in for good.
     pub done: u64,
 }
@@ -28,7 +28,7 @@ impl Operator {
 
     pub fn begin(&mut self, old: NodeId, new: NodeId) {
         // The same id again: nobody's members change.
-        self.succession = (old != new).then_some(Succession { old, new });
+        self.succession = (old != new).then_some(NodeReplacement { old, new });
     }
 
     /// The next step, if a leader is there to be asked for it.
@@ -72,9 +72,9 @@ enum Step {
     Done,
 }
 
-impl Succession {
+impl NodeReplacement {
     fn step(self, status: &GroupStatus) -> Step {
-        let Succession { old, new } = self;
+        let NodeReplacement { old, new } = self;
         let members = &status.membership;
         if members.voters.contains(&new) {
             let still = members.voters.contains(&old) || members.learners.contains(&old);

@@ -1,12 +1,12 @@
 //! A node with the metadata group alone: what shard 0 does, without sessions and queues.
 
-use super::shelf::Shelf;
+use super::kept_commands::KeptCommands;
 use crate::process::{Action, Process};
 use crate::world::Start;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use consensus::{
-    GroupId, GroupStatus, Host, HostConfig, JobId, JobResult, Limits, Membership, MembershipChange,
-    Output, ProposeError, RaftHost, ReadError, WalToken,
+    GroupId, GroupStatus, Host, HostConfig, HostOutput, JobId, JobResult, Limits, Membership,
+    MembershipChange, ProposeError, RaftHost, ReadError, WalToken,
 };
 use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::{Change, Tree};
@@ -62,13 +62,13 @@ pub enum Note {
 pub struct Replica {
     host: Host,
     tree: Tree,
-    shelf: Shelf,
+    commands: KeptCommands,
     /// Draws what is read again, once all that the host had to say is carried out.
     read_due: Option<u32>,
     applied: u64,
     /// (client, number) of changes that were proposed here and not seen applied.
     proposed: BTreeSet<(u64, u64)>,
-    outputs: Vec<Output>,
+    outputs: Vec<HostOutput>,
     actions: Vec<Action<Replica>>,
 }
 
@@ -93,7 +93,7 @@ impl Replica {
         Ok(Replica {
             host,
             tree: Tree::default(),
-            shelf: Shelf::default(),
+            commands: KeptCommands::default(),
             read_due: None,
             applied: 0,
             proposed: BTreeSet::new(),
@@ -117,14 +117,15 @@ impl Replica {
 
     fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
-        self.shelf.encode(&mut out);
+        self.commands.encode(&mut out);
         out.put_slice(&self.tree.snapshot());
         out.freeze()
     }
 
     fn restore(&mut self, index: u64, state: &Bytes) -> Result<(), String> {
         let mut rest = &state[..];
-        self.shelf = Shelf::decode(&mut rest).ok_or("checkpoint: the shelf is cut off")?;
+        self.commands =
+            KeptCommands::decode(&mut rest).ok_or("checkpoint: the shelf is cut off")?;
         let tree = state.slice(state.len() - rest.len()..);
         self.tree = Tree::restore(&tree).map_err(|e| format!("checkpoint: {e:?}"))?;
         self.applied = index;
@@ -133,7 +134,7 @@ impl Replica {
 
     /// Reads one of the commands that must still be there.
     fn read_again(&self, chance: u32) -> Result<(), String> {
-        let Some((index, hash)) = self.shelf.sample(chance) else {
+        let Some((index, hash)) = self.commands.sample(chance) else {
             return Ok(());
         };
         let command = self.host.read(GROUP, index).map_err(|e| match e {
@@ -146,43 +147,43 @@ impl Replica {
         Ok(())
     }
 
-    fn output(&mut self, output: Output) -> Result<(), String> {
+    fn output(&mut self, output: HostOutput) -> Result<(), String> {
         match output {
-            Output::Append { token, records } => {
+            HostOutput::Append { token, records } => {
                 self.actions.push(Action::Append { token, records });
             }
-            Output::Send { to, frame } => self.actions.push(Action::Send { to, frame }),
-            Output::Job { id, job } => self.actions.push(Action::Job { id, job }),
-            Output::WalFree { up_to } => self.actions.push(Action::FreeWal { up_to }),
-            Output::Committed { entries, .. } => {
+            HostOutput::Send { to, frame } => self.actions.push(Action::Send { to, frame }),
+            HostOutput::Job { id, job } => self.actions.push(Action::Job { id, job }),
+            HostOutput::WalFree { up_to } => self.actions.push(Action::FreeWal { up_to }),
+            HostOutput::Committed { entries, .. } => {
                 for entry in entries {
                     self.apply(entry.index, &entry.command)?;
                 }
             }
-            Output::Restore { index, state, .. } => {
+            HostOutput::Restore { index, state, .. } => {
                 self.restore(index, &state)?;
                 let tree = self.tree.applied();
                 self.actions
                     .push(Action::Note(Note::Restored { index, tree }));
             }
-            Output::Leadership {
+            HostOutput::Leadership {
                 term, is_leader, ..
             } => {
                 if is_leader {
                     self.actions.push(Action::Note(Note::Leads { term }));
                 }
             }
-            Output::CheckpointDue { group } => {
-                let (state, live) = (self.snapshot(), self.shelf.live());
+            HostOutput::CheckpointDue { group } => {
+                let (state, live) = (self.snapshot(), self.commands.live());
                 self.host.checkpoint(group, self.applied, state, live);
             }
-            Output::Membership { membership, .. } => {
+            HostOutput::Membership { membership, .. } => {
                 self.actions.push(Action::Note(Note::Members {
                     voters: membership.voters,
                     learners: membership.learners,
                 }));
             }
-            Output::Failed { group, error } => {
+            HostOutput::Failed { group, error } => {
                 return Err(format!("group {group:?}: {error}"));
             }
         }
@@ -195,7 +196,7 @@ impl Replica {
         let _ = self.tree.apply(index, &change);
         self.applied = index;
         let hash = crc32fast::hash(command);
-        self.shelf.apply(index, hash);
+        self.commands.apply(index, hash);
         if (hash >> 8).is_multiple_of(4) {
             self.read_due = Some(hash >> 10);
         }

@@ -21,9 +21,9 @@ impl<S: Scenario> World<S> {
     /// The process stands still (SIGSTOP), log and storage threads included; what comes for it waits. It goes on
     /// after `time`.
     pub fn pause(&mut self, node: NodeId, time: Duration) {
-        if let Some(life) = self.incarnation(node) {
+        if let Some(machine_run) = self.incarnation(node) {
             self.held.entry(node).or_default();
-            self.plan(time, Event::Resume { node, life });
+            self.plan(time, Event::Resume { node, machine_run });
         }
     }
 
@@ -85,7 +85,7 @@ impl<S: Scenario> World<S> {
     /// tell (unless the node was stopped in order, which completes the file), so the bit is flipped back.
     pub fn flip_bit(&mut self, node: NodeId) -> Result<(), String> {
         let now = self.now();
-        let machine = self.machines.get(&node).filter(|m| m.life.is_none());
+        let machine = self.machines.get(&node).filter(|m| m.machine_run.is_none());
         let Some(disk) = machine.map(|m| m.disk.clone()) else {
             return Ok(());
         };
@@ -125,7 +125,7 @@ impl<S: Scenario> World<S> {
     /// Checks, on a copy of its disk, that a node that is down notices the loss of its newest log file. `Err`: its log
     /// reads as another one.
     pub fn check_newest_log_file_is_missed(&self, node: NodeId) -> Result<(), String> {
-        let disk = self.machines.get(&node).filter(|m| m.life.is_none());
+        let disk = self.machines.get(&node).filter(|m| m.machine_run.is_none());
         let Some(copy) = disk.map(|m| m.disk.copy()) else {
             return Ok(());
         };
@@ -192,7 +192,7 @@ impl<S: Scenario> World<S> {
             return Err(format!("node {} ends: {error}", node.0));
         }
         self.trace.event(now, "disk fault", node.0, &error);
-        machine.life = None;
+        machine.machine_run = None;
         self.held.remove(&node);
         disk.fail_syncs_after(None);
         if injected {

@@ -6,7 +6,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
-use tls::{Broken, Channel, Options, Outgoing, Received, Server, Verify, Watched};
+use tls::{Channel, ChannelError, Options, Outgoing, ReceiveOutcome, Server, Verify, Watched};
 
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -82,13 +82,13 @@ impl Pair {
     }
 
     /// Hands bytes to the server, in pieces.
-    pub fn give(&mut self, wire: &[u8]) -> std::result::Result<(), Broken> {
+    pub fn give(&mut self, wire: &[u8]) -> std::result::Result<(), ChannelError> {
         for piece in wire.chunks(self.piece) {
             let mut input = [self.channel.rest(), piece].concat();
             let received = self
                 .channel
                 .receive(&mut input, &mut self.plain, &mut self.out)?;
-            self.ended |= received == Received::Ended;
+            self.ended |= received == ReceiveOutcome::Ended;
         }
         Ok(())
     }

@@ -1,36 +1,36 @@
 //! Subscribers that share a filter: each message is for one of them (section 4.8.2), wherever in the cluster it is.
 
 use super::Subscription;
-use crate::hubs::HubId;
-use crate::{SubscriberId, Wants};
+use crate::exchange::RouterId;
+use crate::{InterestCounts, SubscriberId};
 use codec_mqtt::Qos;
 use std::sync::Arc;
 
 /// Where a member is, for a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seating {
+pub(crate) enum MemberLocation {
     Here {
         stored: bool,
     },
     /// Its session is in a queue, and its connection at another hub.
-    Elsewhere(HubId),
+    Elsewhere(RouterId),
     /// Its session is in a queue, and it has no connection.
     Away,
 }
 
 /// Where members are, and which hubs can be reached.
-pub(crate) trait Seats {
-    fn seating(&self, who: SubscriberId) -> Seating;
-    fn is_up(&self, hub: HubId) -> bool;
+pub(crate) trait MemberLocations {
+    fn seating(&self, who: SubscriberId) -> MemberLocation;
+    fn is_up(&self, router: RouterId) -> bool;
 }
 
 /// Who is to have a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pick {
+pub(crate) enum GroupChoice {
     Member(SubscriberId, Subscription),
     /// A member that is connected at this hub.
     Hub {
-        hub: HubId,
+        router: RouterId,
         numbered: bool,
     },
 }
@@ -42,7 +42,7 @@ pub(crate) struct Group {
     /// Those of this hub, and those whose session is in a queue: every hub knows these.
     members: Vec<(SubscriberId, Subscription)>,
     /// Members of other hubs that are in no queue, as many as they say.
-    elsewhere: Vec<(HubId, Wants)>,
+    elsewhere: Vec<(RouterId, InterestCounts)>,
     /// All of these together.
     others: usize,
     /// Who is served next: who came first begins.
@@ -72,10 +72,10 @@ impl Group {
         self.members.retain(|(member, _)| *member != who);
     }
 
-    pub fn set_elsewhere(&mut self, hub: HubId, members: Wants) {
-        self.elsewhere.retain(|(other, _)| *other != hub);
+    pub fn set_elsewhere(&mut self, router: RouterId, members: InterestCounts) {
+        self.elsewhere.retain(|(other, _)| *other != router);
         if !members.is_none() {
-            self.elsewhere.push((hub, members));
+            self.elsewhere.push((router, members));
             self.elsewhere.sort_unstable_by_key(|(other, _)| *other);
         }
         self.others = self.elsewhere.iter().map(|(_, w)| count(*w)).sum();
@@ -90,7 +90,7 @@ impl Group {
     }
 
     /// The next member in turn that is connected, or else the next one.
-    pub fn pick(&mut self, durable: bool, seats: &impl Seats) -> Option<Pick> {
+    pub fn pick(&mut self, durable: bool, seats: &impl MemberLocations) -> Option<GroupChoice> {
         let len = self.members.len() + self.others;
         let after = |n: usize| (self.turn + n) % len.max(1);
         let found = (0..len).map(after).find_map(|at| {
@@ -107,36 +107,38 @@ impl Group {
             return self.other(at, durable);
         };
         let member = self.members.get(members);
-        member.map(|(who, subscription)| Pick::Member(*who, *subscription))
+        member.map(|(who, subscription)| GroupChoice::Member(*who, *subscription))
     }
 
     /// Who has this place in the group, if it can be reached.
-    fn seat(&self, at: usize, durable: bool, seats: &impl Seats) -> Option<Pick> {
+    fn seat(&self, at: usize, durable: bool, seats: &impl MemberLocations) -> Option<GroupChoice> {
         let Some((who, subscription)) = self.members.get(at) else {
             let other = self.other(at - self.members.len(), durable);
             return other.filter(|pick| match pick {
-                Pick::Hub { hub, .. } => seats.is_up(*hub),
-                Pick::Member(..) => true,
+                GroupChoice::Hub { router, .. } => seats.is_up(*router),
+                GroupChoice::Member(..) => true,
             });
         };
         let through_queue = durable && subscription.qos != Qos::AtMostOnce;
         match seats.seating(*who) {
-            Seating::Elsewhere(hub) if !seats.is_up(hub) => None,
-            Seating::Elsewhere(hub) if !through_queue => Some(Pick::Hub {
-                hub,
+            MemberLocation::Elsewhere(router) if !seats.is_up(router) => None,
+            MemberLocation::Elsewhere(router) if !through_queue => Some(GroupChoice::Hub {
+                router,
                 numbered: false,
             }),
-            Seating::Here { .. } | Seating::Elsewhere(_) => Some(Pick::Member(*who, *subscription)),
-            Seating::Away => None,
+            MemberLocation::Here { .. } | MemberLocation::Elsewhere(_) => {
+                Some(GroupChoice::Member(*who, *subscription))
+            }
+            MemberLocation::Away => None,
         }
     }
 
-    fn other(&self, mut at: usize, durable: bool) -> Option<Pick> {
-        for (hub, members) in &self.elsewhere {
+    fn other(&self, mut at: usize, durable: bool) -> Option<GroupChoice> {
+        for (router, members) in &self.elsewhere {
             let there = count(*members);
             if at < there {
-                return Some(Pick::Hub {
-                    hub: *hub,
+                return Some(GroupChoice::Hub {
+                    router: *router,
                     numbered: durable && members.acknowledged > 0,
                 });
             }
@@ -146,27 +148,27 @@ impl Group {
     }
 
     /// The next member that is connected here. One whose messages come through a queue only if there is no other.
-    pub fn pick_here(&mut self, seats: &impl Seats) -> Option<Pick> {
+    pub fn pick_here(&mut self, seats: &impl MemberLocations) -> Option<GroupChoice> {
         let len = self.members.len();
         let after = |n: usize| (self.turn + n) % len.max(1);
         let mut found = None;
         for at in (0..len).map(after) {
             match self.members.get(at).map(|(who, _)| seats.seating(*who)) {
-                Some(Seating::Here { stored: false }) => {
+                Some(MemberLocation::Here { stored: false }) => {
                     found = Some(at);
                     break;
                 }
-                Some(Seating::Here { stored: true }) => found = found.or(Some(at)),
+                Some(MemberLocation::Here { stored: true }) => found = found.or(Some(at)),
                 _ => {}
             }
         }
         let at = found?;
         self.turn = at + 1;
         let (who, subscription) = self.members.get(at)?;
-        Some(Pick::Member(*who, *subscription))
+        Some(GroupChoice::Member(*who, *subscription))
     }
 }
 
-fn count(members: Wants) -> usize {
+fn count(members: InterestCounts) -> usize {
     members.plain as usize + members.acknowledged as usize
 }

@@ -11,11 +11,11 @@ const TWO: Feature = Feature {
     name: "two",
     description: "",
 };
-const OLD: Program = Program {
+const OLD: Version = Version {
     version: "1.0.0",
     features: &[ONE],
 };
-const NEW: Program = Program {
+const NEW: Version = Version {
     version: "1.1.0",
     features: &[ONE, TWO],
 };
@@ -25,7 +25,7 @@ fn flags(names: &[&str]) -> Vec<Name> {
 }
 
 /// Nodes with these programs.
-fn world(programs: &[Program], of: usize) -> World {
+fn world(programs: &[Version], of: usize) -> World {
     let mut world = World::new(programs.len(), of);
     for (i, program) in programs.iter().enumerate() {
         world.configs[i].program = *program;
@@ -35,7 +35,7 @@ fn world(programs: &[Program], of: usize) -> World {
 }
 
 impl World {
-    fn restart_as(&mut self, i: usize, program: Program) {
+    fn restart_as(&mut self, i: usize, program: Version) {
         self.kill(i);
         self.configs[i].program = program;
         self.start(i);

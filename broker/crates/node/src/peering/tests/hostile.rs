@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::peering::{MAX_LINKS, MAX_STRANGERS};
-use crate::wire::Told;
+use crate::wire::PeerVersion;
 
 const CLUSTERS: [u64; 3] = [0, 7, 8];
 
@@ -25,9 +25,9 @@ fn names() -> impl Strategy<Value = Vec<Name>> {
     proptest::collection::vec(name.prop_map(Name::from), 0..3)
 }
 
-fn told() -> impl Strategy<Value = Option<Told>> {
-    let told = (names(), names()).prop_map(|(features, enabled)| Told {
-        program: ProgramFacts {
+fn told() -> impl Strategy<Value = Option<PeerVersion>> {
+    let told = (names(), names()).prop_map(|(features, enabled)| PeerVersion {
+        program: VersionFacts {
             version: "9.9.9".into(),
             features,
         },

@@ -1,6 +1,6 @@
 //! What a client gets with QoS 1 and 2, and owes answers for.
 
-use super::wire::{Arrival, Wire};
+use super::wire::{MqttConnection, ReceivedPublish};
 use codec_mqtt::{Ack, AckKind, Packet, Qos, Reason};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -23,7 +23,7 @@ impl Inbound {
     }
 
     /// Whether the message is one for the application.
-    pub fn arrived(&mut self, arrival: &Arrival) -> bool {
+    pub fn arrived(&mut self, arrival: &ReceivedPublish) -> bool {
         let (kind, new) = match arrival.qos {
             Qos::AtMostOnce => return true,
             Qos::AtLeastOnce => (AckKind::PubAck, true),
@@ -39,7 +39,7 @@ impl Inbound {
     }
 
     /// Gives this many answers.
-    pub fn answer(&mut self, wire: &mut Wire, most: usize) {
+    pub fn answer(&mut self, wire: &mut MqttConnection, most: usize) {
         for (kind, id) in self.answers.drain(..most.min(self.answers.len())) {
             wire.say(&Packet::Ack(Ack::new(kind, id, Reason::Success)));
         }

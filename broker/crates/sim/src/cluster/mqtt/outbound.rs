@@ -1,7 +1,7 @@
 //! What a client publishes with QoS 1 and 2, until the server has it: the client's half of the session (section 4.1).
 
-use super::post::PostId;
-use super::wire::Wire;
+use super::tracked_message::MessageId;
+use super::wire::MqttConnection;
 use bytes::Bytes;
 use codec_mqtt::{Ack, AckKind, Packet, Properties, Publish, Qos, Reason};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Debug)]
 pub struct Draft {
     /// None with an empty payload, which clears what is retained.
-    pub id: Option<PostId>,
+    pub id: Option<MessageId>,
     pub topic: String,
     pub qos: Qos,
     pub retain: bool,
@@ -18,7 +18,7 @@ pub struct Draft {
 
 /// One that is open.
 #[derive(Clone, Debug)]
-struct Open {
+struct OpenPublish {
     packet_id: u16,
     draft: Draft,
     /// A number of its own, also where there is no payload.
@@ -29,13 +29,13 @@ struct Open {
 
 #[derive(Default)]
 pub struct Outbound {
-    open: VecDeque<Open>,
+    open: VecDeque<OpenPublish>,
     last_id: u16,
 }
 
 /// What an answer of the server means for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum AnswerMeaning {
     /// The server answers for it.
     Taken(u64),
     Refused(u64),
@@ -43,8 +43,8 @@ pub enum Word {
     Nothing,
 }
 
-fn say(wire: &mut Wire, open: &Open, dup: bool) {
-    let payload = open.draft.id.map_or(Bytes::new(), PostId::payload);
+fn say(wire: &mut MqttConnection, open: &OpenPublish, dup: bool) {
+    let payload = open.draft.id.map_or(Bytes::new(), MessageId::payload);
     wire.say(&Packet::Publish(Publish {
         dup: dup && open.draft.qos != Qos::AtMostOnce,
         qos: open.draft.qos,
@@ -61,13 +61,13 @@ impl Outbound {
         self.open.len()
     }
 
-    pub fn publish(&mut self, wire: &mut Wire, draft: Draft, number: u64) {
+    pub fn publish(&mut self, wire: &mut MqttConnection, draft: Draft, number: u64) {
         let acknowledged = draft.qos != Qos::AtMostOnce;
         if acknowledged {
             // Few are open at a time: the next one is free.
             self.last_id = self.last_id % 1000 + 1;
         }
-        let open = Open {
+        let open = OpenPublish {
             packet_id: if acknowledged { self.last_id } else { 0 },
             draft,
             number,
@@ -80,7 +80,7 @@ impl Outbound {
     }
 
     /// The session goes on with another connection [MQTT-4.4.0-1]; the numbers of messages that are sent again.
-    pub fn resume(&self, wire: &mut Wire) -> Vec<u64> {
+    pub fn resume(&self, wire: &mut MqttConnection) -> Vec<u64> {
         let mut again = Vec::new();
         for open in &self.open {
             if open.released {
@@ -104,9 +104,9 @@ impl Outbound {
     /// An error is a fault of the server.
     pub fn answered(
         &mut self,
-        wire: &mut Wire,
+        wire: &mut MqttConnection,
         (kind, packet_id, reason): (AckKind, u16, Reason),
-    ) -> Result<Word, String> {
+    ) -> Result<AnswerMeaning, String> {
         let at = self.open.iter().position(|o| o.packet_id == packet_id);
         let strange = || format!("{kind:?} for packet identifier {packet_id}: {reason:?}");
         let at = at.ok_or_else(strange)?;
@@ -121,21 +121,21 @@ impl Outbound {
                 let release = Ack::new(AckKind::PubRel, packet_id, Reason::Success);
                 wire.say(&Packet::Ack(release));
                 return Ok(match first {
-                    true => Word::Taken(number),
-                    false => Word::Nothing,
+                    true => AnswerMeaning::Taken(number),
+                    false => AnswerMeaning::Nothing,
                 });
             }
             AckKind::PubComp if open.released => {
                 self.open.remove(at);
-                return Ok(Word::Nothing);
+                return Ok(AnswerMeaning::Nothing);
             }
             _ => return Err(strange()),
         }
         self.open.remove(at);
         match reason {
-            Reason::Success | Reason::NoMatchingSubscribers => Ok(Word::Taken(number)),
+            Reason::Success | Reason::NoMatchingSubscribers => Ok(AnswerMeaning::Taken(number)),
             Reason::QuotaExceeded | Reason::ImplementationSpecificError => {
-                Ok(Word::Refused(number))
+                Ok(AnswerMeaning::Refused(number))
             }
             _ => Err(strange()),
         }

@@ -7,17 +7,22 @@ use metadata::QueueId;
 
 /// Where a connection ends: a shard of a node, for one life of it. What of a session is in memory is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ShardIncarnation {
     /// The machine.
     pub node: NodeId,
-    pub life: Incarnation,
+    pub machine_run: Incarnation,
     pub shard: u64,
 }
 
 /// The session's queue, if the shard's tree has the binding that a subscription is: what is published there from now on is for
 /// that queue. Of the same name there may have been another one.
-pub fn knows(process: Option<&Node>, place: Place, queue: &str, filter: &str) -> Option<QueueId> {
-    let process = process.filter(|p| p.incarnation() == place.life);
+pub fn knows(
+    process: Option<&Node>,
+    place: ShardIncarnation,
+    queue: &str,
+    filter: &str,
+) -> Option<QueueId> {
+    let process = process.filter(|p| p.incarnation() == place.machine_run);
     let shard = process.and_then(|p| p.shards().nth(place.shard as usize));
     let tree = shard.map(|s| &s.core().tree)?;
     let record = tree.queue("/", queue)?;

@@ -1,6 +1,6 @@
 //! A client's end of MQTT 5.0, sans-io: bytes in, what they say out.
 
-use super::super::client::Mouth;
+use super::super::client::ProtocolEndpoint;
 use bytes::{Bytes, BytesMut};
 use codec_mqtt::{AckKind, Packet, Qos, Reason, Version, parse_frame};
 
@@ -10,7 +10,7 @@ const LONGEST: usize = 1 << 20;
 
 /// A message as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct ReceivedPublish {
     pub topic: String,
     pub payload: Bytes,
     pub qos: Qos,
@@ -22,12 +22,12 @@ pub struct Arrival {
 
 /// What the server said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ServerMessage {
     Accepted {
         present: bool,
     },
     Refused(Reason),
-    Message(Arrival),
+    Message(ReceivedPublish),
     Ack {
         kind: AckKind,
         packet_id: u16,
@@ -45,24 +45,24 @@ pub enum Heard {
 
 /// One connection.
 #[derive(Default)]
-pub struct Wire {
+pub struct MqttConnection {
     input: BytesMut,
     out: BytesMut,
 }
 
-impl Mouth for Wire {
+impl ProtocolEndpoint for MqttConnection {
     fn take(&mut self) -> Option<Bytes> {
         (!self.out.is_empty()).then(|| self.out.split().freeze())
     }
 }
 
-impl Wire {
+impl MqttConnection {
     pub fn say(&mut self, packet: &Packet<'_>) {
         packet.encode(V5, &mut self.out);
     }
 
     /// Takes in bytes; an error is a fault of the server.
-    pub fn hear(&mut self, bytes: &[u8], heard: &mut Vec<Heard>) -> Result<(), String> {
+    pub fn hear(&mut self, bytes: &[u8], heard: &mut Vec<ServerMessage>) -> Result<(), String> {
         self.input.extend_from_slice(bytes);
         let input = self.input.split().freeze();
         let mut rest = &input[..];
@@ -76,30 +76,30 @@ impl Wire {
     }
 }
 
-fn told(packet: &Packet<'_>) -> Result<Heard, String> {
+fn told(packet: &Packet<'_>) -> Result<ServerMessage, String> {
     Ok(match packet {
-        Packet::ConnAck(ack) if ack.reason.is_error() => Heard::Refused(ack.reason),
-        Packet::ConnAck(ack) => Heard::Accepted {
+        Packet::ConnAck(ack) if ack.reason.is_error() => ServerMessage::Refused(ack.reason),
+        Packet::ConnAck(ack) => ServerMessage::Accepted {
             present: ack.session_present,
         },
-        Packet::Publish(publish) => Heard::Message(Arrival {
+        Packet::Publish(publish) => ServerMessage::Message(ReceivedPublish {
             topic: publish.topic.to_owned(),
             payload: Bytes::copy_from_slice(publish.payload),
             qos: publish.qos,
             packet_id: publish.packet_id,
             retained: publish.retain,
         }),
-        Packet::Ack(ack) => Heard::Ack {
+        Packet::Ack(ack) => ServerMessage::Ack {
             kind: ack.kind,
             packet_id: ack.packet_id,
             reason: ack.reason,
         },
-        Packet::SubAck(ack) => Heard::Subscribed {
+        Packet::SubAck(ack) => ServerMessage::Subscribed {
             granted: ack.reasons.iter().map(|reason| *reason < 0x80).collect(),
         },
-        Packet::UnsubAck(_) => Heard::Unsubscribed,
-        Packet::PingResp => Heard::Pong,
-        Packet::Disconnect(disconnect) => Heard::Ended(disconnect.reason),
+        Packet::UnsubAck(_) => ServerMessage::Unsubscribed,
+        Packet::PingResp => ServerMessage::Pong,
+        Packet::Disconnect(disconnect) => ServerMessage::Ended(disconnect.reason),
         other => return Err(format!("a server sent {other:?}")),
     })
 }

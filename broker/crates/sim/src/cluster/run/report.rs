@@ -1,6 +1,6 @@
 //! What a run is told, and what it tells.
 
-use super::super::{account, operator};
+use super::super::{consistency, operator};
 use super::{Run, all_of};
 use crate::faults::Kind;
 use crate::world::World;
@@ -68,11 +68,11 @@ impl Run {
             hash: world.trace.hash(),
             events: world.trace.events(),
             faults: self.faults,
-            published: self.ledger.published() as u64,
-            confirmed: self.ledger.confirmed,
-            delivered: self.ledger.delivered,
-            redelivered: self.ledger.redelivered,
-            settled: self.ledger.gone,
+            published: self.oracle.published() as u64,
+            confirmed: self.oracle.confirmed,
+            delivered: self.oracle.delivered,
+            redelivered: self.oracle.redelivered,
+            settled: self.oracle.gone,
             connections: self.next_connection,
             starts: self.starts,
             damaged: self.damaged,
@@ -80,12 +80,12 @@ impl Run {
             operations: self.operator.asked,
             flags: self.versions.told(),
             posts: {
-                let book = &self.crowd.book;
+                let mqtt_oracle = &self.mqtt_clients.mqtt_oracle;
                 [
-                    book.posted(),
-                    book.acknowledged,
-                    book.received,
-                    book.received_again,
+                    mqtt_oracle.posted(),
+                    mqtt_oracle.acknowledged,
+                    mqtt_oracle.received,
+                    mqtt_oracle.received_again,
                 ]
             },
             ended: world.now(),
@@ -94,8 +94,8 @@ impl Run {
 
     /// For people who look into a failed run.
     pub(super) fn state(&mut self, world: &World<Run>) -> String {
-        let devices = self.crowd.waits_for(world.now());
-        let posts = self.crowd.book.owes();
+        let mqtt_devices = self.mqtt_clients.waits_for(world.now());
+        let posts = self.mqtt_clients.mqtt_oracle.owes();
         let waiting: Vec<String> = (self.clients.iter().enumerate())
             .filter(|(_, c)| c.part.as_role().wants_more())
             .map(|(n, c)| {
@@ -106,15 +106,15 @@ impl Run {
                 )
             })
             .collect();
-        let owed = self.ledger.owed(world.now());
+        let owed = self.oracle.owed(world.now());
         format!(
-            "{:?}, {} shards, quiet {}, {:?}; owed {owed:?}, {posts:?}; waiting {waiting:?}, {devices:?}; on the way {:?}; queues {:?}",
-            self.weather,
+            "{:?}, {} shards, quiet {}, {:?}; owed {owed:?}, {posts:?}; waiting {waiting:?}, {mqtt_devices:?}; on the way {:?}; queues {:?}",
+            self.fault_level,
             self.plan.shards,
             self.quiet,
             operator::all_is_replicated(world, &self.identities, 1),
-            account::on_the_way(all_of(world)),
-            account::figures(all_of(world)),
+            consistency::on_the_way(all_of(world)),
+            consistency::figures(all_of(world)),
         )
     }
 }

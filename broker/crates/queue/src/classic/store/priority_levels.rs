@@ -1,0 +1,272 @@
+//! The lanes of the shelf: one for each priority, read ahead from its own segments.
+
+use super::{ClassicStore, Item, State};
+use crate::checkout::Dequeued;
+use crate::classic::location::{LoadedMessage, MessageLocation};
+use crate::classic::segments::READ_AHEAD;
+use message::Message;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Written messages that stay in memory because they are next; the lanes share it, each with at least the least.
+const WINDOW_BYTES: usize = READ_AHEAD;
+const LEAST_WINDOW_BYTES: usize = 16 << 10;
+
+/// The ready messages of one priority.
+#[derive(Debug, Default)]
+pub(super) struct PriorityLevel {
+    /// With whether the next delivery is another one.
+    pub returned: BTreeMap<u64, (Item, bool)>,
+    pub window: VecDeque<LoadedMessage>,
+    pub window_bytes: usize,
+    /// Messages on disk that come after the window, and where the first of them is.
+    pub backlog: u64,
+    pub cursor: Option<MessageLocation>,
+    /// Not written and never taken, by number.
+    pub fresh: VecDeque<u64>,
+    pub ready: u64,
+    /// The first number that was never delivered: of those before it, as far as is known, all were.
+    pub undelivered: u64,
+}
+
+impl ClassicStore {
+    pub(super) fn first_location(&self, lane: u8) -> Option<MessageLocation> {
+        let segment = self.segments.first(lane, None)?;
+        Some(MessageLocation { segment, offset: 0 })
+    }
+
+    /// Bytes that each lane may have in memory.
+    fn share(&self) -> usize {
+        (WINDOW_BYTES / self.lanes.len()).max(LEAST_WINDOW_BYTES)
+    }
+
+    pub(super) fn lane(&mut self, lane: u8) -> Option<&mut PriorityLevel> {
+        self.lanes.get_mut(usize::from(lane))
+    }
+
+    /// The highest lane with ready messages.
+    pub(super) fn head_lane(&mut self) -> Option<usize> {
+        while self.lanes.get(self.top).is_some_and(|l| l.ready == 0) && self.top > 0 {
+            self.top -= 1;
+        }
+        let lane = self.lanes.get(self.top)?;
+        (lane.ready > 0).then_some(self.top)
+    }
+
+    /// A written message that nobody took: kept at hand when it is next and there is room.
+    pub(super) fn shelve(&mut self, item: Item, message: Message, location: MessageLocation) {
+        let len = message.as_bytes().len();
+        let share = self.share();
+        let Some(lane) = self.lane(item.lane) else {
+            return;
+        };
+        if lane.backlog == 0 && lane.window_bytes < share {
+            lane.window_bytes += len;
+            lane.window.push_back(LoadedMessage {
+                seq: item.seq,
+                persistent: item.persistent,
+                expires: item.expires,
+                body: item.body,
+                location,
+                message,
+            });
+            return;
+        }
+        if lane.backlog == 0 {
+            lane.cursor = Some(location);
+        }
+        lane.backlog += 1;
+        if let Some(segment) = self.segments.list.get_mut(&location.segment) {
+            segment.unread += 1;
+        }
+    }
+
+    /// Reads ahead when a lane's window is empty.
+    pub(super) fn load(&mut self, at: usize) {
+        let share = self.share();
+        while let Some(lane) = self.lanes.get(at) {
+            if !lane.window.is_empty() || lane.backlog == 0 || self.stalled {
+                return;
+            }
+            let Some(cursor) = lane.cursor else {
+                return self.lost_rest(at);
+            };
+            let mut faults = Vec::new();
+            let read = self
+                .segments
+                .read(cursor.segment, cursor.offset, share, &mut faults);
+            self.output.faults.extend(faults);
+            match read {
+                Ok((loaded, next)) => {
+                    self.told_unreadable = false;
+                    self.loaded(at, cursor, loaded, next);
+                }
+                Err(error) => {
+                    self.stalled = true;
+                    if !std::mem::replace(&mut self.told_unreadable, true) {
+                        self.cannot("cannot be read", &error);
+                    }
+                }
+            }
+        }
+    }
+
+    fn loaded(
+        &mut self,
+        at: usize,
+        cursor: MessageLocation,
+        loaded: Vec<LoadedMessage>,
+        next: Option<u64>,
+    ) {
+        let count = loaded.len() as u64;
+        let lost = match self.segments.list.get_mut(&cursor.segment) {
+            Some(segment) => {
+                segment.unread = segment.unread.saturating_sub(count);
+                match next {
+                    Some(_) => 0,
+                    None => std::mem::take(&mut segment.unread),
+                }
+            }
+            None => 0,
+        };
+        let after = self.segment_after(cursor);
+        let Some(lane) = self.lanes.get_mut(at) else {
+            return;
+        };
+        lane.backlog = lane.backlog.saturating_sub(count + lost);
+        for message in loaded {
+            lane.window_bytes += message.message.as_bytes().len();
+            lane.window.push_back(message);
+        }
+        lane.cursor = match next {
+            Some(offset) => Some(MessageLocation { offset, ..cursor }),
+            None => after,
+        };
+        if lost > 0 {
+            self.lose(at, lost);
+            let result = self.segments.lose(cursor.segment, lost);
+            self.note(result);
+        }
+    }
+
+    fn segment_after(&self, location: MessageLocation) -> Option<MessageLocation> {
+        let number = location.segment;
+        let segment = self.segments.first(number.lane(), Some(number))?;
+        Some(MessageLocation { segment, offset: 0 })
+    }
+
+    /// Messages are gone with damaged records.
+    fn lose(&mut self, at: usize, count: u64) {
+        if let Some(lane) = self.lanes.get_mut(at) {
+            lane.ready = lane.ready.saturating_sub(count);
+        }
+        self.ready = self.ready.saturating_sub(count);
+        if self.ready == 0 {
+            self.ready_bytes = 0;
+        }
+        self.lost.add(Some(count), 1);
+        self.output
+            .faults
+            .push(format!("classic queue lost {count} messages to damage"));
+    }
+
+    fn lost_rest(&mut self, at: usize) {
+        let rest = self.lanes.get_mut(at);
+        let rest = rest.map_or(0, |lane| std::mem::take(&mut lane.backlog));
+        self.lose(at, rest);
+    }
+
+    /// When the head expires, if that is known: 0 is never.
+    pub(super) fn head_expires(&mut self) -> Option<u64> {
+        while let Some(at) = self.head_lane() {
+            self.load(at);
+            let lane = self.lanes.get(at)?;
+            if let Some((item, _)) = lane.returned.values().next() {
+                return Some(item.expires);
+            }
+            if let Some(first) = lane.window.front() {
+                return Some(first.expires);
+            }
+            if lane.backlog > 0 {
+                return None;
+            }
+            if let Some(seq) = lane.fresh.front().copied() {
+                return self.slot(seq).map(|slot| slot.item.expires);
+            }
+            if lane.ready > 0 {
+                return None;
+            }
+            // All that it had is lost.
+        }
+        None
+    }
+
+    /// The next message, whether its time has passed or not.
+    pub(super) fn take_head(&mut self) -> Option<Dequeued<Item>> {
+        self.hand = None;
+        while let Some(at) = self.head_lane() {
+            let taken = if let Some(taken) = self.take_returned(at) {
+                taken
+            } else {
+                self.load(at);
+                if let Some(taken) = self.take_window(at) {
+                    taken
+                } else if self.lanes.get(at).is_some_and(|l| l.backlog > 0) {
+                    // What is on disk comes first, even while it cannot be read.
+                    return None;
+                } else if let Some(taken) = self.take_fresh(at) {
+                    taken
+                } else if self.lanes.get(at).is_some_and(|l| l.ready > 0) {
+                    return None;
+                } else {
+                    // All that it had is lost.
+                    continue;
+                }
+            };
+            self.out_of_ready(&taken.item);
+            return Some(taken);
+        }
+        None
+    }
+
+    fn take_returned(&mut self, at: usize) -> Option<Dequeued<Item>> {
+        let (_, (item, redelivered)) = self.lanes.get_mut(at)?.returned.pop_first()?;
+        Some(Dequeued {
+            item,
+            attempts: 0,
+            redelivered,
+        })
+    }
+
+    fn take_window(&mut self, at: usize) -> Option<Dequeued<Item>> {
+        let lane = self.lanes.get_mut(at)?;
+        let loaded = lane.window.pop_front()?;
+        let undelivered = lane.undelivered;
+        let len = loaded.message.as_bytes().len();
+        lane.window_bytes = lane.window_bytes.saturating_sub(len);
+        self.held.insert(loaded.seq, loaded.location);
+        self.hand = Some((loaded.seq, loaded.message));
+        Some(Dequeued {
+            item: Item {
+                seq: loaded.seq,
+                body: loaded.body,
+                persistent: loaded.persistent,
+                lane: loaded.location.segment.lane(),
+                expires: loaded.expires,
+            },
+            attempts: 0,
+            // What was out in this life, and not settled, was given back: only an earlier life's are here.
+            redelivered: loaded.seq < undelivered,
+        })
+    }
+
+    fn take_fresh(&mut self, at: usize) -> Option<Dequeued<Item>> {
+        let seq = self.lanes.get_mut(at)?.fresh.pop_front()?;
+        let slot = self.slot(seq)?;
+        slot.state = State::Taken;
+        Some(Dequeued {
+            item: slot.item,
+            attempts: 0,
+            redelivered: false,
+        })
+    }
+}

@@ -1,0 +1,968 @@
+//! A queue of vectors and linear searches, for tests: what a queue of either type does with publishes, consumers,
+//! settlements, time and limits, as plainly as it can be said.
+
+use crate::{
+    ConsumerId, ConsumerSpec, DeadReason, EpochConsumer, FlowWindow, Overflow, QueueEvent,
+    QueueOutput, QueueSettings, QueueType, RequestBody, SessionEpoch, SessionId, Settlement,
+    SettlementOutcome,
+};
+use message::{Message, MessageBuilder, Protocol, Table};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// Bytes of every body that does not ask for more.
+pub(crate) const BODY: usize = 8;
+/// What the model's queues may have on its way to a consumer.
+pub(crate) const FLOW: FlowWindow = FlowWindow {
+    messages: 5,
+    bytes: 100,
+};
+
+#[derive(Clone, Debug, PartialEq)]
+struct Waiting {
+    n: u64,
+    priority: u8,
+    expires: Option<u64>,
+    attempts: u32,
+    redelivered: bool,
+    body: u64,
+    /// When it joined those that wait: a count, not a time.
+    joined: u64,
+}
+
+/// What a consumer got.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Handed {
+    pub by: u64,
+    pub consumer: u32,
+    pub id: u64,
+    pub n: u64,
+    pub attempts: Option<u32>,
+    pub redelivered: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Consumer {
+    by: u64,
+    number: u32,
+    priority: i32,
+    window: usize,
+    next_id: u64,
+    out: Vec<(u64, Waiting)>,
+    /// Ids: sent, and of those, arrived at the client.
+    sent: u64,
+    received: u64,
+    credit: u64,
+    cancelled: bool,
+    get: bool,
+    lasting: bool,
+}
+
+impl Consumer {
+    fn flows(&self) -> bool {
+        let on_its_way = |id: u64| self.received < id && id <= self.sent;
+        let all: Vec<_> = self.out.iter().filter(|(id, _)| on_its_way(*id)).collect();
+        let bytes: u64 = all.iter().map(|(_, w)| w.body).sum();
+        all.len() < FLOW.messages as usize && bytes < FLOW.bytes
+    }
+}
+
+/// See the module. What it did since it was last asked is in `handed`, `dead` and `refused`.
+pub(crate) struct ModelQueue {
+    kind: QueueType,
+    settings: QueueSettings,
+    clock: u64,
+    /// Quorum: what came back, in order.
+    returned: Vec<Waiting>,
+    waiting: Vec<Waiting>,
+    joined: u64,
+    turn: u8,
+    blocked: bool,
+    /// In the order in which they came.
+    consumers: Vec<Consumer>,
+    /// Those that can be served, the one served last at the end.
+    epoch: Vec<(u64, u32)>,
+    active: Option<(u64, u32)>,
+    /// Classic: by priority, the last message that was ever sent to somebody.
+    delivered: BTreeMap<u8, u64>,
+    pub handed: Vec<Handed>,
+    pub dead: Vec<(DeadReason, u64)>,
+    pub refused: Vec<u64>,
+}
+
+impl ModelQueue {
+    pub fn new(kind: QueueType, settings: QueueSettings, clock: u64) -> ModelQueue {
+        ModelQueue {
+            kind,
+            settings,
+            clock,
+            returned: Vec::new(),
+            waiting: Vec::new(),
+            joined: 0,
+            turn: 0,
+            blocked: false,
+            consumers: Vec::new(),
+            epoch: Vec::new(),
+            active: None,
+            delivered: BTreeMap::new(),
+            handed: Vec::new(),
+            dead: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    pub fn ready(&self) -> u64 {
+        (self.returned.len() + self.waiting.len()) as u64
+    }
+
+    pub fn out(&self) -> u64 {
+        self.consumers.iter().map(|c| c.out.len() as u64).sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        let all = self.returned.iter().chain(&self.waiting);
+        all.map(|w| w.body).sum()
+    }
+
+    /// Consumer and id of everything that a session holds.
+    pub fn held_by(&self, by: u64) -> Vec<(u32, u64)> {
+        let mine = self.consumers.iter().filter(|c| c.by == by);
+        mine.flat_map(|c| c.out.iter().map(|(id, _)| (c.number, *id)))
+            .collect()
+    }
+
+    /// Its consumers that are not cancelled.
+    pub fn consumers_of(&self, by: u64) -> Vec<u32> {
+        let mine = |c: &&Consumer| c.by == by && !c.cancelled && !c.get;
+        self.consumers
+            .iter()
+            .filter(mine)
+            .map(|c| c.number)
+            .collect()
+    }
+
+    /// Where the next message is: among the returned, or at a place among those that wait.
+    fn next(&self) -> Option<(bool, usize)> {
+        if !self.returned.is_empty() {
+            return Some((true, 0));
+        }
+        let first = |wanted: &dyn Fn(&Waiting) -> bool, by_number: bool| {
+            let all = self.waiting.iter().enumerate();
+            all.filter(|(_, w)| wanted(w))
+                .min_by_key(|(_, w)| if by_number { w.n } else { w.joined })
+                .map(|(at, _)| at)
+        };
+        if self.kind == QueueType::Classic {
+            let top = self.waiting.iter().map(|w| self.lane(w)).max()?;
+            return first(&|w| self.lane(w) == top, true).map(|at| (false, at));
+        }
+        let high = first(&|w| self.lane(w) == 1, false);
+        let normal = first(&|w| self.lane(w) == 0, false);
+        let at = match (high, normal) {
+            (Some(high), Some(normal)) => {
+                let earlier = self.waiting[high].joined < self.waiting[normal].joined;
+                if self.turn < 2 || earlier {
+                    high
+                } else {
+                    normal
+                }
+            }
+            (high, normal) => high.or(normal)?,
+        };
+        Some((false, at))
+    }
+
+    fn lane(&self, waiting: &Waiting) -> u8 {
+        match self.kind {
+            QueueType::Classic => waiting
+                .priority
+                .min(self.settings.max_priority.unwrap_or(0)),
+            // What came back to the end is of normal priority, whatever it was.
+            QueueType::Quorum => u8::from(waiting.priority >= 5 && waiting.attempts == 0),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let (returned, at) = self.next()?;
+        if returned {
+            return Some(self.returned.remove(at));
+        }
+        self.turn = if self.turn == 2 { 0 } else { self.turn + 1 };
+        Some(self.waiting.remove(at))
+    }
+
+    fn head(&self) -> Option<&Waiting> {
+        let (returned, at) = self.next()?;
+        Some(if returned {
+            &self.returned[at]
+        } else {
+            &self.waiting[at]
+        })
+    }
+
+    /// Heads whose time has passed. `at_once`: even those that may live no time at all.
+    fn expire(&mut self, at_once: bool) {
+        let clock = if at_once { self.clock } else { self.clock - 1 };
+        while self
+            .head()
+            .is_some_and(|w| w.expires.is_some_and(|e| e <= clock))
+        {
+            let gone = self.pop().unwrap();
+            self.dead.push((DeadReason::Expired, gone.n));
+        }
+    }
+
+    fn take(&mut self) -> Option<Waiting> {
+        self.expire(self.kind == QueueType::Quorum);
+        self.pop()
+    }
+
+    fn release(&mut self, mut message: Waiting) {
+        message.redelivered = true;
+        match self.kind {
+            QueueType::Classic => self.waiting.push(message),
+            QueueType::Quorum => self.returned.push(message),
+        }
+    }
+
+    fn give_back(&mut self, mut message: Waiting, asked: bool) {
+        let limit = self.settings.delivery_limit;
+        message.attempts += 1;
+        message.redelivered = true;
+        if self.kind == QueueType::Classic {
+            return self.waiting.push(message);
+        }
+        if limit.is_some_and(|limit| message.attempts > limit) {
+            return self.dead.push((DeadReason::DeliveryLimit, message.n));
+        }
+        if limit.is_none() && asked {
+            self.joined += 1;
+            message.joined = self.joined;
+            self.waiting.push(message);
+        } else {
+            self.returned.push(message);
+        }
+    }
+
+    fn over(&self, more: u64, more_bytes: u64) -> bool {
+        let over = |limit: Option<u64>, is: u64| limit.is_some_and(|limit| is > limit);
+        over(self.settings.max_length, self.ready() + more)
+            || over(self.settings.max_length_bytes, self.bytes() + more_bytes)
+    }
+
+    fn keep_limits(&mut self) {
+        if self.settings.overflow == Overflow::DropHead {
+            self.blocked = false;
+            let before = self.dead.len();
+            while self.ready() > 0 && self.over(0, 0) {
+                let gone = self.pop().unwrap();
+                self.dead.push((DeadReason::MaxLength, gone.n));
+                if self.kind == QueueType::Quorum {
+                    self.expire(true);
+                }
+            }
+            if self.kind == QueueType::Quorum {
+                self.dead[before..].reverse();
+            }
+        } else if self.kind == QueueType::Quorum {
+            let below = |limit: Option<u64>, is: u64| limit.is_none_or(|l| is * 10 <= l * 8);
+            let room = below(self.settings.max_length, self.ready())
+                && below(self.settings.max_length_bytes, self.bytes());
+            self.blocked = if self.blocked { !room } else { self.over(0, 0) };
+        }
+    }
+
+    fn elect(&mut self) {
+        let mut candidates: Vec<&Consumer> = self
+            .consumers
+            .iter()
+            .filter(|c| !c.get && !c.cancelled)
+            .collect();
+        candidates.sort_by_key(|c| -c.priority);
+        let best = candidates.first().map(|c| ((c.by, c.number), c.priority));
+        let active = candidates
+            .iter()
+            .find(|c| Some((c.by, c.number)) == self.active);
+        let stays = active.is_some_and(|c| {
+            self.kind == QueueType::Classic
+                || Some(c.priority) >= best.map(|b| b.1)
+                || !c.out.is_empty()
+        });
+        if !stays {
+            self.active = best.map(|b| b.0);
+        }
+    }
+
+    fn eligible(&self, c: &Consumer) -> bool {
+        let mut others = self.consumers.iter().filter(|o| !o.get && !o.cancelled);
+        let alone = !self.settings.single_active_consumer
+            || self.active == Some((c.by, c.number))
+                && (self.kind == QueueType::Classic || others.all(|o| o.priority <= c.priority));
+        let flows = self.kind == QueueType::Quorum || c.flows() && c.next_id <= c.credit;
+        alone && !c.get && !c.cancelled && c.out.len() < c.window && flows
+    }
+
+    /// After anything that may change who can be served.
+    fn refresh(&mut self) {
+        self.consumers
+            .retain(|c| !(c.get || c.cancelled) || !c.out.is_empty());
+        self.elect();
+        for c in self.consumers.clone() {
+            let key = (c.by, c.number);
+            let there = self.epoch.contains(&key);
+            match self.eligible(&c) {
+                true if !there => self.epoch.push(key),
+                false if there => self.epoch.retain(|k| *k != key),
+                _ => {}
+            }
+        }
+        let known: Vec<(u64, u32)> = self.consumers.iter().map(|c| (c.by, c.number)).collect();
+        self.epoch.retain(|k| known.contains(k));
+    }
+
+    fn dispatch(&mut self) {
+        while self.ready() > 0 {
+            let mut best: Option<(i32, usize)> = None;
+            for (at, key) in self.epoch.clone().into_iter().enumerate() {
+                let priority = self.consumer(key).priority;
+                if best.is_none_or(|(p, _)| priority > p) {
+                    best = Some((priority, at));
+                }
+            }
+            let Some((_, at)) = best else { return };
+            let Some(message) = self.take() else { return };
+            let key = self.epoch.remove(at);
+            self.hand(key, message);
+            self.refresh();
+        }
+    }
+
+    fn consumer(&mut self, key: (u64, u32)) -> &mut Consumer {
+        let mut all = self.consumers.iter_mut();
+        all.find(|c| (c.by, c.number) == key).unwrap()
+    }
+
+    fn hand(&mut self, key: (u64, u32), message: Waiting) {
+        let c = self.consumer(key);
+        let id = c.next_id;
+        c.next_id += 1;
+        c.out.push((id, message));
+        self.send_on(key);
+    }
+
+    /// What is out and was not sent goes as far as there is room.
+    fn send_on(&mut self, key: (u64, u32)) {
+        let counts = self.kind == QueueType::Quorum;
+        loop {
+            let c = self.consumer(key);
+            let next = c.out.iter().find(|(id, _)| *id > c.sent).cloned();
+            let Some((id, message)) = next else {
+                c.sent = c.next_id - 1;
+                return;
+            };
+            if c.cancelled || !(c.get || c.flows()) {
+                return;
+            }
+            c.sent = id;
+            let last = self.delivered.entry(self.lane(&message)).or_default();
+            *last = message.n.max(*last);
+            self.handed.push(Handed {
+                by: key.0,
+                consumer: key.1,
+                id,
+                n: message.n,
+                attempts: counts.then_some(message.attempts),
+                redelivered: message.redelivered,
+            });
+        }
+    }
+
+    pub fn received(&mut self, by: u64, consumer: u32, up_to: u64) {
+        self.expire(true);
+        let c = self.consumer((by, consumer));
+        c.received = c.received.max(up_to);
+        self.send_on((by, consumer));
+        self.finish();
+    }
+
+    /// Quorum: a replica that knows nothing of what arrived.
+    pub fn forget_flow(&mut self) {
+        for c in &mut self.consumers {
+            c.received = 0;
+            c.sent = c.next_id - 1;
+        }
+    }
+
+    fn publish(&mut self, message: &Message) {
+        let n = number(message);
+        let body = message.body_len() as u64;
+        let refused = match (self.kind, self.settings.overflow) {
+            (_, Overflow::DropHead) => false,
+            (QueueType::Classic, _) => self.over(1, body),
+            (QueueType::Quorum, _) => self.blocked,
+        };
+        if refused {
+            return self.refused.push(n);
+        }
+        let ttl = [message.ttl_ms(), self.settings.message_ttl_ms];
+        let least = u64::from(self.kind == QueueType::Quorum);
+        let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(least));
+        self.joined += 1;
+        self.waiting.push(Waiting {
+            n,
+            priority: message.priority().unwrap_or(0),
+            expires: ttl.map(|ttl| self.clock + ttl),
+            attempts: 0,
+            redelivered: false,
+            body,
+            joined: self.joined,
+        });
+    }
+
+    fn add(&mut self, by: u64, number: u32, spec: Option<&ConsumerSpec>) {
+        let window = match spec.map(|s| s.prefetch) {
+            None => 1,
+            Some(0) => usize::MAX,
+            Some(asked) => asked as usize,
+        };
+        self.consumers.push(Consumer {
+            by,
+            number,
+            priority: spec.map_or(0, |s| s.priority),
+            window,
+            next_id: 1,
+            out: Vec::new(),
+            sent: 0,
+            received: 0,
+            credit: u64::MAX,
+            cancelled: false,
+            get: spec.is_none(),
+            lasting: false,
+        });
+    }
+
+    /// The consumer of the one session that outlives its connections, if that has any, and the ids of what it holds.
+    fn lasting(&self) -> Option<(u64, u32, Vec<u64>)> {
+        let last = self.consumers.iter().find(|c| c.lasting)?;
+        let ids = last.out.iter().map(|(id, _)| *id).collect();
+        Some((last.by, last.number, ids))
+    }
+
+    fn succeed(&mut self, by: u64, next: &EpochConsumer) {
+        if let Some((of, number, _)) = self.lasting() {
+            if let Some(settled) = &next.settled {
+                let done = |id: u64| settled.ids.iter().any(|(a, b)| (*a..=*b).contains(&id));
+                let out = &mut self.consumer((of, number)).out;
+                out.retain(|(id, _)| !done(*id));
+            }
+            let out = std::mem::take(&mut self.consumer((of, number)).out);
+            self.return_in_front(out);
+            self.consumers.retain(|c| (c.by, c.number) != (of, number));
+        }
+        self.add(by, next.consumer.0, Some(&next.spec));
+        self.consumer((by, next.consumer.0)).lasting = true;
+    }
+
+    fn settle(&mut self, key: (u64, u32), outcome: SettlementOutcome, ids: &[(u64, u64)]) {
+        for &(from, to) in ids {
+            let c = self.consumer(key);
+            let (taken, left): (Vec<_>, Vec<_>) = c
+                .out
+                .drain(..)
+                .partition(|(id, _)| (from..=to).contains(id));
+            c.out = left;
+            for (_, message) in taken {
+                match outcome {
+                    SettlementOutcome::Accepted => {}
+                    SettlementOutcome::Rejected => {
+                        self.dead.push((DeadReason::Rejected, message.n))
+                    }
+                    SettlementOutcome::Requeue => self.give_back(message, true),
+                    SettlementOutcome::Unseen if self.kind == QueueType::Classic => {
+                        self.waiting.push(message);
+                    }
+                    SettlementOutcome::Released | SettlementOutcome::Unseen => {
+                        self.release(message)
+                    }
+                }
+            }
+        }
+        self.send_on(key);
+    }
+
+    fn close(&mut self, by: u64) {
+        let (mut mine, others): (Vec<Consumer>, Vec<Consumer>) =
+            self.consumers.drain(..).partition(|c| c.by == by);
+        self.consumers = others;
+        mine.sort_by_key(|c| c.number);
+        for c in mine {
+            if c.lasting {
+                self.return_in_front(c.out);
+            } else {
+                c.out
+                    .into_iter()
+                    .for_each(|(_, m)| self.give_back(m, false));
+            }
+        }
+    }
+
+    fn return_in_front(&mut self, out: Vec<(u64, Waiting)>) {
+        let waited = std::mem::take(&mut self.returned);
+        out.into_iter()
+            .rev()
+            .for_each(|(_, m)| self.give_back(m, false));
+        self.returned.reverse();
+        self.returned.extend(waited);
+    }
+
+    pub fn ask(&mut self, by: u64, body: &RequestBody) {
+        self.expire(true);
+        match body {
+            RequestBody::Publish(message) => {
+                self.publish(message);
+                if self.kind == QueueType::Classic {
+                    self.dispatch();
+                    self.keep_limits();
+                }
+            }
+            RequestBody::Consume { consumer, spec } => self.add(by, consumer.0, Some(spec)),
+            RequestBody::Succeed(next) => self.succeed(by, next),
+            RequestBody::Cancel { consumer } => {
+                let consumer = self.consumer((by, consumer.0));
+                consumer.cancelled = true;
+                consumer.lasting = false;
+            }
+            RequestBody::Settle {
+                consumer,
+                outcome,
+                ids,
+            } => {
+                self.settle((by, consumer.0), *outcome, ids);
+                if self.kind == QueueType::Classic && *outcome == SettlementOutcome::Unseen {
+                    self.refresh();
+                    self.dispatch();
+                }
+            }
+            RequestBody::Credit { consumer, up_to } => {
+                self.consumer((by, consumer.0)).credit = *up_to;
+            }
+            RequestBody::Get { consumer, .. } => {
+                let locked = self.kind == QueueType::Quorum && self.settings.single_active_consumer;
+                let taken = if locked { None } else { self.take() };
+                if let Some(message) = taken {
+                    self.add(by, consumer.0, None);
+                    self.hand((by, consumer.0), message);
+                }
+            }
+            RequestBody::Purge => {
+                self.returned.clear();
+                self.waiting.clear();
+            }
+            RequestBody::Close => self.close(by),
+            other => panic!("{other:?} is not modelled"),
+        }
+        self.finish();
+    }
+
+    fn finish(&mut self) {
+        self.refresh();
+        // A classic queue looks at times and limits before it serves, a quorum queue after.
+        if self.kind == QueueType::Classic {
+            self.expire(true);
+            self.keep_limits();
+        }
+        self.dispatch();
+        self.expire(true);
+        if self.kind == QueueType::Quorum {
+            self.keep_limits();
+        }
+    }
+
+    pub fn pass(&mut self, clock: u64) {
+        self.clock = clock;
+        self.expire(true);
+        self.finish();
+    }
+
+    pub fn configure(&mut self, settings: QueueSettings) {
+        self.settings = settings;
+        self.finish();
+    }
+
+    /// Classic: an orderly stop and a start. All messages of this model are persistent.
+    pub fn restart(&mut self) {
+        for c in std::mem::take(&mut self.consumers) {
+            self.waiting.extend(c.out.into_iter().map(|(_, w)| w));
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for message in &mut waiting {
+            let last = self.delivered.get(&self.lane(message));
+            message.redelivered = last.is_some_and(|last| message.n <= *last);
+        }
+        self.waiting = waiting;
+        self.epoch.clear();
+        self.active = None;
+        self.keep_limits();
+        self.expire(true);
+    }
+}
+
+/// The number that a test's message carries.
+pub(crate) fn number(message: &Message) -> u64 {
+    u64::from_be_bytes(message.body()[..8].try_into().unwrap())
+}
+
+/// One that carries a number, in a body of at least [`BODY`] bytes.
+pub(crate) fn message(n: u64, priority: Option<u8>, ttl_ms: Option<u64>, len: usize) -> Message {
+    let mut body = n.to_be_bytes().to_vec();
+    body.resize(len.max(BODY), 7);
+    MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable: true,
+        priority,
+        ttl_ms,
+        received: WALL,
+        exchange: "",
+        routing_keys: &["q"],
+        properties: &[],
+    }
+    .build(body.len(), [&body[..]])
+    .unwrap()
+}
+
+pub(crate) fn spec(prefetch: u32, priority: i32) -> ConsumerSpec {
+    ConsumerSpec {
+        tag: "c".into(),
+        channel: 1,
+        prefetch,
+        no_ack: false,
+        exclusive: false,
+        priority,
+        arguments: Table::default(),
+    }
+}
+
+/// The publisher's clock is of no matter to the queue.
+const WALL: env::WallTime = env::WallTime(0);
+
+/// One random step; sessions are 0 to 4, of which 4 only publishes.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Publish {
+        priority: u8,
+        ttl_ms: Option<u64>,
+        len: usize,
+    },
+    Consume {
+        by: u64,
+        prefetch: u32,
+        priority: i32,
+    },
+    /// By the next connection of the one session that lasts; so much of what the one before held is done with.
+    Succeed {
+        by: u64,
+        prefetch: u32,
+        done: u8,
+    },
+    Cancel {
+        by: u64,
+    },
+    Settle {
+        by: u64,
+        outcome: u8,
+        pick: u8,
+        several: bool,
+    },
+    /// The last of its consumers may have so many more.
+    Credit {
+        by: u64,
+        more: u64,
+    },
+    Get {
+        by: u64,
+    },
+    Received {
+        by: u64,
+        pick: u8,
+    },
+    Close {
+        by: u64,
+    },
+    Pass {
+        ms: u64,
+    },
+    Limits {
+        length: Option<u64>,
+        bytes: Option<u64>,
+        reject: bool,
+    },
+    Purge,
+    /// Quorum: a checkpoint is written and read. Classic: an orderly restart.
+    Again,
+}
+
+pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
+    let by = 0u64..4;
+    let ttl = prop_oneof![3 => Just(None), 1 => (0u64..60).prop_map(Some)];
+    let len = prop_oneof![3 => Just(BODY), 1 => BODY..=long.max(BODY)];
+    prop_oneof![
+        10 => (0u8..12, ttl, len).prop_map(|(priority, ttl_ms, len)| Step::Publish { priority, ttl_ms, len }),
+        3 => (by.clone(), 0u32..4, -1i32..2).prop_map(|(by, prefetch, priority)| Step::Consume { by, prefetch, priority }),
+        2 => (by.clone(), 1u32..5, 0u8..4).prop_map(|(by, prefetch, done)| Step::Succeed { by, prefetch, done }),
+        1 => by.clone().prop_map(|by| Step::Cancel { by }),
+        2 => (by.clone(), 0u64..4).prop_map(|(by, more)| Step::Credit { by, more }),
+        8 => (by.clone(), 0u8..7, any::<u8>(), any::<bool>()).prop_map(|(by, outcome, pick, several)| Step::Settle { by, outcome, pick, several }),
+        2 => by.clone().prop_map(|by| Step::Get { by }),
+        4 => (by.clone(), any::<u8>()).prop_map(|(by, pick)| Step::Received { by, pick }),
+        1 => by.prop_map(|by| Step::Close { by }),
+        3 => (0u64..80).prop_map(|ms| Step::Pass { ms }),
+        1 => (proptest::option::of(0u64..8), proptest::option::of(0u64..90), any::<bool>()).prop_map(|(length, bytes, reject)| Step::Limits { length, bytes, reject }),
+        1 => Just(Step::Purge),
+        2 => Just(Step::Again),
+    ]
+}
+
+/// The queue that is compared with the naive one.
+pub(crate) trait QueueUnderTest {
+    fn ask(&mut self, by: u64, body: RequestBody) -> QueueOutput;
+    fn received(&mut self, by: u64, consumer: u32, up_to: u64) -> QueueOutput;
+    fn pass(&mut self, ms: u64) -> QueueOutput;
+    fn configure(&mut self, settings: &QueueSettings) -> QueueOutput;
+    fn again(&mut self) -> QueueOutput;
+    fn clock(&self) -> u64;
+    /// Whose number this is.
+    fn session(&self, by: u64) -> SessionId;
+    /// Ready and out.
+    fn counts(&self) -> (u64, u64);
+}
+
+/// Runs both through the same steps and compares what they do after each.
+pub(crate) struct Pair<R> {
+    pub real: R,
+    naive: ModelQueue,
+    next_message: u64,
+    next_consumer: u32,
+    /// A session that closed comes back as another one.
+    sessions: Vec<u64>,
+    next_session: u64,
+}
+
+const PUBLISHER: u64 = 4;
+
+impl<R: QueueUnderTest> Pair<R> {
+    pub fn new(kind: QueueType, settings: QueueSettings, real: R) -> Pair<R> {
+        let clock = real.clock();
+        Pair {
+            real,
+            naive: ModelQueue::new(kind, settings, clock),
+            next_message: 1,
+            next_consumer: 1,
+            sessions: vec![10, 11, 12, 13],
+            next_session: 20,
+        }
+    }
+
+    pub fn run(&mut self, step: Step) -> Result<(), TestCaseError> {
+        let session = |by: u64| self.sessions[by as usize];
+        let (by, body) = match step {
+            Step::Publish {
+                priority,
+                ttl_ms,
+                len,
+            } => {
+                let n = self.next_message;
+                self.next_message += 1;
+                let message = message(n, Some(priority), ttl_ms, len);
+                (PUBLISHER, RequestBody::Publish(message))
+            }
+            Step::Consume {
+                by,
+                prefetch,
+                priority,
+            } => {
+                let by = session(by);
+                (by, self.consume(prefetch, priority))
+            }
+            Step::Succeed { by, prefetch, done } => {
+                let by = session(by);
+                (by, self.succeed(prefetch, done))
+            }
+            Step::Cancel { by } => {
+                let by = session(by);
+                let Some(number) = self.naive.consumers_of(by).last().copied() else {
+                    return Ok(());
+                };
+                let consumer = ConsumerId(number);
+                (by, RequestBody::Cancel { consumer })
+            }
+            Step::Credit { by, more } => {
+                let by = session(by);
+                let Some(number) = self.naive.consumers_of(by).last().copied() else {
+                    return Ok(());
+                };
+                let sent = self.naive.consumer((by, number)).next_id - 1;
+                let consumer = ConsumerId(number);
+                let up_to = sent + more;
+                (by, RequestBody::Credit { consumer, up_to })
+            }
+            Step::Settle {
+                by,
+                outcome,
+                pick,
+                several,
+            } => {
+                let by = session(by);
+                let Some(body) = self.settle(by, outcome, pick, several) else {
+                    return Ok(());
+                };
+                (by, body)
+            }
+            Step::Get { by } => {
+                let consumer = ConsumerId(self.next_consumer);
+                let by = session(by);
+                self.next_consumer += 1;
+                let no_ack = false;
+                (by, RequestBody::Get { consumer, no_ack })
+            }
+            Step::Close { by } => {
+                let closed = session(by);
+                self.sessions[by as usize] = self.next_session;
+                self.next_session += 1;
+                (closed, RequestBody::Close)
+            }
+            Step::Received { by, pick } => return self.received(session(by), pick),
+            Step::Purge => (PUBLISHER, RequestBody::Purge),
+            other => return self.not_asked(other),
+        };
+        self.naive.ask(by, &body);
+        let out = self.real.ask(by, body);
+        self.compare(&out)
+    }
+
+    fn consume(&mut self, prefetch: u32, priority: i32) -> RequestBody {
+        let consumer = ConsumerId(self.next_consumer);
+        self.next_consumer += 1;
+        let spec = spec(prefetch, priority);
+        RequestBody::Consume { consumer, spec }
+    }
+
+    fn succeed(&mut self, prefetch: u32, done: u8) -> RequestBody {
+        let RequestBody::Consume { consumer, spec } = self.consume(prefetch, 0) else {
+            panic!("a consumer");
+        };
+        let before = self.naive.lasting();
+        let settled = before.map(|(by, number, ids)| Settlement {
+            session: self.real.session(by),
+            consumer: ConsumerId(number),
+            ids: ids
+                .into_iter()
+                .take(done.into())
+                .map(|id| (id, id))
+                .collect(),
+        });
+        RequestBody::Succeed(Box::new(EpochConsumer {
+            consumer,
+            spec,
+            settled,
+            epoch: SessionEpoch::New,
+            at: 0,
+        }))
+    }
+
+    fn settle(&self, by: u64, outcome: u8, pick: u8, several: bool) -> Option<RequestBody> {
+        let held = self.naive.held_by(by);
+        let (consumer, id) = *held.get(pick as usize % held.len().max(1))?;
+        Some(RequestBody::Settle {
+            consumer: ConsumerId(consumer),
+            outcome: match outcome {
+                0 => SettlementOutcome::Requeue,
+                1 => SettlementOutcome::Released,
+                2 => SettlementOutcome::Rejected,
+                3 => SettlementOutcome::Unseen,
+                _ => SettlementOutcome::Accepted,
+            },
+            ids: vec![(if several { 1 } else { id }, id)],
+        })
+    }
+
+    fn received(&mut self, by: u64, pick: u8) -> Result<(), TestCaseError> {
+        let held = self.naive.held_by(by);
+        let Some((consumer, id)) = held.get(pick as usize % held.len().max(1)) else {
+            return Ok(());
+        };
+        self.naive.received(by, *consumer, *id);
+        let out = self.real.received(by, *consumer, *id);
+        self.compare(&out)
+    }
+
+    fn not_asked(&mut self, step: Step) -> Result<(), TestCaseError> {
+        let out = match step {
+            Step::Pass { ms } => {
+                self.naive.pass(self.real.clock() + ms);
+                self.real.pass(ms)
+            }
+            Step::Limits {
+                length,
+                bytes,
+                reject,
+            } => {
+                let settings = QueueSettings {
+                    max_length: length,
+                    max_length_bytes: bytes,
+                    overflow: if reject {
+                        Overflow::RejectPublish
+                    } else {
+                        Overflow::DropHead
+                    },
+                    ..self.naive.settings.clone()
+                };
+                self.naive.configure(settings.clone());
+                self.real.configure(&settings)
+            }
+            _ => {
+                if self.naive.kind == QueueType::Classic {
+                    self.naive.restart();
+                    self.sessions = (0..4).map(|n| self.next_session + n).collect();
+                    self.next_session += 4;
+                } else {
+                    self.naive.forget_flow();
+                }
+                self.real.again()
+            }
+        };
+        self.compare(&out)
+    }
+
+    fn compare(&mut self, out: &QueueOutput) -> Result<(), TestCaseError> {
+        let mut handed = Vec::new();
+        for addressed in &out.events {
+            let QueueEvent::Deliver {
+                consumer,
+                deliveries,
+            } = &addressed.event
+            else {
+                continue;
+            };
+            handed.extend(deliveries.iter().map(|d| Handed {
+                by: addressed.session.number,
+                consumer: consumer.0,
+                id: d.id,
+                n: number(&d.message),
+                attempts: d.attempts,
+                redelivered: d.redelivered,
+            }));
+        }
+        // Events of different consumers may pass each other.
+        handed.sort();
+        self.naive.handed.sort();
+        prop_assert_eq!(&handed, &self.naive.handed);
+        let dead: Vec<_> = out.dead.iter().map(|d| (d.0, number(&d.1))).collect();
+        prop_assert_eq!(&dead, &self.naive.dead);
+        let counts = (self.naive.ready(), self.naive.out());
+        prop_assert_eq!(self.real.counts(), counts);
+        prop_assert_eq!(&out.faults, &Vec::<String>::new());
+        self.naive.handed.clear();
+        self.naive.dead.clear();
+        Ok(())
+    }
+}

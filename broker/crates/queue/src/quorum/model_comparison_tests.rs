@@ -1,0 +1,74 @@
+//! The machine against a queue of vectors.
+
+use super::command::Command;
+use super::machine::Machine;
+use super::tests::{Rig, session, settings};
+use crate::model::{FLOW, Pair, QueueUnderTest, step};
+use crate::{ConsumerId, QueueOutput, QueueSettings, QueueType, RequestBody, SessionId};
+use env::WallTime;
+use proptest::prelude::*;
+
+impl QueueUnderTest for Rig {
+    fn ask(&mut self, by: u64, body: RequestBody) -> QueueOutput {
+        self.one(by, body)
+    }
+
+    fn received(&mut self, by: u64, consumer: u32, up_to: u64) -> QueueOutput {
+        Rig::received(self, by, ConsumerId(consumer), up_to)
+    }
+
+    fn pass(&mut self, ms: u64) -> QueueOutput {
+        self.wall += ms;
+        self.command(Command::Time(WallTime(self.wall)).encode())
+    }
+
+    fn configure(&mut self, settings: &QueueSettings) -> QueueOutput {
+        self.command(Command::Settings(settings.clone()).encode())
+    }
+
+    fn again(&mut self) -> QueueOutput {
+        let state = self.machine.snapshot();
+        let mut again = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
+        again.checkout.flow_window = FLOW;
+        assert_eq!(again.snapshot(), state);
+        self.machine = again;
+        QueueOutput::default()
+    }
+
+    fn session(&self, by: u64) -> SessionId {
+        session(by)
+    }
+
+    fn clock(&self) -> u64 {
+        self.wall
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        let stats = self.machine.stats();
+        (stats.ready, stats.unacknowledged)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn like_vectors(
+        steps in proptest::collection::vec(step(60), 1..120),
+        delivery_limit in prop_oneof![Just(None), (0u32..4).prop_map(Some)],
+        message_ttl_ms in proptest::option::of(20u64..100),
+        single_active_consumer: bool,
+    ) {
+        let settings = QueueSettings {
+            delivery_limit,
+            message_ttl_ms,
+            single_active_consumer,
+            ..settings()
+        };
+        let mut rig = Rig::new(settings.clone());
+        rig.machine.checkout.flow_window = FLOW;
+        let mut pair = Pair::new(QueueType::Quorum, settings, rig);
+        for step in steps {
+            pair.run(step)?;
+        }
+    }
+}

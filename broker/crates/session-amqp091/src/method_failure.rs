@@ -1,0 +1,61 @@
+//! What went wrong and in which method, as channel.close and connection.close name it.
+
+use crate::failure::{Failure, ReplyCode};
+use codec_amqp091::{DecodeError, Method, Octets, Shown};
+
+/// Octets of a method's arguments that are shown.
+const MAX_SHOWN: usize = 64;
+
+/// A failure and the method it belongs to.
+#[derive(Debug)]
+pub(crate) struct MethodFailure {
+    pub failure: Failure,
+    pub ids: (u16, u16),
+}
+
+impl MethodFailure {
+    /// Bytes that are no method, or none that is known.
+    pub fn undecodable(error: &DecodeError, payload: &[u8]) -> MethodFailure {
+        let unknown = |payload| format!("type 1, {}: unknown_frame", Shown::of(payload));
+        let Some((head, arguments)) = payload.split_first_chunk::<4>() else {
+            return MethodFailure {
+                failure: Failure::new(ReplyCode::FrameError, unknown(payload)),
+                ids: (0, 0),
+            };
+        };
+        let [c1, c0, m1, m0] = *head;
+        let ids = (u16::from_be_bytes([c1, c0]), u16::from_be_bytes([m1, m0]));
+        let (code, text, ids) = match error {
+            DecodeError::UnknownMethod(..) => {
+                let text = format!("cannot decode method: {error}");
+                (ReplyCode::CommandInvalid, text, ids)
+            }
+            DecodeError::Utf8 => {
+                let text = "Malformed UTF-8 in shortstr".to_owned();
+                (ReplyCode::FrameError, text, (0, 0))
+            }
+            DecodeError::Short | DecodeError::Trailing(_) => {
+                let shown = arguments.get(..MAX_SHOWN).unwrap_or(arguments);
+                let text = format!("cannot decode {}", Octets(shown));
+                (ReplyCode::FrameError, text, ids)
+            }
+            error => (
+                ReplyCode::FrameError,
+                format!("cannot decode method: {error}"),
+                ids,
+            ),
+        };
+        MethodFailure {
+            failure: Failure::new(code, text),
+            ids,
+        }
+    }
+
+    /// channel.open on a channel that is open, or was not closed to the end.
+    pub fn opened_twice(open: &Method<'_>) -> MethodFailure {
+        MethodFailure {
+            failure: Failure::new(ReplyCode::ChannelError, "second 'channel.open' seen"),
+            ids: open.ids(),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What queues say to sessions, each under its own name.
+
+use metadata::QueueId;
+use queue::{DeathCounts, QueueEvent, QueueOutput, SessionId};
+
+/// Places for events that stay allocated.
+const KEEP: usize = 1024;
+
+#[derive(Default)]
+pub struct EventBuffer {
+    /// What `speaker` has said since another one spoke: said in one go, deliveries are one event.
+    out: QueueOutput,
+    speaker: QueueId,
+    events: Vec<(SessionId, QueueId, QueueEvent)>,
+    gone: Option<String>,
+    deaths: DeathCounts,
+}
+
+impl EventBuffer {
+    /// Whatever `f` puts out is said by this queue. There is no other way to an output: what one queue left there would go out
+    /// under the next one's name, and confirm messages that it does not have.
+    pub fn by<R>(&mut self, queue: QueueId, f: impl FnOnce(&mut QueueOutput) -> R) -> R {
+        if self.speaker != queue {
+            self.hear();
+            self.speaker = queue;
+        }
+        f(&mut self.out)
+    }
+
+    /// Takes down what the speaker has said.
+    fn hear(&mut self) {
+        if self.out.is_empty() {
+            return;
+        }
+        let queue = self.speaker;
+        for addressed in self.out.events.drain(..) {
+            self.events
+                .push((addressed.session, queue, addressed.event));
+        }
+        for fault in self.out.faults.drain(..) {
+            tracing::error!(event = "queue_fault", queue = queue.0, fault);
+        }
+        if let Some(deaths) = self.out.deaths.take() {
+            self.deaths.add(&deaths);
+        }
+        if let Some(gone) = self.out.gone.take() {
+            self.gone
+                .get_or_insert_with(|| format!("queue {}: {gone}", queue.0));
+        }
+    }
+
+    /// Messages that died in queues that are led or live here, or did, since the shard began.
+    pub fn deaths(&self) -> &DeathCounts {
+        &self.deaths
+    }
+
+    /// Files of a queue are gone: this node has to end.
+    pub fn take_gone(&mut self) -> Option<String> {
+        self.hear();
+        self.gone.take()
+    }
+
+    pub fn take(&mut self) -> Vec<(SessionId, QueueId, QueueEvent)> {
+        self.hear();
+        std::mem::take(&mut self.events)
+    }
+
+    /// What [`take`](Self::take) gave, once it is empty: its room is used again.
+    pub fn reuse(&mut self, events: Vec<(SessionId, QueueId, QueueEvent)>) {
+        if self.events.is_empty() && events.capacity() <= KEEP {
+            self.events = events;
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What can be told of the queues that are led or live here.
+
+use super::{LocalQueues, QueueReplica};
+use crate::frame::OwnerStats;
+use crate::stats::ShardStats;
+use consensus::{GroupId, RaftHost};
+use control::QueueTotals;
+use env::NodeId;
+use metadata::QueueId;
+use queue::{ConsumerInfo, DeathCounts, Queue};
+
+impl LocalQueues {
+    /// Ids of the queues here from this one on, in order.
+    pub fn ids_from(&self, first: QueueId) -> impl Iterator<Item = QueueId> {
+        self.ids.range(first..).copied()
+    }
+
+    /// Of these queues, those that are led or live here.
+    fn stats_among(&self, queues: &[QueueId]) -> Vec<OwnerStats> {
+        let stats = |id: &QueueId| self.stats_of(*id, self.queues.get(id)?);
+        let mut all: Vec<OwnerStats> = queues.iter().filter_map(stats).collect();
+        all.sort_by_key(|s| s.queue);
+        all
+    }
+
+    /// Of queues that are led or live here.
+    fn stats_of(&self, queue: QueueId, owned: &QueueReplica) -> Option<OwnerStats> {
+        Some(match owned {
+            QueueReplica::Classic(classic) => OwnerStats {
+                queue,
+                members: vec![],
+                online: vec![],
+                stats: classic.queue.stats(),
+                counters: classic.queue.counters(),
+            },
+            QueueReplica::Quorum(quorum) if quorum.leads() => {
+                let status = self.host.status(GroupId(queue.0))?;
+                OwnerStats {
+                    queue,
+                    // Who has a vote: one that still catches up does not count yet.
+                    members: status.membership.voters,
+                    online: status.active,
+                    stats: quorum.stats(),
+                    counters: quorum.counters(),
+                }
+            }
+            QueueReplica::Quorum(_) => return None,
+        })
+    }
+
+    /// Of these queues, those with a replica that does not lead and, as far as it knows, has `node` in its group.
+    fn counting(&self, queues: &[QueueId], node: NodeId) -> Vec<QueueId> {
+        let counts = |id: &QueueId| {
+            let owned = self.queues.get(id)?;
+            let follows = matches!(owned, QueueReplica::Quorum(quorum) if !quorum.leads());
+            let members = self
+                .host
+                .status(GroupId(id.0))
+                .filter(|_| follows)?
+                .membership;
+            let is_member = members.voters.contains(&node) || members.learners.contains(&node);
+            is_member.then_some(*id)
+        };
+        let mut all: Vec<QueueId> = queues.iter().filter_map(counts).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// What a shard tells of these queues. `counting`: and which of them count this node.
+    pub fn told(&self, queues: &[QueueId], counting: Option<NodeId>) -> ShardStats {
+        ShardStats {
+            stats: self.stats_among(queues),
+            counting: counting.map_or(Vec::new(), |node| self.counting(queues, node)),
+        }
+    }
+
+    /// Of queues that are led or live here, together: kept, not counted.
+    pub fn totals(&self) -> QueueTotals {
+        self.totals
+    }
+
+    /// Messages that died here, since the shard began.
+    pub fn deaths(&self) -> &DeathCounts {
+        self.said.deaths()
+    }
+
+    /// The same as [`totals`](Self::totals), counted.
+    #[cfg(test)]
+    pub fn recount(&self) -> QueueTotals {
+        let mut totals = QueueTotals::default();
+        let all = self.queues.values().filter_map(QueueReplica::stats);
+        all.for_each(|stats| totals.add(&stats));
+        totals
+    }
+
+    /// Of a queue that is led or lives here.
+    pub fn consumers(&self, queue: QueueId) -> Vec<ConsumerInfo> {
+        match self.queues.get(&queue) {
+            Some(QueueReplica::Classic(classic)) => classic.queue.consumers(),
+            Some(QueueReplica::Quorum(quorum)) if quorum.leads() => quorum.consumers(),
+            Some(QueueReplica::Quorum(_)) | None => Vec::new(),
+        }
+    }
+
+    /// For checks: of each replica of a quorum queue here, how far it has applied and a number for its state.
+    pub fn digests(&self) -> Vec<(QueueId, u64, u64)> {
+        let quorum = self.queues.iter().filter_map(|(id, owned)| match owned {
+            QueueReplica::Quorum(quorum) => Some((*id, quorum.machine())),
+            QueueReplica::Classic(_) => None,
+        });
+        let mut all: Vec<_> = quorum
+            .map(|(id, m)| (id, m.applied(), m.digest()))
+            .collect();
+        all.sort_unstable();
+        all
+    }
+}

@@ -1,0 +1,113 @@
+//! What there is when a run begins: the cluster, queues, clients.
+
+use super::super::amq_topic::{BoundQueueConsumer, TopicPublisher};
+use super::super::amqp;
+use super::super::client::{Client, ClientRole};
+use super::super::consumer::Consumer;
+use super::super::node::{Identities, Identity, name_of};
+use super::super::oracle::{GRAVE, QueuePlan, QueueTreatment, STEADY};
+use super::super::publisher::Publisher;
+use super::super::queue_admin::QueueAdmin;
+use env::{Rng, SeededRng};
+use metadata::features::Version;
+use metadata::{NodeRecord, QueueType, UserRecord};
+use std::time::Duration;
+
+pub fn queues(rng: &mut SeededRng) -> Vec<QueuePlan> {
+    let queue = |name: &str, quorum, character| QueuePlan {
+        name: name.to_owned(),
+        quorum,
+        character,
+    };
+    let mut all = vec![
+        queue("plain-quorum", true, QueueTreatment::Plain),
+        queue("plain-classic", false, QueueTreatment::Plain),
+        queue(STEADY, true, QueueTreatment::Plain),
+    ];
+    let others = [
+        ("purged", QueueTreatment::Purged),
+        ("recreated", QueueTreatment::Recreated),
+        ("short", QueueTreatment::Short(3 + rng.below(30))),
+        (
+            "brief",
+            QueueTreatment::Brief(Duration::from_millis(200 + rng.below(3000))),
+        ),
+        ("refusing", QueueTreatment::Refusing(3 + rng.below(30))),
+    ];
+    for (name, character) in others {
+        if rng.chance(1, 2) {
+            all.push(queue(name, rng.chance(2, 3), character));
+        }
+    }
+    if rng.chance(1, 2) {
+        all.push(queue("mortal", true, QueueTreatment::Mortal));
+        all.push(queue(GRAVE, true, QueueTreatment::Plain));
+    }
+    all
+}
+
+/// Small enough that a short run sees checkpoints, segments and transfers.
+pub fn limits() -> consensus::Limits {
+    consensus::Limits {
+        checkpoint_bytes: 64 << 10,
+        checkpoint_entries: 60,
+        retain_entries: 20,
+        max_message_bytes: 16 << 10,
+        max_inflight_messages: 8,
+        transfer_chunk_bytes: 2 << 10,
+        ..consensus::Limits::default()
+    }
+}
+
+/// The cluster's beginning, with a node on every machine.
+pub fn founding(identities: &Identities, program: Version) -> Result<shard::Founding, String> {
+    let algorithm = auth::HashAlgorithm::Sha256;
+    let password = auth::hash_with(algorithm, amqp::PASSWORD.as_bytes(), b"salt")
+        .map_err(|e| e.to_string())?;
+    let all = identities.borrow();
+    let record = |identity: &Identity| {
+        let name = name_of(identity.place);
+        NodeRecord {
+            id: identity.node,
+            address: format!("{name}:25672").as_str().into(),
+            name: name.as_str().into(),
+            voter: true,
+            maintenance: false,
+        }
+    };
+    Ok(shard::Founding {
+        cluster: "sim".into(),
+        nodes: all.values().map(record).collect(),
+        user: UserRecord {
+            name: amqp::USER.into(),
+            password: Some(password),
+            tags: vec!["administrator".into()],
+            limits: Vec::new(),
+        },
+        // Of the queues that sessions of MQTT have.
+        default_queue_type: Some(QueueType::Quorum),
+        features: program.facts().features,
+    })
+}
+
+pub fn clients(rng: &mut SeededRng) -> Vec<Client> {
+    let mut clients = Vec::new();
+    let mut add = |part| {
+        clients.push(Client {
+            rng: rng.fork(),
+            part,
+            link: None,
+        });
+    };
+    for number in 0..3 {
+        add(ClientRole::Publisher(Publisher::new(number)));
+    }
+    for _ in 0..3 {
+        add(ClientRole::Consumer(Consumer::default()));
+    }
+    add(ClientRole::Keeper(QueueAdmin::new(0)));
+    add(ClientRole::Consumer(Consumer::staying()));
+    add(ClientRole::Teller(TopicPublisher::default()));
+    add(ClientRole::Tap(BoundQueueConsumer::default()));
+    clients
+}

@@ -1,0 +1,256 @@
+//! What hubs say to each other about client ids. Integers big-endian; a frame is a list of:
+//!
+//! ```text
+//! kind u8 | vhost: u8 len, bytes | client: u16 len, bytes | number u64 | [Claim, Yield: clean u8 | Granted: stamp u64]
+//!     | [GrantedWith: stamp u64, handover | FreeWith: handover]
+//! handover: u16 len, bytes
+//! 1 Claim, 2 Granted, 3 Lost, 4 Yield, 5 Free, 6 Hold, 7 Tell (no names, number 0), 8 GrantedWith, 9 FreeWith
+//! ```
+//!
+//! GrantedWith and FreeWith are Granted and Free with a handover that is not empty. Nodes send them only if the feature flag
+//! `mqtt_handover` is enabled.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use std::sync::Arc;
+
+/// A client of a vhost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId {
+    pub vhost: Arc<str>,
+    pub client: Arc<str>,
+}
+
+/// About one client id. `stamp` names one holding of it: later ones have larger stamps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimMessage {
+    pub id: ClientId,
+    pub what: ClaimVerb,
+}
+
+/// Bytes of a session's handover at most.
+pub const HANDOVER_BYTES: usize = 32 << 10;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimVerb {
+    /// To the owner: this session wants the id. `clean`: what is left of its old session is over.
+    Claim { session: u64, clean: bool },
+    /// From the owner: the id is the session's. `handover`: session state from the previous holder; empty if there is none.
+    Granted {
+        session: u64,
+        stamp: u64,
+        handover: Bytes,
+    },
+    /// From the owner: a newer claim has come; the session is not to wait any more.
+    Lost { session: u64 },
+    /// From the owner: let go of this holding, and say so.
+    Yield { stamp: u64, clean: bool },
+    /// To the owner: this holding is over. `handover`: session state for the next holder; empty if there is none.
+    Free { stamp: u64, handover: Bytes },
+    /// To the owner: the id is held here. For one that may not know.
+    Hold { stamp: u64 },
+    /// To a holder: tell what is held there and owned here. Of no id.
+    Tell,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a word about a client id cannot be read")]
+pub struct ClaimMessageError;
+
+const CLAIM: u8 = 1;
+const GRANTED: u8 = 2;
+const LOST: u8 = 3;
+const YIELD: u8 = 4;
+const FREE: u8 = 5;
+const HOLD: u8 = 6;
+const TELL: u8 = 7;
+const GRANTED_WITH: u8 = 8;
+const FREE_WITH: u8 = 9;
+
+impl ClaimMessage {
+    /// Appends it to a frame.
+    pub fn encode(&self, out: &mut BytesMut) {
+        let handover = self.what.handover();
+        let (kind, number) = match &self.what {
+            ClaimVerb::Claim { session, .. } => (CLAIM, *session),
+            ClaimVerb::Granted { session, .. } if handover.is_empty() => (GRANTED, *session),
+            ClaimVerb::Granted { session, .. } => (GRANTED_WITH, *session),
+            ClaimVerb::Lost { session } => (LOST, *session),
+            ClaimVerb::Yield { stamp, .. } => (YIELD, *stamp),
+            ClaimVerb::Free { stamp, .. } if handover.is_empty() => (FREE, *stamp),
+            ClaimVerb::Free { stamp, .. } => (FREE_WITH, *stamp),
+            ClaimVerb::Hold { stamp } => (HOLD, *stamp),
+            ClaimVerb::Tell => (TELL, 0),
+        };
+        out.put_u8(kind);
+        // Names of vhosts have 255 bytes at most, client ids 65,535.
+        out.put_u8(self.id.vhost.len() as u8);
+        out.put_slice(self.id.vhost.as_bytes());
+        out.put_u16(self.id.client.len() as u16);
+        out.put_slice(self.id.client.as_bytes());
+        out.put_u64(number);
+        match &self.what {
+            ClaimVerb::Claim { clean, .. } | ClaimVerb::Yield { clean, .. } => {
+                out.put_u8(u8::from(*clean));
+            }
+            ClaimVerb::Granted { stamp, .. } => out.put_u64(*stamp),
+            _ => {}
+        }
+        if !handover.is_empty() {
+            // HANDOVER_BYTES at most.
+            out.put_u16(handover.len() as u16);
+            out.put_slice(handover);
+        }
+    }
+
+    /// All words of a frame.
+    pub fn decode_all(mut frame: Bytes) -> Result<Vec<ClaimMessage>, ClaimMessageError> {
+        let mut all = Vec::new();
+        while !frame.is_empty() {
+            all.push(ClaimMessage::decode(&mut frame)?);
+        }
+        Ok(all)
+    }
+
+    fn decode(from: &mut Bytes) -> Result<ClaimMessage, ClaimMessageError> {
+        let kind = from.try_get_u8().map_err(|_| ClaimMessageError)?;
+        let length = from.try_get_u8().map_err(|_| ClaimMessageError)?;
+        let vhost = text(from, length.into())?;
+        let length = from.try_get_u16().map_err(|_| ClaimMessageError)?;
+        let client = text(from, length.into())?;
+        let number = from.try_get_u64().map_err(|_| ClaimMessageError)?;
+        let what = match kind {
+            CLAIM => ClaimVerb::Claim {
+                session: number,
+                clean: flag(from)?,
+            },
+            GRANTED | GRANTED_WITH => ClaimVerb::Granted {
+                session: number,
+                stamp: from.try_get_u64().map_err(|_| ClaimMessageError)?,
+                handover: handover(kind == GRANTED_WITH, from)?,
+            },
+            LOST => ClaimVerb::Lost { session: number },
+            YIELD => ClaimVerb::Yield {
+                stamp: number,
+                clean: flag(from)?,
+            },
+            FREE | FREE_WITH => ClaimVerb::Free {
+                stamp: number,
+                handover: handover(kind == FREE_WITH, from)?,
+            },
+            HOLD => ClaimVerb::Hold { stamp: number },
+            TELL => ClaimVerb::Tell,
+            _ => return Err(ClaimMessageError),
+        };
+        let id = ClientId { vhost, client };
+        Ok(ClaimMessage { id, what })
+    }
+}
+
+impl ClaimVerb {
+    /// The session state that it carries; empty if there is none.
+    pub fn handover(&self) -> &Bytes {
+        static NONE: Bytes = Bytes::new();
+        match self {
+            ClaimVerb::Granted { handover, .. } | ClaimVerb::Free { handover, .. } => handover,
+            _ => &NONE,
+        }
+    }
+}
+
+fn handover(is_there: bool, from: &mut Bytes) -> Result<Bytes, ClaimMessageError> {
+    if !is_there {
+        return Ok(Bytes::new());
+    }
+    let length = usize::from(from.try_get_u16().map_err(|_| ClaimMessageError)?);
+    if length == 0 || length > HANDOVER_BYTES || from.len() < length {
+        return Err(ClaimMessageError);
+    }
+    // A copy: the frame may be much larger.
+    Ok(Bytes::copy_from_slice(&from.split_to(length)))
+}
+
+fn flag(from: &mut Bytes) -> Result<bool, ClaimMessageError> {
+    match from.try_get_u8() {
+        Ok(0) => Ok(false),
+        Ok(1) => Ok(true),
+        _ => Err(ClaimMessageError),
+    }
+}
+
+fn text(from: &mut Bytes, length: usize) -> Result<Arc<str>, ClaimMessageError> {
+    if from.len() < length {
+        return Err(ClaimMessageError);
+    }
+    let bytes = from.split_to(length);
+    std::str::from_utf8(&bytes)
+        .map(Arc::from)
+        .map_err(|_| ClaimMessageError)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn verbs() -> impl Strategy<Value = ClaimVerb> {
+        let handover = prop::collection::vec(any::<u8>(), 0..9).prop_map(Bytes::from);
+        let all = (0..7, any::<u64>(), any::<u64>(), any::<bool>(), handover);
+        all.prop_map(|(kind, n, stamp, clean, handover)| match kind {
+            0 => ClaimVerb::Claim { session: n, clean },
+            1 => ClaimVerb::Granted {
+                session: n,
+                stamp,
+                handover,
+            },
+            2 => ClaimVerb::Lost { session: n },
+            3 => ClaimVerb::Yield { stamp, clean },
+            4 => ClaimVerb::Free { stamp, handover },
+            5 => ClaimVerb::Hold { stamp },
+            _ => ClaimVerb::Tell,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn words_return_and_cut_ones_do_not(
+            list in prop::collection::vec(("[a-z/]{0,8}", "\\PC{0,12}", verbs()), 1..6),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let mut out = BytesMut::new();
+            let mut ends = vec![0];
+            let all: Vec<ClaimMessage> = list
+                .into_iter()
+                .map(|(vhost, client, what)| {
+                    let id = ClientId { vhost: vhost.into(), client: client.into() };
+                    ClaimMessage { id, what }
+                })
+                .collect();
+            for peer_message in &all {
+                peer_message.encode(&mut out);
+                ends.push(out.len());
+            }
+            let bytes = out.freeze();
+            prop_assert_eq!(ClaimMessage::decode_all(bytes.clone()), Ok(all));
+            let cut = cut.index(bytes.len());
+            let some = ClaimMessage::decode_all(bytes.slice(..cut));
+            prop_assert_eq!(some.is_ok(), ends.contains(&cut));
+        }
+
+        #[test]
+        fn handover_is_bounded(length in 1..=u16::MAX) {
+            let free = |handover| {
+                let what = ClaimVerb::Free { stamp: 1, handover };
+                let mut out = BytesMut::new();
+                ClaimMessage { id: ClientId::default(), what }.encode(&mut out);
+                ClaimMessage::decode_all(out.freeze())
+            };
+            let decoded = free(Bytes::from(vec![7; length.into()]));
+            prop_assert_eq!(decoded.is_ok(), usize::from(length) <= HANDOVER_BYTES);
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = ClaimMessage::decode_all(Bytes::from(bytes));
+        }
+    }
+}
