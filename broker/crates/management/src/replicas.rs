@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
 use control::{ControlRequest, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, Vote};
 use env::NodeId;
-use metadata::{QueueCursor, QueueId, QueueRecord, QueueType};
+use metadata::{QueueCursor, QueueId, QueueRecord};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
@@ -58,8 +58,11 @@ async fn queue(api: &Api, vhost: &str, name: &str) -> Result<Arc<QueueRecord>, A
 async fn status(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     api.visible(call, vhost).await?;
     let record = queue(api, vhost, name).await?;
-    if record.kind != QueueType::Quorum {
-        return Err(ApiError::unavailable("classic_queue_not_supported"));
+    if !record.kind.is_replicated() {
+        return Err(ApiError::unavailable(format!(
+            "{}_queue_not_supported",
+            record.kind.name()
+        )));
     }
     let queue = record.id;
     let replicas = api
@@ -224,7 +227,7 @@ async fn of_many(
 ) -> Result<Json, ApiError> {
     let mut records: Vec<Arc<QueueRecord>> = api
         .walk(QueueCursor::default(), move |_, q| {
-            (q.kind == QueueType::Quorum && fits(q)).then(|| q.clone())
+            (q.kind.is_replicated() && fits(q)).then(|| q.clone())
         })
         .await?;
     records.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));

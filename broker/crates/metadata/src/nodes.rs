@@ -4,9 +4,7 @@ use crate::apply::check_name;
 use crate::equivalence::ResourceName;
 use crate::features::NODE_REMOVAL;
 use crate::tree::TreeEvent;
-use crate::{
-    ChangeError, ChangeResult, Name, NodeRecord, QueueId, QueueRecord, QueueType, Tree, limits,
-};
+use crate::{ChangeError, ChangeResult, Name, NodeRecord, QueueId, QueueRecord, Tree, limits};
 use env::NodeId;
 use env::planted::{self, Bug};
 use std::sync::Arc;
@@ -153,7 +151,7 @@ impl Tree {
 
     /// Members of a quorum queue that were not among those before.
     pub(crate) fn note_placed(&mut self, queue: &QueueRecord, before: &[NodeId]) {
-        if queue.kind != QueueType::Quorum || !self.feature_enabled(NODE_REMOVAL.name) {
+        if !queue.kind.is_replicated() || !self.feature_enabled(NODE_REMOVAL.name) {
             return;
         }
         for node in queue.members.iter().filter(|n| !before.contains(n)) {
@@ -248,7 +246,7 @@ impl Tree {
             return Err(ChangeError::NotFound("the queue is gone".into()));
         };
         let thing = ResourceName::queue(&record.vhost, &record.name);
-        if record.kind != QueueType::Quorum {
+        if !record.kind.is_replicated() {
             return Err(ChangeError::Invalid(format!("{thing} is no quorum queue")));
         }
         if record.members != from {

@@ -23,10 +23,10 @@ impl Tree {
     /// that is not durable, or exclusive, or deletes itself, is classic.
     pub fn with_default_type(&self, vhost: &str, lasting: bool, mut arguments: Table) -> Table {
         let kind = self.vhost(vhost).and_then(|v| v.default_queue_type);
-        let Some(kind) = kind.filter(|k| lasting || *k == QueueType::Classic) else {
+        let Some(kind) = kind.filter(|k| lasting || k.descriptor().transient) else {
             return arguments;
         };
-        if kind != QueueType::Classic && arguments.get("x-queue-type").is_none() {
+        if kind != QueueType::default() && arguments.get("x-queue-type").is_none() {
             arguments.set("x-queue-type", Value::from(kind.name()));
         }
         arguments

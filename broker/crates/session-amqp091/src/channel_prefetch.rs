@@ -8,7 +8,6 @@ use crate::channel::Channel;
 use crate::connection::AmqpSession;
 use crate::connection_state::{ConnectionState, StepContext};
 use message::Table;
-use metadata::QueueType;
 use queue::{ConsumerId, ConsumerSpec, QueueId, RequestBody, SettlementOutcome};
 use smallvec::SmallVec;
 
@@ -30,7 +29,9 @@ impl Channel {
                 continue;
             };
             let prefetch = window(s.no_ack, s.prefetch, limit);
-            if s.kind != QueueType::Classic || prefetch == window(s.no_ack, s.prefetch, old) {
+            if !s.kind.descriptor().consumers.adjustable_credit
+                || prefetch == window(s.no_ack, s.prefetch, old)
+            {
                 continue;
             }
             let spec = ConsumerSpec {
@@ -77,7 +78,7 @@ impl Channel {
             };
             let came = subscription.came;
             let goes_on = subscription.credit.is_none_or(|credit| credit > came);
-            if subscription.kind == QueueType::Classic && goes_on {
+            if subscription.kind.descriptor().consumers.adjustable_credit && goes_on {
                 subscription.credit = Some(came);
                 allow(id, came, subscription.queue, cx);
             }

@@ -134,7 +134,7 @@ impl Channel {
             &name,
         )?;
         let record = directory::queue_for(cx.broker, link, &name)?;
-        if self.channel_prefetch > 0 && record.kind == QueueType::Quorum {
+        if self.channel_prefetch > 0 && !record.kind.descriptor().consumers.adjustable_credit {
             refuse!(
                 NotImplemented,
                 "queue '{name}' in vhost '{}' does not support global qos",
@@ -151,6 +151,7 @@ impl Channel {
         }
         let priority = consumer_priority(&requested.arguments, &name, record.kind, link)?;
         let (queue, kind) = (record.id, record.kind);
+        let rules = &kind.descriptor().consumers;
         let tag: Name = match requested.consumer_tag {
             "" => names::generated("amq.ctag-", cx.broker).into(),
             given => given.into(),
@@ -158,17 +159,17 @@ impl Channel {
         let spec = ConsumerSpec {
             tag,
             channel: self.number,
-            // A quorum queue gives no more at a time than that to a consumer that does not acknowledge either, as in RabbitMQ.
+            // As in RabbitMQ, the limit of a quorum queue also holds for a consumer that does not acknowledge.
             prefetch: window(
-                requested.no_ack && kind == QueueType::Classic,
+                requested.no_ack && rules.unlimited_prefetch == usize::MAX,
                 self.prefetch,
                 self.channel_prefetch,
             ),
             // Without acknowledgement this session settles, when a delivery is in the outbox: were it settled when it
             // leaves the queue, a client that does not read would draw the whole queue into this session's memory.
             no_ack: false,
-            // A quorum queue takes no notice, as in RabbitMQ: a single active consumer is its way.
-            exclusive: requested.exclusive && kind == QueueType::Classic,
+            // A quorum queue ignores the flag, as in RabbitMQ, and offers a single active consumer instead.
+            exclusive: requested.exclusive && rules.exclusive,
             priority,
             arguments: requested.arguments,
         };

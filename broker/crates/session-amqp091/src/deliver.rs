@@ -97,7 +97,10 @@ impl Channel {
         let mut written = WrittenDeliveries::default();
         let mut beyond: Option<(u64, u64)> = None;
         for delivery in deliveries {
-            if to.kind == QueueType::Classic && self.room() == Some(0) && can_give_back(cx) {
+            if to.kind.descriptor().consumers.adjustable_credit
+                && self.room() == Some(0)
+                && can_give_back(cx)
+            {
                 let from = beyond.map_or(delivery.id, |(from, _)| from);
                 beyond = Some((from, delivery.id));
             } else if self.held_deliveries.is_empty() && may_write(link, cx) {

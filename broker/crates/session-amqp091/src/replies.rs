@@ -55,12 +55,12 @@ impl Channel {
             id: QueueId::default(),
             vhost: link.vhost.clone(),
             name: name.clone(),
-            kind: QueueType::Classic,
+            kind: QueueType::default(),
             durable: false,
             auto_delete: false,
             exclusive: Some(cx.broker.id()),
             arguments: Table::default(),
-            members: cx.broker.place(QueueType::Classic, 0),
+            members: cx.broker.place(QueueType::default(), 0),
             declared_by: link.user.clone(),
         };
         link.owns_queues = true;
@@ -96,7 +96,7 @@ impl Channel {
             priority: 0,
             arguments: Table::default(),
         };
-        self.subscribe((queue, QueueType::Classic), spec, true, no_wait, link, cx);
+        self.subscribe((queue, QueueType::default()), spec, true, no_wait, link, cx);
     }
 
     /// No more replies are wanted.

@@ -11,7 +11,7 @@ use crate::wait::WaitReason;
 use codec_amqp091::Method;
 use message::Table;
 use metadata::{
-    BindingRecord, Change, Destination, ExchangeRecord, Name, QueueRecord, QueueType, Right, Tree,
+    BindingRecord, Change, Destination, ExchangeRecord, Name, QueueRecord, Right, Tree,
 };
 use queue::{ConsumerId, QueueId, RequestBody};
 
@@ -374,7 +374,7 @@ impl Channel {
         let kind = tree
             .queue_kind(&link.vhost, &name, &arguments)
             .map_err(Failure::of_change)?;
-        if requested.name.is_empty() && kind != QueueType::Classic {
+        if requested.name.is_empty() && !kind.descriptor().server_named {
             refuse!(
                 PreconditionFailed,
                 "Cannot declare a server-named queue for type {}",
@@ -515,7 +515,7 @@ fn check_conditions(record: &QueueRecord, deletion: &Deletion) -> MethodResult {
         (false, true) => "if-empty",
         (false, false) => return Ok(()),
     };
-    if record.kind == QueueType::Quorum {
+    if !record.kind.descriptor().conditional_delete {
         refuse!(
             NotImplemented,
             "cannot delete queue '{}' in vhost '{}'. queue.delete operations with {flag} flag set are not supported by \

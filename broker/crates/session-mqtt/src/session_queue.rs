@@ -95,7 +95,7 @@ impl Default for SessionQueue {
     fn default() -> SessionQueue {
         SessionQueue {
             queue: None,
-            kind: QueueType::Classic,
+            kind: QueueType::default(),
             asked: None,
             told_epoch: false,
             early: Vec::new(),
@@ -136,13 +136,13 @@ impl ClientConnection {
     /// The queue that this session is to have, of the vhost's type.
     pub(crate) fn new_queue(&self, cx: &mut StepContext<'_>) -> Option<QueueRecord> {
         let vhost = cx.broker.tree().vhost(&self.account.vhost)?;
-        let kind = vhost.default_queue_type.unwrap_or(QueueType::Classic);
+        let kind = vhost.default_queue_type.unwrap_or_default();
         let mut arguments = Table::default();
         arguments.set("x-queue-type", Value::from(kind.name()));
         if let Some(ms) = expires_ms(self.extras.session_expiry) {
             arguments.set(EXPIRES, Value::I64(ms as i64));
         }
-        if kind == QueueType::Quorum {
+        if kind.descriptor().delivery_limit.is_some() {
             // A client that often breaks off has not failed at the message.
             arguments.set("x-delivery-limit", Value::I64(-1));
         }

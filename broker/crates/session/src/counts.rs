@@ -2,7 +2,7 @@
 
 use auth::TlsPeer;
 use message::Table;
-use queue::{DeliveryCounters, QueueType};
+use queue::{ByQueueType, DeliveryCounters, QueueType};
 use std::sync::Arc;
 
 /// Messages from publishers.
@@ -48,8 +48,8 @@ impl TrafficCounters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageCounters {
     pub publishes: PublishCounters,
-    /// By queue type: [`MessageCounters::index`].
-    pub deliveries: [DeliveryCounters; 2],
+    /// Deliveries from queues.
+    pub deliveries: ByQueueType<DeliveryCounters>,
     /// Of messages that come from no queue, as to MQTT clients.
     pub queueless: DeliveryCounters,
     pub traffic: TrafficCounters,
@@ -60,15 +60,8 @@ pub struct MessageCounters {
 }
 
 impl MessageCounters {
-    pub fn index(kind: QueueType) -> usize {
-        match kind {
-            QueueType::Classic => 0,
-            QueueType::Quorum => 1,
-        }
-    }
-
     pub fn of(&mut self, kind: QueueType) -> &mut DeliveryCounters {
-        &mut self.deliveries[MessageCounters::index(kind)]
+        &mut self.deliveries[kind]
     }
 
     pub fn add(&mut self, other: &MessageCounters) {
@@ -79,8 +72,8 @@ impl MessageCounters {
         ours.routed += theirs.routed;
         ours.unroutable_returned += theirs.unroutable_returned;
         ours.unroutable_dropped += theirs.unroutable_dropped;
-        for (ours, theirs) in self.deliveries.iter_mut().zip(&other.deliveries) {
-            ours.add(theirs);
+        for (queue_type, ours) in self.deliveries.iter_mut() {
+            ours.add(&other.deliveries[queue_type]);
         }
         self.queueless.add(&other.queueless);
         self.traffic.add(&other.traffic);

@@ -390,7 +390,7 @@ impl Core {
             let mut told = std::mem::take(&mut self.clients.told);
             let hint = self.local_queues.leader_of(queue).filter(|l| *l != node);
             match self.clients.link(number, queue) {
-                Some(link) if link.kind == QueueType::Classic => link.client.owner_lost(&mut told),
+                Some(link) if !link.kind.is_replicated() => link.client.owner_lost(&mut told),
                 Some(link) => link.client.owner_is(now, hint),
                 None => {}
             }

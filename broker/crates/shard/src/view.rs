@@ -90,8 +90,8 @@ impl Broker for View<'_> {
         if let Some(node) = self.core.tree.lost_on(queue.id) {
             return Some(node.clone());
         }
-        let home = match (queue.kind, &*queue.members) {
-            (QueueType::Classic, [home]) if *home != self.core.me() => *home,
+        let home = match &*queue.members {
+            [home] if !queue.kind.is_replicated() && *home != self.core.me() => *home,
             _ => return None,
         };
         let name = || self.core.tree.node(home).map(|n| n.name.clone());

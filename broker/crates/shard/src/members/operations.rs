@@ -15,7 +15,7 @@ use control::{
 };
 use env::NodeId;
 use metadata::features::NODE_REMOVAL;
-use metadata::{Change, ChangeError, ChangeResult, QueueId, QueueRecord, QueueType};
+use metadata::{Change, ChangeError, ChangeResult, QueueId, QueueRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is done when the facts about the queues are there.
@@ -225,10 +225,10 @@ impl Core {
         let counts = |f: &&QueueFacts| {
             let record = self.tree.queue_by_id(f.id);
             record.is_some_and(|r| {
-                let quorum = r.kind == QueueType::Quorum;
+                let replicated = r.kind.is_replicated();
                 // Nobody can tell while one that may lead it is down.
                 let dark = f.leader.is_none() && r.members.iter().any(|m| !self.is_up(*m));
-                quorum && (dark || r.members.contains(&node) || f.members.contains(&node))
+                replicated && (dark || r.members.contains(&node) || f.members.contains(&node))
             })
         };
         let queues: Vec<QueueId> = facts.iter().filter(counts).map(|f| f.id).collect();
@@ -307,7 +307,7 @@ impl Core {
         };
         let is_quorum = |f: &&QueueFacts| {
             let record = self.tree.queue_by_id(f.id);
-            record.is_some_and(|r| r.kind == QueueType::Quorum)
+            record.is_some_and(|r| r.kind.is_replicated())
         };
         let led = facts.iter().filter(is_quorum).filter_map(|f| {
             let there = f.members.iter().filter(|n| f.online.contains(n));
@@ -375,7 +375,7 @@ impl Core {
     /// Members for a queue that is about to be declared, the one that is to lead it first.
     pub fn place(&self, queue: &QueueRecord) -> Vec<NodeId> {
         let me = self.config.node;
-        if queue.kind == QueueType::Classic {
+        if !queue.kind.is_replicated() {
             return vec![me];
         }
         let placement_request = self.tree.placement_request(queue);
