@@ -3,8 +3,8 @@
 use crate::held::Held;
 use crate::secure::Secure;
 use mio::net::TcpStream;
+use session::ProtocolId;
 use session::SessionState;
-use shard::ClientProtocol;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -24,7 +24,7 @@ const _: () = assert!(size_of::<Option<Connection>>() <= 32);
 
 pub(crate) struct Connection {
     pub socket: TcpStream,
-    pub protocol: ClientProtocol,
+    pub protocol: ProtocolId,
     pub held: Held,
     /// Tells this connection from an earlier one in the same slot: of the last seconds, so it may begin anew.
     pub serial: u32,
@@ -51,7 +51,7 @@ pub(crate) struct Connection {
 impl Connection {
     pub fn new(
         socket: TcpStream,
-        protocol: ClientProtocol,
+        protocol: ProtocolId,
         serial: u32,
         secure: Option<Box<Secure>>,
     ) -> Connection {

@@ -1,7 +1,7 @@
 //! Client listeners: one socket per shard on the same port (SO_REUSEPORT), so that the kernel spreads connections.
 
 use mio::net::TcpStream;
-use shard::ClientProtocol;
+use session::ProtocolId;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::VecDeque;
 use std::io;
@@ -72,7 +72,7 @@ pub struct ClientListener {
     pub socket: BoundAddress,
     /// None: without TLS.
     pub tls: Option<Arc<tls::Server>>,
-    pub protocol: ClientProtocol,
+    pub protocol: ProtocolId,
 }
 
 impl From<BoundAddress> for ClientListener {
@@ -80,7 +80,7 @@ impl From<BoundAddress> for ClientListener {
         ClientListener {
             socket,
             tls: None,
-            protocol: ClientProtocol::Amqp,
+            protocol: ProtocolId::default(),
         }
     }
 }
@@ -89,7 +89,7 @@ impl From<BoundAddress> for ClientListener {
 pub(crate) struct Listener {
     pub address: SocketAddr,
     pub tls: Option<Arc<tls::Server>>,
-    pub protocol: ClientProtocol,
+    pub protocol: ProtocolId,
     /// Until it opens for the first time.
     pub bound: Option<BoundAddress>,
     pub socket: Option<mio::net::TcpListener>,

@@ -6,8 +6,9 @@ use crate::secure::{SHAKES_PER_TURN, Secure};
 use bytes::BytesMut;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
+use session::{ConnectionInfo, ProtocolId};
 use session::{Outbox, SessionState};
-use shard::{ClientProtocol, ConnectionInfo, ConnectionKey};
+use shard::ConnectionKey;
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -172,7 +173,7 @@ impl ShardLoop {
             return;
         };
         let listener = self.listeners.get(i);
-        let protocol = listener.map_or(ClientProtocol::Amqp, |l| l.protocol);
+        let protocol = listener.map_or(ProtocolId::default(), |l| l.protocol);
         let tls = listener.and_then(|l| l.tls.as_ref());
         let secure = match tls.map(Secure::accept).transpose() {
             Ok(secure) => secure,

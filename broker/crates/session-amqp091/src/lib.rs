@@ -26,6 +26,7 @@ mod limits;
 mod method_failure;
 mod mqtt;
 mod names;
+mod protocol;
 mod publish;
 mod replies;
 mod retry;
@@ -38,6 +39,7 @@ mod wait;
 pub use connection::AmqpSession;
 pub use envelope::MessageEnvelope;
 pub use limits::{Limits, Logins, PRODUCT, SessionConfig, VERSION};
+pub use protocol::Amqp091;
 
 #[cfg(test)]
 mod tests {

@@ -44,6 +44,23 @@ pub struct Limits {
     pub operation: Duration,
 }
 
+/// Bytes of a message besides its body at most: the largest frame of properties.
+const MESSAGE_OVERHEAD: usize = 16 << 20;
+
+impl Limits {
+    /// These limits with room for messages whose body has up to `bytes` bytes: one of them unfinished on a connection, and one
+    /// in a transaction.
+    pub fn with_message_size(self, bytes: u32) -> Limits {
+        let with_overhead = bytes as usize + MESSAGE_OVERHEAD;
+        Limits {
+            message: u64::from(bytes),
+            partial: self.partial.max(with_overhead),
+            transaction: self.transaction.max(with_overhead),
+            ..self
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Limits {

@@ -3,8 +3,10 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]
 
+mod protocol;
 mod settings;
 
+pub use protocol::WebSocket;
 pub use settings::Settings;
 
 use bytes::{Buf, BytesMut};

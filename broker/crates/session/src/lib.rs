@@ -7,12 +7,14 @@
 mod counts;
 mod held;
 mod outbox;
+mod protocol;
 
 pub use counts::{
     ChannelDetails, MessageCounters, PublishCounters, SessionDetails, TrafficCounters,
 };
 pub use held::Held;
 pub use outbox::{BY_REFERENCE, BufferPool, Outbox, OutboxPosition};
+pub use protocol::{ConnectionInfo, Protocol, ProtocolId, Protocols};
 pub use queue::DeliveryCounters;
 
 use bytes::BytesMut;

@@ -353,38 +353,3 @@ impl Sessions {
         all.map(|(key, slot)| (ConnectionKey(key), slot))
     }
 }
-
-/// Whether a connection from there counts as local for `guest` (loopback_users). On a listener for both families an IPv4
-/// peer has an address like `::ffff:127.0.0.1`.
-pub fn is_loopback(info: &ConnectionInfo) -> bool {
-    info.peer.ip().to_canonical().is_loopback()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn loopback_peers_are_known_in_either_family() {
-        let from = |peer: &str| {
-            let local = "127.0.0.1:5672".parse().unwrap();
-            is_loopback(&ConnectionInfo {
-                protocol: crate::ClientProtocol::Amqp,
-                peer: peer.parse().unwrap(),
-                local,
-                tls: None,
-            })
-        };
-        for peer in [
-            "127.0.0.1:1",
-            "127.9.9.9:1",
-            "[::1]:1",
-            "[::ffff:127.0.0.1]:1",
-        ] {
-            assert!(from(peer), "{peer}");
-        }
-        for peer in ["10.0.0.1:1", "[2001:db8::1]:1", "[::ffff:10.0.0.1]:1"] {
-            assert!(!from(peer), "{peer}");
-        }
-    }
-}

@@ -6,7 +6,6 @@ use crate::frame::{AlarmReason, Frame};
 use crate::listings::ListingTarget;
 use crate::members::Plan;
 use crate::members::frame::MembershipMessage;
-use crate::protocols::Protocols;
 use crate::sessions::{ActiveConnection, Sessions};
 use crate::stats::ShardStats;
 use crate::view::View;
@@ -27,7 +26,7 @@ const MAX_ROUNDS: usize = 64;
 
 pub struct Shard {
     pub(crate) core: Core,
-    protocols: Protocols,
+    protocols: session::Protocols,
     pub(crate) sessions: Sessions,
     dirty: Vec<ConnectionKey>,
     shutting_down: bool,
@@ -36,7 +35,7 @@ pub struct Shard {
 impl Shard {
     pub(crate) fn from_core(core: Core) -> Shard {
         Shard {
-            protocols: Protocols::new(&core.config),
+            protocols: core.config.protocols.clone(),
             sessions: Sessions::new(core.config.index),
             core,
             dirty: Vec::new(),

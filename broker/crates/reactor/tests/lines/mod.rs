@@ -9,8 +9,8 @@ use metadata::NodeRecord;
 use reactor::{
     ClientListener, Inbound, Links, LoopConfig, LoopParts, Mailbox, Report, Sender, ShardLoop, Wake,
 };
-use session::{Outbox, SessionState};
-use shard::{ConnectionInfo, ConnectionKey, Effect, ShardDriver};
+use session::{ConnectionInfo, Outbox, SessionState};
+use shard::{ConnectionKey, Effect, ShardDriver};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -251,7 +251,7 @@ impl Harness {
         let listener = ClientListener {
             socket,
             tls,
-            protocol: shard::ClientProtocol::Amqp,
+            protocol: session::ProtocolId::default(),
         };
         let (poll, wake) = ShardLoop::poll_and_wake()?;
         let (mailbox, inlet) = reactor::mailbox(wake.clone());
