@@ -21,7 +21,7 @@ func TestAConfigCheckIsInvalidOnlyWhenTheBrokerRefusesTheSettings(t *testing.T) 
 	evicted := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "The node was low on resource"}}
 	for name, row := range map[string]struct {
 		pod     *corev1.Pod
-		verdict configVerdict
+		result  checkResult
 		message string
 	}{
 		"not started": {&corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodPending}}, configPending, ""},
@@ -37,8 +37,8 @@ func TestAConfigCheckIsInvalidOnlyWhenTheBrokerRefusesTheSettings(t *testing.T) 
 		"contradicts":       {ended(corev1.PodFailed, 2, "configuration: `a` needs `b`"), configInvalid, "configuration: `a` needs `b`"},
 		"another container": {&corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Failed"}}, configUnknown, "Failed"},
 	} {
-		if verdict, message := judgeConfigCheck(row.pod); verdict != row.verdict || message != row.message {
-			t.Errorf("%s: %s %q, want %s %q", name, verdict, message, row.verdict, row.message)
+		if result, message := resultOfCheck(row.pod); result != row.result || message != row.message {
+			t.Errorf("%s: %s %q, want %s %q", name, result, message, row.result, row.message)
 		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -169,7 +168,7 @@ func revisionFails(members []rollMember) bool {
 	return false
 }
 
-func TestSharedMachines(t *testing.T) {
+func TestSharedMachinesNamesThePodsOfEachMachine(t *testing.T) {
 	on := func(name, machine string) memberView {
 		return memberView{rollMember: rollMember{Name: name, Presence: podPresent}, pod: &corev1.Pod{Spec: corev1.PodSpec{NodeName: machine}}}
 	}
@@ -183,8 +182,8 @@ func TestSharedMachines(t *testing.T) {
 	}
 }
 
-// TestReplaceDeletesOnlyThePodThatWasSeen lets the kubelet write between the look and the deletion.
-func TestReplaceDeletesOnlyThePodThatWasSeen(t *testing.T) {
+// TestReplaceDeletesOnlyTheObservedPod lets the kubelet write between the observation and the deletion.
+func TestReplaceDeletesOnlyTheObservedPod(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-0", UID: "one", ResourceVersion: "7"}}
 	var given *metav1.Preconditions
 	deleter := interceptor.Funcs{Delete: func(_ context.Context, _ client.WithWatch, _ client.Object, opts ...client.DeleteOption) error {
@@ -193,11 +192,11 @@ func TestReplaceDeletesOnlyThePodThatWasSeen(t *testing.T) {
 		given = options.Preconditions
 		return nil
 	}}
-	s := &scope{
-		Reconciler: &Reconciler{Client: fake.NewClientBuilder().WithInterceptorFuncs(deleter).Build(), Events: events.NewFakeRecorder(1)},
-		cluster:    testCluster(),
+	r := &reconciliation{
+		Reconciler: &Reconciler{Client: fake.NewClientBuilder().WithInterceptorFuncs(deleter).Build()},
+		in:         inputs{cluster: testCluster()},
 	}
-	if err := s.replacePod(context.Background(), &memberView{rollMember: rollMember{Name: "c-0"}, pod: pod}); err != nil {
+	if err := r.replacePod(context.Background(), &memberView{rollMember: rollMember{Name: "c-0"}, pod: pod}); err != nil {
 		t.Fatal(err)
 	}
 	if given == nil || given.UID == nil || *given.UID != "one" || given.ResourceVersion == nil || *given.ResourceVersion != "7" {
@@ -205,7 +204,7 @@ func TestReplaceDeletesOnlyThePodThatWasSeen(t *testing.T) {
 	}
 }
 
-func TestARestartOfTheProcessIsNotAStuckPod(t *testing.T) {
+func TestRestartOfTheProcessIsNotAStuckPod(t *testing.T) {
 	started := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	state := func(state corev1.ContainerState) *corev1.Pod {
 		pod := &corev1.Pod{Status: corev1.PodStatus{
@@ -216,26 +215,26 @@ func TestARestartOfTheProcessIsNotAStuckPod(t *testing.T) {
 		return pod
 	}
 	killed := state(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 137}})
-	if m := viewPod("c-0", killed, "new", ""); stuck(m.rollMember) || !m.NotRunning {
+	if m := viewPod("c-0", killed, "new", ""); isStuck(m.rollMember) || !m.NotRunning {
 		t.Errorf("killed once: %+v", m.rollMember)
 	}
 	looping := state(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}})
-	if m := viewPod("c-0", looping, "new", ""); !stuck(m.rollMember) {
+	if m := viewPod("c-0", looping, "new", ""); !isStuck(m.rollMember) {
 		t.Errorf("crashing again and again: %+v", m.rollMember)
 	}
 }
 
-func TestAPodThatOutlivesItsDeletionNamesItsMachine(t *testing.T) {
+func TestTerminationPastTheGracePeriodNamesTheMachine(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := &scope{Reconciler: &Reconciler{Now: func() time.Time { return now }}, cluster: testCluster()}
+	var out decided
 	due := func(late time.Duration) *corev1.Pod {
 		at := metav1.NewTime(now.Add(-late))
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &at}, Spec: corev1.PodSpec{NodeName: "w2"}}
 	}
-	if text := s.stuckTermination(due(time.Second)); text != "" || s.requeue == 0 {
-		t.Errorf("it may end yet: %q, look again after %s", text, s.requeue)
+	if text := out.describeTermination(due(time.Second), now); text != "" || out.requeue == 0 {
+		t.Errorf("the pod may still end: %q, requeued after %s", text, out.requeue)
 	}
-	if text := s.stuckTermination(due(time.Minute)); !strings.Contains(text, "machine w2") {
-		t.Errorf("its machine is gone: %q", text)
+	if text := out.describeTermination(due(time.Minute), now); !strings.Contains(text, "machine w2") {
+		t.Errorf("the machine is lost: %q", text)
 	}
 }

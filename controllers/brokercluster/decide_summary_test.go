@@ -33,12 +33,12 @@ func TestTheSummaryOfAClusterTellsOneStory(t *testing.T) {
 	nothing := func(*summaryFacts) {}
 	blocked := func(reason string, stalled bool) func(*summaryFacts) {
 		return func(f *summaryFacts) {
-			f.Complete, f.IsBlocked, f.Blocked = false, true, verdict{metav1.ConditionFalse, reason, "m", stalled}
+			f.Complete, f.IsBlocked, f.Blocked = false, true, readyCondition{metav1.ConditionFalse, reason, "m", stalled}
 		}
 	}
 	asleep := func(value metav1.ConditionStatus) summaryFacts {
 		return broken(func(f *summaryFacts) {
-			f.Hibernated, f.IsBlocked, f.Blocked = true, true, verdict{value, "Sleeps", "m", false}
+			f.Hibernated, f.IsBlocked, f.Blocked = true, true, readyCondition{value, "Sleeps", "m", false}
 		})
 	}
 	for _, row := range []struct {
@@ -51,17 +51,19 @@ func TestTheSummaryOfAClusterTellsOneStory(t *testing.T) {
 		// A node restarts: Degraded until it is ready and its queues have caught up, then Ready for good.
 		{broken(nothing), "Degraded False NodesNotReady progressing"},
 		{broken(func(f *summaryFacts) { f.WasReady = false }), "Degraded False NodesNotReady progressing"},
-		{broken(func(f *summaryFacts) { f.WasReady, f.Failure, f.FailedLately = true, failed, true }), "Degraded False ReconcileFailed"},
+		{broken(func(f *summaryFacts) { f.WasReady, f.Failure, f.FailedRecently = true, failed, true }), "Degraded False ReconcileFailed"},
 		{whole(func(f *summaryFacts) { f.WasReady, f.CatchingUp, f.Before = false, true, posthornv1.PhaseDegraded }), "Degraded False CatchingUp progressing"},
 		{whole(func(f *summaryFacts) { f.WasReady, f.CatchingUp, f.Before = false, true, posthornv1.PhaseRolling }), "Rolling False CatchingUp progressing"},
 		{whole(func(f *summaryFacts) { f.WasReady, f.CatchingUp, f.Before = false, true, posthornv1.PhasePaused }), "Degraded False CatchingUp progressing"},
 		// A queue of two members that somebody declares takes Ready from nobody.
 		{whole(func(f *summaryFacts) { f.CatchingUp = true }), "Ready True AllNodesReady"},
 		// One failed attempt is no outage, a minute of them is.
-		{whole(func(f *summaryFacts) { f.Complete, f.Failure, f.FailedLately = false, failed, true }), "Ready True AttemptFailed"},
+		{whole(func(f *summaryFacts) { f.Complete, f.Failure, f.FailedRecently = false, failed, true }), "Ready True AttemptFailed"},
 		{whole(func(f *summaryFacts) { f.Complete, f.Failure = false, failed }), "Blocked False ReconcileFailed"},
-		{whole(func(f *summaryFacts) { f.WasReady, f.Complete, f.Failure, f.FailedLately = false, false, failed, true }), "Blocked False ReconcileFailed"},
-		{whole(func(f *summaryFacts) { f.Failure, f.FailureReason, f.FailedLately = failed, "NameTaken", true }), "Blocked False NameTaken stalled"},
+		{whole(func(f *summaryFacts) {
+			f.WasReady, f.Complete, f.Failure, f.FailedRecently = false, false, failed, true
+		}), "Blocked False ReconcileFailed"},
+		{whole(func(f *summaryFacts) { f.Failure, f.FailureReason, f.FailedRecently = failed, "NameTaken", true }), "Blocked False NameTaken stalled"},
 		{broken(func(f *summaryFacts) { f.Created, f.Failure, f.FailureReason = false, failed, "NameTaken" }), "Creating False NameTaken stalled"},
 		// All nodes are ready and the spec cannot be applied: that is not Degraded.
 		{whole(blocked("InvalidConfig", true)), "Blocked False InvalidConfig stalled"},
@@ -104,14 +106,14 @@ func TestPhaseAndReadyNeverContradictEachOther(t *testing.T) {
 	for bits := range 1 << flags {
 		is := func(i int) bool { return bits&(1<<i) != 0 }
 		f := summaryFacts{
-			Paused: is(0), Hibernated: is(1), PendingChanges: is(2), FailedLately: is(3), Created: is(4), Rolling: is(5), Growing: is(6),
+			Paused: is(0), Hibernated: is(1), PendingChanges: is(2), FailedRecently: is(3), Created: is(4), Rolling: is(5), Growing: is(6),
 			NodesReady: is(7), CatchingUp: is(8), Complete: is(7) && is(9), WasReady: is(10), Before: posthornv1.PhaseReady, Message: "m",
 		}
 		if is(11) {
 			f.Failure = "failed"
 		}
 		if f.Hibernated {
-			f.IsBlocked, f.Blocked = true, verdict{metav1.ConditionTrue, "Hibernated", "m", false}
+			f.IsBlocked, f.Blocked = true, readyCondition{metav1.ConditionTrue, "Hibernated", "m", false}
 		}
 		found := decideSummary(f)
 		isReady := found.Ready.value == metav1.ConditionTrue

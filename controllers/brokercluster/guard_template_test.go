@@ -52,7 +52,7 @@ func TestOverrideLeavesAloneWhatTheOperatorNeeds(t *testing.T) {
 			}
 			continue
 		}
-		if found, is := isTerminal(err); !is || found.reason != "InvalidPodTemplate" || !strings.Contains(err.Error(), c.want) {
+		if found, is := asTerminalError(err); !is || found.reason != "InvalidPodTemplate" || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

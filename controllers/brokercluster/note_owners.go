@@ -4,7 +4,6 @@
 package brokercluster
 
 import (
-	"context"
 	"slices"
 	"strings"
 
@@ -15,16 +14,12 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// ownersOfNote are the volumes and the cluster: the garbage collector deletes an object when the last of its
-// owners is gone. A note has no owner as long as there is no volume: it would go with a cluster whose first volume
-// came after this attempt.
-func (s *scope) ownersOfNote(ctx context.Context) ([]metav1.OwnerReference, error) {
-	if s.cluster.Spec.Storage.WhenDeleted == string(appsv1.DeletePersistentVolumeClaimRetentionPolicyType) {
-		return nil, nil
-	}
-	claims, err := s.listClaims(ctx)
-	if err != nil || len(claims) == 0 {
-		return nil, err
+// noteOwners returns the owners of the operator's Secret of credentials: the volumes and the cluster. The garbage collector
+// deletes an object with the last of its owners. Without a volume there is no owner, or else the Secret would be deleted
+// with a cluster whose first volume was created after this reconciliation.
+func noteOwners(in *inputs, claims []corev1.PersistentVolumeClaim) []metav1.OwnerReference {
+	if len(claims) == 0 || in.cluster.Spec.Storage.WhenDeleted == string(appsv1.DeletePersistentVolumeClaimRetentionPolicyType) {
+		return nil
 	}
 	var owners []metav1.OwnerReference
 	for i := range claims {
@@ -34,6 +29,6 @@ func (s *scope) ownersOfNote(ctx context.Context) ([]metav1.OwnerReference, erro
 	}
 	slices.SortFunc(owners, func(a, b metav1.OwnerReference) int { return strings.Compare(a.Name, b.Name) })
 	return append(owners, metav1.OwnerReference{
-		APIVersion: posthornv1.GroupVersion.String(), Kind: "BrokerCluster", Name: s.cluster.Name, UID: s.cluster.UID,
-	}), nil
+		APIVersion: posthornv1.GroupVersion.String(), Kind: "BrokerCluster", Name: in.cluster.Name, UID: in.cluster.UID,
+	})
 }

@@ -155,39 +155,38 @@ func TestTLSGolden(t *testing.T) {
 func TestCertificatesSummedUp(t *testing.T) {
 	early, late := time.Unix(1000, 0), time.Unix(2000, 0)
 	cases := map[string]struct {
-		scope  scope
+		seen   observed
 		usable bool
 		reason string
 		end    time.Time
 	}{
-		"no inter-node certificate": {scope{}, false, reasonNotIssued, time.Time{}},
-		"no TLS":                    {scope{certificateEnd: late, serving: serving{looked: true}}, true, reasonValid, late},
-		"TLS ends first": {scope{certificateEnd: late, serving: serving{looked: true, source: "Secret", end: early, finding: finding{usable: true, reason: reasonValid}}},
+		"no inter-node certificate": {observed{}, false, reasonNotIssued, time.Time{}},
+		"no TLS":                    {observed{internodeEnd: late, serving: servingCertificate{checked: true}}, true, reasonValid, late},
+		"TLS ends first": {observed{internodeEnd: late, serving: servingCertificate{checked: true, source: "Secret", end: early, finding: finding{usable: true, reason: reasonValid}}},
 			true, reasonValid, early},
-		"TLS ends last": {scope{certificateEnd: early, serving: serving{looked: true, source: "Secret", end: late, finding: finding{usable: true, reason: reasonValid}}},
+		"TLS ends last": {observed{internodeEnd: early, serving: servingCertificate{checked: true, source: "Secret", end: late, finding: finding{usable: true, reason: reasonValid}}},
 			true, reasonValid, early},
-		"TLS of no use": {scope{certificateEnd: late, serving: serving{looked: true, source: "Secret", finding: finding{reason: reasonExpired}}}, false, reasonExpired, late},
-		"not looked at": {scope{certificateEnd: late}, false, reasonNotIssued, late},
+		"TLS of no use": {observed{internodeEnd: late, serving: servingCertificate{checked: true, source: "Secret", finding: finding{reason: reasonExpired}}}, false, reasonExpired, late},
+		"not looked at": {observed{internodeEnd: late}, false, reasonNotIssued, late},
 	}
 	for name, c := range cases {
 		cluster := testCluster()
 		if name != "no TLS" {
 			cluster.Spec.TLS = &posthornv1.TLSSpec{}
 		}
-		c.scope.cluster = cluster
-		if got := c.scope.certificatesFinding(); got.usable != c.usable || got.reason != c.reason {
+		in := inputs{cluster: cluster}
+		if got := certificatesFinding(&in, &c.seen); got.usable != c.usable || got.reason != c.reason {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if status := c.scope.certificatesStatus(); !c.end.IsZero() && !status.NotAfter.Time.Equal(c.end) {
+		if status := certificatesStatus(&in, &c.seen); !c.end.IsZero() && !status.NotAfter.Time.Equal(c.end) {
 			t.Errorf("%s: ends %v", name, status.NotAfter)
 		}
 	}
-	// What is not looked at in this attempt stays as it was known.
+	// A certificate that this reconciliation did not check keeps its status.
 	known := &posthornv1.ServingCertificateStatus{Source: "Issuer", SecretName: "c-tls", NotAfter: &metav1.Time{Time: early}}
 	cluster := testCluster()
 	cluster.Status.Certificates = &posthornv1.CertificatesStatus{Serving: known}
-	s := scope{cluster: cluster, certificateEnd: late}
-	if status := s.certificatesStatus(); status.Serving != known || !status.NotAfter.Time.Equal(early) {
+	if status := certificatesStatus(&inputs{cluster: cluster}, &observed{internodeEnd: late}); status.Serving != known || !status.NotAfter.Time.Equal(early) {
 		t.Errorf("%+v", status)
 	}
 }

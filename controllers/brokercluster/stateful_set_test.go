@@ -131,7 +131,7 @@ func TestOverride(t *testing.T) {
 	for _, bad := range []string{`[]`, `{"spec":{"containers":7}}`, `{"metadata":{"labels":{"app.kubernetes.io/instance":"x"}}}`, `{"metadata":{"labels":null}}`} {
 		cluster.Spec.PodTemplate.Raw = []byte(bad)
 		_, err := buildTemplate(cluster, inputsOf(cluster, "i", nil))
-		if found, is := isTerminal(err); !is || found.reason != "InvalidPodTemplate" {
+		if found, is := asTerminalError(err); !is || found.reason != "InvalidPodTemplate" {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

@@ -108,20 +108,22 @@ func TestLeadersAreSpreadOnlyWhereThatCanBeNoted(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s := &scope{
+		r := &reconciliation{
 			Reconciler: &Reconciler{Live: base, Brokers: &connect.Connector{Secrets: base, Resolver: connect.DNS{}, Now: time.Now}},
-			cluster:    cluster, sts: &appsv1.StatefulSet{}, decision: rollDecision{Action: rollDone},
+			in:         inputs{cluster: cluster},
+			seen:       observed{sts: &appsv1.StatefulSet{}},
+			out:        decided{roll: rollDecision{Action: rollDone}},
 		}
 		for range cluster.Spec.Replicas {
-			s.members = append(s.members, memberView{rollMember: rollMember{Presence: podPresent, Ready: true, Current: true}})
+			r.seen.members = append(r.seen.members, memberView{rollMember: rollMember{Presence: podPresent, Ready: true, Current: true}})
 		}
 		// The broker of this test cannot be reached: there is no Secret.
-		err := s.balance(ctx)
+		err := r.balance(ctx)
 		if asked := err != nil; asked == isBehind {
 			t.Errorf("the cache is behind: %t; %v", isBehind, err)
 		}
-		if soon := s.requeue > 0 && s.requeue <= time.Second; soon != isBehind {
-			t.Errorf("the cache is behind: %t; looked at again after %s", isBehind, s.requeue)
+		if soon := r.out.requeue > 0 && r.out.requeue <= time.Second; soon != isBehind {
+			t.Errorf("the cache is behind: %t; looked at again after %s", isBehind, r.out.requeue)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func TestDecideTrust(t *testing.T) {
 	trust := func(secret, roots string, superseded time.Time) connect.Trust {
 		return connect.Trust{Secret: secret, Name: "c.mq.svc", Roots: roots, Superseded: superseded}
 	}
-	never, lately, long := time.Time{}, now.Add(-bearWith), now.Add(-bearWith-time.Second)
+	never, lately, long := time.Time{}, now.Add(-supersededGrace), now.Add(-supersededGrace-time.Second)
 	list := func(trusts ...connect.Trust) []connect.Trust { return trusts }
 	cases := map[string]struct {
 		noted, current []connect.Trust
@@ -69,17 +69,17 @@ func podOf(t *testing.T, ready bool, tls *posthornv1.TLSSpec) *corev1.Pod {
 
 func TestHowAPodIsAsked(t *testing.T) {
 	cases := map[string]struct {
-		tls    *posthornv1.TLSSpec
-		reach  reach
-		secret string
+		tls     *posthornv1.TLSSpec
+		portSet portSet
+		secret  string
 	}{
-		"without TLS": {nil, reach{plain: true}, ""},
-		"with TLS":    {&posthornv1.TLSSpec{}, reach{true, true}, "c-tls"},
-		"only TLS":    {&posthornv1.TLSSpec{SecretName: "mine", DisablePlaintext: true}, reach{secure: true}, "mine"},
+		"without TLS": {nil, portSet{plain: true}, ""},
+		"with TLS":    {&posthornv1.TLSSpec{}, portSet{true, true}, "c-tls"},
+		"only TLS":    {&posthornv1.TLSSpec{SecretName: "mine", DisablePlaintext: true}, portSet{secure: true}, "mine"},
 	}
 	for name, c := range cases {
 		pod := podOf(t, true, c.tls)
-		if got := reachOf(pod); got != c.reach {
+		if got := managementPortsOf(pod); got != c.portSet {
 			t.Errorf("%s: %v", name, got)
 		}
 		if got := mountedSecret(pod); got != c.secret {

@@ -76,7 +76,7 @@ func secure(dial dialer, trusts []Trust) dialer {
 				return conn, nil
 			}
 			_ = plain.Close()
-			if !IsUnbelieved(failure) {
+			if !IsUntrusted(failure) {
 				return nil, failure
 			}
 		}

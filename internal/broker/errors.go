@@ -71,10 +71,10 @@ func IsShutOut(err error) bool {
 	return errors.As(err, &api) && api.Status == http.StatusUnauthorized && strings.Contains(api.Reason, "access virtual host")
 }
 
-// IsUnbelieved tells whether the node showed a certificate that is not believed.
-func IsUnbelieved(err error) bool {
-	var unbelieved *tls.CertificateVerificationError
-	return errors.As(err, &unbelieved)
+// IsUntrusted reports whether the node showed a certificate that the operator does not trust.
+func IsUntrusted(err error) bool {
+	var untrusted *tls.CertificateVerificationError
+	return errors.As(err, &untrusted)
 }
 
 // IsTerminal tells whether asking again the same way gives the same answer: a 4xx but for refused

@@ -85,7 +85,7 @@ func TestNodesAreBelievedByTheirCertificate(t *testing.T) {
 		if c.words == "" && err != nil || c.words != "" && (err == nil || !strings.Contains(err.Error(), c.words)) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if broker.IsUnbelieved(err) != (c.words != "" && len(c.trusts) > 0) {
+		if broker.IsUntrusted(err) != (c.words != "" && len(c.trusts) > 0) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if c.words != "" && len(server.Calls("/")) != before {

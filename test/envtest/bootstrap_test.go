@@ -25,7 +25,7 @@ var _ = Describe("bootstrap", func() {
 
 	It("imports definitions once, and says what is wrong with them until they are right", func() {
 		w := newWorld(begin)
-		Eventually(ready(w.cluster())).Should(HavePrefix("False DefinitionsNotImported: there is no Secret begin"))
+		Eventually(ready(w.cluster())).Should(HavePrefix("False DefinitionsNotImported: Secret begin does not exist"))
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionAvailable)()).To(HavePrefix("True"), "the cluster works meanwhile")
 		secret := definitions(w, `{"queues":`)
 		create(secret)

@@ -108,7 +108,7 @@ var _ = Describe("configuration", func() {
 			skipValidation(c)
 			c.Spec.Config = map[string]posthornv1.ConfigValue{"log.level": "debug", "nonsense.key": "1"}
 		})
-		Eventually(ready(w.cluster())).Should(Equal("False InvalidConfig: spec.config is refused, no pod is changed: unknown key `nonsense.key`"))
+		Eventually(ready(w.cluster())).Should(Equal("False InvalidConfig: the broker refuses spec.config, so no pod is changed: unknown key `nonsense.key`"))
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionStalled)()).To(HavePrefix("True InvalidConfig"))
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionAvailable)()).To(HavePrefix("True"))
 		Eventually(eventsOf(w.cluster(), "InvalidConfig")).Should(BeNumerically(">=", 1))

@@ -47,7 +47,7 @@ var _ = Describe("hibernation", func() {
 		before := w.claim("c-2").UID
 		w.changeCluster(hibernate(true))
 		Eventually(w.pods).Should(BeEmpty())
-		Eventually(ready(w.cluster())).Should(HavePrefix("True Hibernated: 3 nodes sleep"))
+		Eventually(ready(w.cluster())).Should(HavePrefix("True Hibernated: 3 nodes are hibernated"))
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionAvailable)()).To(HavePrefix("False Hibernated"))
 		Expect(w.cluster().Status.Phase).To(Equal(posthornv1.PhaseHibernated))
 		Expect(w.cluster().Status.ReadyReplicas).To(BeZero())

@@ -165,7 +165,7 @@ var _ = Describe("TLS for clients", func() {
 		create(cluster)
 		w := &world{namespace: ns}
 		Eventually(conditionOf(cluster, certificatesReady)).Should(HavePrefix("False SecretNotFound"))
-		Expect(ready(cluster)()).To(HavePrefix("False SecretNotFound: there is no Secret mine"))
+		Expect(ready(cluster)()).To(HavePrefix("False SecretNotFound: Secret mine does not exist"))
 		Expect(conditionOf(cluster, posthornv1.ConditionStalled)()).To(Equal("absent"))
 		Consistently(w.statefulSet).Should(BeNil())
 		secret := tlsSecret(ns, "mine", time.Hour, "other.example.com")
