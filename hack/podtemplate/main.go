@@ -187,7 +187,7 @@ func copied(s schema) schema {
 
 // rule is a validation in CEL.
 func rule(expression, message string) any {
-	return schema{"rule": expression, "message": "spec.podTemplate must leave alone " + message}
+	return schema{"rule": expression, "message": "spec.podTemplate must not change " + message}
 }
 
 // podTemplate is the schema of spec.podTemplate. Lists that rules iterate over have a maximum length, which bounds the
@@ -245,7 +245,7 @@ func podTemplate() schema {
 		rule(isOther+"!has(self.env) || !self.env.exists(e, has(e.name) && (e.name == 'POD_NAME' || e.name.startsWith('POSTHORN_')))",
 			"the variable POD_NAME and those that begin with POSTHORN_ (spec.config has the broker's settings)"),
 		rule(isOther+"!has(self.volumeMounts) || !self.volumeMounts.exists(m, has(m.mountPath) && m.mountPath in ['/etc/posthorn', '/var/lib/posthorn'])",
-			"what is mounted at /etc/posthorn and /var/lib/posthorn"),
+			"the volumes mounted at /etc/posthorn and /var/lib/posthorn"),
 		rule(isOther+"!has(self.ports) || !self.ports.exists(p, has(p.name) && p.name in ['amqp', 'amqps', 'mqtt', 'mqtts', 'web-mqtt', 'web-mqtt-tls', 'management', 'management-tls', 'operator', 'prometheus', 'prometheus-tls', 'cluster', 'probes'])",
 			"the broker's ports (spec.protocols and spec.tls set them)"),
 	}

@@ -51,6 +51,6 @@ var _ = Describe("bootstrap", func() {
 		Expect(k8s.Status().Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
 		w.readyWorld()
 		Consistently(func() int { return len(w.broker.Calls("/api/definitions", http.MethodPost)) }).Should(Equal(imports))
-		refusedWith(w.tryCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Bootstrap = nil }), "bootstrap is for new clusters")
+		refusedWith(w.tryCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Bootstrap = nil }), "bootstrap applies to new clusters only")
 	})
 })
