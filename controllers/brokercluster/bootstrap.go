@@ -21,24 +21,24 @@ import (
 // definitionsRetry is the interval at which a definitions file that is missing or was refused is read again.
 const definitionsRetry = 10 * time.Second
 
-// importDefinitions imports the definitions of spec.bootstrap once. An annotation on the operator's Secret of credentials
+// importDefinitions imports the definitions of spec.bootstrap once. An annotation on the operator's access Secret
 // records the import, and not the status, which may get lost: a second import would reset passwords and policies.
 func (r *reconciliation) importDefinitions(ctx context.Context) error {
 	if r.in.cluster.Spec.Bootstrap == nil || r.in.cluster.Spec.Bootstrap.DefinitionsSecretRef == nil || !r.out.isSettled(&r.in, &r.seen) {
 		return nil
 	}
-	var note corev1.Secret
-	if err := r.Client.Get(ctx, r.in.keyOf(names.OperatorSecret(r.in.cluster.Name)), &note); err != nil {
+	var secret corev1.Secret
+	if err := r.Client.Get(ctx, r.in.keyOf(names.OperatorSecret(r.in.cluster.Name)), &secret); err != nil {
 		return fmt.Errorf("reading whether the definitions were imported: %w", err)
 	}
-	if note.Annotations[names.AnnotationImported] != "" {
+	if secret.Annotations[names.AnnotationImported] != "" {
 		return nil
 	}
 	// The cache may not have the annotation of the previous reconciliation.
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(&note), &note); err != nil {
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(&secret), &secret); err != nil {
 		return fmt.Errorf("reading whether the definitions were imported: %w", err)
 	}
-	if note.Annotations[names.AnnotationImported] != "" {
+	if secret.Annotations[names.AnnotationImported] != "" {
 		return nil
 	}
 	file, why, err := r.readDefinitions(ctx)
@@ -53,9 +53,9 @@ func (r *reconciliation) importDefinitions(ctx context.Context) error {
 		r.out.requeueWithin(definitionsRetry)
 		return err
 	}
-	before := client.MergeFrom(note.DeepCopy())
-	metav1.SetMetaDataAnnotation(&note.ObjectMeta, names.AnnotationImported, r.in.now.UTC().Format(time.RFC3339))
-	if err := r.Client.Patch(ctx, &note, before); err != nil {
+	before := client.MergeFrom(secret.DeepCopy())
+	metav1.SetMetaDataAnnotation(&secret.ObjectMeta, names.AnnotationImported, r.in.now.UTC().Format(time.RFC3339))
+	if err := r.Client.Patch(ctx, &secret, before); err != nil {
 		return fmt.Errorf("recording that the definitions were imported: %w", err)
 	}
 	r.out.note("DefinitionsImported", "Bootstrap", "imported the definitions of Secret %s", r.in.cluster.Spec.Bootstrap.DefinitionsSecretRef.Name)

@@ -12,7 +12,7 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-func TestAConfigCheckIsInvalidOnlyWhenTheBrokerRefusesTheSettings(t *testing.T) {
+func TestConfigCheckIsInvalidOnlyIfTheBrokerRefusesTheSettings(t *testing.T) {
 	ended := func(phase corev1.PodPhase, code int32, said string) *corev1.Pod {
 		return &corev1.Pod{Status: corev1.PodStatus{Phase: phase, ContainerStatuses: []corev1.ContainerStatus{{
 			Name: containerName, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: code, Message: said}},
@@ -43,7 +43,7 @@ func TestAConfigCheckIsInvalidOnlyWhenTheBrokerRefusesTheSettings(t *testing.T) 
 	}
 }
 
-func TestSettingsAreCheckedWhenTheyOrTheImageAreNew(t *testing.T) {
+func TestNewSettingsAndNewImagesAreChecked(t *testing.T) {
 	running := func(change func(*posthornv1.BrokerCluster)) *appsv1.StatefulSet {
 		cluster := testCluster()
 		change(cluster)
@@ -74,7 +74,7 @@ func TestSettingsAreCheckedWhenTheyOrTheImageAreNew(t *testing.T) {
 	}
 }
 
-func TestAConfigCheckReadsTheFilesThatPodsGetAndNothingElse(t *testing.T) {
+func TestConfigCheckPodMountsOnlyTheConfiguration(t *testing.T) {
 	cluster := testCluster()
 	template, err := buildTemplate(cluster, inputsOf(cluster, cluster.Spec.Image, nil))
 	if err != nil {

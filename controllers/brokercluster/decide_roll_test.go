@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// Members are made from a good current one by changes.
+// Members are derived from a good current one by changes.
 type change func(*rollMember)
 
 func member(name string, changes ...change) rollMember {
@@ -44,7 +44,7 @@ var (
 
 func draining(d drain) change { return func(m *rollMember) { m.Drain = d } }
 
-func TestDecideRoll(t *testing.T) {
+func TestDecideRollFollowsItsTable(t *testing.T) {
 	cases := []struct {
 		row     string
 		unknown bool
@@ -103,7 +103,7 @@ func TestDecideRoll(t *testing.T) {
 	}
 }
 
-// TestDecideRollNeverTakesASecondNode checks, over random states, what must hold whatever the table says.
+// TestDecideRollNeverTakesASecondNode checks invariants over random states, independently of the table.
 func TestDecideRollNeverTakesASecondNode(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
 	flip := func() bool { return random.Intn(2) == 0 }
@@ -158,7 +158,7 @@ func TestDecideRollNeverTakesASecondNode(t *testing.T) {
 	}
 }
 
-// revisionFails says that nothing runs in a pod of the wanted revision.
+// revisionFails reports whether no process runs in a pod of the wanted revision.
 func revisionFails(members []rollMember) bool {
 	for _, m := range members {
 		if m.Presence == podPresent && m.Current && m.NotRunning {

@@ -12,7 +12,7 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-func TestDecideStep(t *testing.T) {
+func TestDecideStepFollowsItsTable(t *testing.T) {
 	var (
 		drainIt  = rollDecision{rollDrain, "c-2", reasonOutdated}
 		drained  = rollDecision{rollReplace, "c-2", reasonDrained}

@@ -48,16 +48,16 @@ type credentials struct {
 // ensureAccess keeps the operator's own record of the default user's credentials. The broker reads them only at its first
 // start, so they must outlive the Secret that people edit.
 func (r *reconciliation) ensureAccess(ctx context.Context) error {
-	return r.ensureNote(ctx, func(note *corev1.Secret) error {
-		noted := connect.NoteOf(note)
-		username, password := noted.Username, noted.Password
+	return r.ensureAccessSecret(ctx, func(secret *corev1.Secret) error {
+		record := connect.AccessRecordOf(secret)
+		username, password := record.Username, record.Password
 		if username == "" || password == "" {
 			var err error
-			if username, password, err = r.recoverCredentials(ctx, note); err != nil {
+			if username, password, err = r.recoverCredentials(ctx, secret); err != nil {
 				return err
 			}
 		}
-		connect.WriteCredentials(note, username, password)
+		connect.WriteCredentials(secret, username, password)
 		r.seen.credentials = credentials{username: username, accepted: password, wanted: password}
 		return nil
 	})
@@ -69,7 +69,7 @@ func (r *reconciliation) ensureAccess(ctx context.Context) error {
 //	the default user's Secret has credentials | those
 //	a StatefulSet or a volume exists          | error CredentialsLost
 //	neither exists                            | new ones
-func (r *reconciliation) recoverCredentials(ctx context.Context, note *corev1.Secret) (username, password string, err error) {
+func (r *reconciliation) recoverCredentials(ctx context.Context, secret *corev1.Secret) (username, password string, err error) {
 	var seen corev1.Secret
 	err = r.Client.Get(ctx, r.in.keyOf(names.DefaultUserSecret(r.in.cluster.Name)), &seen)
 	if client.IgnoreNotFound(err) != nil {
@@ -81,14 +81,14 @@ func (r *reconciliation) recoverCredentials(ctx context.Context, note *corev1.Se
 	if username != "" && password != "" {
 		if r.in.cluster.Status.CurrentVersion != "" {
 			// A cluster is complete only after its definitions were imported.
-			metav1.SetMetaDataAnnotation(&note.ObjectMeta, names.AnnotationImported, r.in.now.UTC().Format(time.RFC3339))
+			metav1.SetMetaDataAnnotation(&secret.ObjectMeta, names.AnnotationImported, r.in.now.UTC().Format(time.RFC3339))
 		}
-		r.out.warn("CredentialsRecovered", "Recover", "Secret %s had no credentials; restored them from Secret %s", note.Name, seen.Name)
+		r.out.warn("CredentialsRecovered", "Recover", "Secret %s had no credentials; restored them from Secret %s", secret.Name, seen.Name)
 		return username, password, nil
 	}
 	if !r.seen.isNewCluster() {
 		return "", "", newTerminalError("CredentialsLost", "the broker keeps the default user of its first start, and neither Secret %s nor Secret %s has the credentials of that user: restore Secret %s from a backup, or delete the cluster and its volumes to start with a new cluster",
-			note.Name, names.DefaultUserSecret(r.in.cluster.Name), note.Name)
+			secret.Name, names.DefaultUserSecret(r.in.cluster.Name), secret.Name)
 	}
 	return newCredentials()
 }
@@ -110,29 +110,29 @@ func acceptedCredentials(secret *corev1.Secret) (username, password string) {
 	return username, password
 }
 
-// ensureNote creates the operator's Secret of credentials or updates it with the function. It outlives the cluster where the
+// ensureAccessSecret creates the operator's access Secret or updates it with the function. It outlives the cluster where the
 // volumes do: a cluster that is created again gets the volumes back, whose broker accepts only these credentials. The
 // garbage collector deletes the Secret with the last volume.
-func (r *reconciliation) ensureNote(ctx context.Context, update func(*corev1.Secret) error) error {
-	note := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.in.cluster.Namespace, Name: names.OperatorSecret(r.in.cluster.Name)}}
-	_, err := controllerutil.CreateOrUpdate(ctx, r.Client, note, func() error {
-		if err := mayChange(note, r.in.cluster); err != nil && !isLeftBehind(note, r.in.cluster) {
+func (r *reconciliation) ensureAccessSecret(ctx context.Context, update func(*corev1.Secret) error) error {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.in.cluster.Namespace, Name: names.OperatorSecret(r.in.cluster.Name)}}
+	_, err := controllerutil.CreateOrUpdate(ctx, r.Client, secret, func() error {
+		if err := mayChange(secret, r.in.cluster); err != nil && !isLeftBehind(secret, r.in.cluster) {
 			return err
 		}
-		setLabels(note, r.in.cluster)
+		setLabels(secret, r.in.cluster)
 		if r.seen.isNewCluster() {
-			delete(note.Annotations, names.AnnotationImported)
+			delete(secret.Annotations, names.AnnotationImported)
 		}
-		note.OwnerReferences = noteOwners(&r.in, r.seen.claims)
+		secret.OwnerReferences = accessSecretOwners(&r.in, r.seen.claims)
 		if r.in.cluster.Spec.Storage.WhenDeleted == string(appsv1.DeletePersistentVolumeClaimRetentionPolicyType) {
-			if err := controllerutil.SetControllerReference(r.in.cluster, note, r.Scheme); err != nil {
+			if err := controllerutil.SetControllerReference(r.in.cluster, secret, r.Scheme); err != nil {
 				return fmt.Errorf("setting its owner: %w", err)
 			}
 		}
-		return update(note)
+		return update(secret)
 	})
 	if err != nil {
-		return fmt.Errorf("%T %s: %w", note, note.Name, err)
+		return fmt.Errorf("%T %s: %w", secret, secret.Name, err)
 	}
 	return nil
 }
@@ -140,14 +140,14 @@ func (r *reconciliation) ensureNote(ctx context.Context, update func(*corev1.Sec
 // isNewCluster reports whether the cluster has neither a StatefulSet nor volumes of an earlier cluster.
 func (seen *observed) isNewCluster() bool { return seen.sts == nil && len(seen.claims) == 0 }
 
-// isLeftBehind reports whether a Secret of credentials is left over from a deleted cluster of the same name.
-func isLeftBehind(note *corev1.Secret, cluster *posthornv1.BrokerCluster) bool {
+// isLeftBehind reports whether a access Secret is left over from a deleted cluster of the same name.
+func isLeftBehind(secret *corev1.Secret, cluster *posthornv1.BrokerCluster) bool {
 	for name, value := range names.Labels(cluster.Name) {
-		if note.Labels[name] != value {
+		if secret.Labels[name] != value {
 			return false
 		}
 	}
-	return metav1.GetControllerOf(note) == nil
+	return metav1.GetControllerOf(secret) == nil
 }
 
 // ensureDefaultUser keeps the Secret in service-binding form. It keeps a password that somebody wrote into the Secret, and
@@ -188,8 +188,8 @@ func (r *reconciliation) rotateDefaultUser(ctx context.Context) error {
 	if err := r.changePassword(ctx); err != nil {
 		return fmt.Errorf("changing the default user's password: %w", err)
 	}
-	err := r.ensureNote(ctx, func(note *corev1.Secret) error {
-		connect.WriteCredentials(note, c.username, c.wanted)
+	err := r.ensureAccessSecret(ctx, func(secret *corev1.Secret) error {
+		connect.WriteCredentials(secret, c.username, c.wanted)
 		return nil
 	})
 	if err != nil {

@@ -23,7 +23,7 @@
 //     decide_scale.go), and the ports and certificates by which nodes are reached (access.go).
 //  3. applyChildren (reconciliation.go) brings every child object to the spec; children.go has what they share. A
 //     paused cluster skips this step. In order: ServiceAccount (service_account.go), credentials (default_user.go,
-//     note_owners.go), certificates (internode.go, operator_certificate.go, serving.go, cert_manager.go,
+//     access_secret_owners.go), certificates (internode.go, operator_certificate.go, serving.go, cert_manager.go,
 //     own_certificate.go), ConfigMaps (config_map.go), Services (services.go), StatefulSet (stateful_set.go, with
 //     the pod template of pod_template.go, serving_template.go and guard_template.go, after the check of
 //     config_check.go), volumes (volumes.go), NetworkPolicy (network_policy.go) and the objects for Prometheus

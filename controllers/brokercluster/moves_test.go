@@ -27,7 +27,7 @@ func quorum(members, online string, arguments ...any) *broker.Queue {
 	return q
 }
 
-func TestDecideMove(t *testing.T) {
+func TestDecideMoveFollowsItsTable(t *testing.T) {
 	targets := []moveTarget{{"c-0", "a", 5}, {"c-1", "b", 3}, {"c-2", "c", 3}, {"c-3", "a", 1}}
 	cases := []struct {
 		name    string
@@ -56,9 +56,9 @@ func TestDecideMove(t *testing.T) {
 	}
 }
 
-// TestMovesEnd plays moves until the node is empty: they end, no copy is ever the last one that goes,
-// and the queue does not end with fewer members than it was asked for or had.
-func TestMovesEnd(t *testing.T) {
+// TestMovesTerminateWithoutLosingMembers applies moves until the node is empty: they terminate, never delete the last
+// copy, and leave the queue as many members as it asked for or had.
+func TestMovesTerminateWithoutLosingMembers(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
 	for i := 0; i < 20_000; i++ {
 		var targets []moveTarget
@@ -104,7 +104,7 @@ func TestMovesEnd(t *testing.T) {
 	}
 }
 
-func TestSurveyQueues(t *testing.T) {
+func TestSurveyQueuesFindsQueuesThatKeepANode(t *testing.T) {
 	classic := func(name, node string, change func(*broker.Queue)) broker.Queue {
 		q := broker.Queue{Name: name, Vhost: "v", Type: "classic", Durable: true, Node: node}
 		if change != nil {
@@ -130,7 +130,7 @@ func TestSurveyQueues(t *testing.T) {
 	}
 }
 
-func TestResourcesSayHowManyMembersAreAskedFor(t *testing.T) {
+func TestQueueResourceOverridesTheDeclaredMembers(t *testing.T) {
 	cluster := testCluster()
 	resource := func(name, clusterName string, replicas int32) posthornv1.Queue {
 		q := posthornv1.Queue{ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: name}}

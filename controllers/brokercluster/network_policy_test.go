@@ -13,7 +13,7 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// admitted gives the peers that a policy lets to a port; anybody when a rule for it names none.
+// admitted returns the peers that a policy admits to a port, and whether a rule admits everybody.
 func admitted(policy networkingv1.NetworkPolicySpec, number int32) (peers []networkingv1.NetworkPolicyPeer, anybody bool) {
 	for _, rule := range policy.Ingress {
 		for _, port := range rule.Ports {
@@ -26,12 +26,12 @@ func admitted(policy networkingv1.NetworkPolicySpec, number int32) (peers []netw
 	return peers, anybody
 }
 
-// speak lets a cluster have other protocols.
+// speak sets the protocols of a cluster.
 func speak(protocols ...posthornv1.Protocol) func(*posthornv1.BrokerClusterSpec) {
 	return func(s *posthornv1.BrokerClusterSpec) { s.Protocols = protocols }
 }
 
-func TestStrictPolicy(t *testing.T) {
+func TestStrictPolicyAdmitsOnlyNamedPeers(t *testing.T) {
 	cluster := testCluster()
 	app := posthornv1.NetworkPeer{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "yes"}}}
 	cases := map[string]struct {

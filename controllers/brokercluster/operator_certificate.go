@@ -189,11 +189,11 @@ func (r *reconciliation) restoreDefaultUser(ctx context.Context) error {
 		return nil
 	}
 	// The cache may not yet have a password that the broker was given a moment ago.
-	var note corev1.Secret
-	if err := r.Live.Get(ctx, r.in.keyOf(names.OperatorSecret(r.in.cluster.Name)), &note); err != nil {
+	var secret corev1.Secret
+	if err := r.Live.Get(ctx, r.in.keyOf(names.OperatorSecret(r.in.cluster.Name)), &secret); err != nil {
 		return fmt.Errorf("reading the default user's password: %w", err)
 	}
-	if connect.NoteOf(&note).Password != c.accepted {
+	if connect.AccessRecordOf(&secret).Password != c.accepted {
 		r.out.requeueWithin(staleRetry)
 		return nil
 	}

@@ -184,7 +184,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&corev1.ServiceAccount{}, builder.OnlyMetadata).
 		Owns(&corev1.Secret{}, builder.OnlyMetadata).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.mountedBy), builder.OnlyMetadata).
-		// The operator's Secret of credentials outlives the cluster and has no owner.
+		// The operator's access Secret outlives the cluster and has no owner.
 		Watches(&corev1.Secret{}, toCluster, builder.OnlyMetadata).
 		Watches(&corev1.Pod{}, toCluster).
 		Watches(&corev1.PersistentVolumeClaim{}, toCluster).

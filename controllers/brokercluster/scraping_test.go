@@ -13,7 +13,7 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-func TestDecideScrape(t *testing.T) {
+func TestDecideScrapeFollowsItsTable(t *testing.T) {
 	plain := podOf(t, true, nil)
 	secure := podOf(t, true, &posthornv1.TLSSpec{})
 	only := podOf(t, true, &posthornv1.TLSSpec{DisablePlaintext: true})

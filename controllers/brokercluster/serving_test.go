@@ -19,7 +19,7 @@ import (
 	"posthorn.io/posthorn/internal/pki"
 )
 
-// givenFor makes a certificate and reads it back.
+// givenFor creates a certificate and parses it.
 func givenFor(t *testing.T, now time.Time, lifetime time.Duration, hosts ...string) pki.Given {
 	t.Helper()
 	authority, err := pki.NewAuthority("test", now)
@@ -37,7 +37,7 @@ func givenFor(t *testing.T, now time.Time, lifetime time.Duration, hosts ...stri
 	return given
 }
 
-func TestJudgeGiven(t *testing.T) {
+func TestJudgeGivenFollowsItsTable(t *testing.T) {
 	start := time.Now()
 	const host, day = "c.mq.svc", 24 * time.Hour
 	given := givenFor(t, start, 100*day, host, "mq.example.com")
@@ -73,7 +73,7 @@ func TestJudgeGiven(t *testing.T) {
 	}
 }
 
-// env of the broker's container.
+// env returns the environment of the broker's container.
 func env(template corev1.PodTemplateSpec) map[string]string {
 	out := map[string]string{}
 	for _, each := range template.Spec.Containers[0].Env {
@@ -82,7 +82,7 @@ func env(template corev1.PodTemplateSpec) map[string]string {
 	return out
 }
 
-func TestTLSReachesThePodAsAWhole(t *testing.T) {
+func TestTLSSettingsAndFilesReachThePodTogether(t *testing.T) {
 	cases := map[string]struct {
 		tls     *posthornv1.TLSSpec
 		secret  string
@@ -152,7 +152,7 @@ func TestTLSGolden(t *testing.T) {
 	golden(t, "tls.yaml", data)
 }
 
-func TestCertificatesSummedUp(t *testing.T) {
+func TestCertificatesFindingNamesTheWorstCertificate(t *testing.T) {
 	early, late := time.Unix(1000, 0), time.Unix(2000, 0)
 	cases := map[string]struct {
 		seen   observed
@@ -191,7 +191,7 @@ func TestCertificatesSummedUp(t *testing.T) {
 	}
 }
 
-func TestOverlay(t *testing.T) {
+func TestOverlayMergesMapsAndKeepsItsArguments(t *testing.T) {
 	base := map[string]any{"a": "1", "b": map[string]any{"c": "2", "d": []any{"x"}}}
 	got := overlay(base, map[string]any{"b": map[string]any{"d": []any{"y"}, "e": "3"}, "f": map[string]any{"g": "4"}})
 	data, err := yaml.Marshal(got)

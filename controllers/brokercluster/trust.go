@@ -29,17 +29,17 @@ const (
 	maxRoots = 128 << 10
 )
 
-// recordTrust records, in the operator's Secret of credentials, the listener of the HTTP API, the operator's
+// recordTrust records, in the operator's access Secret, the listener of the HTTP API, the operator's
 // certificate and the CA certificates that verify the nodes. A paused cluster gets this too: other controllers still
 // replace certificates, and the record changes nothing in the cluster.
 func (r *reconciliation) recordTrust(ctx context.Context) error {
-	var note corev1.Secret
-	err := r.Client.Get(ctx, r.in.keyOf(names.OperatorSecret(r.in.cluster.Name)), &note)
+	var secret corev1.Secret
+	err := r.Client.Get(ctx, r.in.keyOf(names.OperatorSecret(r.in.cluster.Name)), &secret)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("reading the operator's Secret of credentials: %w", err)
+		return fmt.Errorf("reading the operator's access Secret: %w", err)
 	}
 	var current []connect.Trust
 	for _, name := range r.out.access.mounted {
@@ -49,26 +49,26 @@ func (r *reconciliation) recordTrust(ctx context.Context) error {
 			current = append(current, trust)
 		}
 	}
-	before := note.DeepCopy()
-	next := decideTrust(connect.NoteOf(&note).Trusts(), current, r.out.access.mounted, r.in.now)
+	before := secret.DeepCopy()
+	next := decideTrust(connect.AccessRecordOf(&secret).Trusts(), current, r.out.access.mounted, r.in.now)
 	switch identity, found, err := r.readIdentity(ctx); {
 	case err != nil:
 		return err
 	case found:
-		if err := connect.WriteIdentity(&note, identity); err != nil {
+		if err := connect.WriteIdentity(&secret, identity); err != nil {
 			return err
 		}
-	case !connect.NoteOf(&note).HasIdentity() && r.out.access.listener == connect.Operator:
+	case !connect.AccessRecordOf(&secret).HasIdentity() && r.out.access.listener == connect.Operator:
 		// A paused cluster gets no certificate.
 		r.out.access.listener = r.out.access.management.listener()
 	}
-	if err := connect.WriteTrust(&note, r.out.access.listener, next); err != nil {
+	if err := connect.WriteTrust(&secret, r.out.access.listener, next); err != nil {
 		return err
 	}
-	if hasSameData(before.Data, note.Data) {
+	if hasSameData(before.Data, secret.Data) {
 		return nil
 	}
-	if err := r.Client.Patch(ctx, &note, client.MergeFrom(before)); err != nil {
+	if err := r.Client.Patch(ctx, &secret, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("recording the CA certificates that verify the nodes: %w", err)
 	}
 	r.Brokers.Forget(r.in.key())

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-func TestDecideGrowth(t *testing.T) {
+func TestDecideGrowthFollowsItsTable(t *testing.T) {
 	claim := func(phase corev1.PersistentVolumeClaimPhase, asked, there string) *corev1.PersistentVolumeClaim {
 		c := &corev1.PersistentVolumeClaim{}
 		c.Status.Phase = phase

@@ -14,10 +14,10 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// noteOwners returns the owners of the operator's Secret of credentials: the volumes and the cluster. The garbage collector
+// accessSecretOwners returns the owners of the operator's access Secret: the volumes and the cluster. The garbage collector
 // deletes an object with the last of its owners. Without a volume there is no owner, or else the Secret would be deleted
 // with a cluster whose first volume was created after this reconciliation.
-func noteOwners(in *inputs, claims []corev1.PersistentVolumeClaim) []metav1.OwnerReference {
+func accessSecretOwners(in *inputs, claims []corev1.PersistentVolumeClaim) []metav1.OwnerReference {
 	if len(claims) == 0 || in.cluster.Spec.Storage.WhenDeleted == string(appsv1.DeletePersistentVolumeClaimRetentionPolicyType) {
 		return nil
 	}
