@@ -12,7 +12,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-func TestDecidePlacement(t *testing.T) {
+func TestDecidePlacementFollowsItsTable(t *testing.T) {
 	queue := func(leader, members, online string) *broker.Queue {
 		return &broker.Queue{Leader: leader, Members: strings.Fields(members), Online: strings.Fields(online)}
 	}
@@ -62,7 +62,7 @@ func TestDecidePlacement(t *testing.T) {
 	}
 }
 
-func TestMembersWithoutANameAreLeftOut(t *testing.T) {
+func TestMembersOfForgottenNodesAreNotCounted(t *testing.T) {
 	got := named([]string{"c-0", "00f00ba400f00ba4", "c-2", "deadbeef"})
 	if !reflect.DeepEqual(got, []string{"c-0", "c-2", "deadbeef"}) {
 		t.Errorf("%v", got)
