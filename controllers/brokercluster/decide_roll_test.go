@@ -54,7 +54,7 @@ func TestDecideRollFollowsItsTable(t *testing.T) {
 		{"1 revision unknown", true, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old)}, "Wait  (RevisionUnknown)"},
 		{"2 spec went back while draining", false, []rollMember{member("c-0"), member("c-1"), member("c-2", draining(drainRunning), unready)}, "Revive c-2 (DrainUnneeded)"},
 		{"2 before anything else", false, []rollMember{member("c-0", old, notRunning), member("c-1"), member("c-2", draining(drainDone))}, "Revive c-2 (DrainUnneeded)"},
-		{"2 not a node that does not run: it cannot be told", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", notRunning, draining(drainUnknown))}, "Wait c-2 (MemberNotReady)"},
+		{"2 not a node that does not run: it is unknown", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", notRunning, draining(drainUnknown))}, "Wait c-2 (MemberNotReady)"},
 		{"3 bad image fixed", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, notRunning)}, "Replace c-2 (NotRunning)"},
 		{"3 bad image from the start, highest first", false, []rollMember{member("c-0", old, notRunning), member("c-1", old, notRunning), member("c-2", neverReady)}, "Replace c-1 (NotRunning)"},
 		{"3 even while another is missing", false, []rollMember{member("c-0", old, notRunning), member("c-1", missing), member("c-2")}, "Replace c-0 (NotRunning)"},
@@ -89,7 +89,7 @@ func TestDecideRollFollowsItsTable(t *testing.T) {
 		{"15 go on downwards", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2")}, "Drain c-1 (Outdated)"},
 		{"15 the one that is not ready first", false, []rollMember{member("c-0", old, unready), member("c-1", old), member("c-2", old)}, "Drain c-0 (Outdated)"},
 		{"16 drain cannot be told", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, draining(drainUnknown))}, "Wait c-2 (DrainUnknown)"},
-		{"17 drain goes on", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, unready, draining(drainRunning))}, "Wait c-2 (Draining)"},
+		{"17 drain is in progress", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, unready, draining(drainRunning))}, "Wait c-2 (Draining)"},
 		{"17 what was begun is finished first", false, []rollMember{member("c-0", old), member("c-1", old, draining(drainRunning)), member("c-2", old)}, "Wait c-1 (Draining)"},
 		{"18 drained", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, unready, draining(drainDone))}, "Replace c-2 (Drained)"},
 	}
