@@ -2,7 +2,6 @@
 
 use crate::apply::check_name;
 use crate::equivalence::ResourceName;
-use crate::features::NODE_REMOVAL;
 use crate::tree::TreeEvent;
 use crate::{ChangeError, ChangeResult, Name, NodeRecord, QueueId, QueueRecord, Tree, limits};
 use env::NodeId;
@@ -138,7 +137,6 @@ impl Tree {
         id: NodeId,
         seen: u64,
     ) -> Result<ChangeResult, ChangeError> {
-        self.needs(NODE_REMOVAL)?;
         let placed = self.placed.get(&id).is_some_and(|at| *at > seen);
         if placed && !planted::is(Bug::ForgottenUnasked) {
             let name = self.nodes.get(&id).map_or("", |n| &*n.name);
@@ -151,7 +149,7 @@ impl Tree {
 
     /// Members of a quorum queue that were not among those before.
     pub(crate) fn note_placed(&mut self, queue: &QueueRecord, before: &[NodeId]) {
-        if !queue.kind.is_replicated() || !self.feature_enabled(NODE_REMOVAL.name) {
+        if !queue.kind.is_replicated() {
             return;
         }
         for node in queue.members.iter().filter(|n| !before.contains(n)) {

@@ -3,7 +3,6 @@
 use crate::apply::{check_name, no_vhost};
 use crate::arguments::{check_queue_arguments, queue_kind};
 use crate::equivalence::{ResourceName, check_queue};
-use crate::features::MQTT_STATE;
 use crate::tree::{Queue, TreeEvent};
 use crate::{
     ChangeError, ChangeResult, Name, QueueId, QueueRecord, QueueType, SessionId, Tree, limits,
@@ -150,7 +149,6 @@ impl Tree {
         id: QueueId,
         expires_ms: Option<u64>,
     ) -> Result<ChangeResult, ChangeError> {
-        self.needs(MQTT_STATE)?;
         let Some(queue) = self.queues.get_mut(&id) else {
             return Ok(ChangeResult::AsBefore);
         };

@@ -1,7 +1,6 @@
 //! Settings of vhosts: the default queue type, limits, protection from deletion.
 
 use crate::apply::no_vhost;
-use crate::features::{RUNTIME_PARAMETERS, VHOST_TRACING};
 use crate::tree::VhostRecord;
 use crate::{ChangeError, ChangeResult, Name, QueueType, Tree};
 use message::{Table, Value};
@@ -52,7 +51,6 @@ impl Tree {
         vhost: &Name,
         change: impl FnOnce(&mut VhostRecord),
     ) -> Result<ChangeResult, ChangeError> {
-        self.needs(RUNTIME_PARAMETERS)?;
         let found = self.vhosts.get_mut(vhost).ok_or_else(|| no_vhost(vhost))?;
         let mut record = (*found.record).clone();
         change(&mut record);
@@ -84,7 +82,6 @@ impl Tree {
         vhost: &Name,
         on: bool,
     ) -> Result<ChangeResult, ChangeError> {
-        self.needs(VHOST_TRACING)?;
         let done = self.change_vhost(vhost, |v| v.traced = on);
         self.find_traced();
         done

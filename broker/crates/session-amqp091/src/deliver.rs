@@ -12,7 +12,6 @@ use codec_amqp091::{
 };
 use env::Time;
 use message::{Message, Value};
-use metadata::features::CHANNEL_PREFETCH;
 use metadata::{Name, QueueId, QueueType};
 use queue::{ConsumerId, Delivery};
 use session::{DeliveryCounters, Outbox};
@@ -76,11 +75,6 @@ fn send_content(
     send_body(out, channel, message, link.frame_max);
 }
 
-/// While a node of the cluster cannot read that, a channel's limit is one on each of its consumers.
-fn can_give_back(cx: &StepContext<'_>) -> bool {
-    cx.broker.tree().feature_enabled(CHANNEL_PREFETCH.name)
-}
-
 impl Channel {
     /// Deliveries of one of this channel's consumers: written, or held while there is no room.
     pub fn deliver(
@@ -97,10 +91,7 @@ impl Channel {
         let mut written = WrittenDeliveries::default();
         let mut beyond: Option<(u64, u64)> = None;
         for delivery in deliveries {
-            if to.kind.descriptor().consumers.adjustable_credit
-                && self.room() == Some(0)
-                && can_give_back(cx)
-            {
+            if to.kind.descriptor().consumers.adjustable_credit && self.room() == Some(0) {
                 let from = beyond.map_or(delivery.id, |(from, _)| from);
                 beyond = Some((from, delivery.id));
             } else if self.held_deliveries.is_empty() && may_write(link, cx) {

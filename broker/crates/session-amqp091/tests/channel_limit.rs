@@ -4,8 +4,6 @@ mod fake;
 
 use codec_amqp091::Method;
 use fake::{Conn, ready, with_queue};
-use metadata::Change;
-use metadata::features::CHANNEL_PREFETCH;
 
 fn limit_channel(conn: &mut Conn, prefetch_count: u16) {
     let qos = Method::BasicQos {
@@ -17,31 +15,9 @@ fn limit_channel(conn: &mut Conn, prefetch_count: u16) {
     conn.expect(1, Method::BasicQosOk {});
 }
 
-/// All nodes can read what goes back.
-fn with_flag(messages: u64) -> Conn {
-    let mut conn = with_queue(messages);
-    let name = CHANNEL_PREFETCH.name.into();
-    conn.broker.must(Change::EnableFeature { name });
-    conn
-}
-
-#[test]
-fn until_all_nodes_know_of_it_the_limit_is_one_on_each_consumer() {
-    let mut conn = with_queue(6);
-    limit_channel(&mut conn, 2);
-    conn.consume(1, "q", "a", false);
-    conn.expect_deliver(1, "a", 1, "q", b"1");
-    conn.expect_deliver(1, "a", 2, "q", b"2");
-    conn.expect_nothing();
-    conn.consume(1, "q", "b", false);
-    conn.expect_deliver(1, "b", 3, "q", b"3");
-    conn.expect_deliver(1, "b", 4, "q", b"4");
-    conn.expect_nothing();
-}
-
 #[test]
 fn a_channels_prefetch_is_shared_by_its_consumers() {
-    let mut conn = with_flag(6);
+    let mut conn = with_queue(6);
     limit_channel(&mut conn, 2);
     conn.consume(1, "q", "a", false);
     conn.expect_deliver(1, "a", 1, "q", b"1");
@@ -65,7 +41,7 @@ fn a_channels_prefetch_is_shared_by_its_consumers() {
 
 #[test]
 fn a_channels_prefetch_may_grow_and_shrink_under_its_consumers() {
-    let mut conn = with_flag(6);
+    let mut conn = with_queue(6);
     limit_channel(&mut conn, 1);
     conn.consume(1, "q", "c", false);
     conn.expect_deliver(1, "c", 1, "q", b"1");
@@ -89,7 +65,7 @@ fn a_channels_prefetch_may_grow_and_shrink_under_its_consumers() {
 
 #[test]
 fn a_channels_prefetch_does_not_count_what_was_got_and_holds_up_silent_consumers() {
-    let mut conn = with_flag(3);
+    let mut conn = with_queue(3);
     conn.declare(1, "other");
     limit_channel(&mut conn, 1);
     let get = Method::BasicGet {
@@ -116,7 +92,7 @@ fn a_channels_prefetch_does_not_count_what_was_got_and_holds_up_silent_consumers
 
 #[test]
 fn beyond_a_channels_limit_messages_stay_in_their_queue() {
-    let mut conn = with_flag(6);
+    let mut conn = with_queue(6);
     limit_channel(&mut conn, 2);
     conn.consume(1, "q", "a", false);
     conn.expect_deliver(1, "a", 1, "q", b"1");
@@ -156,7 +132,7 @@ fn beyond_a_channels_limit_messages_stay_in_their_queue() {
 /// redelivered.
 #[test]
 fn a_full_channels_consumers_share_what_is_acknowledged() {
-    let mut conn = with_flag(9);
+    let mut conn = with_queue(9);
     limit_channel(&mut conn, 1);
     conn.consume(1, "q", "a", false);
     conn.expect_deliver(1, "a", 1, "q", b"1");

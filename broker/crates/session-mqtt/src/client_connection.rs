@@ -315,7 +315,7 @@ impl ClientConnection {
         }
         self.extras.present = true;
         if !past.known
-            && let Some(handed_over) = self.take_handover(handover, record.id, cx)
+            && let Some(handed_over) = self.take_handover(handover, record.id)
         {
             past = handed_over;
         }

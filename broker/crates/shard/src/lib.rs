@@ -46,6 +46,8 @@ mod walks;
 
 pub use budget::{MemoryBudget, NodeMemory};
 pub use config::{Founding, MqttRouting, Placement, RecoveredShard, ShardConfig};
+#[doc(hidden)]
+pub use frame::{Frame, FrameError};
 pub use logins::{Check, CheckId, StartCheck};
 pub use shard::Shard;
 

@@ -399,16 +399,6 @@ fn a_hash_of_an_old_rabbitmq_logs_in() {
 }
 
 #[test]
-fn a_hash_that_some_node_cannot_read_is_not_proposed() {
-    let server = Server::start();
-    server.fake.lock().unwrap().found();
-    let body = json!({"password_hash": "IECV6PZI/Invh0DL187KFpkO5Jc=", "tags": ""});
-    let got = server.ask("PUT", "/api/users/old", Some(body));
-    assert_eq!(got.status, 400);
-    assert!(got.reason().contains("'password_md5'"), "{got:?}");
-}
-
-#[test]
 fn vhosts_give_their_maker_rights() {
     let server = Server::start();
     assert_eq!(

@@ -4,7 +4,6 @@ use super::{Action, LinkId, Peering};
 use crate::wire::{Frame, Hello, PeerVersion};
 use env::NodeId;
 use metadata::Name;
-use metadata::features::UNTOLD;
 
 impl Peering {
     pub(super) fn told(&self) -> PeerVersion {
@@ -38,12 +37,12 @@ impl Peering {
         let enabled = || self.enabled.iter().flatten().map(|name| &**name);
         match &hello.told {
             Some(told) => told.program.misfit(enabled()),
-            // It does not tell what it knows. It was there before the telling, and so were these flags.
+            // A node that does not announce its version knows no flag.
             None => {
-                let late = enabled().find(|flag| UNTOLD.iter().all(|f| f.name != *flag))?;
+                let flag = enabled().next()?;
                 Some(format!(
-                    "a program that does not tell its version and flags cannot know the feature flag '{late}', which this \
-                     cluster has enabled: run a version that does"
+                    "a node that does not announce its version cannot know the feature flag '{flag}', which this cluster \
+                     has enabled: run a version that does"
                 ))
             }
         }

@@ -14,7 +14,6 @@ use control::{
     Reply,
 };
 use env::NodeId;
-use metadata::features::NODE_REMOVAL;
 use metadata::{Change, ChangeError, ChangeResult, QueueId, QueueRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +28,7 @@ pub enum Plan {
         node: NodeId,
         /// The queues that are asked are those of the tree after this change. None: older programs of the cluster do not
         /// know what came to a node later.
-        seen: Option<u64>,
+        seen: u64,
         reply: Reply<Result<Forgetting, ChangeError>>,
     },
     Rebalance(Reply<u32>),
@@ -102,8 +101,7 @@ impl Core {
                 reply(Err(ChangeError::Unavailable(text.into())));
             }
             MembershipRequest::Forget { node, reply } => {
-                let checked = self.tree.feature_enabled(NODE_REMOVAL.name);
-                let seen = checked.then(|| self.tree.applied());
+                let seen = self.tree.applied();
                 self.gather_for(None, Plan::Forget { node, seen, reply });
             }
         }
@@ -213,7 +211,7 @@ impl Core {
     fn forget_node(
         &mut self,
         node: NodeId,
-        seen: Option<u64>,
+        seen: u64,
         facts: &[QueueFacts],
         reply: Reply<Result<Forgetting, ChangeError>>,
     ) {
@@ -243,10 +241,7 @@ impl Core {
                 reply(result.map(|_| Forgetting::Forgotten));
             });
             let id = node;
-            let change = seen.map_or(Change::ForgetNode { id }, |seen| Change::ForgetFreeNode {
-                id,
-                seen,
-            });
+            let change = Change::ForgetFreeNode { id, seen };
             return self.ask(change, ChangeRequester::Control(then));
         }
         let left = queues.len() as u32;

@@ -138,9 +138,8 @@ fn who_has_not_caught_up_takes_nobody_in() {
     assert!(world.ended.contains_key(&3));
 }
 
-/// Programs from before the telling have the flags that there were then, and no others.
 #[test]
-fn a_peer_that_does_not_tell_is_linked_while_it_can_follow() {
+fn node_that_announces_no_version_is_linked_while_no_flag_is_enabled() {
     let meet = |enabled: &[&str]| {
         let mut ours = config(0, 2);
         ours.cluster = Some(ClusterRecord {
@@ -172,13 +171,13 @@ fn a_peer_that_does_not_tell_is_linked_while_it_can_follow() {
         let done: Vec<Action> = std::iter::from_fn(|| peering.poll()).collect();
         (up, done)
     };
-    let (up, done) = meet(&["mqtt_state", "runtime_parameters"]);
+    let (up, done) = meet(&[]);
     assert!(up);
     assert!(done.contains(&Action::Program {
         node: NodeId(99),
         program: None
     }));
-    let (up, done) = meet(&["mqtt_state", "two"]);
+    let (up, done) = meet(&["two"]);
     assert!(!up);
     let refused = done.iter().find_map(|a| match a {
         Action::Send {
