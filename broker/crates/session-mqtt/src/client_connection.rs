@@ -288,6 +288,7 @@ impl ClientConnection {
         self.extras.present = kept.is_some();
         if let Some(kept) = kept {
             (self.state, self.ids) = (kept.state, kept.ids);
+            self.publish_after_earlier(cx);
             past = EarlierConnections {
                 known: true,
                 settled: kept.settled,

@@ -80,6 +80,9 @@ pub trait Broker {
     /// Hands a message to a queue. One `SessionEvent::Published` (or `NotPublished`) per call whose tag is not 0.
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState;
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq;
+    /// From now on what this session publishes and requests reaches each queue behind what another session of this shard has sent
+    /// there: that of the client's last connection, which has ended. `earlier`: its number.
+    fn send_after(&mut self, _earlier: u64) {}
     /// The client was sent a consumer's deliveries up to this one. A queue sends no more than [`queue::FLOW_WINDOW`] ahead of that
     /// and of what is settled; to be said each time that half of it has gone.
     fn received(&mut self, _queue: QueueId, _consumer: ConsumerId, _up_to: u64) {}

@@ -32,6 +32,7 @@ mod metadata_client;
 mod outgoing;
 mod peers;
 mod placement;
+mod precedence;
 mod retained;
 mod route_exchange;
 mod sessions;

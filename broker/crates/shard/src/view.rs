@@ -78,6 +78,10 @@ impl Broker for View<'_> {
         RequestSeq(self.core.request(self.number, queue, body))
     }
 
+    fn send_after(&mut self, earlier: u64) {
+        self.core.clients.send_after(self.number, earlier);
+    }
+
     fn received(&mut self, queue: QueueId, consumer: ConsumerId, up_to: u64) {
         self.core.received(self.number, queue, consumer, up_to);
     }

@@ -193,6 +193,11 @@ impl Cluster {
         self.settle();
     }
 
+    /// It is lost. From now on requests arrive.
+    pub fn lose_requests(&mut self, at: usize) {
+        self.unheard.remove(&at);
+    }
+
     /// Its links break; it and its clients live on.
     pub fn cut_off(&mut self, at: usize) {
         self.nodes[at].alone = true;
