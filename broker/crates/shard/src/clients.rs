@@ -70,6 +70,10 @@ impl QueueClients {
         self.links(waits).into_iter().filter_map(told).collect()
     }
 
+    pub fn has_relieved(&self) -> bool {
+        !self.relieved.is_empty()
+    }
+
     /// Sessions none of whose queues is behind any more.
     pub fn take_relieved(&mut self) -> Vec<u64> {
         let mut relieved = std::mem::take(&mut self.relieved);
@@ -309,15 +313,15 @@ impl Core {
         }
         self.clients.told = told;
         let flow = self.keep_books(number, queue);
-        self.release_later(number, queue);
+        if !self.clients.precedence.is_empty() {
+            self.release_later(number, queue);
+        }
         flow
     }
 
     /// Lets later sessions send what waited for this one's requests to a queue, if none is on its way.
+    #[cold]
     fn release_later(&mut self, number: u64, queue: QueueId) {
-        if self.clients.precedence.is_empty() {
-            return;
-        }
         let link = self.clients.link(number, queue);
         if link.is_some_and(|link| link.has_requests()) {
             return;

@@ -585,6 +585,10 @@ impl LocalQueues {
         self.set_wake(queue, wake);
     }
 
+    pub fn has_unused(&self) -> bool {
+        !self.unused.is_empty()
+    }
+
     /// Queues to be deleted: auto-delete ones whose last consumer went in this turn, and those whose lease has ended.
     pub fn take_unused(&mut self) -> Vec<QueueId> {
         std::mem::take(&mut self.unused)
@@ -649,6 +653,11 @@ impl LocalQueues {
                 self.touched.insert(queue);
             }
         }
+    }
+
+    /// Queues have said something to sessions.
+    pub fn has_events(&mut self) -> bool {
+        self.said.has_events()
     }
 
     /// What queues say to sessions, to be given back empty.

@@ -332,6 +332,12 @@ impl Sessions {
         self.wakes.first()
     }
 
+    /// Whether any session is to be ticked now.
+    pub fn has_due(&mut self, now: Time) -> bool {
+        self.wakes.set_time(now);
+        self.wakes.first().is_some_and(|first| first <= now)
+    }
+
     /// Sessions that are to be ticked now; each is noted again by the step that follows.
     pub fn due(&mut self, now: Time) -> Vec<ConnectionKey> {
         let mut due = Vec::new();

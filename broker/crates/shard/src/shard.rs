@@ -130,20 +130,29 @@ impl Shard {
                 self.tell(number, session_event);
                 worked = true;
             }
-            for number in self.core.clients.take_relieved() {
-                self.core.firehose_relieved(number);
-                if let Some(key) = self.sessions.by_number(number) {
-                    self.step(key, |s, view, out| {
-                        s.session_event(SessionEvent::Relieved, view, out)
-                    });
-                    worked = true;
-                }
+            if self.core.clients.has_relieved() {
+                worked |= self.tell_relieved();
             }
             if !worked {
                 return false;
             }
         }
         true
+    }
+
+    /// Sessions may publish again. True when any was told.
+    fn tell_relieved(&mut self) -> bool {
+        let mut worked = false;
+        for number in self.core.clients.take_relieved() {
+            self.core.firehose_relieved(number);
+            if let Some(key) = self.sessions.by_number(number) {
+                self.step(key, |s, view, out| {
+                    s.session_event(SessionEvent::Relieved, view, out)
+                });
+                worked = true;
+            }
+        }
+        worked
     }
 
     /// Tells sessions what the hub has for them, one by one: what a session has not been given when it leaves, the hub
@@ -226,6 +235,9 @@ impl Shard {
     }
 
     fn tick_sessions(&mut self) {
+        if !self.sessions.has_due(self.core.now) {
+            return;
+        }
         for key in self.sessions.due(self.core.now) {
             self.step(key, |s, view, out| s.tick(view, out));
         }
@@ -630,7 +642,9 @@ impl ShardDriver for Shard {
 
     fn poll(&mut self, out: &mut Vec<Effect>) {
         self.core.dead_letters.begin_turn();
-        self.core.walk_on(&self.sessions);
+        if !self.core.walks.is_empty() {
+            self.core.walk_on(&self.sessions);
+        }
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }
@@ -638,8 +652,12 @@ impl ShardDriver for Shard {
         self.core.flush_limit_usage();
         self.core.listen_when_introduced();
         self.core.flush_outgoing();
-        out.append(&mut self.core.effects);
-        out.extend(self.dirty.drain(..).map(Effect::Flush));
+        if !self.core.effects.is_empty() {
+            out.append(&mut self.core.effects);
+        }
+        if !self.dirty.is_empty() {
+            out.extend(self.dirty.drain(..).map(Effect::Flush));
+        }
     }
 }
 
