@@ -114,7 +114,7 @@ const SEQ_BITS: u32 = 44;
 const SEQ_MASK: u64 = (1 << SEQ_BITS) - 1;
 
 impl Channel {
-    pub fn new(number: u16, epoch: u32) -> Channel {
+    pub(crate) fn new(number: u16, epoch: u32) -> Channel {
         Channel {
             number,
             epoch: epoch & ((1 << (64 - SEQ_BITS)) - 1),
@@ -144,12 +144,12 @@ impl Channel {
         }
     }
 
-    pub fn counts(&mut self) -> &mut ChannelCounters {
+    pub(crate) fn counts(&mut self) -> &mut ChannelCounters {
         self.counts.get_or_insert_default()
     }
 
     /// For listings.
-    pub fn details(&self, conn: &ConnectionState) -> ChannelDetails {
+    pub(crate) fn details(&self, conn: &ConnectionState) -> ChannelDetails {
         let counts = self.counts.as_deref();
         let (messages, settlements) = self
             .transaction
@@ -180,7 +180,7 @@ impl Channel {
         }
     }
 
-    pub fn publish_tag(&self, seq: u64) -> PublishTag {
+    pub(crate) fn publish_tag(&self, seq: u64) -> PublishTag {
         PublishTag {
             channel: self.number,
             tag: u64::from(self.epoch) << SEQ_BITS | seq & SEQ_MASK,
@@ -188,7 +188,7 @@ impl Channel {
     }
 
     /// Handles a frame of this channel. An error carries the ids of the failed method.
-    pub fn frame(
+    pub(crate) fn frame(
         &mut self,
         frame: Frame<'_>,
         conn: &mut ConnectionState,
@@ -246,7 +246,7 @@ impl Channel {
 
     /// Returns true if this frame must wait for queues with a backlog: a publish and everything
     /// after it. Clients that support channel.flow are asked to stop.
-    pub fn must_hold(
+    pub(crate) fn must_hold(
         &mut self,
         frame: &Frame<'_>,
         conn: &mut ConnectionState,
@@ -269,7 +269,7 @@ impl Channel {
     }
 
     /// Lets the client publish again once no frame is held.
-    pub fn resume_flow(&mut self, cx: &mut StepContext<'_>) {
+    pub(crate) fn resume_flow(&mut self, cx: &mut StepContext<'_>) {
         if self.flow_stopped && self.held_frames.is_empty() && self.state == ChannelState::Open {
             self.flow_stopped = false;
             cx.send(self.number, &Method::ChannelFlow { active: true });
@@ -277,7 +277,7 @@ impl Channel {
     }
 
     /// Ends the hold if the queues have caught up. Returns true if held frames can be processed.
-    pub fn try_resume(&mut self, conn: &mut ConnectionState) -> bool {
+    pub(crate) fn try_resume(&mut self, conn: &mut ConnectionState) -> bool {
         if self.is_holding && !conn.must_hold_publishes() {
             self.is_holding = false;
             conn.holding_channels -= 1;
@@ -328,7 +328,7 @@ impl Channel {
         Ok(())
     }
 
-    pub fn method(
+    pub(crate) fn method(
         &mut self,
         method: Method<'_>,
         conn: &mut ConnectionState,
@@ -441,7 +441,7 @@ impl Channel {
     }
 
     /// Makes the channel wait. Its later frames are held until [`Channel::waiting`] is cleared.
-    pub fn wait(
+    pub(crate) fn wait(
         &mut self,
         wait: WaitReason,
         token: u64,
@@ -461,7 +461,7 @@ impl Channel {
     }
 
     /// Handles the answer of one queue to a publish.
-    pub fn record_answer(
+    pub(crate) fn record_answer(
         &mut self,
         tag: PublishTag,
         accepted: bool,
@@ -482,7 +482,7 @@ impl Channel {
     }
 
     /// Counts a confirm that is sent to the client.
-    pub fn count_confirm(&mut self, settled: SettledPublish, conn: &mut ConnectionState) {
+    pub(crate) fn count_confirm(&mut self, settled: SettledPublish, conn: &mut ConnectionState) {
         if settled.accepted && self.confirm_base.is_some_and(|base| settled.seq > base) {
             self.counts().publishes.confirmed += 1;
             conn.count(|t| t.publishes.confirmed += 1);
@@ -491,7 +491,7 @@ impl Channel {
 
     /// Sends a confirm if the channel has confirms enabled. Consecutive acks with nothing written
     /// in between are merged into one.
-    pub fn confirm(&mut self, settled: SettledPublish, cx: &mut StepContext<'_>) {
+    pub(crate) fn confirm(&mut self, settled: SettledPublish, cx: &mut StepContext<'_>) {
         let Some(tag) = self
             .confirm_base
             .and_then(|base| settled.seq.checked_sub(base))
@@ -535,13 +535,13 @@ impl Channel {
     }
 
     /// Ends the channel: stops its consumers and requeues their unacknowledged deliveries.
-    pub fn release(&mut self, conn: &mut ConnectionState, cx: &mut StepContext<'_>) {
+    pub(crate) fn release(&mut self, conn: &mut ConnectionState, cx: &mut StepContext<'_>) {
         conn.stop(|s| s.channel == self.number, cx);
         self.release_stopped(conn, cx);
     }
 
     /// As [`Channel::release`], for a channel whose consumers have been stopped already.
-    pub fn release_stopped(&mut self, conn: &mut ConnectionState, cx: &mut StepContext<'_>) {
+    pub(crate) fn release_stopped(&mut self, conn: &mut ConnectionState, cx: &mut StepContext<'_>) {
         let waiting = self.waiting.take();
         let waiting = waiting.and_then(|w| w.wait.into_publish());
         conn.holding_channels -= usize::from(std::mem::take(&mut self.is_holding));
@@ -606,7 +606,7 @@ impl Channel {
     }
 
     /// Subtracts the channel from the numbers of consumers and publishers.
-    pub fn subtract_from_totals(&mut self, conn: &mut ConnectionState) {
+    pub(crate) fn subtract_from_totals(&mut self, conn: &mut ConnectionState) {
         let consumers = std::mem::take(&mut self.consumers).len() as i64;
         let counts = self.counts.take();
         let published = counts.is_some_and(|c| c.publishes.received > 0);

@@ -48,16 +48,16 @@ impl Default for Confirms {
 
 impl Confirms {
     /// The number of the next publish.
-    pub fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.first + self.slots.len() as u64
     }
 
     /// Returns true if no publish is in flight.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    pub fn in_flight(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = u32> {
         self.slots
             .iter()
             .filter(|s| s.state & !FAILED != 0)
@@ -65,7 +65,7 @@ impl Confirms {
     }
 
     /// Records a publish to this many queues. With 0 queues it is settled at once.
-    pub fn publish(&mut self, queues: usize, size: u32) -> Option<SettledPublish> {
+    pub(crate) fn publish(&mut self, queues: usize, size: u32) -> Option<SettledPublish> {
         let seq = self.next();
         if queues == 0 {
             let in_order = self.slots.is_empty();
@@ -88,7 +88,7 @@ impl Confirms {
 
     /// Records the answer of one queue. Returns None while other queues have not answered, and for
     /// unknown numbers.
-    pub fn record_answer(&mut self, seq: u64, accepted: bool) -> Option<SettledPublish> {
+    pub(crate) fn record_answer(&mut self, seq: u64, accepted: bool) -> Option<SettledPublish> {
         let at = usize::try_from(seq.checked_sub(self.first)?).ok()?;
         let slot = self.slots.get_mut(at)?;
         if slot.state & !FAILED == 0 {

@@ -22,7 +22,7 @@ pub(crate) struct StepContext<'a> {
 }
 
 impl StepContext<'_> {
-    pub fn send(&mut self, channel: u16, method: &Method<'_>) {
+    pub(crate) fn send(&mut self, channel: u16, method: &Method<'_>) {
         encode_method(self.out.tail(), channel, method);
     }
 }
@@ -132,7 +132,7 @@ pub(crate) struct ConnectionState {
 }
 
 impl ConnectionState {
-    pub fn new(limits: Arc<Limits>) -> ConnectionState {
+    pub(crate) fn new(limits: Arc<Limits>) -> ConnectionState {
         ConnectionState {
             limits,
             vhost: "".into(),
@@ -173,19 +173,19 @@ impl ConnectionState {
         }
     }
 
-    pub fn new_consumer(&mut self) -> ConsumerId {
+    pub(crate) fn new_consumer(&mut self) -> ConsumerId {
         self.next_consumer += 1;
         ConsumerId(self.next_consumer)
     }
 
     /// Distinguishes successive channels with the same number.
-    pub fn new_epoch(&mut self) -> u32 {
+    pub(crate) fn new_epoch(&mut self) -> u32 {
         self.next_epoch = self.next_epoch.wrapping_add(1);
         self.next_epoch
     }
 
     /// A predictable number that differs for each message, to choose among equal targets.
-    pub fn next_random(&mut self, now: WallTime) -> u64 {
+    pub(crate) fn next_random(&mut self, now: WallTime) -> u64 {
         self.random_state = self.random_state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut n = self.random_state ^ now.0;
         n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -194,13 +194,13 @@ impl ConnectionState {
     }
 
     /// Creates a token for `Broker::change`. It is never 0; its low 16 bits are the channel.
-    pub fn new_token(&mut self, channel: u16) -> u64 {
+    pub(crate) fn new_token(&mut self, channel: u16) -> u64 {
         self.next_token += 1;
         self.next_token << 16 | u64::from(channel)
     }
 
     /// Queues with a consumer on this channel.
-    pub fn consumed_by(&self, channel: u16) -> impl Iterator<Item = QueueId> {
+    pub(crate) fn consumed_by(&self, channel: u16) -> impl Iterator<Item = QueueId> {
         let all = self.subscriptions.values();
         all.filter(move |s| s.channel == channel && !s.get)
             .map(|s| s.queue)
@@ -208,7 +208,11 @@ impl ConnectionState {
 
     /// Stops consumers that end together before any of them requeues. Otherwise one would receive
     /// the deliveries of another, and the next consumer would see a redelivery too many.
-    pub fn stop(&mut self, ending: impl Fn(&Subscription) -> bool, cx: &mut StepContext<'_>) {
+    pub(crate) fn stop(
+        &mut self,
+        ending: impl Fn(&Subscription) -> bool,
+        cx: &mut StepContext<'_>,
+    ) {
         let all = self.subscriptions.iter().filter(|(_, s)| ending(s));
         let mut all: Vec<(QueueId, ConsumerId)> =
             all.map(|(id, s)| (s.queue, ConsumerId(*id))).collect();
@@ -222,7 +226,7 @@ impl ConnectionState {
     }
 
     /// Sends a request to a queue; the channel waits for the answer.
-    pub fn send_request(
+    pub(crate) fn send_request(
         &mut self,
         cx: &mut StepContext<'_>,
         channel: u16,
@@ -235,7 +239,7 @@ impl ConnectionState {
     }
 
     /// Removes a request and returns the channel that sent it.
-    pub fn take_request(&mut self, queue: QueueId, seq: RequestSeq) -> Option<u16> {
+    pub(crate) fn take_request(&mut self, queue: QueueId, seq: RequestSeq) -> Option<u16> {
         let at = self
             .pending_requests
             .iter()
@@ -244,18 +248,23 @@ impl ConnectionState {
     }
 
     /// Forgets the requests of a channel that no longer waits.
-    pub fn forget_requests(&mut self, channel: u16) {
+    pub(crate) fn forget_requests(&mut self, channel: u16) {
         self.pending_requests.retain(|&(_, _, c)| c != channel);
     }
 
     /// Sends a request without an answer, after the settlements of this step.
-    pub fn send_oneway(&mut self, cx: &mut StepContext<'_>, queue: QueueId, body: RequestBody) {
+    pub(crate) fn send_oneway(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        queue: QueueId,
+        body: RequestBody,
+    ) {
         self.flush_settlements(cx);
         cx.broker.request(queue, body);
     }
 
     /// Settles a delivery at the end of the step, merged with adjacent ones.
-    pub fn settle(&mut self, origin: DeliveryOrigin, outcome: SettlementOutcome) {
+    pub(crate) fn settle(&mut self, origin: DeliveryOrigin, outcome: SettlementOutcome) {
         self.settle_range(
             origin.queue,
             origin.consumer,
@@ -264,7 +273,7 @@ impl ConnectionState {
         );
     }
 
-    pub fn settle_range(
+    pub(crate) fn settle_range(
         &mut self,
         queue: QueueId,
         consumer: ConsumerId,
@@ -292,7 +301,7 @@ impl ConnectionState {
 
     /// Reports a message event while tracing is enabled for some vhost.
     #[cold]
-    pub fn trace(
+    pub(crate) fn trace(
         &self,
         channel: u16,
         message: &Message,
@@ -310,7 +319,7 @@ impl ConnectionState {
 
     /// Reports a delivery while tracing is enabled for some vhost.
     #[cold]
-    pub fn trace_delivery(
+    pub(crate) fn trace_delivery(
         &self,
         channel: u16,
         queue: QueueId,
@@ -328,13 +337,13 @@ impl ConnectionState {
     }
 
     /// Updates counters that are reported to the node at the end of the step.
-    pub fn count(&mut self, add: impl FnOnce(&mut MessageCounters)) {
+    pub(crate) fn count(&mut self, add: impl FnOnce(&mut MessageCounters)) {
         self.counted = true;
         add(self.message_counters.get_or_insert_default());
     }
 
     /// Reports the counters of this step to the node.
-    pub fn flush_counters(&mut self, cx: &mut StepContext<'_>) {
+    pub(crate) fn flush_counters(&mut self, cx: &mut StepContext<'_>) {
         if std::mem::take(&mut self.counted)
             && let Some(message_counters) = &mut self.message_counters
         {
@@ -360,7 +369,7 @@ impl ConnectionState {
         }
     }
 
-    pub fn flush_settlements(&mut self, cx: &mut StepContext<'_>) {
+    pub(crate) fn flush_settlements(&mut self, cx: &mut StepContext<'_>) {
         while let Some(s) = self.settlements.pop_front() {
             self.count_acks(&s, cx);
             let body = RequestBody::Settle {
@@ -373,7 +382,7 @@ impl ConnectionState {
     }
 
     /// Counts a message sent to queues.
-    pub fn add_in_flight(&mut self, size: u32) {
+    pub(crate) fn add_in_flight(&mut self, size: u32) {
         self.in_flight_messages += 1;
         self.in_flight_bytes += size as usize;
         self.in_flight_exceeded |= self.in_flight_messages > self.limits.in_flight_messages
@@ -382,12 +391,12 @@ impl ConnectionState {
 
     /// Returns true if publishes must be held because queues have a backlog. Other methods
     /// continue.
-    pub fn must_hold_publishes(&self) -> bool {
+    pub(crate) fn must_hold_publishes(&self) -> bool {
         self.in_flight_exceeded || self.behind
     }
 
     /// Removes a message that all queues have answered, or that no channel waits for any more.
-    pub fn remove_in_flight(&mut self, size: u32) {
+    pub(crate) fn remove_in_flight(&mut self, size: u32) {
         self.in_flight_messages = self.in_flight_messages.saturating_sub(1);
         self.in_flight_bytes = self.in_flight_bytes.saturating_sub(size as usize);
         self.in_flight_exceeded &= self.in_flight_messages > self.limits.in_flight_messages / 2
@@ -395,7 +404,7 @@ impl ConnectionState {
     }
 
     /// Updates the congestion state from the size of the outbox.
-    pub fn update_congestion(&mut self, outbox: &Outbox) {
+    pub(crate) fn update_congestion(&mut self, outbox: &Outbox) {
         let bound = if self.congested {
             self.limits.outbox / 2
         } else {

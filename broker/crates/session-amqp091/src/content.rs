@@ -41,7 +41,7 @@ const KEEP: usize = 4096;
 
 impl PublishAssembly {
     /// Starts with a basic.publish.
-    pub fn start(
+    pub(crate) fn start(
         slot: &mut Option<Box<PublishAssembly>>,
         exchange: &str,
         routing_key: &str,
@@ -58,17 +58,17 @@ impl PublishAssembly {
         this.immediate = immediate;
     }
 
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.stage == Stage::Idle
     }
 
     /// Octets of the body collected here.
-    pub fn collected_len(&self) -> usize {
+    pub(crate) fn collected_len(&self) -> usize {
         self.body.len()
     }
 
     /// Octets that an incomplete publish holds besides its body.
-    pub fn overhead(&self) -> usize {
+    pub(crate) fn overhead(&self) -> usize {
         match self.stage {
             Stage::Body { .. } => size_of::<PublishAssembly>() + self.properties.len(),
             Stage::Idle | Stage::Header => 0,
@@ -76,21 +76,21 @@ impl PublishAssembly {
     }
 
     /// Removes the publish from the connection's totals.
-    pub fn subtract_from_totals(&self, conn: &mut ConnectionState) {
+    pub(crate) fn subtract_from_totals(&self, conn: &mut ConnectionState) {
         conn.partial = conn.partial.saturating_sub(self.collected_len());
         conn.publish_overhead = conn.publish_overhead.saturating_sub(self.overhead());
     }
 
     /// Time of the last progress of a publish whose body is incomplete.
-    pub fn unfinished_since(&self) -> Option<Time> {
+    pub(crate) fn unfinished_since(&self) -> Option<Time> {
         matches!(self.stage, Stage::Body { .. }).then_some(self.since)
     }
 
-    pub fn exchange(&self) -> &str {
+    pub(crate) fn exchange(&self) -> &str {
         self.names.get(..self.exchange_len).unwrap_or("")
     }
 
-    pub fn routing_key(&self) -> &str {
+    pub(crate) fn routing_key(&self) -> &str {
         self.names.get(self.exchange_len..).unwrap_or("")
     }
 
@@ -180,12 +180,12 @@ impl PublishAssembly {
     }
 
     /// The collected body.
-    pub fn collected_body(&self) -> &[u8] {
+    pub(crate) fn collected_body(&self) -> &[u8] {
         &self.body
     }
 
     /// Prepares for the channel's next publish and frees large buffers.
-    pub fn finish(&mut self, conn: &mut ConnectionState) {
+    pub(crate) fn finish(&mut self, conn: &mut ConnectionState) {
         self.subtract_from_totals(conn);
         if !self.body.is_empty() {
             conn.finished = conn.finished.wrapping_add(1);

@@ -85,7 +85,7 @@ fn can_return_excess(cx: &StepContext<'_>) -> bool {
 
 impl Channel {
     /// Writes the deliveries of one consumer, or holds them while the outbox is full.
-    pub fn deliver(
+    pub(crate) fn deliver(
         &mut self,
         queue: QueueId,
         consumer: ConsumerId,
@@ -124,7 +124,7 @@ impl Channel {
     }
 
     /// Writes held deliveries while the outbox has space.
-    pub fn pump(&mut self, conn: &mut ConnectionState, cx: &mut StepContext<'_>) {
+    pub(crate) fn pump(&mut self, conn: &mut ConnectionState, cx: &mut StepContext<'_>) {
         while let Some(next) = self.held_deliveries.front() {
             let Some(to) = subscriber(conn, next.consumer, None) else {
                 self.held_deliveries.pop_front();
@@ -219,7 +219,7 @@ impl Channel {
 
     /// Returns 406 if the client exceeded the acknowledgement timeout of the queue, or the node's
     /// where the queue has none.
-    pub fn check_acknowledgements(
+    pub(crate) fn check_acknowledgements(
         &self,
         limit: Option<Duration>,
         cx: &StepContext<'_>,
@@ -255,7 +255,7 @@ impl Channel {
     }
 
     /// Answers a basic.get with a message.
-    pub fn deliver_get(
+    pub(crate) fn deliver_get(
         &mut self,
         origin: DeliveryOrigin,
         no_ack: bool,
@@ -311,7 +311,7 @@ impl Channel {
     }
 
     /// Counts a basic.get on an empty queue.
-    pub fn count_empty(&mut self, queue: Option<QueueType>, conn: &mut ConnectionState) {
+    pub(crate) fn count_empty(&mut self, queue: Option<QueueType>, conn: &mut ConnectionState) {
         self.counts().deliveries.get_empty += 1;
         if let Some(kind) = queue {
             conn.count(|t| t.of(kind).get_empty += 1);

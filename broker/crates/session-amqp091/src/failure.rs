@@ -24,7 +24,7 @@ pub(crate) enum ReplyCode {
 }
 
 impl ReplyCode {
-    pub fn number(self) -> u16 {
+    pub(crate) fn number(self) -> u16 {
         match self {
             ReplyCode::ConnectionForced => 320,
             ReplyCode::AccessRefused => 403,
@@ -61,7 +61,7 @@ impl ReplyCode {
     }
 
     /// Returns true if the code closes the connection and not only the channel.
-    pub fn is_hard(self) -> bool {
+    pub(crate) fn is_hard(self) -> bool {
         !matches!(
             self,
             ReplyCode::AccessRefused
@@ -103,7 +103,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    pub fn new(code: ReplyCode, text: impl Into<String>) -> Failure {
+    pub(crate) fn new(code: ReplyCode, text: impl Into<String>) -> Failure {
         Failure {
             code,
             text: text.into(),
@@ -112,7 +112,7 @@ impl Failure {
     }
 
     /// 404 for a queue or an exchange that is missing from this node's tree.
-    pub fn unknown(kind: &str, name: &str, vhost: &str) -> Failure {
+    pub(crate) fn unknown(kind: &str, name: &str, vhost: &str) -> Failure {
         Failure {
             unknown: Some(name.into()),
             ..Failure::new(
@@ -122,11 +122,11 @@ impl Failure {
         }
     }
 
-    pub fn from_queue_reply(code: u16, text: String) -> Failure {
+    pub(crate) fn from_queue_reply(code: u16, text: String) -> Failure {
         Failure::new(ReplyCode::from_number(code), text)
     }
 
-    pub fn from_change_error(refused: ChangeError) -> Failure {
+    pub(crate) fn from_change_error(refused: ChangeError) -> Failure {
         match refused {
             ChangeError::NotFound(text) => Failure::new(ReplyCode::NotFound, text),
             ChangeError::PreconditionFailed(text) | ChangeError::Invalid(text) => {
@@ -139,7 +139,7 @@ impl Failure {
     }
 
     /// The reply text on the wire: the name of the code and the text.
-    pub fn reply_text(&self) -> String {
+    pub(crate) fn reply_text(&self) -> String {
         let mut text = format!("{} - {}", self.code.name(), self.text);
         if text.len() > MAX_SHORT {
             text.truncate(text.floor_char_boundary(MAX_SHORT - ELLIPSIS.len()));

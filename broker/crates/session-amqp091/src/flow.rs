@@ -20,7 +20,7 @@ pub(crate) struct WrittenDeliveries {
 }
 
 impl WrittenDeliveries {
-    pub fn add(&mut self, delivery: &Delivery) {
+    pub(crate) fn add(&mut self, delivery: &Delivery) {
         self.messages += 1;
         self.bytes += delivery.message.body_len() as u64;
         self.up_to = delivery.id;

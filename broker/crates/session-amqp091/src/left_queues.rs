@@ -14,7 +14,7 @@ pub(crate) struct LeftQueues(Vec<Arc<QueueRecord>>);
 
 impl LeftQueues {
     /// Selects the auto-delete queues.
-    pub fn of(queues: impl Iterator<Item = QueueId>, broker: &dyn Broker) -> LeftQueues {
+    pub(crate) fn of(queues: impl Iterator<Item = QueueId>, broker: &dyn Broker) -> LeftQueues {
         let tree = broker.tree();
         let records = queues.filter_map(|q| tree.queue_by_id(q));
         let mut left: Vec<_> = records.filter(|r| r.auto_delete).cloned().collect();
@@ -26,7 +26,7 @@ impl LeftQueues {
 
     /// Asks the next queue for its number of consumers. The answer goes to `channel` (0: the
     /// connection). Returns false if no queue is left.
-    pub fn send_request(
+    pub(crate) fn send_request(
         &self,
         channel: u16,
         conn: &mut ConnectionState,
@@ -41,7 +41,7 @@ impl LeftQueues {
 
     /// Handles the answer of the queue that was asked. Returns the change that deletes the queue if
     /// it has no consumers. If a queue cannot answer, its owner deletes it later.
-    pub fn record_answer(&mut self, answer: &QueueReply) -> Option<Change> {
+    pub(crate) fn record_answer(&mut self, answer: &QueueReply) -> Option<Change> {
         let record = self.0.pop()?;
         matches!(answer, QueueReply::Count { consumers: 0, .. }).then(|| Change::DeleteQueue {
             vhost: record.vhost.clone(),

@@ -15,7 +15,7 @@ pub(crate) struct MethodFailure {
 
 impl MethodFailure {
     /// The failure for a payload that is not a known method.
-    pub fn undecodable(error: &DecodeError, payload: &[u8]) -> MethodFailure {
+    pub(crate) fn undecodable(error: &DecodeError, payload: &[u8]) -> MethodFailure {
         let unknown = |payload| format!("type 1, {}: unknown_frame", Shown::of(payload));
         let Some((head, arguments)) = payload.split_first_chunk::<4>() else {
             return MethodFailure {
@@ -52,7 +52,7 @@ impl MethodFailure {
     }
 
     /// The failure for channel.open on a channel that is open or closing.
-    pub fn opened_twice(open: &Method<'_>) -> MethodFailure {
+    pub(crate) fn opened_twice(open: &Method<'_>) -> MethodFailure {
         MethodFailure {
             failure: Failure::new(ReplyCode::ChannelError, "second 'channel.open' seen"),
             ids: open.ids(),

@@ -33,7 +33,7 @@ struct PendingOperation {
 }
 
 impl Transaction {
-    pub fn publish(
+    pub(crate) fn publish(
         &mut self,
         message: Message,
         routes: Vec<QueueId>,
@@ -53,7 +53,7 @@ impl Transaction {
         Ok(())
     }
 
-    pub fn settle(
+    pub(crate) fn settle(
         &mut self,
         unacked: UnackedDelivery,
         outcome: queue::SettlementOutcome,
@@ -80,22 +80,22 @@ impl Transaction {
     }
 
     /// Number of settled deliveries to consumers, without those of basic.get.
-    pub fn consumed(&self) -> usize {
+    pub(crate) fn consumed(&self) -> usize {
         self.consumed
     }
 
     /// Memory of the transaction in octets.
-    pub fn octets(&self) -> usize {
+    pub(crate) fn octets(&self) -> usize {
         self.octets
     }
 
     /// Number of uncommitted messages and settlements.
-    pub fn uncommitted(&self) -> (usize, usize) {
+    pub(crate) fn uncommitted(&self) -> (usize, usize) {
         (self.messages.len(), self.settlements.len())
     }
 
     /// Discards the transaction and returns the deliveries that it would have settled.
-    pub fn abandon(self) -> impl Iterator<Item = UnackedDelivery> {
+    pub(crate) fn abandon(self) -> impl Iterator<Item = UnackedDelivery> {
         self.settlements.into_iter().map(|(delivery, _)| delivery)
     }
 }

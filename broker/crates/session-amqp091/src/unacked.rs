@@ -58,17 +58,17 @@ pub(crate) struct UnackedDeliveries {
 const SLACK: usize = 64;
 
 impl UnackedDeliveries {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.live
     }
 
     /// Number of deliveries to consumers, which the channel's prefetch counts.
-    pub fn consumed(&self) -> usize {
+    pub(crate) fn consumed(&self) -> usize {
         self.live - self.by_get
     }
 
     /// Adds a delivery. Tags and times must be ascending.
-    pub fn push(&mut self, unacked: UnackedDelivery) {
+    pub(crate) fn push(&mut self, unacked: UnackedDelivery) {
         let last = self.entries.back().map_or(0, |e| e.tag);
         debug_assert!(last < unacked.tag, "delivery tags must ascend");
         self.entries.push_back(UnackedEntry {
@@ -82,12 +82,12 @@ impl UnackedDeliveries {
     }
 
     /// The deliveries, oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = UnackedDelivery> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = UnackedDelivery> {
         self.entries.iter().filter_map(UnackedEntry::delivery)
     }
 
     /// Removes one delivery. None if the tag is unknown.
-    pub fn take(&mut self, tag: u64) -> Option<UnackedDelivery> {
+    pub(crate) fn take(&mut self, tag: u64) -> Option<UnackedDelivery> {
         let at = match self.entries.front() {
             Some(first) if first.tag == tag => 0,
             _ => self.entries.binary_search_by_key(&tag, |e| e.tag).ok()?,
@@ -102,7 +102,7 @@ impl UnackedDeliveries {
     }
 
     /// Returns true if `tag` is unsettled. 0 stands for all deliveries and always returns true.
-    pub fn contains(&self, tag: u64) -> bool {
+    pub(crate) fn contains(&self, tag: u64) -> bool {
         let at = self.entries.binary_search_by_key(&tag, |e| e.tag).ok();
         let entry = at.and_then(|at| self.entries.get(at));
         tag == 0 || entry.is_some_and(|e| e.origin.is_some())
@@ -110,7 +110,7 @@ impl UnackedDeliveries {
 
     /// Removes all deliveries up to `tag`, which must exist; 0 removes all. None if the tag is
     /// unknown.
-    pub fn take_up_to(&mut self, tag: u64) -> Option<Vec<UnackedDelivery>> {
+    pub(crate) fn take_up_to(&mut self, tag: u64) -> Option<Vec<UnackedDelivery>> {
         let count = if tag == 0 {
             self.entries.len()
         } else {
@@ -126,12 +126,12 @@ impl UnackedDeliveries {
         Some(removed)
     }
 
-    pub fn take_all(&mut self) -> Vec<UnackedDelivery> {
+    pub(crate) fn take_all(&mut self) -> Vec<UnackedDelivery> {
         self.take_up_to(0).unwrap_or_default()
     }
 
     /// Returns removed deliveries after a rollback.
-    pub fn restore(&mut self, removed: impl IntoIterator<Item = UnackedDelivery>) {
+    pub(crate) fn restore(&mut self, removed: impl IntoIterator<Item = UnackedDelivery>) {
         let mut all = self.take_all();
         all.extend(removed);
         all.sort_unstable_by_key(|o| o.tag);

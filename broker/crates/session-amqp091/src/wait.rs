@@ -64,7 +64,7 @@ pub(crate) enum WaitReason {
 
 impl WaitReason {
     /// The publish that waits, if any.
-    pub fn into_publish(self) -> Option<Box<PublishAssembly>> {
+    pub(crate) fn into_publish(self) -> Option<Box<PublishAssembly>> {
         match self {
             WaitReason::CatchUp(RetriedMethod::Publish(assembly)) => Some(assembly),
             _ => None,
