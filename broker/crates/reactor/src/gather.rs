@@ -11,7 +11,7 @@ use env::Time;
 use std::time::Duration;
 
 /// The delays, each tried if the previous one pays off. The kernel's timers add about 50 µs.
-const WAITS: [Duration; 4] = [
+const DELAYS: [Duration; 4] = [
     Duration::ZERO,
     Duration::from_micros(100),
     Duration::from_micros(200),
@@ -77,7 +77,7 @@ impl GatheredTurns {
 #[derive(Debug)]
 pub(crate) struct Gather {
     mode: Mode,
-    /// Index in [`WAITS`].
+    /// Index in [`DELAYS`].
     level: usize,
     turns: u32,
     bytes: u64,
@@ -112,7 +112,7 @@ impl Gather {
             });
             (self.turns, self.bytes, self.since) = (0, 0, now);
         }
-        WAITS[self.level]
+        DELAYS[self.level]
     }
 
     fn evaluate(&mut self, measured: GatheredTurns) {
@@ -130,7 +130,7 @@ impl Gather {
                     || !measured.keeps_throughput_of(&without)
                 {
                     self.keep(self.level - 1);
-                } else if self.level + 1 == WAITS.len() {
+                } else if self.level + 1 == DELAYS.len() {
                     self.keep(self.level);
                 } else {
                     self.try_longer(without, measured);
@@ -181,7 +181,7 @@ mod tests {
                 gap += TIMER;
                 waited += gap;
             }
-            if wait == WAITS[3] {
+            if wait == DELAYS[3] {
                 longest += gap;
             }
         }

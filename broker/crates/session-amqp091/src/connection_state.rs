@@ -34,7 +34,7 @@ pub(crate) struct Capabilities {
     pub connection_blocked: bool,
     pub authentication_failure_close: bool,
     /// The client stops publishing on channel.flow. No client announces it; it is derived from the
-    /// client's product name.
+    /// client's product and platform.
     pub flow: bool,
 }
 

@@ -241,7 +241,7 @@ impl Channel {
             no_wait,
         };
         let record = cx.broker.tree().queue_by_id(queue);
-        if record.is_none_or(|r| cx.broker.home_out_of_reach(r).is_some()) {
+        if record.is_none_or(|r| cx.broker.unreachable_home(r).is_some()) {
             return self.finish_cancel(&cancellation, conn, cx);
         }
         conn.send_request(cx, self.number, queue, RequestBody::Stat);

@@ -107,7 +107,7 @@ pub(crate) fn check_home(broker: &dyn Broker, record: &QueueRecord) -> MethodRes
     if let Some(why) = broker.tree().lost_reason(record) {
         refuse!(NotFound, "{why}");
     }
-    match broker.home_out_of_reach(record) {
+    match broker.unreachable_home(record) {
         None => Ok(()),
         Some(home) => refuse!(
             NotFound,

@@ -6,8 +6,8 @@ use codec_amqp091::{Properties, Short};
 use message::{Deaths, Message, Protocol, Table};
 use routing::{Envelope, Property};
 
-/// Such a message has no publishing connection, so it has no origin for exchanges that prefer the
-/// local node.
+/// Such a message has no publishing connection and therefore no origin: exchanges that prefer local
+/// queues treat every node as local.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageEnvelope<'a> {
     /// The message to route.

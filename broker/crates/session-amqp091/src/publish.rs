@@ -262,7 +262,7 @@ fn copy_keys(copies: &[table::Entry<'_>]) -> MethodResult<(Vec<Value>, usize)> {
     // CC keys come before BCC keys, whatever their order in the table.
     for name in ["CC", "BCC"] {
         cc_count = keys.len();
-        // Of duplicate headers the first one counts.
+        // The first of duplicate headers counts.
         if let Some(entry) = copies.iter().find(|c| c.key == name) {
             match entry.decode() {
                 // Values that are not valid routing keys are ignored.

@@ -17,7 +17,7 @@ use metadata::{Change, ChangeError, ChangeResult, QueueRecord};
 use queue::{ConsumerId, Delivery, QueueId, QueueReply, RequestBody};
 use std::sync::Arc;
 
-/// What the channel waits for, with the data needed to continue.
+/// The reason for a wait, with the data needed to continue.
 #[derive(Debug)]
 pub(crate) enum WaitReason {
     /// A metadata change, followed by this reply.
@@ -145,8 +145,12 @@ impl Channel {
 
     /// The answer does not fit the request: an internal error.
     fn mismatched_answer(&self, wait: WaitReason, ids: (u16, u16)) -> Result<(), MethodFailure> {
-        tracing::error!(channel = self.number, ?wait, "an answer of the wrong kind");
-        let text = "the node gave an answer of the wrong kind";
+        tracing::error!(
+            channel = self.number,
+            ?wait,
+            "the answer does not match the pending method"
+        );
+        let text = "the answer of the node does not match the pending method";
         Err(MethodFailure {
             failure: Failure::new(ReplyCode::InternalError, text),
             ids,

@@ -110,7 +110,7 @@ pub trait Broker {
         Vec::new()
     }
     /// The name of the only node that hosts this queue, if that node is unreachable.
-    fn home_out_of_reach(&self, _queue: &metadata::QueueRecord) -> Option<metadata::Name> {
+    fn unreachable_home(&self, _queue: &metadata::QueueRecord) -> Option<metadata::Name> {
         None
     }
     /// The reason of the memory or disk alarm that blocks publishers, if one is in effect.
@@ -179,7 +179,7 @@ pub trait Broker {
         _message: Option<Message>,
     ) -> Result<(), ChangeError> {
         Err(ChangeError::Unavailable(format!(
-            "nothing is retained in vhost '{vhost}' here"
+            "retained messages are not available in vhost '{vhost}'"
         )))
     }
     /// Reports a message event to the firehose. Called while tracing is enabled for a vhost
@@ -208,7 +208,7 @@ pub struct TracedMessage<'a> {
     pub channel: u16,
     /// The message itself.
     pub message: &'a Message,
-    /// What happened to it.
+    /// The event.
     pub what: TraceEvent<'a>,
 }
 

@@ -105,7 +105,7 @@ impl Channel {
     }
 
     /// TLS version and cipher suite, under the names used by RabbitMQ and by the standards.
-    pub fn terms(&self) -> (&'static str, &'static str) {
+    pub fn version_and_cipher(&self) -> (&'static str, &'static str) {
         use rustls::ProtocolVersion::{TLSv1_2, TLSv1_3};
         let version = match self.connection.protocol_version() {
             Some(TLSv1_2) => "tlsv1.2",

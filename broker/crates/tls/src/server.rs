@@ -172,7 +172,7 @@ impl Server {
 
     /// The TLS parameters and identity of the client. Complete after the handshake.
     pub fn peer(&self, channel: &Channel) -> TlsPeer {
-        let (protocol, cipher) = channel.terms();
+        let (protocol, cipher) = channel.version_and_cipher();
         let certificate = channel.certificate();
         let identity = certificate.and_then(|der| identify(der, self.login_from));
         let (subject, name) = match identity {

@@ -132,7 +132,7 @@ impl AmqpSession {
         self.refuse(&Failure::new(ReplyCode::FrameError, text), (0, 0), cx);
     }
 
-    /// Reports a connection failure. A client that has not logged in is told only if the
+    /// Reports a connection failure. A client that has not logged in gets no error unless the
     /// specification requires it.
     pub(crate) fn refuse(&mut self, failure: &Failure, ids: (u16, u16), cx: &mut StepContext<'_>) {
         let notifies_client = match self.phase {

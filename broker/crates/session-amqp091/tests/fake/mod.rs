@@ -465,7 +465,7 @@ impl Broker for FakeBroker {
                 .push_back(SessionEvent::Changed { token, result });
         }
     }
-    fn home_out_of_reach(&self, _: &metadata::QueueRecord) -> Option<metadata::Name> {
+    fn unreachable_home(&self, _: &metadata::QueueRecord) -> Option<metadata::Name> {
         self.lost_home.clone()
     }
     fn place(&mut self, _: QueueType, _: u32) -> Vec<NodeId> {
