@@ -557,7 +557,10 @@ impl LinkThread {
                 Action::Close { link } => self.close(link),
                 Action::Program { node, program } => {
                     if let Some(first) = self.shards.first_mut() {
-                        first.send(Inbound::PeerProgram { node, program });
+                        first.send(Inbound::PeerVersion {
+                            node,
+                            version: program,
+                        });
                     }
                 }
                 Action::End(why) => return Err(why),

@@ -351,7 +351,7 @@ impl Node {
             accepts_per_turn: limits.accepts_per_turn,
             accepts_per_second: limits.accepts_per_second.div_ceil(u32::from(self.shards)),
             tls_handshake: limits.handshake_timeout,
-            rest_at: (for_clients / shards).max(1),
+            accept_pause_at: (for_clients / shards).max(1),
             max_partial: self.clients.largest_frame() + (64 << 10),
             outbox_limit: outbox_limit(limits),
             ..reactor::LoopConfig::default()

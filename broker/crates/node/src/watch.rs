@@ -170,7 +170,7 @@ impl Watch {
         };
         *self.seen.0.lock().unwrap_or_else(PoisonError::into_inner) = seen;
         for certificates in &mut self.certificates {
-            certificates.look();
+            certificates.reload_if_changed();
         }
     }
 }

@@ -90,7 +90,7 @@ impl Broker for View<'_> {
         self.core.clients.settling(self.number, queue, consumer)
     }
 
-    fn home_out_of_reach(&self, queue: &QueueRecord) -> Option<Name> {
+    fn unreachable_home(&self, queue: &QueueRecord) -> Option<Name> {
         if let Some(node) = self.core.tree.lost_on(queue.id) {
             return Some(node.clone());
         }
