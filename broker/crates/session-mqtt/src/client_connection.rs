@@ -125,7 +125,7 @@ impl ClientConnection {
 
     /// The name that it has, for what is rare.
     pub fn client_id(&self, cx: &mut StepContext<'_>) -> String {
-        let subscriber = self.subscriber.known();
+        let subscriber = self.subscriber.to_option();
         let router = cx.broker.topics();
         let held = router.and_then(|router| router.client_id(subscriber?));
         let name = held.or(self.extras.client_id.as_deref());
@@ -167,7 +167,7 @@ impl ClientConnection {
 
     /// It is a consumer as long as it has subscriptions.
     pub fn count_consumer(&mut self, cx: &mut StepContext<'_>) {
-        let consumes = match (self.subscriber.known(), cx.broker.topics()) {
+        let consumes = match (self.subscriber.to_option(), cx.broker.topics()) {
             (Some(subscriber), Some(router)) => router.subscriptions_of(subscriber) > 0,
             _ => false,
         };
@@ -275,11 +275,11 @@ impl ClientConnection {
         let id = record.as_ref().map(|r| r.id);
         let router = cx.broker.topics();
         let over = router.is_some_and(|router| {
-            let over = id.is_some_and(|id| router.is_ending(id.0));
+            let over = id.is_some_and(|id| router.is_queue_deleting(id.0));
             // Its queue went meanwhile, and with that the session.
             if kept.as_ref().is_some_and(|kept| kept.queue != id) || over {
                 router.unsubscribe_all(subscriber);
-                router.store_in(subscriber, 0);
+                router.use_queue(subscriber, 0);
             }
             over
         });

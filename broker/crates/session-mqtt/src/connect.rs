@@ -172,12 +172,12 @@ impl MqttSession {
             ClaimOutcome::Wait => self.phase = Phase::Claiming,
             ClaimOutcome::Granted {
                 subscriber,
-                left,
+                previous,
                 handover,
             } => {
                 let SessionRelease {
                     state, until, will, ..
-                } = left;
+                } = previous;
                 let kept = state.and_then(|state| state.into_any().downcast::<ParkedState>().ok());
                 if kept.is_some() {
                     link.extras.waited = Some(Box::new(PreviousRelease { until, will }));
@@ -315,7 +315,7 @@ fn new_link(
         version: connect.version,
         account,
         extras,
-        subscriber: SubscriberId::NOBODY,
+        subscriber: SubscriberId::NONE,
         state: ClientState::default(),
         ids: PacketIds::default(),
         keep_alive: agree_on_keep_alive(settings, connect)?,

@@ -57,7 +57,8 @@ impl MqttSession {
     /// The connection ends because this node was out of reach, and another one may have published its will for that.
     pub(crate) fn forgo_will(&mut self, cx: &mut StepContext<'_>) {
         if let Some(link) = self.client.known_mut()
-            && let (Some(subscriber), Some(router)) = (link.subscriber.known(), cx.broker.topics())
+            && let (Some(subscriber), Some(router)) =
+                (link.subscriber.to_option(), cx.broker.topics())
             && router.will_was_published(subscriber)
         {
             // What was published is that of the connection that was let in last.
@@ -140,26 +141,28 @@ impl ClientConnection {
     /// Another node is to publish the will if this one dies.
     pub(crate) fn tell_will(&self, cx: &mut StepContext<'_>) {
         let now = cx.broker.now();
-        let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics()) else {
+        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        else {
             return;
         };
         if let Some(waited) = &self.extras.waited {
             if let Some((at, will)) = &waited.will {
-                router.keep_will(subscriber, will, seconds_until(now, *at));
+                router.replicate_will(subscriber, will, seconds_until(now, *at));
             }
         } else if let Some(waits) = &self.extras.will {
             // [MQTT-3.1.2-8]
             let delay = waits.delay.min(self.extras.session_expiry);
-            router.keep_will(subscriber, &waits.will, delay);
+            router.replicate_will(subscriber, &waits.will, delay);
         }
     }
 
     /// The client is let in: what waited for the end of its session does so no more [MQTT-3.1.3-9].
     pub(crate) fn comes_back(&mut self, cx: &mut StepContext<'_>) {
         if let Some(waited) = self.extras.take_waited()
-            && let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics())
+            && let (Some(subscriber), Some(router)) =
+                (self.subscriber.to_option(), cx.broker.topics())
         {
-            router.came_back(subscriber, waited.will);
+            router.session_resumed(subscriber, waited.will);
         }
         self.agree_on_expiry(cx);
     }
@@ -180,7 +183,7 @@ impl ClientConnection {
     }
 
     fn leave(mut self, said_goodbye: bool, cx: &mut StepContext<'_>) {
-        let Some(subscriber) = self.subscriber.known() else {
+        let Some(subscriber) = self.subscriber.to_option() else {
             return;
         };
         let now = cx.broker.now();
@@ -219,7 +222,7 @@ impl ClientConnection {
 
     /// The session waits for its client.
     fn park(mut self, until: Option<Time>, will: Option<(Time, Will)>, cx: &mut StepContext<'_>) {
-        let Some(subscriber) = self.subscriber.known() else {
+        let Some(subscriber) = self.subscriber.to_option() else {
             return;
         };
         self.keep_unconfirmed(cx);

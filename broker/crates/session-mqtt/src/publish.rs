@@ -174,7 +174,7 @@ impl ClientConnection {
         let vhost = self.account.vhost.clone();
         let mut picked = Vec::new();
         let publisher = Publisher {
-            subscriber: self.subscriber.known(),
+            subscriber: self.subscriber.to_option(),
             session: cx.broker.id().number,
             channel: 0,
             tag: seq,
@@ -335,7 +335,7 @@ pub(crate) fn is_reserved(topic: &str) -> bool {
     if !topic.starts_with('$') {
         return false;
     }
-    topics::is_servers(topic) && !codec_mqtt::matches("$SYS/broker/connection/+/state", topic)
+    topics::is_sys_topic(topic) && !codec_mqtt::matches("$SYS/broker/connection/+/state", topic)
         || topic.starts_with("$share/")
 }
 

@@ -596,7 +596,7 @@ impl Session for MqttSession {
             user: link.map_or_else(String::new, |link| link.account.user.to_string()),
             vhost: link.map_or_else(String::new, |link| link.account.vhost.to_string()),
             client_name: name.unwrap_or_default().to_owned(),
-            subscriber: link.and_then(|link| link.subscriber.known()),
+            subscriber: link.and_then(|link| link.subscriber.to_option()),
             channels: 0,
         }
     }

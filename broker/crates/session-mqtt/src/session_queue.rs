@@ -257,11 +257,12 @@ impl ClientConnection {
         let all = tree.bindings_of_queue(queue);
         let ours = all.iter().filter(|b| &*b.source == exchange);
         let kept: Vec<_> = ours.filter_map(|b| subscription_of(&b.arguments)).collect();
-        let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics()) else {
+        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        else {
             return;
         };
         router.unsubscribe_all(subscriber);
-        router.store_in(subscriber, queue.0);
+        router.use_queue(subscriber, queue.0);
         for (filter, subscription) in kept {
             self.extras.note_no_local(&subscription);
             if let Some(stored) = self.extras.stored_mut() {
@@ -328,8 +329,9 @@ impl ClientConnection {
         if let Some(stored) = self.extras.stored_mut() {
             stored.queue = Some(queue);
         }
-        if let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics()) {
-            router.store_in(subscriber, queue.0);
+        if let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        {
+            router.use_queue(subscriber, queue.0);
         }
         self.consume(cx);
         // CONNACK does not wait for the answer, and the next connection may come before it: the line is this connection's unless
@@ -567,7 +569,7 @@ impl ClientConnection {
         found.clear();
         understand(
             message,
-            self.subscriber.known()?,
+            self.subscriber.to_option()?,
             cx.broker.topics()?,
             found,
         )
@@ -643,7 +645,7 @@ impl ClientConnection {
 
     pub(crate) fn delete_queue(&self, token: u64, record: &QueueRecord, cx: &mut StepContext<'_>) {
         if let Some(router) = cx.broker.topics() {
-            router.queue_ends(record.id.0);
+            router.queue_deleting(record.id.0);
         }
         let change = Change::DeleteQueue {
             vhost: record.vhost.clone(),
@@ -660,7 +662,7 @@ impl ClientConnection {
         routes: &mut Vec<QueueId>,
         cx: &mut StepContext<'_>,
     ) {
-        let (Some(queue), Some(subscriber)) = (self.queue(), self.subscriber.known()) else {
+        let (Some(queue), Some(subscriber)) = (self.queue(), self.subscriber.to_option()) else {
             return;
         };
         if !self.extras.no_local || !routes.contains(&queue) {
@@ -704,7 +706,7 @@ fn understand(
         _ => message.routing_keys().find_map(|key| {
             let topic = topic_of(key);
             // Only the server itself speaks there.
-            if topics::is_servers(&topic) {
+            if topics::is_sys_topic(&topic) {
                 return None;
             }
             router.matching(subscriber, &topic, found);
@@ -712,7 +714,7 @@ fn understand(
             of_client.then(|| crate::for_topic(&message, key))?
         })?,
     };
-    let hits: SmallVec<[SubscriptionMatch; 1]> = found.iter().map(|s| s.hit()).collect();
+    let hits: SmallVec<[SubscriptionMatch; 1]> = found.iter().map(|s| s.to_match()).collect();
     let best = hits.iter().map(|hit| hit.qos).max()?;
     (message.durable() && best > Qos::AtMostOnce).then_some(Delivery {
         group: 0,

@@ -106,7 +106,8 @@ impl ClientConnection {
         if !self.may_subscribe(options.qos, &binding_key(pattern), cx) {
             return Ok(Reason::NotAuthorized);
         }
-        let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics()) else {
+        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        else {
             return Ok(Reason::UnspecifiedError);
         };
         if router.subscriptions_of(subscriber) + more >= self.settings.limits.subscriptions {
@@ -228,7 +229,8 @@ impl ClientConnection {
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
         let session = cx.broker.id().number;
-        let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics()) else {
+        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        else {
             return self.answer_subscribe(packet_id, &wanted, cx);
         };
         for want in wanted.iter_mut().filter(|want| !want.reason.is_error()) {
@@ -321,7 +323,7 @@ impl ClientConnection {
     ) -> bool {
         let now = cx.broker.wall();
         let limit = self.settings.limits.retained;
-        match (self.subscriber.known(), cx.broker.topics()) {
+        match (self.subscriber.to_option(), cx.broker.topics()) {
             (Some(subscriber), Some(router)) => {
                 // Each filter as if it had come alone [MQTT-3.8.4-5].
                 let asked = (&*want.filter, want.subscription);
@@ -375,7 +377,7 @@ impl ClientConnection {
     ) {
         let mut reasons = Vec::with_capacity(wanted.len());
         for want in wanted {
-            let there = match (self.subscriber.known(), cx.broker.topics()) {
+            let there = match (self.subscriber.to_option(), cx.broker.topics()) {
                 (Some(subscriber), Some(router)) if !want.reason.is_error() => {
                     router.unsubscribe(subscriber, &want.filter)
                 }

@@ -66,7 +66,7 @@ impl ClientConnection {
         let answers = u32::try_from(answers).unwrap_or(u32::MAX);
         if !self.state.unanswered.is_empty()
             && answers > 0
-            && let (Some(client), Some(router)) = (self.subscriber.known(), cx.broker.topics())
+            && let (Some(client), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
         {
             router.expect_late_answers(client, session, answers);
         }

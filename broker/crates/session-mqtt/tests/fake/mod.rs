@@ -261,7 +261,8 @@ impl Broker for Node {
                 }
                 TreeEvent::QueueRemoved(record) => {
                     if let Some(client) = session_mqtt::client_of(&record.name) {
-                        self.router.queue_gone(&record.vhost, client, record.id.0);
+                        self.router
+                            .queue_deleted(&record.vhost, client, record.id.0);
                     }
                     let consumer = self.stores.remove(&record.id).and_then(|s| s.consumer());
                     self.notices
@@ -672,7 +673,7 @@ impl World {
             for binding in self.node.tree.bindings_of_queue(queue.id) {
                 if let Some((filter, shared)) = session_mqtt::shared_subscription(binding) {
                     let router = &mut self.node.router;
-                    router.adopt(("/", client), queue.id.0, &filter, shared);
+                    router.add_queue_member(("/", client), queue.id.0, &filter, shared);
                 }
             }
         }
@@ -744,8 +745,10 @@ impl World {
                     RouterOutput::TakenOver { session } => {
                         self.tell(session, SessionEvent::TakenOver)
                     }
-                    RouterOutput::Free { session } => self.tell(session, SessionEvent::ClaimAgain),
-                    RouterOutput::AnsweredLate {
+                    RouterOutput::ClaimAgain { session } => {
+                        self.tell(session, SessionEvent::ClaimAgain)
+                    }
+                    RouterOutput::LateAnswer {
                         session,
                         client: _,
                         publisher,
