@@ -788,7 +788,7 @@ impl World {
                         self.node.number = 0;
                         self.node.publish(QueueId(queue), tag, message);
                     }
-                    other => panic!("there is no other hub: {other:?}"),
+                    other => panic!("there is no other router: {other:?}"),
                 }
             }
             while let Some((number, session_event)) = self.node.events.pop_front() {
