@@ -1,4 +1,4 @@
-//! PUBACK, PUBREC, PUBREL and PUBCOMP (sections 3.4 to 3.7), which have one shape.
+//! PUBACK, PUBREC, PUBREL and PUBCOMP (sections 3.4 to 3.7), which share one format.
 
 use crate::field::Reader;
 use crate::frame::put_packet;
@@ -29,7 +29,7 @@ impl AckKind {
     }
 
     /// [MQTT-3.4.2-1], [MQTT-3.5.2-1], [MQTT-3.6.2-1], [MQTT-3.7.2-1]
-    fn may_say(self, reason: Reason) -> bool {
+    fn allows_reason(self, reason: Reason) -> bool {
         match self {
             AckKind::PubAck | AckKind::PubRec => matches!(
                 reason,
@@ -55,16 +55,16 @@ impl AckKind {
 pub struct Ack<'a> {
     /// The packet type.
     pub kind: AckKind,
-    /// That of the PUBLISH; never 0.
+    /// The packet identifier of the PUBLISH; never 0.
     pub packet_id: u16,
-    /// `Success` in 3.1 and 3.1.1, which know no other.
+    /// `Success` in 3.1 and 3.1.1, which have no reason codes.
     pub reason: Reason,
     /// Empty before 5.0.
     pub properties: Properties<'a>,
 }
 
 impl<'a> Ack<'a> {
-    /// Without properties.
+    /// Creates an acknowledgement without properties.
     pub fn new(kind: AckKind, packet_id: u16, reason: Reason) -> Ack<'a> {
         Ack {
             kind,
@@ -84,7 +84,7 @@ impl<'a> Ack<'a> {
         if version.is_5() && !from.is_empty() {
             let code = from.u8()?;
             ack.reason = Reason::from_byte(code)
-                .filter(|reason| kind.may_say(*reason))
+                .filter(|reason| kind.allows_reason(*reason))
                 .ok_or(DecodeError::ReasonCode(code))?;
             if !from.is_empty() {
                 ack.properties = Properties::read(&mut from, Place::Ack)?;
@@ -94,7 +94,7 @@ impl<'a> Ack<'a> {
         Ok(ack)
     }
 
-    /// In its shortest form: 4 bytes when all went well.
+    /// Appends the packet in its shortest form: 4 bytes on success.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
         put_packet(out, self.kind.packet(), |out| {
             out.put_u16(self.packet_id);

@@ -8,14 +8,14 @@ use bytes::{BufMut, BytesMut};
 /// The last packet of a connection (section 3.14). Before 5.0 only clients send it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Disconnect<'a> {
-    /// `Success` in 3.1 and 3.1.1, which know no other.
+    /// `Success` in 3.1 and 3.1.1, which have no reason codes.
     pub reason: Reason,
     /// Empty before 5.0.
     pub properties: Properties<'a>,
 }
 
-/// What a client or a server may give as the reason of a DISCONNECT (section 3.14.2.1).
-fn may_disconnect(reason: Reason) -> bool {
+/// Returns true for the reason codes that DISCONNECT may have (section 3.14.2.1).
+fn is_disconnect_reason(reason: Reason) -> bool {
     match reason {
         Reason::Success | Reason::DisconnectWithWill => true,
         Reason::UnsupportedProtocolVersion
@@ -40,7 +40,7 @@ impl<'a> Disconnect<'a> {
         if version.is_5() && !from.is_empty() {
             let code = from.u8()?;
             disconnect.reason = Reason::from_byte(code)
-                .filter(|reason| may_disconnect(*reason))
+                .filter(|reason| is_disconnect_reason(*reason))
                 .ok_or(DecodeError::ReasonCode(code))?;
             if !from.is_empty() {
                 disconnect.properties = Properties::read(&mut from, Place::Disconnect)?;
@@ -50,7 +50,7 @@ impl<'a> Disconnect<'a> {
         Ok(disconnect)
     }
 
-    /// In its shortest form.
+    /// Appends the packet in its shortest form.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
         put_packet(out, PacketKind::Disconnect, |out| {
             if version.is_5() {

@@ -19,11 +19,11 @@ pub struct Connect<'a> {
     pub version: Version,
     /// Clean Session in 3.1 and 3.1.1, where it also says that the session ends with the connection.
     pub clean_start: bool,
-    /// Seconds; 0: none.
+    /// In seconds; 0 disables it.
     pub keep_alive: u16,
     /// Empty before 5.0.
     pub properties: Properties<'a>,
-    /// Empty if the server is to assign one.
+    /// Empty if the server must assign one.
     pub client_id: &'a str,
     /// Published by the server if the connection ends without DISCONNECT.
     pub will: Option<Will<'a>>,
@@ -33,7 +33,7 @@ pub struct Connect<'a> {
     pub password: Option<&'a [u8]>,
 }
 
-/// A message to be published when the connection ends without a word.
+/// A message that the server publishes when the connection ends without DISCONNECT.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Will<'a> {
     /// QoS with which it is published.
@@ -42,7 +42,7 @@ pub struct Will<'a> {
     pub retain: bool,
     /// Will properties; empty before 5.0.
     pub properties: Properties<'a>,
-    /// Topic name, checked for form.
+    /// Topic name, already validated.
     pub topic: &'a str,
     /// Any bytes, possibly none.
     pub payload: &'a [u8],
@@ -53,7 +53,7 @@ impl<'a> Connect<'a> {
         let mut from = Reader::new(body);
         let version = version(&mut from)?;
         let flags = from.u8()?;
-        // [MQTT-3.1.2-3]; 3.1 does not use the bit.
+        // [MQTT-3.1.2-3]; 3.1 does not define the bit.
         if flags & RESERVED != 0 && version != Version::V31 {
             return Err(DecodeError::ReservedBit);
         }
@@ -99,7 +99,7 @@ impl<'a> Connect<'a> {
         })
     }
 
-    /// In the form of its version.
+    /// Appends the packet in the form of its version.
     pub fn encode(&self, out: &mut BytesMut) {
         put_packet(out, PacketKind::Connect, |out| {
             put_string(out, protocol_name(self.version));
@@ -167,20 +167,20 @@ fn protocol_name(version: Version) -> &'static str {
     }
 }
 
-/// The highest bit of the levels of 3.1 and 3.1.1 is mosquitto's word for a bridge.
-fn plain(level: u8) -> u8 {
+/// Removes Mosquitto's bridge flag, the highest bit of the levels of 3.1 and 3.1.1.
+fn without_bridge_flag(level: u8) -> u8 {
     match level {
         0x83 | 0x84 => level & 0x7F,
         level => level,
     }
 }
 
-/// Whether the body of a CONNECT says that another broker sends it, one that wants nothing back that it sent, and wants to know what
-/// was retained.
+/// Returns true if the body of a CONNECT has the bridge flag: the client is another broker, which
+/// wants neither its own messages back nor the retain flag removed.
 pub fn is_bridge(body: &[u8]) -> bool {
     let mut from = Reader::new(body);
     let level = from.binary().and_then(|_| from.u8());
-    level.is_ok_and(|level| level != plain(level))
+    level.is_ok_and(|level| level != without_bridge_flag(level))
 }
 
 fn version(from: &mut Reader<'_>) -> Result<Version, DecodeError> {
@@ -189,7 +189,7 @@ fn version(from: &mut Reader<'_>) -> Result<Version, DecodeError> {
         return Err(DecodeError::ProtocolName);
     }
     let level = from.u8()?;
-    match Version::from_level(plain(level)) {
+    match Version::from_level(without_bridge_flag(level)) {
         Some(version) if name == protocol_name(version).as_bytes() => Ok(version),
         _ => Err(DecodeError::ProtocolLevel(level)),
     }
@@ -200,7 +200,7 @@ fn version(from: &mut Reader<'_>) -> Result<Version, DecodeError> {
 pub struct ConnAck<'a> {
     /// The server has the session of an earlier connection; false if it refuses the connection.
     pub session_present: bool,
-    /// 3.1 and 3.1.1 clients are told the nearest return code.
+    /// Clients of 3.1 and 3.1.1 get the nearest return code.
     pub reason: Reason,
     /// Not sent before 5.0.
     pub properties: Properties<'a>,

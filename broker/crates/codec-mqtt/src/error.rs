@@ -1,8 +1,8 @@
-//! What can be wrong with a packet, and the reason code that says so (section 4.13).
+//! Errors in packets and their reason codes (section 4.13).
 
 use crate::{PacketKind, Reason};
 
-/// Why bytes are no packet.
+/// The reason why bytes are not a valid packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// A field points beyond the end of the packet.
@@ -28,7 +28,7 @@ pub enum DecodeError {
     /// [MQTT-1.5.4-2]
     #[error("a string holds U+0000")]
     NullCharacter,
-    /// The specification lets a server refuse these (section 1.5.4).
+    /// The specification allows a server to reject these (section 1.5.4).
     #[error("a name holds a control character or what is no character")]
     UnwantedCharacter,
     /// As [`DecodeError::UnwantedCharacter`], with the reason code of client ids.
@@ -40,7 +40,7 @@ pub enum DecodeError {
     /// The low four bits of the first byte are fixed, except for PUBLISH (section 2.1.3).
     #[error("{0:?} may not have the flags {1:#06b}")]
     Flags(PacketKind, u8),
-    /// [MQTT-3.3.1-4], and of wills and subscriptions.
+    /// [MQTT-3.3.1-4], also for wills and subscriptions.
     #[error("quality of service 3")]
     Qos,
     /// A bit that must be 0, in CONNECT, CONNACK or subscription options.
@@ -115,8 +115,9 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// What DISCONNECT, or CONNACK, tells the client: the standard's word where it has one, mosquitto's choice where it leaves it
-    /// open. What is no topic name or filter is malformed: 0x8F and 0x90 are for those that are "correctly formed".
+    /// Returns the reason code for DISCONNECT or CONNACK: the one that the standard requires, or
+    /// Mosquitto's choice if it leaves a choice. An invalid topic name or filter is a malformed
+    /// packet, because 0x8F and 0x90 are for "correctly formed" ones.
     pub fn reason(&self) -> Reason {
         match self {
             DecodeError::TooLarge { .. } => Reason::PacketTooLarge,
@@ -135,7 +136,7 @@ impl DecodeError {
             | DecodeError::ResponseTopic
             | DecodeError::SharedFilter
             | DecodeError::UnknownKind(_) => Reason::ProtocolError,
-            // Both are wrong, the flags and that it came; the choice between the two is mosquitto's.
+            // Both the flags and the packet are errors; the choice between them is Mosquitto's.
             DecodeError::Flags(PacketKind::ConnAck | PacketKind::Auth, _) => Reason::ProtocolError,
             DecodeError::ClientId => Reason::ClientIdentifierNotValid,
             DecodeError::TopicAlias => Reason::TopicAliasInvalid,

@@ -90,15 +90,16 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
-    /// A string that names something: a topic, a filter, a client. Characters that section 1.5.4.2 advises against are not taken.
+    /// Reads a name: a topic, a filter or a client id. Rejects characters that section 1.5.4.2
+    /// advises against.
     #[inline]
     pub(crate) fn name(&mut self) -> Result<&'a str, DecodeError> {
         let name = self.utf8()?;
-        // Nearly all names are printable ASCII, which is seen without a branch for each byte.
+        // Nearly all names are printable ASCII, which is checked without a branch per byte.
         let plain = |byte: &u8| (b' '..0x7F).contains(byte);
         match name.bytes().fold(true, |all, byte| all & plain(&byte)) {
             true => Ok(name),
-            false => uncommon(name),
+            false => check_uncommon_name(name),
         }
     }
 
@@ -117,7 +118,7 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// Nothing may be left over.
+    /// Fails if bytes are left over.
     #[inline]
     pub(crate) fn finish(self) -> Result<(), DecodeError> {
         match self.rest.len() {
@@ -127,9 +128,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A name with characters that are no printable ASCII.
+/// Checks a name that is not only printable ASCII.
 #[cold]
-fn uncommon(name: &str) -> Result<&str, DecodeError> {
+fn check_uncommon_name(name: &str) -> Result<&str, DecodeError> {
     match name.chars().find(|c| is_unwanted(*c)) {
         None => Ok(name),
         Some('\0') => Err(DecodeError::NullCharacter),
@@ -137,7 +138,7 @@ fn uncommon(name: &str) -> Result<&str, DecodeError> {
     }
 }
 
-/// Control characters and what Unicode says is no character.
+/// Returns true for control characters and Unicode non-characters.
 fn is_unwanted(c: char) -> bool {
     let code = u32::from(c);
     c.is_control() || code & 0xFFFE == 0xFFFE || (0xFDD0..=0xFDEF).contains(&code)
@@ -147,13 +148,13 @@ fn is_unwanted(c: char) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Variable {
     pub value: usize,
-    /// Its bytes.
+    /// Its size in bytes.
     pub len: usize,
-    /// It has more bytes than it needs.
+    /// It is encoded with more bytes than necessary.
     pub overlong: bool,
 }
 
-/// None: not all of it is there.
+/// Returns `None` if the integer is incomplete.
 #[inline]
 pub(crate) fn variable(bytes: &[u8]) -> Result<Option<Variable>, DecodeError> {
     let mut value = 0;
@@ -173,7 +174,7 @@ pub(crate) fn variable(bytes: &[u8]) -> Result<Option<Variable>, DecodeError> {
     }
 }
 
-/// Bytes of a variable byte integer.
+/// Returns the encoded size of a variable byte integer.
 #[inline]
 pub(crate) fn variable_len(value: usize) -> usize {
     match value {
@@ -184,7 +185,8 @@ pub(crate) fn variable_len(value: usize) -> usize {
     }
 }
 
-/// Of a value too large for the wire only the low bits are written; callers bound it beforehand.
+/// Appends a variable byte integer. Values too large for the format are truncated to their low
+/// bits; callers limit them.
 #[inline]
 pub(crate) fn put_variable(out: &mut BytesMut, value: usize) {
     let mut rest = value & MAX_VARIABLE;
@@ -199,14 +201,14 @@ pub(crate) fn put_variable(out: &mut BytesMut, value: usize) {
     }
 }
 
-/// Binary data; what is longer than [`MAX_STRING`] is cut.
+/// Appends binary data, truncated to [`MAX_STRING`] bytes.
 pub(crate) fn put_binary(out: &mut BytesMut, bytes: &[u8]) {
     let bytes = bytes.get(..MAX_STRING).unwrap_or(bytes);
     out.put_u16(bytes.len() as u16);
     out.put_slice(bytes);
 }
 
-/// A string; what is longer than [`MAX_STRING`] is cut between characters.
+/// Appends a string, truncated to [`MAX_STRING`] bytes at a character boundary.
 pub(crate) fn put_string(out: &mut BytesMut, text: &str) {
     let mut end = text.len().min(MAX_STRING);
     while !text.is_char_boundary(end) {
@@ -215,8 +217,8 @@ pub(crate) fn put_string(out: &mut BytesMut, text: &str) {
     put_binary(out, text.get(..end).unwrap_or("").as_bytes());
 }
 
-/// Writes something with its length, a variable byte integer, in front. What is written is moved only when it is longer
-/// than 127 bytes.
+/// Appends the output of `write` with its length, a variable byte integer, in front. The output is
+/// moved only if it is longer than 127 bytes.
 pub(crate) fn put_measured(out: &mut BytesMut, write: impl FnOnce(&mut BytesMut)) {
     let at = out.len();
     out.put_u8(0);

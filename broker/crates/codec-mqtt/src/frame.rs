@@ -68,15 +68,15 @@ impl PacketKind {
         KINDS.get(usize::from(bits).checked_sub(1)?).copied()
     }
 
-    /// Only servers send it.
-    pub fn is_servers(self) -> bool {
+    /// Returns true for packets that only servers send.
+    pub fn is_server_only(self) -> bool {
         matches!(
             self,
             PacketKind::ConnAck | PacketKind::SubAck | PacketKind::UnsubAck | PacketKind::PingResp
         )
     }
 
-    /// What its flags must be (section 2.1.3); None for PUBLISH, whose flags say something.
+    /// The required flags (section 2.1.3); `None` for PUBLISH, whose flags carry information.
     fn flags(self) -> Option<u8> {
         match self {
             PacketKind::Publish => None,
@@ -85,8 +85,8 @@ impl PacketKind {
         }
     }
 
-    /// Whether a packet of this version may have these flags. 3.1 has DUP on more packets than PUBLISH (its section 2.1), and does
-    /// not say what those of CONNECT are (its section 3.1).
+    /// Returns true if a packet of this version may have these flags. 3.1 has DUP on more packets
+    /// than PUBLISH (its section 2.1) and does not define the flags of CONNECT (its section 3.1).
     pub(crate) fn allows(self, flags: u8, version: Version) -> bool {
         let fixed = self.flags();
         match (self, version) {
@@ -104,29 +104,30 @@ impl PacketKind {
     }
 }
 
-/// A packet whose inside has not been looked at.
+/// A packet whose body has not been decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The high four bits of the first byte.
     pub kind: PacketKind,
     /// The low four bits of the first byte.
     pub flags: u8,
-    /// What follows the fixed header.
+    /// The bytes after the fixed header.
     pub body: &'a [u8],
-    /// The remaining length has more bytes than it needs: an error since 5.0 [MQTT-1.5.5-1], left alone before.
+    /// The remaining length has more bytes than necessary: an error in 5.0 [MQTT-1.5.5-1], ignored
+    /// before.
     pub overlong: bool,
     wire_len: usize,
 }
 
 impl Frame<'_> {
-    /// Bytes of the whole packet.
+    /// Size of the whole packet in bytes.
     pub fn wire_len(&self) -> usize {
         self.wire_len
     }
 }
 
-/// The first packet, if all of it is there. What is wrong with its header is told before the rest has come; so is a
-/// packet of more than `max` bytes, header included.
+/// Returns the first packet, or `None` if it is incomplete. Reports errors in its header, and
+/// packets of more than `max` bytes including the header, before the rest has arrived.
 #[inline]
 pub fn parse_frame(bytes: &[u8], max: usize) -> Result<Option<Frame<'_>>, DecodeError> {
     let Some((&first, rest)) = bytes.split_first() else {
@@ -135,7 +136,7 @@ pub fn parse_frame(bytes: &[u8], max: usize) -> Result<Option<Frame<'_>>, Decode
     let bits = first >> 4;
     let kind = PacketKind::from_bits(bits).ok_or(DecodeError::UnknownKind(bits))?;
     let flags = first & 0x0F;
-    // What may be right in 3.1 is seen when the packet is decoded.
+    // Flags that only 3.1 allows are checked when the packet is decoded.
     if !kind.allows(flags, Version::V31) {
         return Err(DecodeError::Flags(kind, flags));
     }
@@ -155,7 +156,7 @@ pub fn parse_frame(bytes: &[u8], max: usize) -> Result<Option<Frame<'_>>, Decode
     }))
 }
 
-/// Appends a packet: its fixed header, and what `write` writes.
+/// Appends a packet: its fixed header and the output of `write`.
 pub(crate) fn put_packet(out: &mut BytesMut, kind: PacketKind, write: impl FnOnce(&mut BytesMut)) {
     out.put_u8(kind.first_byte());
     put_measured(out, write);

@@ -1,10 +1,12 @@
-//! MQTT 3.1, 3.1.1 and 5.0: bytes to typed packets and back.
+//! MQTT 3.1, 3.1.1 and 5.0: converts bytes to typed packets and back.
 //!
-//! Sections are those of MQTT Version 5.0, unless 3.1.1 is named. Packets borrow from the input; nothing is copied and
-//! nothing is allocated, whatever a packet holds: lists (topic filters, user properties) are checked once and walked again.
+//! Sections are those of MQTT Version 5.0, unless 3.1.1 is named. Packets borrow from the input:
+//! decoding neither copies nor allocates, whatever a packet contains. Lists (topic filters, user
+//! properties) are validated once and iterated on demand.
 //!
-//! [`parse_frame`] finds a packet in a stream, [`Packet::decode`] reads it. What a receiver must check without knowing
-//! more than the packet is checked here; what depends on a session (is this packet identifier in use?) is not.
+//! [`parse_frame`] finds a packet in a stream, [`Packet::decode`] decodes it. This crate checks
+//! everything that depends only on the packet; checks that depend on a session (is this packet
+//! identifier in use?) are left to the caller.
 #![forbid(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]
 
@@ -80,7 +82,7 @@ pub enum Qos {
 }
 
 impl Qos {
-    /// None for 3, which no packet may have.
+    /// Returns `None` for 3, which is invalid.
     pub fn from_bits(bits: u8) -> Option<Qos> {
         match bits {
             0 => Some(Qos::AtMostOnce),

@@ -1,4 +1,4 @@
-//! Any packet.
+//! The packet of any type.
 
 use crate::{
     Ack, AckKind, Auth, ConnAck, Connect, DecodeError, Disconnect, Frame, PacketKind, Publish,
@@ -40,7 +40,7 @@ pub enum Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// `version` is the connection's; CONNECT names its own.
+    /// Decodes a packet. `version` is that of the connection; CONNECT contains its own.
     #[inline]
     pub fn decode(frame: &Frame<'a>, version: Version) -> Result<Packet<'a>, DecodeError> {
         let body = frame.body;

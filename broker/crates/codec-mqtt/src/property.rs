@@ -1,4 +1,5 @@
-//! Properties of 5.0 (section 2.2.2): which there are, where they may stand and what they hold.
+//! Properties of MQTT 5.0 (section 2.2.2): their identifiers, types and the packets that may have
+//! them.
 
 use crate::DecodeError;
 use crate::field::{
@@ -7,7 +8,7 @@ use crate::field::{
 use bytes::{BufMut, BytesMut};
 use std::num::{NonZeroU16, NonZeroU32};
 
-/// Which packet, or part of one, properties belong to.
+/// The packet, or part of a packet, that contains properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Place {
@@ -34,9 +35,9 @@ pub enum Place {
 const SUBSCRIPTION_IDENTIFIER: u8 = 0x0B;
 const USER_PROPERTY: u8 = 0x26;
 
-/// What a property holds.
+/// The value of a property.
 trait Value<'a>: Sized {
-    /// None: a value that it may not have.
+    /// Returns `None` for a value out of range.
     fn read(from: &mut Reader<'a>) -> Result<Option<Self>, DecodeError>;
     fn write(&self, out: &mut BytesMut);
 }
@@ -120,7 +121,8 @@ macro_rules! properties {
         }
 
         impl<'a> Properties<'a> {
-            /// One that comes once at most. False: there is none with this identifier.
+            /// Reads a property that may occur only once. Returns false if no such property has
+            /// this identifier.
             fn take_single(&mut self, id: u8, place: Place, from: &mut Reader<'a>) -> Result<bool, DecodeError> {
                 match id {
                     $($id => {
@@ -145,15 +147,15 @@ macro_rules! properties {
                 })*
             }
 
-            fn no_singles(&self) -> bool {
+            fn has_no_singles(&self) -> bool {
                 true $(&& self.$name.is_none())*
             }
 
-            fn same_singles(&self, other: &Properties<'_>) -> bool {
+            fn singles_equal(&self, other: &Properties<'_>) -> bool {
                 true $(&& self.$name == other.$name)*
             }
 
-            /// Passes over a property that was checked when it came.
+            /// Skips a property that has been validated.
             fn skip_single(id: u8, from: &mut Reader<'a>) -> Result<(), DecodeError> {
                 match id {
                     $($id => <$ty>::read(from).map(|_| ()),)*
@@ -175,7 +177,7 @@ properties! {
     0x08 response_topic: &'a str, Publish | Will;
     /// Identifies the request that a response belongs to.
     0x09 correlation_data: &'a [u8], Publish | Will;
-    /// Seconds; `u32::MAX` is for ever.
+    /// In seconds; `u32::MAX`: never.
     0x11 session_expiry: u32, Connect | ConnAck | Disconnect;
     /// The client id that the server assigned.
     0x12 assigned_client_id: &'a str, ConnAck;
@@ -195,13 +197,13 @@ properties! {
     0x1A response_information: &'a str, ConnAck;
     /// Another server to use.
     0x1C server_reference: &'a str, ConnAck | Disconnect;
-    /// Explanation for people.
+    /// Human-readable explanation.
     0x1F reason_string: &'a str, ConnAck | Ack | Disconnect | Auth;
-    /// Messages of QoS 1 and 2 that may be in flight; absent: 65,535.
+    /// Maximum number of QoS 1 and 2 messages in flight; absent: 65,535.
     0x21 receive_maximum: NonZeroU16, Connect | ConnAck;
     /// The highest topic alias that is accepted; absent: 0, none.
     0x22 topic_alias_maximum: u16, Connect | ConnAck;
-    /// 0 is refused where it is used: with a reason code of its own.
+    /// 0 is valid here; the reader of PUBLISH rejects it with a reason code of its own.
     0x23 topic_alias: u16, Publish;
     /// False: 0, true: 1; absent: 2.
     0x24 maximum_qos: bool, ConnAck;
@@ -219,7 +221,7 @@ properties! {
 
 impl PartialEq for Properties<'_> {
     fn eq(&self, other: &Properties<'_>) -> bool {
-        self.same_singles(other)
+        self.singles_equal(other)
             && self.user_properties().eq(other.user_properties())
             && self
                 .subscription_identifiers()
@@ -228,13 +230,13 @@ impl PartialEq for Properties<'_> {
 }
 
 impl<'a> Properties<'a> {
-    /// Reads a length and that many bytes of properties.
+    /// Reads the length and the properties.
     pub(crate) fn read(from: &mut Reader<'a>, place: Place) -> Result<Properties<'a>, DecodeError> {
         let len = from.variable()?;
         Properties::decode(from.take(len)?, place)
     }
 
-    /// Reads properties without the length in front.
+    /// Decodes properties without the length in front.
     pub fn decode(section: &'a [u8], place: Place) -> Result<Properties<'a>, DecodeError> {
         let mut properties = Properties {
             repeated: Repeated(section),
@@ -243,7 +245,7 @@ impl<'a> Properties<'a> {
         let mut from = Reader::new(section);
         let mut identified = false;
         while !from.is_empty() {
-            // An identifier is a variable byte integer of which all known ones have one byte.
+            // Identifiers are variable byte integers; all known ones have one byte.
             let id = u8::try_from(from.variable()?).map_err(|_| DecodeError::LengthEncoding)?;
             match id {
                 USER_PROPERTY => {
@@ -296,8 +298,8 @@ impl<'a> Properties<'a> {
         }
     }
 
-    /// Appends what goes from a publisher to its subscribers as it is (sections 3.3.2.3.2 to 3.3.2.3.9), without a
-    /// length: for [`crate::Forward::kept`].
+    /// Appends the properties that a server forwards unchanged (sections 3.3.2.3.2 to 3.3.2.3.9),
+    /// without a length: for [`crate::Forward::kept`].
     pub fn put_kept(&self, out: &mut BytesMut) {
         let kept = Properties {
             payload_format: self.payload_format,
@@ -310,12 +312,12 @@ impl<'a> Properties<'a> {
         self.put_user(out);
     }
 
-    /// There is nothing to send.
+    /// Returns true if there are no properties.
     pub(crate) fn is_empty(&self) -> bool {
-        self.no_singles() && self.repeated.walk().next().is_none()
+        self.has_no_singles() && self.repeated.walk().next().is_none()
     }
 
-    /// In their order.
+    /// User properties, in the order of the packet.
     pub fn user_properties(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         self.repeated.walk().filter_map(|item| match item {
             Item::User(name, value) => Some((name, value)),
@@ -332,7 +334,7 @@ impl<'a> Properties<'a> {
     }
 }
 
-/// Encoded properties, of which user properties and subscription identifiers are read.
+/// Encoded properties of which only user properties and subscription identifiers are read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Repeated<'a>(pub &'a [u8]);
 
@@ -369,13 +371,13 @@ pub fn put_user_property(out: &mut BytesMut, name: &str, value: &str) {
     put_string(out, value);
 }
 
-/// Appends a subscription identifier to [`Properties::repeated`]; 1 to 268,435,455.
+/// Appends a subscription identifier (1 to 268,435,455) to [`Properties::repeated`].
 pub fn put_subscription_identifier(out: &mut BytesMut, id: u32) {
     out.put_u8(SUBSCRIPTION_IDENTIFIER);
     put_variable(out, id as usize & MAX_VARIABLE);
 }
 
-/// Bytes of what [`put_subscription_identifier`] writes.
+/// The size of the output of [`put_subscription_identifier`] in bytes.
 pub(crate) fn subscription_identifier_len(id: u32) -> usize {
     1 + variable_len(id as usize & MAX_VARIABLE)
 }

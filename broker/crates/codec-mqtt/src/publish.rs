@@ -7,7 +7,7 @@ use bytes::{BufMut, BytesMut};
 
 const DUP: u8 = 0b1000;
 const RETAIN: u8 = 0b0001;
-/// Identifiers of properties that the sender of a forwarded message writes itself.
+/// Identifiers of properties that the server sets itself when it forwards a message.
 const MESSAGE_EXPIRY: u8 = 0x02;
 const TOPIC_ALIAS: u8 = 0x23;
 
@@ -20,9 +20,9 @@ pub struct Publish<'a> {
     pub qos: Qos,
     /// The message replaces the retained message of its topic.
     pub retain: bool,
-    /// Empty when an alias stands for it (5.0).
+    /// Empty if the topic alias is used instead (5.0).
     pub topic: &'a str,
-    /// 0 with QoS 0, which has none [MQTT-2.2.1-2].
+    /// 0 with QoS 0, which has no identifier [MQTT-2.2.1-2].
     pub packet_id: u16,
     /// Empty before 5.0.
     pub properties: Properties<'a>,
@@ -78,7 +78,7 @@ impl<'a> Publish<'a> {
         })
     }
 
-    /// As a client would send it.
+    /// Appends the packet as a client sends it.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
         let mut body = BytesMut::new();
         put_string(&mut body, self.topic);
@@ -100,27 +100,27 @@ fn first_byte(dup: bool, qos: Qos, retain: bool) -> u8 {
     PacketKind::Publish.first_byte() | dup | (qos as u8) << 1 | u8::from(retain)
 }
 
-/// An application message on its way to a subscriber: everything in front of the payload. Most properties were encoded
-/// once, when the message came.
+/// A message forwarded to a subscriber, without the payload. Most properties were encoded once,
+/// when the message arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward<'a> {
     /// The subscriber may have received this packet before.
     pub dup: bool,
     /// QoS of this transmission.
     pub qos: Qos,
-    /// The message was retained, or the subscription asks to keep the publisher's flag.
+    /// The message was retained, or the subscription has Retain As Published.
     pub retain: bool,
-    /// Empty where `alias` alone is to be sent.
+    /// Empty if only `alias` is sent.
     pub topic: &'a str,
     /// Not used with QoS 0.
     pub packet_id: u16,
-    /// Seconds left.
+    /// The remaining expiry in seconds.
     pub message_expiry: Option<u32>,
     /// Topic alias of the connection to this subscriber.
     pub alias: Option<u16>,
     /// Identifiers of the subscriptions that match.
     pub subscription_identifiers: &'a [u32],
-    /// Encoded properties that go on as they came ([`Properties::put_kept`]).
+    /// Encoded properties that are forwarded unchanged ([`Properties::put_kept`]).
     pub kept: &'a [u8],
 }
 
@@ -147,14 +147,14 @@ impl Forward<'_> {
         2 + self.topic.len().min(MAX_STRING) + id + properties + payload
     }
 
-    /// Bytes of the whole packet with a payload of that many bytes.
+    /// Size in bytes of the whole packet with a payload of this size.
     pub fn wire_len(&self, version: Version, payload: usize) -> usize {
         let remaining = self.remaining_len(version, payload);
         1 + variable_len(remaining) + remaining
     }
 
-    /// Appends everything but the payload, which has to follow. The topic has at most [`MAX_STRING`] bytes, and the whole
-    /// packet at most [`crate::MAX_PACKET`].
+    /// Appends everything before the payload, which must follow. The topic has at most
+    /// [`MAX_STRING`] bytes, and the whole packet at most [`crate::MAX_PACKET`].
     pub fn encode_head(&self, version: Version, payload: usize, out: &mut BytesMut) {
         let remaining = self.remaining_len(version, payload);
         out.reserve(5 + remaining - payload);

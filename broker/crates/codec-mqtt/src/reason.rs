@@ -2,7 +2,7 @@
 
 macro_rules! reasons {
     ($($name:ident = $code:literal $text:literal,)*) => {
-        /// How an operation went. From 0x80 on it failed.
+        /// The result of an operation. Codes from 0x80 are errors.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Reason {
@@ -80,7 +80,7 @@ impl Reason {
         self as u8 >= 0x80
     }
 
-    /// What a SUBACK says of a subscription that was granted.
+    /// Returns the reason code of SUBACK for a granted subscription.
     pub fn granted(qos: crate::Qos) -> Reason {
         match qos {
             crate::Qos::AtMostOnce => Reason::Success,
@@ -89,7 +89,7 @@ impl Reason {
         }
     }
 
-    /// The nearest return code of a CONNACK for clients of 3.1 and 3.1.1.
+    /// Returns the nearest CONNACK return code for clients of 3.1 and 3.1.1.
     pub fn return_code(self) -> ReturnCode {
         match self {
             Reason::Success => ReturnCode::Accepted,
@@ -104,7 +104,7 @@ impl Reason {
     }
 }
 
-/// Of CONNACK in 3.1 and 3.1.1.
+/// The return code of CONNACK in 3.1 and 3.1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ReturnCode {
@@ -137,7 +137,7 @@ impl ReturnCode {
         .find(|code| *code as u8 == byte)
     }
 
-    /// The reason code that has it as its nearest.
+    /// Returns the reason code that corresponds to this return code.
     pub fn reason(self) -> Reason {
         match self {
             ReturnCode::Accepted => Reason::Success,

@@ -21,7 +21,7 @@ pub enum RetainHandling {
     DoNotSend = 2,
 }
 
-/// Section 3.8.3.1. Clients of 3.1 and 3.1.1 say only `qos`.
+/// Subscription options (section 3.8.3.1). Clients of 3.1 and 3.1.1 send only `qos`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SubscribeOptions {
     /// The maximum QoS of deliveries.
@@ -35,7 +35,7 @@ pub struct SubscribeOptions {
 }
 
 impl SubscribeOptions {
-    /// The byte of 5.0.
+    /// Encodes the options as in 5.0.
     pub fn to_byte(self) -> u8 {
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         self.qos as u8
@@ -75,8 +75,8 @@ pub struct Subscribe<'a> {
     pub filters: Filters<'a>,
 }
 
-/// Topic filters with their options, as they stand in the packet. They are strings; whether they are filters is for the
-/// session to see: each has a reason code of its own in SUBACK.
+/// Topic filters with their options in encoded form. They are valid strings; the session checks
+/// whether they are valid filters, because each gets a reason code of its own in SUBACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filters<'a> {
     raw: &'a [u8],
@@ -84,12 +84,12 @@ pub struct Filters<'a> {
 }
 
 impl<'a> Filters<'a> {
-    /// For a packet to be encoded: filters written by [`Filters::put`].
+    /// Wraps filters written by [`Filters::put`], to encode a packet.
     pub fn new(raw: &'a [u8], version: Version) -> Filters<'a> {
         Filters { raw, version }
     }
 
-    /// Appends a filter in the form of the packet, for [`Filters::new`].
+    /// Appends an encoded filter for [`Filters::new`].
     pub fn put(out: &mut BytesMut, filter: &str, options: SubscribeOptions) {
         put_string(out, filter);
         out.put_u8(options.to_byte());
@@ -164,11 +164,11 @@ impl<'a> Subscribe<'a> {
 /// The answer to SUBSCRIBE (section 3.9).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SubAck<'a> {
-    /// That of the SUBSCRIBE.
+    /// The packet identifier of the SUBSCRIBE.
     pub packet_id: u16,
     /// Not sent before 5.0.
     pub properties: Properties<'a>,
-    /// One for each filter, in their order [MQTT-3.9.3-1]: reason codes; in 3.1.1 0x00, 0x01, 0x02 or 0x80.
+    /// One reason code per filter, in order [MQTT-3.9.3-1]; in 3.1.1 0x00, 0x01, 0x02 or 0x80.
     pub reasons: &'a [u8],
 }
 
@@ -208,17 +208,17 @@ pub struct Unsubscribe<'a> {
     pub filters: UnsubscribeFilters<'a>,
 }
 
-/// Topic filters as they stand in the packet.
+/// Topic filters in encoded form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsubscribeFilters<'a>(&'a [u8]);
 
 impl<'a> UnsubscribeFilters<'a> {
-    /// For a packet to be encoded: filters written by [`UnsubscribeFilters::put`].
+    /// Wraps filters written by [`UnsubscribeFilters::put`], to encode a packet.
     pub fn new(raw: &'a [u8]) -> UnsubscribeFilters<'a> {
         UnsubscribeFilters(raw)
     }
 
-    /// Appends a filter in the form of the packet, for [`UnsubscribeFilters::new`].
+    /// Appends an encoded filter for [`UnsubscribeFilters::new`].
     pub fn put(out: &mut BytesMut, filter: &str) {
         put_string(out, filter);
     }
@@ -268,11 +268,11 @@ impl<'a> Unsubscribe<'a> {
 /// The answer to UNSUBSCRIBE (section 3.11).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UnsubAck<'a> {
-    /// That of the UNSUBSCRIBE.
+    /// The packet identifier of the UNSUBSCRIBE.
     pub packet_id: u16,
     /// Not sent before 5.0.
     pub properties: Properties<'a>,
-    /// One for each filter, in their order [MQTT-3.11.3-1]; 3.1 and 3.1.1 have none.
+    /// One reason code per filter, in order [MQTT-3.11.3-1]; none in 3.1 and 3.1.1.
     pub reasons: &'a [u8],
 }
 

@@ -2,10 +2,10 @@
 
 use crate::{DecodeError, MAX_STRING};
 
-/// How a shared subscription's filter begins.
+/// Prefix of the filter of a shared subscription.
 pub(crate) const SHARE: &str = "$share/";
 
-/// What a message can be published to: at least one character and no wildcard [MQTT-3.3.2-2], [MQTT-4.7.3-1].
+/// Checks a topic name: at least one character and no wildcard [MQTT-3.3.2-2], [MQTT-4.7.3-1].
 pub fn check_name(name: &str) -> Result<(), DecodeError> {
     let bytes = name.as_bytes();
     if bytes.is_empty()
@@ -17,8 +17,9 @@ pub fn check_name(name: &str) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// Wildcards stand alone in their level, `#` in the last one [MQTT-4.7.1-1], [MQTT-4.7.1-2]. The filter of a shared
-/// subscription is checked without its `$share/name/`.
+/// Checks a topic filter: wildcards must be alone in their level, and `#` must be in the last one
+/// [MQTT-4.7.1-1], [MQTT-4.7.1-2]. The filter of a shared subscription is checked without
+/// `$share/name/`.
 pub fn check_filter(filter: &str) -> Result<(), DecodeError> {
     if filter.is_empty() || filter.len() > MAX_STRING {
         return Err(DecodeError::TopicFilter);
@@ -34,7 +35,7 @@ pub fn check_filter(filter: &str) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// A shared subscription's filter, taken apart.
+/// The parts of a shared subscription's filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared<'a> {
     /// Share name, common to the group of subscribers.
@@ -43,8 +44,8 @@ pub struct Shared<'a> {
     pub filter: &'a str,
 }
 
-/// `$share/{name}/{filter}`; None for other filters. The name has at least one character and no wildcard
-/// [MQTT-4.8.2-1], and a filter follows [MQTT-4.8.2-2].
+/// Splits `$share/{name}/{filter}`; returns `None` for other filters. The name has at least one
+/// character and no wildcard [MQTT-4.8.2-1], and a filter follows [MQTT-4.8.2-2].
 pub fn shared(filter: &str) -> Result<Option<Shared<'_>>, DecodeError> {
     let Some(rest) = filter.strip_prefix(SHARE) else {
         return match filter {
@@ -60,8 +61,8 @@ pub fn shared(filter: &str) -> Result<Option<Shared<'_>>, DecodeError> {
     Ok(Some(Shared { name, filter }))
 }
 
-/// Whether a message of that topic belongs to a subscription with that filter. A filter that begins with a wildcard does not match
-/// a topic that begins with `$` [MQTT-4.7.2-1].
+/// Returns true if a topic matches a filter. A filter that begins with a wildcard does not match
+/// topics that begin with `$` [MQTT-4.7.2-1].
 pub fn matches(filter: &str, topic: &str) -> bool {
     if topic.starts_with('$') && filter.starts_with(['+', '#']) {
         return false;
@@ -73,7 +74,7 @@ pub fn matches(filter: &str, topic: &str) -> bool {
         }
         match levels.next() {
             Some(level) if wanted == "+" || wanted == level => {}
-            // `a/#` matches `a` as well: it was met above when it is the next level.
+            // `a/#` also matches `a`; this was handled above.
             _ => return false,
         }
     }
@@ -86,7 +87,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_specifications_examples_match_as_it_says() {
+    fn matching_follows_the_specification_examples() {
         // Sections 4.7.1.2, 4.7.1.3 and 4.7.2.
         for (filter, topic, expected) in [
             ("sport/tennis/player1/#", "sport/tennis/player1", true),
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_stand_alone() {
+    fn wildcards_must_be_alone_in_their_level() {
         for filter in [
             "#",
             "a/#",
@@ -175,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Level by level from the front, as the specification words it.
+    /// Matches level by level, as the specification describes it.
     fn naive(filter: &[&str], topic: &[&str]) -> bool {
         match (filter.split_first(), topic.split_first()) {
             (Some((&"#", _)), _) => true,

@@ -3,7 +3,7 @@
 
 use codec_mqtt::{Packet, Reason, Version, parse_frame};
 
-/// What a packet has in its first byte and behind its length; and the other lengths at which it is whole.
+/// The first byte and the body of a packet, and the other lengths at which the body is valid.
 struct Case {
     what: &'static str,
     header: u8,
@@ -32,7 +32,7 @@ const PLAIN: &[Case] = &[
         b"\0\x04MQTT\x04\xce\0\x0a\0\x01c\0\x01w\0\x02ms\0\x02us\0\x03pwd",
         &[],
     ),
-    // A payload may be shorter, and longer.
+    // The payload may have any length.
     case("PUBLISH", 0x32, b"\0\x01a\0\x07xyz", &[5, 6, 7, 9]),
     case("PUBACK", 0x40, b"\0\x07", &[]),
     case("PUBREC", 0x50, b"\0\x07", &[]),
@@ -53,7 +53,7 @@ const FIVE: &[Case] = &[
         &[],
     ),
     case("PUBLISH", 0x32, b"\0\x01a\0\x07\x02\x01\x01xyz", &[8, 9, 10, 12]),
-    // Without properties, and without a reason.
+    // Without properties, and without a reason code.
     case("PUBACK", 0x40, b"\0\x07\x10\x04\x1f\0\x01r", &[2, 3]),
     case("PUBREC", 0x50, b"\0\x07\x10\x04\x1f\0\x01r", &[2, 3]),
     case("PUBREL", 0x62, b"\0\x07\x92\x04\x1f\0\x01r", &[2, 3]),
@@ -94,11 +94,11 @@ fn check(cases: &[Case], version: Version) {
 }
 
 #[test]
-fn before_5() {
+fn truncated_packets_before_5_are_malformed() {
     check(PLAIN, Version::V311);
 }
 
 #[test]
-fn since_5() {
+fn truncated_packets_in_5_are_malformed() {
     check(FIVE, Version::V5);
 }

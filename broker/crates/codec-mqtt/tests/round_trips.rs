@@ -1,4 +1,5 @@
-//! Whatever is written is read back, in every version that has it; and bytes from anywhere are answered, never a panic.
+//! Encoded packets decode to the same packets in all versions that have them, and arbitrary bytes
+//! never panic.
 
 use bytes::BytesMut;
 use codec_mqtt::{
@@ -12,7 +13,7 @@ use proptest::option;
 use proptest::prelude::*;
 use std::num::{NonZeroU16, NonZeroU32};
 
-/// What properties may hold, owned.
+/// Owned values of properties.
 #[derive(Clone, Debug, Default)]
 struct Words {
     text: Option<String>,
@@ -54,7 +55,7 @@ impl Words {
         out
     }
 
-    /// Everything that a packet of this kind may have.
+    /// All properties that a packet of this kind may have.
     fn properties<'a>(&'a self, place: Place, repeated: &'a [u8]) -> Properties<'a> {
         let text = self.text.as_deref();
         let data = self.data.as_deref();
@@ -119,12 +120,12 @@ fn versions() -> impl Strategy<Value = Version> {
     prop_oneof![Just(Version::V31), Just(Version::V311), Just(Version::V5)]
 }
 
-fn qualities() -> impl Strategy<Value = Qos> {
+fn qos_levels() -> impl Strategy<Value = Qos> {
     (0u8..3).prop_map(|bits| Qos::from_bits(bits).unwrap())
 }
 
-/// Written, found whole and no earlier, read back the same.
-fn comes_back(packet: &Packet<'_>, version: Version) -> Result<(), TestCaseError> {
+/// Encodes a packet, checks that it is found only when complete, and decodes it.
+fn check_roundtrip(packet: &Packet<'_>, version: Version) -> Result<(), TestCaseError> {
     let mut out = BytesMut::new();
     packet.encode(version, &mut out);
     let frame = parse_frame(&out, MAX_PACKET).unwrap().unwrap();
@@ -145,7 +146,7 @@ proptest! {
     #[test]
     fn connect(
         version in versions(), clean_start: bool, keep_alive: u16, client_id in "[a-z0-9]{0,40}", words in words(),
-        will in option::of((qualities(), any::<bool>(), "[a-z/]{1,20}", vec(any::<u8>(), 0..300))),
+        will in option::of((qos_levels(), any::<bool>(), "[a-z/]{1,20}", vec(any::<u8>(), 0..300))),
         user in option::of("[a-z]{0,9}"), password in option::of(vec(any::<u8>(), 0..9)),
     ) {
         let repeated = words.repeated(0);
@@ -162,12 +163,12 @@ proptest! {
             user_name: user.as_deref(),
             password: password.as_deref().filter(|_| version.is_5() || user.is_some()),
         };
-        comes_back(&Packet::Connect(packet), version)?;
+        check_roundtrip(&Packet::Connect(packet), version)?;
     }
 
     #[test]
     fn publish(
-        version in versions(), qos in qualities(), dup: bool, retain: bool, topic in "[a-zé/]{1,300}", packet_id in 1u16..,
+        version in versions(), qos in qos_levels(), dup: bool, retain: bool, topic in "[a-zé/]{1,300}", packet_id in 1u16..,
         words in words(), payload in vec(any::<u8>(), 0..400),
     ) {
         let repeated = words.repeated(9);
@@ -180,9 +181,9 @@ proptest! {
             dup: dup && !none, qos, retain, topic: &topic, packet_id: if none { 0 } else { packet_id }, properties,
             payload: &payload,
         };
-        comes_back(&Packet::Publish(packet), version)?;
+        check_roundtrip(&Packet::Publish(packet), version)?;
 
-        // The same on its way to a subscriber.
+        // The same when it is forwarded to a subscriber.
         let mut kept = BytesMut::new();
         properties.put_kept(&mut kept);
         let forward = Forward {
@@ -200,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn the_smaller_packets(
+    fn other_packets_roundtrip(
         version in versions(), packet_id in 1u16.., words in words(), session_present: bool,
         codes in vec(0u8..3, 1..50), filters in vec(("[a-z/+#$]{0,20}", 0u8..3, any::<[bool; 2]>(), 0u8..3), 1..9),
     ) {
@@ -213,7 +214,7 @@ proptest! {
         let five = version.is_5();
         let told = |reason: Reason| if five { reason } else { Reason::Success };
         let not_311 = Version::V31 == version;
-        comes_back(&Packet::ConnAck(ConnAck {
+        check_roundtrip(&Packet::ConnAck(ConnAck {
             session_present: session_present && !not_311, reason: Reason::NotAuthorized, properties: of(Place::ConnAck),
         }), version)?;
         for (kind, reason) in [
@@ -221,8 +222,8 @@ proptest! {
             (AckKind::PubRel, Reason::PacketIdentifierNotFound), (AckKind::PubComp, Reason::Success),
         ] {
             let ack = Ack { kind, packet_id, reason: told(reason), properties: of(Place::Ack) };
-            comes_back(&Packet::Ack(ack), version)?;
-            comes_back(&Packet::Ack(Ack::new(kind, packet_id, told(reason))), version)?;
+            check_roundtrip(&Packet::Ack(ack), version)?;
+            check_roundtrip(&Packet::Ack(Ack::new(kind, packet_id, told(reason))), version)?;
         }
         let mut raw = BytesMut::new();
         let mut names = BytesMut::new();
@@ -243,23 +244,23 @@ proptest! {
         }
         let subscribe = Subscribe { packet_id, properties: of(Place::Subscribe), filters: Filters::new(&raw, version) };
         prop_assert_eq!(subscribe.filters.iter().collect::<Vec<_>>(), expected.clone());
-        comes_back(&Packet::Subscribe(subscribe), version)?;
+        check_roundtrip(&Packet::Subscribe(subscribe), version)?;
         let unsubscribe = Unsubscribe { packet_id, properties: of(Place::Unsubscribe), filters: UnsubscribeFilters::new(&names) };
         prop_assert!(unsubscribe.filters.iter().eq(expected.iter().map(|(filter, _)| *filter)));
-        comes_back(&Packet::Unsubscribe(unsubscribe), version)?;
-        comes_back(&Packet::SubAck(SubAck { packet_id, properties: of(Place::Ack), reasons: &codes }), version)?;
+        check_roundtrip(&Packet::Unsubscribe(unsubscribe), version)?;
+        check_roundtrip(&Packet::SubAck(SubAck { packet_id, properties: of(Place::Ack), reasons: &codes }), version)?;
         let reasons = if five { &codes[..] } else { &[] };
-        comes_back(&Packet::UnsubAck(UnsubAck { packet_id, properties: of(Place::Ack), reasons }), version)?;
-        comes_back(&Packet::PingReq, version)?;
-        comes_back(&Packet::PingResp, version)?;
-        comes_back(&Packet::Disconnect(Disconnect { reason: told(Reason::SessionTakenOver), properties: of(Place::Disconnect) }), version)?;
+        check_roundtrip(&Packet::UnsubAck(UnsubAck { packet_id, properties: of(Place::Ack), reasons }), version)?;
+        check_roundtrip(&Packet::PingReq, version)?;
+        check_roundtrip(&Packet::PingResp, version)?;
+        check_roundtrip(&Packet::Disconnect(Disconnect { reason: told(Reason::SessionTakenOver), properties: of(Place::Disconnect) }), version)?;
         if five {
-            comes_back(&Packet::Auth(Auth { reason: Reason::ContinueAuthentication, properties: of(Place::Auth) }), version)?;
+            check_roundtrip(&Packet::Auth(Auth { reason: Reason::ContinueAuthentication, properties: of(Place::Auth) }), version)?;
         }
     }
 
     #[test]
-    fn no_bytes_make_it_panic(raw in vec(any::<u8>(), 0..300), version in versions()) {
+    fn decode_never_panics(raw in vec(any::<u8>(), 0..300), version in versions()) {
         let _ = Properties::decode(&raw, Place::Publish);
         if let Ok(Some(frame)) = parse_frame(&raw, 4096) {
             prop_assert!(frame.wire_len() <= raw.len());
@@ -267,9 +268,10 @@ proptest! {
         }
     }
 
-    /// Bytes that begin like a packet; whatever is taken as one can be written again, and says the same.
+    /// Random bytes after a valid header: each decoded packet can be encoded again and decodes to
+    /// the same packet.
     #[test]
-    fn what_is_taken_from_any_bytes_comes_back(
+    fn decoded_random_packets_roundtrip(
         kind in 1u8..16, low in 0u8..16, body in vec(prop_oneof![3 => 0u8..8, 1 => any::<u8>()], 0..60), version in versions(),
     ) {
         let low = match kind { 3 => low, 6 | 8 | 10 => 2, _ => 0 };
@@ -285,9 +287,9 @@ proptest! {
         }
     }
 
-    /// A packet that was damaged in one place is refused or is another packet; it never costs more than its bytes.
+    /// A packet with one damaged byte is rejected or is another valid packet.
     #[test]
-    fn a_flipped_byte_is_no_panic(at: prop::sample::Index, with in 1u8.., words in words(), version in versions()) {
+    fn flipped_byte_never_panics(at: prop::sample::Index, with in 1u8.., words in words(), version in versions()) {
         let repeated = words.repeated(1);
         let connect = Connect {
             version, clean_start: true, keep_alive: 9, client_id: "c",

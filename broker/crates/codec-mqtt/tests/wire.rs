@@ -1,5 +1,5 @@
-//! Single packets, byte by byte: the format's corners, and what must be refused. Numbers are those of the normative
-//! statements of MQTT 5.0, or of 3.1.1 where the test says so.
+//! Single packets byte by byte: corner cases of the format, and errors. Statement numbers are those
+//! of MQTT 5.0, or of 3.1.1 where the test says so.
 
 use bytes::BytesMut;
 use codec_mqtt::{
@@ -12,24 +12,24 @@ fn decode(raw: &[u8], version: Version) -> Result<Packet<'_>, DecodeError> {
     Packet::decode(&frame, version)
 }
 
-fn refused(raw: &[u8], version: Version) -> DecodeError {
+fn decode_error(raw: &[u8], version: Version) -> DecodeError {
     decode(raw, version).expect_err("must be refused")
 }
 
-fn written(packet: &Packet<'_>, version: Version) -> Vec<u8> {
+fn encoded(packet: &Packet<'_>, version: Version) -> Vec<u8> {
     let mut out = BytesMut::new();
     packet.encode(version, &mut out);
     out.to_vec()
 }
 
-/// Flags 0xCE, keep alive 10, a will of QoS 1, user name and password; and a byte too many.
+/// Flags 0xCE, keep alive 10, a will with QoS 1, user name and password, and one extra byte.
 const CONNECT_311: &[u8] = &[
     0x10, 0x1E, 0, 4, b'M', b'Q', b'T', b'T', 4, 0xCE, 0, 10, 0, 1, b'c', 0, 1, b'w', 0, 2, b'm',
     b's', 0, 2, b'u', b's', 0, 3, b'p', b'w', b'd', 0,
 ];
 
 #[test]
-fn a_connect_of_311_byte_by_byte() {
+fn connect_of_3_1_1_is_decoded_byte_by_byte() {
     // 3.1.1: [MQTT-3.1.2-9], [MQTT-3.1.3-1], [MQTT-3.1.3-3]
     let mut raw = CONNECT_311.to_vec();
     raw.pop();
@@ -46,15 +46,15 @@ fn a_connect_of_311_byte_by_byte() {
         (connect.user_name, connect.password),
         (Some("us"), Some(&b"pwd"[..]))
     );
-    assert_eq!(written(&Packet::Connect(connect), Version::V311), raw);
+    assert_eq!(encoded(&Packet::Connect(connect), Version::V311), raw);
     // [MQTT-3.1.2-9], [MQTT-3.1.3-1]: the will's fields, where they belong. One byte more than they have.
     raw.push(0);
     raw[1] += 1;
-    assert_eq!(refused(&raw, Version::V311), DecodeError::Trailing(1));
+    assert_eq!(decode_error(&raw, Version::V311), DecodeError::Trailing(1));
 }
 
 #[test]
-fn connect_refuses_flags_that_contradict_each_other() {
+fn connect_rejects_contradictory_flags() {
     // 3.1.1: [MQTT-3.1.2-11], [MQTT-3.1.2-14], [MQTT-3.1.2-18], [MQTT-3.1.2-19], [MQTT-3.1.2-20], [MQTT-3.1.2-21]
     let with = |flags: u8, level: u8| {
         let mut raw = vec![0x10, 0, 0, 4, b'M', b'Q', b'T', b'T', level, flags, 0, 10];
@@ -86,7 +86,7 @@ fn connect_refuses_flags_that_contradict_each_other() {
 }
 
 #[test]
-fn protocol_names_and_levels() {
+fn protocol_name_and_level_must_match() {
     let with = |name: &[u8], level: u8| {
         let mut raw = vec![0x10, 0, 0, name.len() as u8];
         raw.extend(name);
@@ -101,7 +101,7 @@ fn protocol_names_and_levels() {
     for (name, level) in [(&b"MQIsdp"[..], 3), (b"MQTT", 4), (b"MQTT", 5)] {
         assert_eq!(with(name, level), Ok(()));
     }
-    // As mosquitto's bridges say it.
+    // As Mosquitto's bridges send it.
     for (name, level) in [(&b"MQIsdp"[..], 0x83), (b"MQTT", 0x84)] {
         assert_eq!(with(name, level), Ok(()));
     }
@@ -134,7 +134,7 @@ fn protocol_names_and_levels() {
 }
 
 #[test]
-fn dup_stands_on_more_packets_in_3_1() {
+fn dup_is_allowed_on_more_packets_in_3_1() {
     // Its section 2.1. 3.1.1: [MQTT-2.2.2-1]
     for raw in [
         &[0x6A, 2, 0, 1][..],
@@ -148,7 +148,7 @@ fn dup_stands_on_more_packets_in_3_1() {
             assert_eq!(Packet::decode(&frame, version), Err(flags));
         }
     }
-    // And it has no use for the lowest bit of CONNECT's own flags.
+    // 3.1 does not define the lowest bit of the connect flags either.
     let name = [0x10, 15, 0, 6, b'M', b'Q', b'I', b's', b'd', b'p', 3];
     let raw = [&name[..], &[1, 0, 0, 0, 1, b'c']].concat();
     let frame = parse_frame(&raw, 100).unwrap().unwrap();
@@ -156,7 +156,7 @@ fn dup_stands_on_more_packets_in_3_1() {
 }
 
 #[test]
-fn the_header_of_connect_has_flags_that_3_1_does_not_use() {
+fn connect_header_flags_are_ignored_in_3_1() {
     let three = [
         15, 0, 6, b'M', b'Q', b'I', b's', b'd', b'p', 3, 2, 0, 0, 0, 1, b'c',
     ];
@@ -169,14 +169,17 @@ fn the_header_of_connect_has_flags_that_3_1_does_not_use() {
             let frame = parse_frame(&raw, 100).unwrap().unwrap();
             Packet::decode(&frame, Version::V311).map(|_| ())
         };
-        let refused = Err(DecodeError::Flags(PacketKind::Connect, flags));
+        let decode_error = Err(DecodeError::Flags(PacketKind::Connect, flags));
         assert_eq!(decoded(&three), Ok(()));
-        assert_eq!((decoded(&four), decoded(&five)), (refused, refused));
+        assert_eq!(
+            (decoded(&four), decoded(&five)),
+            (decode_error, decode_error)
+        );
     }
 }
 
 #[test]
-fn the_header_is_judged_before_the_body_has_come() {
+fn header_is_validated_before_body_arrives() {
     // 3.1.1: [MQTT-3.6.1-1], [MQTT-3.8.1-1], [MQTT-3.10.1-1], [MQTT-3.14.1-1]
     // [MQTT-2.1.3-1], [MQTT-3.6.1-1]; 3.1.1: [MQTT-2.2.2-1], [MQTT-2.2.2-2]
     for (first, kind) in [
@@ -219,14 +222,20 @@ fn the_header_is_judged_before_the_body_has_come() {
 }
 
 #[test]
-fn a_length_of_more_bytes_than_it_needs_is_wrong_since_5() {
+fn overlong_length_is_rejected_in_5() {
     // [MQTT-1.5.5-1]
     let ping = [0xC0, 0x80, 0x00];
     assert_eq!(decode(&ping, Version::V311), Ok(Packet::PingReq));
-    assert_eq!(refused(&ping, Version::V5), DecodeError::LengthEncoding);
+    assert_eq!(
+        decode_error(&ping, Version::V5),
+        DecodeError::LengthEncoding
+    );
     // The length of properties.
     let publish = [0x30, 5, 0, 1, b'a', 0x80, 0x00];
-    assert_eq!(refused(&publish, Version::V5), DecodeError::LengthEncoding);
+    assert_eq!(
+        decode_error(&publish, Version::V5),
+        DecodeError::LengthEncoding
+    );
 }
 
 #[test]
@@ -252,7 +261,7 @@ fn strings_are_utf8_without_null() {
 }
 
 #[test]
-fn names_are_characters() {
+fn names_reject_unwanted_characters() {
     // Section 1.5.4.2: what a receiver may treat as malformed. mosquitto does, of names and of all other text.
     for bad in [
         "a\u{1}",
@@ -266,7 +275,7 @@ fn names_are_characters() {
         let mut raw = vec![0x30, bad.len() as u8 + 2, 0, bad.len() as u8];
         raw.extend(bad.as_bytes());
         assert_eq!(
-            refused(&raw, Version::V311),
+            decode_error(&raw, Version::V311),
             DecodeError::UnwantedCharacter,
             "{bad:?}"
         );
@@ -279,29 +288,29 @@ fn names_are_characters() {
     let connect = [
         0x10, 14, 0, 4, b'M', b'Q', b'T', b'T', 5, 2, 0, 0, 0, 0, 1, 7,
     ];
-    let error = refused(&connect, Version::V5);
+    let error = decode_error(&connect, Version::V5);
     assert_eq!(error.reason(), Reason::ClientIdentifierNotValid);
-    // Text that is for people may have lines.
+    // Text for humans may contain line breaks.
     let raw = [0x30, 11, 0, 1, b'a', 7, 0x26, 0, 1, b'k', 0, 1, b'\n'];
     assert!(decode(&raw, Version::V5).is_ok());
 }
 
 #[test]
-fn publish_refuses_what_no_publish_may_be() {
+fn publish_rejects_invalid_fields() {
     // 3.1.1: [MQTT-3.3.1-4], [MQTT-3.3.2-1], [MQTT-3.3.2-2], [MQTT-4.7.1-1], [MQTT-4.7.3-1]
     // [MQTT-3.3.1-4]
     assert_eq!(
-        refused(&[0x36, 5, 0, 1, b'a', 0, 1], Version::V311),
+        decode_error(&[0x36, 5, 0, 1, b'a', 0, 1], Version::V311),
         DecodeError::Qos
     );
     // [MQTT-3.3.1-2]
     assert_eq!(
-        refused(&[0x38, 3, 0, 1, b'a'], Version::V311),
+        decode_error(&[0x38, 3, 0, 1, b'a'], Version::V311),
         DecodeError::DupWithoutQos
     );
     // 3.1.1: [MQTT-2.3.1-1]
     assert_eq!(
-        refused(&[0x32, 5, 0, 1, b'a', 0, 0], Version::V311),
+        decode_error(&[0x32, 5, 0, 1, b'a', 0, 0], Version::V311),
         DecodeError::PacketId
     );
     // [MQTT-3.3.2-2], [MQTT-4.7.0-1], [MQTT-4.7.3-1]
@@ -310,22 +319,25 @@ fn publish_refuses_what_no_publish_may_be() {
         &[0x30, 5, 0, 3, b'a', b'/', b'+'],
         &[0x30, 2, 0, 0],
     ] {
-        assert_eq!(refused(raw, Version::V311), DecodeError::TopicName);
+        assert_eq!(decode_error(raw, Version::V311), DecodeError::TopicName);
     }
     // Section 3.3.2.1: neither a topic nor an alias.
-    let error = refused(&[0x30, 3, 0, 0, 0], Version::V5);
+    let error = decode_error(&[0x30, 3, 0, 0, 0], Version::V5);
     assert_eq!(error.reason(), Reason::ProtocolError);
     // [MQTT-3.3.2-8]
-    let error = refused(&[0x30, 7, 0, 1, b'a', 3, 0x23, 0, 0], Version::V5);
+    let error = decode_error(&[0x30, 7, 0, 1, b'a', 3, 0x23, 0, 0], Version::V5);
     assert_eq!(error.reason(), Reason::TopicAliasInvalid);
     // [MQTT-3.3.2-14]
     let raw = [0x30, 8, 0, 1, b'a', 4, 0x08, 0, 1, b'#'];
-    assert_eq!(refused(&raw, Version::V5), DecodeError::ResponseTopic);
-    assert_eq!(refused(&[0x30, 1, 0], Version::V311), DecodeError::Short);
+    assert_eq!(decode_error(&raw, Version::V5), DecodeError::ResponseTopic);
+    assert_eq!(
+        decode_error(&[0x30, 1, 0], Version::V311),
+        DecodeError::Short
+    );
 }
 
 #[test]
-fn properties_stand_once_in_their_place_with_a_value_they_may_have() {
+fn properties_are_unique_valid_and_in_the_right_packet() {
     let publish = |section: &[u8]| Properties::decode(section, Place::Publish).map(|_| ());
     assert_eq!(publish(&[0x01, 2]), Err(DecodeError::PropertyValue(0x01)));
     assert_eq!(
@@ -367,18 +379,18 @@ fn properties_stand_once_in_their_place_with_a_value_they_may_have() {
 }
 
 #[test]
-fn subscriptions_have_a_filter_and_no_reserved_bits() {
+fn subscribe_needs_a_filter_and_no_reserved_bits() {
     // [MQTT-3.8.3-2] and [MQTT-3.10.3-2]; 3.1.1: [MQTT-3.8.3-3], [MQTT-3.10.3-2]
     assert_eq!(
-        refused(&[0x82, 2, 0, 1], Version::V311),
+        decode_error(&[0x82, 2, 0, 1], Version::V311),
         DecodeError::NoFilter
     );
     assert_eq!(
-        refused(&[0x82, 3, 0, 1, 0], Version::V5),
+        decode_error(&[0x82, 3, 0, 1, 0], Version::V5),
         DecodeError::NoFilter
     );
     assert_eq!(
-        refused(&[0xA2, 2, 0, 1], Version::V311),
+        decode_error(&[0xA2, 2, 0, 1], Version::V311),
         DecodeError::NoFilter
     );
     let with = |options: u8, version: Version| {
@@ -399,9 +411,9 @@ fn subscriptions_have_a_filter_and_no_reserved_bits() {
     let mut raw = vec![0x82, 0, 0, 1, 0, 0, 10];
     raw.extend(b"$share/g/a\x04");
     raw[1] = (raw.len() - 2) as u8;
-    assert_eq!(refused(&raw, Version::V5), DecodeError::NoLocalShared);
+    assert_eq!(decode_error(&raw, Version::V5), DecodeError::NoLocalShared);
     assert_eq!(
-        refused(&[0x82, 6, 0, 0, 0, 1, b'a', 0], Version::V311),
+        decode_error(&[0x82, 6, 0, 0, 0, 1, b'a', 0], Version::V311),
         DecodeError::SubscriptionPacketId
     );
     // [MQTT-4.8.2-1], [MQTT-4.8.2-2]
@@ -411,7 +423,7 @@ fn subscriptions_have_a_filter_and_no_reserved_bits() {
 #[test]
 fn acknowledgements_have_a_short_form() {
     let ack = Ack::new(AckKind::PubAck, 7, Reason::Success);
-    assert_eq!(written(&Packet::Ack(ack), Version::V5), [0x40, 2, 0, 7]);
+    assert_eq!(encoded(&Packet::Ack(ack), Version::V5), [0x40, 2, 0, 7]);
     assert_eq!(
         decode(&[0x40, 3, 0, 7, 0], Version::V5),
         Ok(Packet::Ack(ack))
@@ -422,49 +434,49 @@ fn acknowledgements_have_a_short_form() {
     );
     let none = Ack::new(AckKind::PubAck, 7, Reason::NoMatchingSubscribers);
     assert_eq!(
-        written(&Packet::Ack(none), Version::V5),
+        encoded(&Packet::Ack(none), Version::V5),
         [0x40, 3, 0, 7, 0x10]
     );
-    assert_eq!(written(&Packet::Ack(none), Version::V311), [0x40, 2, 0, 7]);
+    assert_eq!(encoded(&Packet::Ack(none), Version::V311), [0x40, 2, 0, 7]);
     let rel = Ack::new(AckKind::PubRel, 7, Reason::Success);
-    assert_eq!(written(&Packet::Ack(rel), Version::V311), [0x62, 2, 0, 7]);
+    assert_eq!(encoded(&Packet::Ack(rel), Version::V311), [0x62, 2, 0, 7]);
     // [MQTT-3.4.2-1]
     assert_eq!(
-        refused(&[0x40, 3, 0, 7, 0x8E], Version::V5),
+        decode_error(&[0x40, 3, 0, 7, 0x8E], Version::V5),
         DecodeError::ReasonCode(0x8E)
     );
     assert_eq!(
-        refused(&[0x40, 3, 0, 7, 0x0F], Version::V5),
+        decode_error(&[0x40, 3, 0, 7, 0x0F], Version::V5),
         DecodeError::ReasonCode(0x0F)
     );
     // [MQTT-3.6.2-1]
     assert_eq!(
-        refused(&[0x62, 3, 0, 7, 0x10], Version::V5),
+        decode_error(&[0x62, 3, 0, 7, 0x10], Version::V5),
         DecodeError::ReasonCode(0x10)
     );
     assert_eq!(
-        refused(&[0x40, 3, 0, 7, 0], Version::V311),
+        decode_error(&[0x40, 3, 0, 7, 0], Version::V311),
         DecodeError::Trailing(1)
     );
     assert_eq!(
-        refused(&[0x40, 2, 0, 0], Version::V311),
+        decode_error(&[0x40, 2, 0, 0], Version::V311),
         DecodeError::PacketId
     );
 }
 
 #[test]
-fn ends_of_a_connection() {
+fn disconnect_and_auth_are_decoded() {
     let normal = Disconnect {
         reason: Reason::Success,
         properties: Properties::default(),
     };
-    assert_eq!(written(&Packet::Disconnect(normal), Version::V5), [0xE0, 0]);
+    assert_eq!(encoded(&Packet::Disconnect(normal), Version::V5), [0xE0, 0]);
     let taken = Disconnect {
         reason: Reason::SessionTakenOver,
         ..normal
     };
     assert_eq!(
-        written(&Packet::Disconnect(taken), Version::V5),
+        encoded(&Packet::Disconnect(taken), Version::V5),
         [0xE0, 1, 0x8E]
     );
     assert_eq!(
@@ -472,58 +484,58 @@ fn ends_of_a_connection() {
         Ok(Packet::Disconnect(normal))
     );
     assert_eq!(
-        refused(&[0xE0, 1, 0], Version::V311),
+        decode_error(&[0xE0, 1, 0], Version::V311),
         DecodeError::Trailing(1)
     );
     assert_eq!(
-        refused(&[0xE0, 1, 0x01], Version::V5),
+        decode_error(&[0xE0, 1, 0x01], Version::V5),
         DecodeError::ReasonCode(1)
     );
     assert_eq!(
-        refused(&[0xE0, 1, 0x85], Version::V5),
+        decode_error(&[0xE0, 1, 0x85], Version::V5),
         DecodeError::ReasonCode(0x85)
     );
-    // AUTH came with 5.0.
+    // AUTH exists since 5.0.
     assert_eq!(
-        refused(&[0xF0, 0], Version::V311),
+        decode_error(&[0xF0, 0], Version::V311),
         DecodeError::UnknownKind(15)
     );
     assert_eq!(
-        refused(&[0xF0, 2, 0x81, 0], Version::V5),
+        decode_error(&[0xF0, 2, 0x81, 0], Version::V5),
         DecodeError::ReasonCode(0x81)
     );
     assert_eq!(
-        refused(&[0xC0, 1, 0], Version::V5),
+        decode_error(&[0xC0, 1, 0], Version::V5),
         DecodeError::Trailing(1)
     );
 }
 
 #[test]
-fn what_a_server_says() {
-    let refused = ConnAck {
+fn server_packets_are_decoded() {
+    let decode_error = ConnAck {
         session_present: false,
         reason: Reason::BadUserNameOrPassword,
         properties: Properties::default(),
     };
     assert_eq!(
-        written(&Packet::ConnAck(refused), Version::V311),
+        encoded(&Packet::ConnAck(decode_error), Version::V311),
         [0x20, 2, 0, 4]
     );
     assert_eq!(
-        written(&Packet::ConnAck(refused), Version::V5),
+        encoded(&Packet::ConnAck(decode_error), Version::V5),
         [0x20, 3, 0, 0x86, 0]
     );
     let present = ConnAck {
         session_present: true,
         reason: Reason::Success,
-        ..refused
+        ..decode_error
     };
     assert_eq!(
-        written(&Packet::ConnAck(present), Version::V311),
+        encoded(&Packet::ConnAck(present), Version::V311),
         [0x20, 2, 1, 0]
     );
     assert_eq!(
-        written(&Packet::ConnAck(present), Version::V31),
+        encoded(&Packet::ConnAck(present), Version::V31),
         [0x20, 2, 0, 0]
     );
     let mut out = BytesMut::new();
@@ -553,7 +565,7 @@ fn what_a_server_says() {
 }
 
 #[test]
-fn a_packet_of_the_largest_length_is_written_with_four_bytes_of_it() {
+fn largest_packet_has_a_four_byte_length() {
     let user = "u".repeat(300);
     let connect = Connect {
         version: Version::V311,
@@ -565,13 +577,13 @@ fn a_packet_of_the_largest_length_is_written_with_four_bytes_of_it() {
         user_name: Some(&user),
         password: None,
     };
-    let raw = written(&Packet::Connect(connect), Version::V311);
+    let raw = encoded(&Packet::Connect(connect), Version::V311);
     assert_eq!(raw[..3], [0x10, 0xBA, 0x02]);
     assert_eq!(raw.len(), 3 + 314);
 }
 
 #[test]
-fn ten_thousand_filters_in_a_packet_are_counted_without_being_kept() {
+fn ten_thousand_filters_in_a_packet_are_iterated() {
     let mut raw = vec![0x82, 0xD2, 0xB8, 0x02, 0, 1];
     for _ in 0..10_000 {
         raw.extend([0, 1, b'a', 0]);

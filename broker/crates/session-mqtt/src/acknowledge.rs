@@ -1,4 +1,4 @@
-//! PUBACK, PUBREC, PUBREL and PUBCOMP from a client (sections 3.4 to 3.7, 4.3).
+//! PUBACK, PUBREC, PUBREL and PUBCOMP from a client (sections 3.4 to 3.7 and 4.3).
 
 use crate::client_connection::{ClientConnection, StepContext};
 use crate::session::{Failure, PacketResult};
@@ -6,64 +6,72 @@ use crate::state::MessageOwner;
 use codec_mqtt::{Ack, AckKind, Qos, Reason};
 
 impl ClientConnection {
-    pub(crate) fn acknowledged(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) -> PacketResult {
+    pub(crate) fn handle_ack(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) -> PacketResult {
         match ack.kind {
-            AckKind::PubAck => self.settled(ack, Qos::AtLeastOnce, cx),
-            AckKind::PubRec if ack.reason.is_error() => self.settled(ack, Qos::ExactlyOnce, cx),
-            AckKind::PubRec => self.received(ack, cx),
+            AckKind::PubAck => self.handle_final_ack(ack, Qos::AtLeastOnce, cx),
+            AckKind::PubRec if ack.reason.is_error() => {
+                self.handle_final_ack(ack, Qos::ExactlyOnce, cx)
+            }
+            AckKind::PubRec => self.handle_pubrec(ack, cx),
             AckKind::PubRel => {
-                self.released(ack, cx);
+                self.handle_pubrel(ack, cx);
                 Ok(())
             }
-            AckKind::PubComp => self.completed(ack, cx),
+            AckKind::PubComp => self.handle_pubcomp(ack, cx),
         }
     }
 
-    /// What is said to a packet identifier that is not under way. In a session that goes on that is no error: the answer to it was
-    /// lost with the earlier connection (sections 3.6.2.1 and 3.7.2.1).
-    fn unknown(&self) -> Reason {
-        match self.extras.present {
+    /// The reason code for an unknown packet identifier. In a resumed session it is no error: the
+    /// previous answer was lost with the earlier connection (sections 3.6.2.1 and 3.7.2.1).
+    fn unknown_id_reason(&self) -> Reason {
+        match self.rare.session_present {
             true => Reason::Success,
             false => Reason::PacketIdentifierNotFound,
         }
     }
 
-    /// The message is done with, for good or not [MQTT-4.4.0-2].
-    fn settled(&mut self, ack: &Ack<'_>, wanted: Qos, cx: &mut StepContext<'_>) -> PacketResult {
+    /// Completes a message by PUBACK, or by PUBREC with an error [MQTT-4.4.0-2].
+    fn handle_final_ack(
+        &mut self,
+        ack: &Ack<'_>,
+        expected_qos: Qos,
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         let Some(at) = self.state.position(ack.packet_id) else {
             return Ok(());
         };
         match self.state.inflight.get(at) {
-            Some(inflight) if !inflight.released && inflight.qos == wanted => {}
-            _ => return Err(mismatch(ack)),
+            Some(inflight) if !inflight.released && inflight.qos == expected_qos => {}
+            _ => return Err(unexpected_ack(ack)),
         }
-        self.acked(at, cx);
+        self.message_acked(at, cx);
         self.send_waiting(cx);
         Ok(())
     }
 
     /// [MQTT-4.3.3-4]
-    fn received(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) -> PacketResult {
+    fn handle_pubrec(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) -> PacketResult {
         let at = self.state.position(ack.packet_id);
         let reason = match at.and_then(|at| self.state.inflight.get_mut(at)) {
             Some(inflight) => {
                 if inflight.qos == Qos::AtLeastOnce {
-                    return Err(mismatch(ack));
+                    return Err(unexpected_ack(ack));
                 }
                 inflight.released = true;
-                // The queue keeps its messages until PUBCOMP: a client that waits for PUBREL may have nothing else.
-                if inflight.owed == MessageOwner::Nobody {
+                // The queue keeps its messages until PUBCOMP, because it may deliver them again to
+                // a session that has lost its state.
+                if inflight.owner == MessageOwner::Nobody {
                     inflight.delivery = None;
                 }
                 Reason::Success
             }
-            None => self.unknown(),
+            None => self.unknown_id_reason(),
         };
         Ack::new(AckKind::PubRel, ack.packet_id, reason).encode(self.version, cx.packet());
         Ok(())
     }
 
-    fn completed(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) -> PacketResult {
+    fn handle_pubcomp(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) -> PacketResult {
         if self.state.was_released(ack.packet_id) {
             self.send_waiting(cx);
             return Ok(());
@@ -72,25 +80,25 @@ impl ClientConnection {
             return Ok(());
         };
         if self.state.inflight.get(at).is_none_or(|i| !i.released) {
-            return Err(mismatch(ack));
+            return Err(unexpected_ack(ack));
         }
-        self.acked(at, cx);
+        self.message_acked(at, cx);
         self.send_waiting(cx);
         Ok(())
     }
 
     /// [MQTT-4.3.3-11], [MQTT-4.3.3-12]
-    fn released(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) {
+    fn handle_pubrel(&mut self, ack: &Ack<'_>, cx: &mut StepContext<'_>) {
         let reason = match self.state.forget_received(ack.packet_id) {
             true => Reason::Success,
-            false => self.unknown(),
+            false => self.unknown_id_reason(),
         };
-        self.owe_less();
+        self.publish_completed();
         Ack::new(AckKind::PubComp, ack.packet_id, reason).encode(self.version, cx.packet());
     }
 }
 
-fn mismatch(ack: &Ack<'_>) -> Failure {
+fn unexpected_ack(ack: &Ack<'_>) -> Failure {
     let text = format!(
         "{:?} for packet identifier {} does not fit what was sent with it",
         ack.kind, ack.packet_id

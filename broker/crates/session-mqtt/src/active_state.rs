@@ -1,4 +1,5 @@
-//! What of a connection is there only while messages move. Most clients are idle most of the time: then it is nothing.
+//! State allocated only while a connection is active. Most clients are idle most of the time and
+//! have none.
 
 use crate::aliases;
 use crate::client_connection::{ClientConnection, PendingPublish};
@@ -11,15 +12,15 @@ pub(crate) struct ActiveState {
     pub aliases_in: aliases::InboundAliases,
     pub aliases_out: aliases::OutboundAliases,
     pub unconfirmed: VecDeque<PendingPublish>,
-    /// Publishes of QoS 1 and 2 of this connection that await their last answer (5.0).
-    pub owed: u16,
-    /// A queue asked for no more publishes.
-    pub behind: bool,
-    /// Retained messages on their way to the cluster.
-    pub retaining: u16,
-    /// The state of the tree in which the user was found to have the right to publish.
-    pub writable: Option<u64>,
-    /// Scratch for routing.
+    /// QoS 1 and 2 publishes of this connection without their final acknowledgement (5.0).
+    pub open_publishes: u16,
+    /// A queue or router has asked this connection to stop publishing.
+    pub is_blocked: bool,
+    /// Retained messages that the metadata group has not applied yet.
+    pub pending_retains: u16,
+    /// The applied index of the metadata at which the user had write permission on the exchange.
+    pub write_allowed_at: Option<u64>,
+    /// Reused buffer for routing.
     pub routes: Vec<QueueId>,
 }
 
@@ -28,19 +29,19 @@ impl ActiveState {
         aliases_in: aliases::InboundAliases::NONE,
         aliases_out: aliases::OutboundAliases::NONE,
         unconfirmed: VecDeque::new(),
-        owed: 0,
-        behind: false,
-        retaining: 0,
-        writable: None,
+        open_publishes: 0,
+        is_blocked: false,
+        pending_retains: 0,
+        write_allowed_at: None,
         routes: Vec::new(),
     };
 
-    /// Whether it could as well not be there.
-    fn is_over(&self) -> bool {
+    /// Returns true if this state can be freed.
+    fn is_unused(&self) -> bool {
         self.unconfirmed.is_empty()
-            && self.owed == 0
-            && !self.behind
-            && self.retaining == 0
+            && self.open_publishes == 0
+            && !self.is_blocked
+            && self.pending_retains == 0
             && self.aliases_in.is_empty()
             && self.aliases_out.is_empty()
     }
@@ -52,38 +53,38 @@ impl Deref for ClientConnection {
     type Target = ActiveState;
 
     fn deref(&self) -> &ActiveState {
-        self.traffic.as_deref().unwrap_or(&NONE)
+        self.active.as_deref().unwrap_or(&NONE)
     }
 }
 
 impl DerefMut for ClientConnection {
     fn deref_mut(&mut self) -> &mut ActiveState {
-        self.traffic
+        self.active
             .get_or_insert_with(|| Box::new(ActiveState::NONE))
     }
 }
 
 impl ClientConnection {
-    /// A publish of QoS 1 or 2 has its last answer.
-    pub fn owe_less(&mut self) {
-        if let Some(traffic) = &mut self.traffic {
-            traffic.owed = traffic.owed.saturating_sub(1);
+    /// A QoS 1 or 2 publish has its final acknowledgement.
+    pub fn publish_completed(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.open_publishes = active.open_publishes.saturating_sub(1);
         }
     }
 
-    /// Queues take publishes again.
-    pub fn catch_up(&mut self) {
-        if let Some(traffic) = &mut self.traffic {
-            traffic.behind = false;
+    /// Queues accept publishes again.
+    pub fn unblock(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.is_blocked = false;
         }
     }
 
-    /// Nothing moves now: gives back what is not needed meanwhile.
-    pub fn rest(&mut self) {
-        self.traffic.take_if(|traffic| traffic.is_over());
-        self.state.rest();
-        if self.open {
-            self.extras.rest();
+    /// Frees state that an idle connection does not need.
+    pub fn free_unused(&mut self) {
+        self.active.take_if(|active| active.is_unused());
+        self.state.free_unused();
+        if self.is_open {
+            self.rare.free_unused();
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Topic aliases (section 3.3.2.3.4). They are the connection's: none outlives it [MQTT-3.3.2-7].
+//! Topic aliases (section 3.3.2.3.4). They end with their connection [MQTT-3.3.2-7].
 
 use codec_mqtt::Reason;
 
-/// The client's, by number less one.
+/// Topic aliases set by the client, indexed by alias - 1.
 #[derive(Debug, Default)]
 pub(crate) struct InboundAliases(Vec<Option<Box<str>>>);
 
@@ -13,7 +13,7 @@ impl InboundAliases {
         self.0.is_empty()
     }
 
-    /// The topic of a publish: what it names, or what its alias stands for.
+    /// Returns the topic of a publish, which is named explicitly or by an alias.
     pub fn resolve<'a>(
         &'a mut self,
         topic: &'a str,
@@ -46,16 +46,16 @@ impl InboundAliases {
     }
 }
 
-/// Ours. The first topics get one each.
+/// Topic aliases set by the server, assigned to the first topics that it sends.
 #[derive(Debug)]
 pub(crate) struct OutboundAliases(Vec<Box<str>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alias {
     None,
-    /// The client has been told: the topic can be left out.
+    /// The client knows the alias, so the topic is omitted.
     Known(u16),
-    /// To be told with the topic; then [`OutboundAliases::told`].
+    /// A new alias to send together with the topic, followed by [`OutboundAliases::add_topic`].
     New(u16),
 }
 
@@ -66,7 +66,7 @@ impl OutboundAliases {
         self.0.is_empty()
     }
 
-    /// `maximum`: what the client takes.
+    /// Returns the alias of a topic. `maximum` is the client's Topic Alias Maximum.
     pub fn of(&self, topic: &str, maximum: u16) -> Alias {
         if maximum == 0 {
             return Alias::None;
@@ -79,7 +79,7 @@ impl OutboundAliases {
         }
     }
 
-    pub fn told(&mut self, topic: &str) {
+    pub fn add_topic(&mut self, topic: &str) {
         self.0.push(topic.into());
     }
 }

@@ -1,4 +1,4 @@
-//! A client whose CONNECT was understood.
+//! A client whose CONNECT was decoded.
 
 use crate::Settings;
 use crate::active_state::ActiveState;
@@ -16,14 +16,14 @@ use session::{Broker, MessageCounters, Outbox, SessionOwner, TraceEvent, TracedM
 use std::sync::Arc;
 use topics::SubscriberId;
 
-/// The world during one step.
+/// The environment of one step of the session.
 pub(crate) struct StepContext<'a> {
     pub broker: &'a mut dyn Broker,
     pub out: &'a mut Outbox,
-    /// What this step has counted; `counted`: something.
+    /// The counts of this step; `counted` is true if there are any.
     message_counters: MessageCounters,
     counted: bool,
-    /// Bytes in `out` when the step began.
+    /// Bytes in `out` at the start of the step.
     before: usize,
 }
 
@@ -38,7 +38,7 @@ impl<'a> StepContext<'a> {
         }
     }
 
-    /// Where the next packet to the client goes.
+    /// The buffer for the next packet to the client.
     pub fn packet(&mut self) -> &mut BytesMut {
         self.count(|t| t.traffic.packets_out += 1);
         self.out.tail()
@@ -49,10 +49,10 @@ impl<'a> StepContext<'a> {
         self.counted = true;
     }
 
-    /// The end of a step: its counts go to the node.
+    /// Reports the counts of a step to the node.
     pub fn flush_counters(&mut self, protocol: &'static str) {
         if std::mem::take(&mut self.counted) {
-            // Nothing is taken from there within a step.
+            // Nothing is removed from `out` during a step.
             let after = self.out.len();
             self.message_counters.traffic.bytes_out += after.saturating_sub(self.before) as u64;
             self.before = after;
@@ -63,72 +63,74 @@ impl<'a> StepContext<'a> {
     }
 }
 
-/// A will, with the time it waits (seconds).
+/// A will with its Will Delay Interval in seconds.
 #[derive(Clone, Debug)]
 pub(crate) struct DelayedWill {
     pub will: topics::Will,
     pub delay: u32,
 }
 
-/// A publish on its way to queues.
+/// A publish that queues or routers have not confirmed yet.
 #[derive(Debug)]
 pub(crate) struct PendingPublish {
     pub seq: u64,
     pub packet_id: u16,
     pub qos: Qos,
-    /// Queues that have not answered.
-    pub left: usize,
+    /// Number of missing confirms.
+    pub missing_confirms: usize,
     pub refused: bool,
-    /// Nobody was there to get it.
-    pub lonely: bool,
+    /// No subscriber and no queue matched.
+    pub is_unroutable: bool,
 }
 
-/// What a client is. Small while it is idle: the rest is in [`ActiveState`], which it derefs to, and in its extras.
+/// The state of an accepted client. Small while it is idle: other state is in [`ActiveState`], to
+/// which it derefs, and in [`OptionalRareState`].
 #[derive(Debug)]
 pub(crate) struct ClientConnection {
     pub settings: Arc<Settings>,
     pub version: Version,
     pub account: Arc<SessionOwner>,
-    pub extras: OptionalRareState,
-    /// Once the client id is its own.
+    pub rare: OptionalRareState,
+    /// Set as soon as the connection holds the client id.
     pub subscriber: SubscriberId,
     pub state: ClientState,
     pub ids: PacketIds,
-    /// Seconds; 0: none.
+    /// In seconds; 0 disables it.
     pub keep_alive: u16,
-    /// CONNACK is out.
-    pub open: bool,
-    /// Unacknowledged messages at most.
+    /// CONNACK was sent.
+    pub is_open: bool,
+    /// Maximum number of unacknowledged messages to the client.
     pub quota: u16,
-    /// Topic aliases that the client takes.
+    /// The client's Topic Alias Maximum.
     pub aliases: u16,
-    /// Of the next publish that queues or other hubs answer. Never used twice: an answer that comes late must not pass for another's.
+    /// The tag of the next publish that queues or routers confirm. Tags are never reused, so that a
+    /// late confirm is not mistaken for another one.
     pub next_seq: u64,
-    pub traffic: Option<Box<ActiveState>>,
-    /// It has published on this connection: an alarm stops it.
-    pub published: bool,
-    /// It counts as a consumer: it has subscriptions.
-    pub consumes: bool,
-    /// An alarm is in force.
-    pub alarm: bool,
-    /// The last flush left bytes behind: the client does not keep up.
-    pub busy: bool,
-    /// Messages of QoS 0 written since the client kept up.
+    pub active: Option<Box<ActiveState>>,
+    /// The client has published on this connection, so that resource alarms block it.
+    pub has_published: bool,
+    /// Counted as a consumer, because it has subscriptions.
+    pub is_consumer: bool,
+    /// A resource alarm is in effect.
+    pub is_alarmed: bool,
+    /// The last flush left bytes in the output, so the client does not keep up.
+    pub is_slow: bool,
+    /// QoS 0 messages written since the client last kept up.
     pub unread: u32,
 }
 
 impl ClientConnection {
-    /// Bytes of a packet that the client takes.
+    /// The client's Maximum Packet Size in bytes.
     pub fn max_packet(&self) -> usize {
-        usize::try_from(self.extras.packet).unwrap_or(usize::MAX)
+        usize::try_from(self.rare.packet).unwrap_or(usize::MAX)
     }
 
-    /// The name that it has, for what is rare.
+    /// Returns the client id. Allocates, so it is only for rare events.
     pub fn client_id(&self, cx: &mut StepContext<'_>) -> String {
-        let subscriber = self.subscriber.known();
+        let subscriber = self.subscriber.to_option();
         let router = cx.broker.topics();
         let held = router.and_then(|router| router.client_id(subscriber?));
-        let name = held.or(self.extras.client_id.as_deref());
+        let name = held.or(self.rare.client_id.as_deref());
         name.unwrap_or_default().to_owned()
     }
 
@@ -136,7 +138,7 @@ impl ClientConnection {
         self.version.is_5()
     }
 
-    /// A vhost is traced: maybe this one.
+    /// Traces a message. Called if any vhost is traced.
     #[cold]
     pub fn trace(&self, message: &Message, what: TraceEvent<'_>, cx: &mut StepContext<'_>) {
         cx.broker.trace(&TracedMessage {
@@ -148,7 +150,7 @@ impl ClientConnection {
         });
     }
 
-    /// The same of a delivery, under the name that RabbitMQ has for the client's queue.
+    /// Traces a delivery under RabbitMQ's name for the client's queue.
     #[cold]
     pub fn trace_delivery(
         &self,
@@ -156,8 +158,8 @@ impl ClientConnection {
         sending: &SendOptions,
         cx: &mut StepContext<'_>,
     ) {
-        let which = u8::from(sending.qos != Qos::AtMostOnce);
-        let queue = format!("mqtt-subscription-{}qos{which}", self.client_id(cx));
+        let qos_bit = u8::from(sending.qos != Qos::AtMostOnce);
+        let queue = format!("mqtt-subscription-{}qos{qos_bit}", self.client_id(cx));
         let what = TraceEvent::Delivered {
             queue: &queue,
             redelivered: sending.dup,
@@ -165,35 +167,36 @@ impl ClientConnection {
         self.trace(message, what, cx);
     }
 
-    /// It is a consumer as long as it has subscriptions.
+    /// Counts the client as a consumer while it has subscriptions.
     pub fn count_consumer(&mut self, cx: &mut StepContext<'_>) {
-        let consumes = match (self.subscriber.known(), cx.broker.topics()) {
+        let consumes = match (self.subscriber.to_option(), cx.broker.topics()) {
             (Some(subscriber), Some(router)) => router.subscriptions_of(subscriber) > 0,
             _ => false,
         };
-        if consumes != self.consumes {
-            self.consumes = consumes;
+        if consumes != self.is_consumer {
+            self.is_consumer = consumes;
             let more = if consumes { 1 } else { -1 };
             cx.count(|t| t.consumers += more);
         }
     }
 
-    /// The connection ends: it counts as publisher and consumer no more.
+    /// The connection ends: removes it from the counts of publishers and consumers.
     pub fn uncount(&mut self, cx: &mut StepContext<'_>) {
-        let (published, consumes) = (self.published, self.consumes);
+        let (published, consumes) = (self.has_published, self.is_consumer);
         if published || consumes {
             cx.count(|t| {
                 t.publishers -= i64::from(published);
                 t.consumers -= i64::from(consumes);
             });
         }
-        (self.published, self.consumes) = (false, false);
+        (self.has_published, self.is_consumer) = (false, false);
     }
 
-    /// Whether the user has the right to publish with this routing key. The exchange's part is remembered.
+    /// Returns true if the user may publish with this routing key. The permission on the exchange
+    /// is cached.
     pub fn may_publish(&mut self, tree: &Tree, key: &str) -> bool {
         let applied = tree.applied();
-        if self.writable != Some(applied) {
+        if self.write_allowed_at != Some(applied) {
             let exchange = &self.settings.exchange;
             if !tree.permitted(
                 &self.account.user,
@@ -203,7 +206,7 @@ impl ClientConnection {
             ) {
                 return false;
             }
-            self.writable = Some(applied);
+            self.write_allowed_at = Some(applied);
         }
         let exchange = &self.settings.exchange;
         tree.topic_permitted(
@@ -215,11 +218,12 @@ impl ClientConnection {
         )
     }
 
-    /// Whether the user may have a subscription: RabbitMQ's rights on the queue that stands for it and on the exchange.
+    /// Returns true if the user may subscribe. Like RabbitMQ, requires permissions on the exchange
+    /// and on the queue of the subscription.
     pub fn may_subscribe(&self, qos: Qos, key: &str, cx: &mut StepContext<'_>) -> bool {
         let exchange = &self.settings.exchange;
-        let which = u8::from(qos != Qos::AtMostOnce);
-        let queue = format!("mqtt-subscription-{}qos{which}", self.client_id(cx));
+        let qos_bit = u8::from(qos != Qos::AtMostOnce);
+        let queue = format!("mqtt-subscription-{}qos{qos_bit}", self.client_id(cx));
         let tree = cx.broker.tree();
         tree.permitted(
             &self.account.user,
@@ -236,16 +240,16 @@ impl ClientConnection {
             )
     }
 
-    /// Whether the user has all rights on a queue.
+    /// Returns true if the user has all permissions on a queue.
     pub fn may_use(&self, tree: &Tree, queue: &str) -> bool {
         let all = [Right::Configure, Right::Write, Right::Read];
         all.into_iter()
             .all(|right| tree.permitted(&self.account.user, &self.account.vhost, right, queue))
     }
 
-    /// Whether the user may have the session that its client id has by now.
+    /// Checks that the user may use the queue that this client id has now.
     pub fn may_open(&self, tree: &Tree) -> PacketResult {
-        let name = self.extras.client_id.as_deref().and_then(queue_name);
+        let name = self.rare.client_id.as_deref().and_then(queue_name);
         let record = name.and_then(|name| tree.queue(&self.account.vhost, &name));
         if record.is_some_and(|record| !self.may_use(tree, &record.name)) {
             let text = "the user may not use the session's queue";
@@ -254,79 +258,82 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// The session's queue and state, once the client id is the connection's own: `kept` is what the last connection left here,
-    /// `handover` the state from another shard or node. False: the queue has to answer first.
+    /// Opens the session after the connection got the client id. `parked` is the state of the last
+    /// connection to this router, `handover` the state from another shard or node. Returns false if
+    /// the queue has to answer first.
     pub fn open_session(
         &mut self,
         subscriber: SubscriberId,
-        kept: Option<ParkedState>,
+        parked: Option<ParkedState>,
         handover: Bytes,
         cx: &mut StepContext<'_>,
     ) -> Result<bool, Failure> {
         self.subscriber = subscriber;
-        if self.extras.session_expiry > 0 {
-            self.extras.stored = Some(Box::default());
+        if self.rare.session_expiry > 0 {
+            self.rare.stored = Some(Box::default());
         }
         let tree = cx.broker.tree();
-        let name = self.extras.client_id.as_deref().and_then(queue_name);
+        let name = self.rare.client_id.as_deref().and_then(queue_name);
         let record = name.and_then(|name| tree.queue(&self.account.vhost, &name));
         let record = record.cloned();
         let allowed = self.may_open(tree);
         let id = record.as_ref().map(|r| r.id);
         let router = cx.broker.topics();
-        let over = router.is_some_and(|router| {
-            let over = id.is_some_and(|id| router.is_ending(id.0));
-            // Its queue went meanwhile, and with that the session.
-            if kept.as_ref().is_some_and(|kept| kept.queue != id) || over {
+        let is_deleting = router.is_some_and(|router| {
+            let is_deleting = id.is_some_and(|id| router.is_queue_deleting(id.0));
+            // The queue was deleted in the meantime, and the session ended with it.
+            if parked.as_ref().is_some_and(|parked| parked.queue != id) || is_deleting {
                 router.unsubscribe_all(subscriber);
-                router.store_in(subscriber, 0);
+                router.use_queue(subscriber, 0);
             }
-            over
+            is_deleting
         });
-        let kept = kept.filter(|kept| kept.queue == id && !over);
-        let mut past = EarlierConnections::UNKNOWN;
-        self.extras.present = kept.is_some();
-        if let Some(kept) = kept {
-            (self.state, self.ids) = (kept.state, kept.ids);
+        let parked = parked.filter(|parked| parked.queue == id && !is_deleting);
+        let mut earlier = EarlierConnections::UNKNOWN;
+        self.rare.session_present = parked.is_some();
+        if let Some(parked) = parked {
+            (self.state, self.ids) = (parked.state, parked.ids);
             self.publish_after_earlier(cx);
-            past = EarlierConnections {
+            earlier = EarlierConnections {
                 known: true,
-                settled: kept.settled,
-                epoch: kept.epoch,
-                sent_earlier: kept.sent_earlier,
+                settled: parked.settled,
+                epoch: parked.epoch,
+                sent_earlier: parked.sent_earlier,
             };
-            // In a cluster the session may have been elsewhere since.
-            if let Some(stored) = self.extras.stored_mut()
+            // In a cluster the session may have been on another node since then.
+            if let Some(stored) = self.rare.stored_mut()
                 && cx.broker.knows_all()
             {
-                stored.fence = kept.fence;
+                stored.fence = parked.fence;
             }
         }
-        if self.extras.stored.is_some() || record.is_some() {
+        if self.rare.stored.is_some() || record.is_some() {
             self.ids.keep_low(self.settings.limits.prefetch);
         }
         let Some(record) = record else {
-            return Ok(!self.make_queue(cx));
+            return Ok(!self.declare_queue(cx));
         };
-        // Another node may have made the queue since the client id was claimed.
+        // Another node may have created the queue after the client id was claimed.
         allowed?;
-        if self.extras.clean_start || over {
-            self.delete_queue(OPENING, &record, cx);
+        if self.rare.clean_start || is_deleting {
+            self.delete_queue(DELETE_SESSION_QUEUE, &record, cx);
             return Ok(false);
         }
-        self.extras.present = true;
-        if !past.known
-            && let Some(handed_over) = self.take_handover(handover, record.id)
+        self.rare.session_present = true;
+        if !earlier.known
+            && let Some(handed_over) = self.apply_handover(handover, record.id)
         {
-            past = handed_over;
+            earlier = handed_over;
         }
-        self.resume(&record, past, cx);
+        self.resume(&record, earlier, cx);
         Ok(false)
     }
 }
 
-/// The tokens of the changes that CONNACK waits for: an earlier session ends, this one gets its queue.
-pub(crate) const OPENING: u64 = u64::MAX;
-pub(crate) const MAKING: u64 = u64::MAX - 2;
-/// The token of the change that is none: when it is answered this node has what was done before.
-pub(crate) const LEARNING: u64 = u64::MAX - 3;
+/// Tokens of the metadata changes that CONNACK waits for: the deletion of an earlier session and
+/// the declaration of this session's queue.
+pub(crate) const DELETE_SESSION_QUEUE: u64 = u64::MAX;
+pub(crate) const DECLARE_SESSION_QUEUE: u64 = u64::MAX - 2;
+/// Token of a change without effect. Its result means that this node has applied everything that
+/// came before.
+pub(crate) const SYNC: u64 = u64::MAX - 3;

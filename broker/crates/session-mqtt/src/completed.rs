@@ -1,27 +1,29 @@
-//! What a client is done with and its session's queue may give again: the queue had not heard of it when the connection's consumer
-//! came to its end, and whoever settles for a consumer that is over settles nothing.
+//! Messages that the client has completed but that the session's queue may deliver again: the queue
+//! had not processed their settlement when the connection's consumer ended, and settlements of a
+//! removed consumer are ignored.
 
 use queue::MessageId;
 use std::collections::VecDeque;
 
-/// Messages that are remembered at most, whatever the client's Receive Maximum is.
-const MOST: usize = 1024;
+/// Maximum number of remembered messages, whatever the client's Receive Maximum is.
+const MAX_MARKS: usize = 1024;
 
-/// A message from the session's queue, as that knows it.
+/// The identification of a message in the session's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompletedMessage {
-    /// To the connection's consumer.
+    /// The delivery number for the connection's consumer.
     pub id: u64,
-    /// To all of them.
+    /// The number for all consumers.
     pub mark: Option<MessageId>,
 }
 
-/// The last messages that the client was done with, the earliest first. A queue hears of them in their order and has no more out
-/// than the client's Receive Maximum, so those that it has not heard of are among the last so many.
+/// The newest completed messages, oldest first. The queue processes settlements in order and has at
+/// most Receive Maximum messages in flight, so the messages that it may deliver again are among the
+/// newest Receive Maximum ones.
 #[derive(Debug)]
 pub(crate) struct CompletedMessages {
     marks: VecDeque<MessageId>,
-    /// The largest Receive Maximum that a connection of the session had.
+    /// The largest Receive Maximum of any connection of the session, at most [`MAX_MARKS`].
     room: usize,
 }
 
@@ -35,9 +37,9 @@ impl CompletedMessages {
         self.marks.is_empty()
     }
 
-    /// The client is done with one, on a connection that may have so many unacknowledged.
+    /// Records a completed message. `quota` is the Receive Maximum of the connection.
     pub fn add(&mut self, mark: MessageId, quota: u16) {
-        self.room = self.room.max(quota.into()).min(MOST);
+        self.room = self.room.max(quota.into()).min(MAX_MARKS);
         while self.marks.len() >= self.room {
             self.marks.pop_front();
         }
@@ -48,7 +50,7 @@ impl CompletedMessages {
         self.marks.iter().copied()
     }
 
-    /// The queue gives one again: whether the client was done with it.
+    /// The queue delivers a message again. Returns true if the client has completed it.
     pub fn take(&mut self, mark: MessageId) -> bool {
         let at = self.marks.iter().position(|known| *known == mark);
         at.and_then(|at| self.marks.remove(at)).is_some()
@@ -67,7 +69,7 @@ mod tests {
     use env::WallTime;
     use message::{MessageBuilder, Protocol};
 
-    /// Of a message with this number, published at this time.
+    /// The mark of a message with this number and publish time.
     fn mark(number: u64, received: u64) -> MessageId {
         let builder = MessageBuilder {
             protocol: Protocol::Mqtt,
@@ -90,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_known_by_its_number_and_its_time() {
+    fn message_is_identified_by_number_and_publish_time() {
         let mut completed = CompletedMessages::NONE;
         completed.add(mark(7, 100), 2);
         assert!(!completed.take(mark(7, 101)) && !completed.take(mark(8, 100)));
@@ -99,19 +101,19 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_remembered_as_a_connection_could_have_open() {
+    fn marks_are_limited_by_largest_receive_maximum() {
         let mut completed = CompletedMessages::NONE;
         for number in 1..=5 {
             completed.add(mark(number, 1), 3);
         }
-        // A later connection has fewer.
+        // A later connection has a smaller Receive Maximum.
         completed.add(mark(6, 1), 1);
         assert!(!completed.take(mark(3, 1)));
         assert!((4..=6).all(|number| completed.take(mark(number, 1))));
         for number in 1..=2000 {
             completed.add(mark(number, 1), u16::MAX);
         }
-        assert_eq!(completed.marks.len(), MOST);
+        assert_eq!(completed.marks.len(), MAX_MARKS);
         assert!(completed.take(mark(2000, 1)));
     }
 }

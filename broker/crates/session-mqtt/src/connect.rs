@@ -1,6 +1,6 @@
-//! CONNECT: who is it, and is the client id its own (sections 3.1 and 3.2).
+//! CONNECT: authentication, authorization and the claim of the client id (sections 3.1 and 3.2).
 
-use crate::client_connection::{ClientConnection, DelayedWill, LEARNING, StepContext};
+use crate::client_connection::{ClientConnection, DelayedWill, SYNC, StepContext};
 use crate::packet_ids::PacketIds;
 use crate::publish;
 use crate::rare_state::{OptionalRareState, PreviousRelease, RareState};
@@ -19,13 +19,13 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use topics::{ClaimOutcome, SessionRelease, SubscriberId};
 
-/// The protocol of a login attempt in metrics, as RabbitMQ has it: the same for all versions.
+/// The protocol label of login metrics, the same for all versions as in RabbitMQ.
 const LOGIN_PROTOCOL: &str = "mqtt";
 
-/// Who a client says it is, and how it shows it.
+/// The user that a client claims to be, with the proof.
 enum Identity {
     Password(Credentials),
-    /// TLS has verified the certificate that names this user.
+    /// The user named by a certificate that TLS has verified.
     Certificate(String),
 }
 
@@ -39,11 +39,12 @@ impl Identity {
 }
 
 impl MqttSession {
-    /// `bridge`: another broker, which speaks as mosquitto does.
+    /// Handles CONNECT. `bridge`: the client is another broker that uses Mosquitto's bridge
+    /// protocol.
     pub(crate) fn connect(
         &mut self,
         connect: &Connect<'_>,
-        bridge: bool,
+        is_bridge: bool,
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
         self.version = connect.version;
@@ -66,17 +67,17 @@ impl MqttSession {
             return Ok(());
         };
         let certificate = unknown.tls.take();
-        let (vhost, who) = identity(&unknown.settings, certificate, connect)
+        let (vhost, identity) = identity(&unknown.settings, certificate, connect)
             .inspect_err(|_| cx.broker.count_login(LOGIN_PROTOCOL, false))?;
-        let account = cx.broker.account(who.user(), &vhost);
-        let mut link = new_link(&unknown.settings, connect, account, cx)?;
-        if bridge {
-            link.extras.bridge = true;
+        let account = cx.broker.account(identity.user(), &vhost);
+        let mut connection = new_connection(&unknown.settings, connect, account, cx)?;
+        if is_bridge {
+            connection.rare.is_bridge = true;
         }
-        let verdict = verify(unknown, &who, cx);
-        self.client = ClientPhase::Known(link);
+        let verdict = verify(unknown, &identity, cx);
+        self.client = ClientPhase::Known(connection);
         match verdict? {
-            PasswordCheck::Right => self.welcome(cx),
+            PasswordCheck::Right => self.authorize(cx),
             PasswordCheck::Wrong => Err(wrong_password(cx)),
             PasswordCheck::Later => {
                 self.phase = Phase::Verifying;
@@ -90,13 +91,13 @@ impl MqttSession {
     }
 
     /// The node has checked the password.
-    pub(crate) fn verified(&mut self, right: bool, cx: &mut StepContext<'_>) {
+    pub(crate) fn password_checked(&mut self, right: bool, cx: &mut StepContext<'_>) {
         if self.phase != Phase::Verifying {
             return;
         }
         self.phase = Phase::Connecting;
         let outcome = match right {
-            true => self.welcome(cx),
+            true => self.authorize(cx),
             false => Err(wrong_password(cx)),
         };
         if let Err(failure) = outcome {
@@ -104,24 +105,24 @@ impl MqttSession {
         }
     }
 
-    /// The client is who it says.
-    fn welcome(&mut self, cx: &mut StepContext<'_>) -> PacketResult {
+    /// The client is authenticated: checks whether it may connect.
+    fn authorize(&mut self, cx: &mut StepContext<'_>) -> PacketResult {
         cx.broker.count_login(LOGIN_PROTOCOL, true);
-        let Some(link) = self.client.known_mut() else {
+        let Some(connection) = self.client.connection_mut() else {
             return Ok(());
         };
-        let account = link.account.clone();
+        let account = connection.account.clone();
         let SessionOwner { user, vhost } = &*account;
-        may_enter(cx.broker.tree(), user, vhost)?;
-        let topic = link.extras.will.as_ref().map(|d| d.will.topic.clone());
+        check_vhost_access(cx.broker.tree(), user, vhost)?;
+        let topic = connection.rare.will.as_ref().map(|d| d.will.topic.clone());
         if let Some(topic) = topic
             && (publish::is_reserved(&topic)
-                || !link.may_publish(cx.broker.tree(), &topics::key_of(&topic)))
+                || !connection.may_publish(cx.broker.tree(), &topics::key_of(&topic)))
         {
             let text = "the user may not publish to the will's topic";
             return Err(Failure::new(Reason::NotAuthorized, text));
         }
-        if link.connack().is_none() {
+        if connection.connack().is_none() {
             let text = "CONNACK is larger than the client takes";
             return Err(Failure::new(Reason::PacketTooLarge, text));
         }
@@ -133,29 +134,29 @@ impl MqttSession {
             let text = format!("vhost '{vhost}' may have {limit} connections");
             return Err(Failure::new(Reason::QuotaExceeded, text));
         }
-        // Another node may have made or ended the session, or changed its subscriptions, a moment ago.
-        if link.extras.session_expiry > 0 && !cx.broker.knows_all() {
+        // Another node may just have created or ended the session or changed its subscriptions.
+        if connection.rare.session_expiry > 0 && !cx.broker.knows_all() {
             self.phase = Phase::Learning;
             let nothing = Change::DeleteQueue {
                 vhost: vhost.clone(),
                 name: "".into(),
                 id: Some(QueueId::NONE),
             };
-            cx.broker.change(LEARNING, nothing);
+            cx.broker.change(SYNC, nothing);
             return Ok(());
         }
         self.claim(cx);
         Ok(())
     }
 
-    /// Takes the client id, or waits for the connection that has it to leave [MQTT-3.1.4-3].
+    /// Claims the client id, or waits for the connection that holds it to leave [MQTT-3.1.4-3].
     pub(crate) fn claim(&mut self, cx: &mut StepContext<'_>) {
         let number = cx.broker.id().number;
-        let Some(link) = self.client.known_mut() else {
+        let Some(connection) = self.client.connection_mut() else {
             return;
         };
-        // A client that is refused must not end the connection that has its client id.
-        if let Err(failure) = link.may_open(cx.broker.tree()) {
+        // Check first: a rejected client must not disconnect the one that holds the client id.
+        if let Err(failure) = connection.may_open(cx.broker.tree()) {
             return self.fail(failure, cx);
         }
         let Some(router) = cx.broker.topics() else {
@@ -166,25 +167,32 @@ impl MqttSession {
             client_id,
             clean_start,
             ..
-        } = &*link.extras;
+        } = &*connection.rare;
         let name = client_id.as_deref().unwrap_or_default();
-        match router.claim(&link.account.vhost, name, number, *clean_start) {
+        match router.claim(&connection.account.vhost, name, number, *clean_start) {
             ClaimOutcome::Wait => self.phase = Phase::Claiming,
             ClaimOutcome::Granted {
                 subscriber,
-                left,
+                previous,
                 handover,
             } => {
                 let SessionRelease {
                     state, until, will, ..
-                } = left;
-                let kept = state.and_then(|state| state.into_any().downcast::<ParkedState>().ok());
-                if kept.is_some() {
-                    link.extras.waited = Some(Box::new(PreviousRelease { until, will }));
+                } = previous;
+                let parked =
+                    state.and_then(|state| state.into_any().downcast::<ParkedState>().ok());
+                if parked.is_some() {
+                    connection.rare.previous_release =
+                        Some(Box::new(PreviousRelease { until, will }));
                 }
                 self.phase = Phase::Opening;
-                match link.open_session(subscriber, kept.map(|kept| *kept), handover, cx) {
-                    Ok(true) => self.run(cx),
+                match connection.open_session(
+                    subscriber,
+                    parked.map(|parked| *parked),
+                    handover,
+                    cx,
+                ) {
+                    Ok(true) => self.start_session(cx),
                     Ok(false) => {}
                     Err(failure) => self.fail(failure, cx),
                 }
@@ -192,17 +200,18 @@ impl MqttSession {
         }
     }
 
-    /// The session is the connection's.
-    pub(crate) fn run(&mut self, cx: &mut StepContext<'_>) {
-        let accepted = self.client.known_mut();
-        if accepted.is_some_and(|link| !link.accept(cx)) {
-            return self.end_silently("CONNACK is larger than the client takes", cx);
+    /// The session belongs to the connection: sends CONNACK.
+    pub(crate) fn start_session(&mut self, cx: &mut StepContext<'_>) {
+        let accepted = self.client.connection_mut();
+        if accepted.is_some_and(|connection| !connection.accept(cx)) {
+            return self.close_silently("CONNACK is larger than the client takes", cx);
         }
         self.phase = Phase::Running;
         self.since = CoarseTime::of(cx.broker.now());
     }
 
-    /// CONNECT cannot be read. A client that speaks a version we know is told [MQTT-3.1.4-1].
+    /// Handles a CONNECT that cannot be decoded. Answers a client that uses a known version
+    /// [MQTT-3.1.4-1].
     pub(crate) fn refuse_connect(
         &mut self,
         body: &[u8],
@@ -211,25 +220,28 @@ impl MqttSession {
     ) {
         let five = [0, 4, b'M', b'Q', b'T', b'T', 5];
         self.version = match error {
-            // As where it is seen before the version is: what began wrong is no CONNECT.
-            DecodeError::Flags(..) => return self.end_silently(&error.to_string(), cx),
-            // 3.1.1 wants its return code 0x01 for whatever level, 5.0 allows an answer of its own: 3.1.1 [MQTT-3.1.2-2].
+            // Ignore it, as the frame parser does when it sees invalid flags first: this is no
+            // CONNECT.
+            DecodeError::Flags(..) => return self.close_silently(&error.to_string(), cx),
+            // 3.1.1 requires return code 0x01 for any unknown level, 5.0 allows a different answer:
+            // 3.1.1 [MQTT-3.1.2-2].
             DecodeError::ProtocolLevel(_) => Version::V311,
             _ if body.starts_with(&five) => Version::V5,
-            _ => return self.end_silently(&error.to_string(), cx),
+            _ => return self.close_silently(&error.to_string(), cx),
         };
         self.fail(error.into(), cx);
     }
 }
 
-/// Which vhost and user a client means, and how that is shown. `vhost:user` names both: RabbitMQ's custom; the last colon
-/// counts. A certificate counts where the client gives no name, as with RabbitMQ.
+/// Determines the vhost and user of a client and their proof. As in RabbitMQ, `vhost:user` names
+/// both, separated by the last colon, and the certificate counts only if the client sends no user
+/// name.
 fn identity(
     settings: &Settings,
     certificate: Option<Arc<TlsPeer>>,
     connect: &Connect<'_>,
 ) -> Result<(String, Identity), Failure> {
-    // A name that nothing proves is nobody's: it must not choose a user or a virtual host.
+    // A user name without proof must not select a user or vhost.
     let proven = |_: &&str| !settings.name_without_password || connect.password.is_some();
     if let Some(name) = connect.user_name.filter(proven) {
         let (vhost, user) = name.rsplit_once(':').unwrap_or((&settings.vhost, name));
@@ -252,12 +264,13 @@ fn identity(
     }
 }
 
-/// Seconds; 0: none. Clients before 5.0 cannot be told another than theirs, and are refused as mosquitto does.
+/// Returns the keep alive in seconds, 0 for none. Clients before 5.0 cannot be told a different
+/// one, so they are rejected as in Mosquitto.
 fn agree_on_keep_alive(settings: &Settings, connect: &Connect<'_>) -> Result<u16, Failure> {
     let longest = settings.limits.keep_alive;
-    let asked = connect.keep_alive;
-    if longest == 0 || (1..=longest).contains(&asked) {
-        return Ok(asked);
+    let requested = connect.keep_alive;
+    if longest == 0 || (1..=longest).contains(&requested) {
+        return Ok(requested);
     }
     if !connect.version.is_5() {
         let text = format!("a keep alive of at most {longest} seconds is needed");
@@ -266,7 +279,7 @@ fn agree_on_keep_alive(settings: &Settings, connect: &Connect<'_>) -> Result<u16
     Ok(longest)
 }
 
-fn new_link(
+fn new_connection(
     settings: &Arc<Settings>,
     connect: &Connect<'_>,
     account: Arc<SessionOwner>,
@@ -286,40 +299,40 @@ fn new_link(
         true => assigned_id(cx),
         false => connect.client_id.into(),
     };
-    let asked = match (five, connect.clean_start) {
+    let requested = match (five, connect.clean_start) {
         (true, _) => properties.session_expiry.unwrap_or(0),
         (false, true) => 0,
         (false, false) => limits.session_expiry,
     };
-    let session_expiry = asked.min(limits.session_expiry);
+    let session_expiry = requested.min(limits.session_expiry);
     if session_expiry > 0 && queue_name(&client_id).is_none() {
         let text = "the client id is too long for a session that is kept";
         return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
     }
-    let mut extras = OptionalRareState::default();
-    extras.client_id = Some(client_id);
-    extras.assigned = assigned;
-    extras.clean_start = connect.clean_start;
-    extras.session_expiry = session_expiry;
-    extras.expiry_cut = five && asked != session_expiry;
-    extras.packet = properties
+    let mut rare = OptionalRareState::default();
+    rare.client_id = Some(client_id);
+    rare.is_assigned = assigned;
+    rare.clean_start = connect.clean_start;
+    rare.session_expiry = session_expiry;
+    rare.expiry_reduced = five && requested != session_expiry;
+    rare.packet = properties
         .maximum_packet_size
         .map_or(u32::MAX, NonZeroU32::get);
-    extras.will = connect
+    rare.will = connect
         .will
         .as_ref()
         .and_then(|will| publish::will(will, &settings.exchange, cx))
         .map(|(will, delay)| Box::new(DelayedWill { will, delay }));
-    let mut link = ClientConnection {
+    let mut connection = ClientConnection {
         settings: settings.clone(),
         version: connect.version,
         account,
-        extras,
-        subscriber: SubscriberId::NOBODY,
+        rare,
+        subscriber: SubscriberId::NONE,
         state: ClientState::default(),
         ids: PacketIds::default(),
         keep_alive: agree_on_keep_alive(settings, connect)?,
-        open: false,
+        is_open: false,
         quota: properties
             .receive_maximum
             .map_or(limits.prefetch, |n| n.get().min(limits.prefetch)),
@@ -328,17 +341,17 @@ fn new_link(
             .unwrap_or(0)
             .min(limits.topic_aliases),
         next_seq: 1,
-        traffic: None,
-        published: false,
-        consumes: false,
-        alarm: cx.broker.publishers_blocked().is_some(),
-        busy: false,
+        active: None,
+        has_published: false,
+        is_consumer: false,
+        is_alarmed: cx.broker.publishers_blocked().is_some(),
+        is_slow: false,
         unread: 0,
     };
-    if assigned && link.connack().is_none() {
-        link.extras.client_id = Some(short_id(cx.broker.random()));
+    if assigned && connection.connack().is_none() {
+        connection.rare.client_id = Some(short_id(cx.broker.random()));
     }
-    Ok(link)
+    Ok(connection)
 }
 
 fn assigned_id(cx: &mut StepContext<'_>) -> Box<str> {
@@ -346,7 +359,8 @@ fn assigned_id(cx: &mut StepContext<'_>) -> Box<str> {
     format!("posthorn-{high:016x}{low:016x}").into()
 }
 
-/// For clients that take small packets only: a number of 64 bits in the characters that every server allows in client ids.
+/// An id for clients that accept only small packets: 64 random bits in the characters that every
+/// server allows.
 fn short_id(mut random: u64) -> Box<str> {
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let digit = |_| {
@@ -359,10 +373,10 @@ fn short_id(mut random: u64) -> Box<str> {
 
 fn verify(
     unknown: &HandshakeState,
-    who: &Identity,
+    identity: &Identity,
     cx: &mut StepContext<'_>,
 ) -> Result<PasswordCheck, Failure> {
-    let (peer, user) = (cx.broker.peer(), who.user());
+    let (peer, user) = (cx.broker.peer(), identity.user());
     let refused = |why: &str, cx: &mut StepContext<'_>| {
         tracing::warn!(%peer, user, why, "MQTT login refused");
         wrong_password(cx)
@@ -372,7 +386,7 @@ fn verify(
         return Err(refused("the user can only connect via localhost", cx));
     }
     let record = cx.broker.tree().user(user);
-    let Identity::Password(credentials) = who else {
+    let Identity::Password(credentials) = identity else {
         return match record {
             Some(_) => Ok(PasswordCheck::Right),
             None => Err(refused("no such user", cx)),
@@ -381,35 +395,37 @@ fn verify(
     if credentials.password.is_empty() {
         return Err(refused("empty password", cx));
     }
-    // An unknown user takes as long as a known one.
+    // Verify a decoy for an unknown user, so that the answer takes as long as for a known one.
     let hash = record.and_then(|record| record.password.clone());
     let hash = hash.unwrap_or_else(auth::decoy);
     Ok(cx.broker.verify(user, &hash, &credentials.password))
 }
 
 impl ClientConnection {
-    /// CONNACK, and what is left over from the last connection. False: the client takes no packet of that size [MQTT-3.1.2-24].
+    /// Sends CONNACK and the messages of the previous connection. Returns false if CONNACK exceeds
+    /// the client's Maximum Packet Size [MQTT-3.1.2-24].
     fn accept(&mut self, cx: &mut StepContext<'_>) -> bool {
         let Some(packet) = self.connack() else {
             return false;
         };
         cx.packet().extend_from_slice(&packet);
         cx.count(|t| t.traffic.connects += 1);
-        self.comes_back(cx);
-        self.is_in();
-        self.tell_will(cx);
+        self.resume_session(cx);
+        self.connack_sent();
+        self.replicate_will(cx);
         self.count_consumer(cx);
-        self.tell_released(cx);
+        self.send_pubrels(cx);
         self.send_waiting(cx);
         true
     }
 
-    /// CONNACK for a client that is let in. None: it is larger than the client takes.
+    /// Encodes CONNACK for an accepted client; `None` if it exceeds the client's Maximum Packet
+    /// Size.
     fn connack(&self) -> Option<BytesMut> {
         let full = self.terms(Some(true));
-        // A feature that CONNACK does not mention is available.
+        // Advertise a feature only if CONNACK has room; omitting it means that it is available.
         let short = self.terms(None);
-        // A client that is told of no topic aliases uses none.
+        // A client that gets no Topic Alias Maximum uses no topic aliases.
         let shortest = Properties {
             topic_alias_maximum: None,
             ..short
@@ -417,7 +433,7 @@ impl ClientConnection {
         [full, short, shortest].into_iter().find_map(|properties| {
             let mut packet = BytesMut::new();
             let accepted = ConnAck {
-                session_present: self.extras.present,
+                session_present: self.rare.session_present,
                 reason: Reason::Success,
                 properties,
             };
@@ -426,18 +442,19 @@ impl ClientConnection {
         })
     }
 
-    /// What a client of 5.0 is told with its CONNACK; `available`: of features that every client has.
+    /// The properties of CONNACK for a 5.0 client. `available` is the value of the flags for
+    /// features that are always available.
     fn terms(&self, available: Option<bool>) -> Properties<'_> {
         if !self.is_5() {
             return Properties::default();
         }
-        let extras = &*self.extras;
+        let rare = &*self.rare;
         let limits = &self.settings.limits;
-        // [MQTT-3.2.2-21]: where it is the longest, the client may have asked for another.
+        // [MQTT-3.2.2-21]: a keep alive of the maximum may have been reduced to it.
         let shortened = limits.keep_alive > 0 && self.keep_alive == limits.keep_alive;
         Properties {
-            session_expiry: extras.expiry_cut.then_some(extras.session_expiry),
-            assigned_client_id: extras.client_id.as_deref().filter(|_| extras.assigned),
+            session_expiry: rare.expiry_reduced.then_some(rare.session_expiry),
+            assigned_client_id: rare.client_id.as_deref().filter(|_| rare.is_assigned),
             server_keep_alive: shortened.then_some(self.keep_alive),
             receive_maximum: NonZeroU16::new(limits.receive),
             topic_alias_maximum: (limits.topic_aliases > 0).then_some(limits.topic_aliases),
@@ -451,7 +468,7 @@ impl ClientConnection {
     }
 }
 
-fn may_enter(tree: &Tree, user: &str, vhost: &str) -> PacketResult {
+fn check_vhost_access(tree: &Tree, user: &str, vhost: &str) -> PacketResult {
     if !tree.vhost_exists(vhost) {
         let text = format!("vhost '{vhost}' not found");
         return Err(Failure::new(Reason::NotAuthorized, text));

@@ -3,16 +3,16 @@
 use crate::aliases::Alias;
 use crate::client_connection::{ClientConnection, StepContext};
 use crate::session::{Failure, PacketResult};
-use crate::state::{Inflight, MessageOwner, QueuedMessage, quality};
+use crate::state::{Inflight, MessageOwner, QueuedMessage, effective_qos};
 use codec_mqtt::{Ack, AckKind, Forward, MAX_PACKET, Qos, Reason};
 use smallvec::SmallVec;
 use topics::{Delivery, Envelope};
 
-/// The node's memory budget hears of messages that wait, or of a message in flight, only from this size on: the usual few small ones
-/// are not worth the time.
-const NOTED: usize = 8192;
+/// Size in bytes above which waiting messages, or one in flight, are reported to the memory budget
+/// of the node. Smaller ones are not worth the time.
+const MIN_REPORTED_BYTES: usize = 8192;
 
-/// What goes with one sending of a message.
+/// The options of one transmission of a message.
 pub(crate) struct SendOptions {
     pub qos: Qos,
     packet_id: u16,
@@ -20,17 +20,17 @@ pub(crate) struct SendOptions {
 }
 
 impl ClientConnection {
-    /// A message from the hub.
+    /// Delivers a message from the router.
     pub(crate) fn deliver(&mut self, delivery: Delivery, cx: &mut StepContext<'_>) -> PacketResult {
         let properties = delivery.message.properties();
         let Ok(envelope) = Envelope::read(properties) else {
             return Ok(());
         };
-        if quality(&delivery, &envelope) == Qos::AtMostOnce {
+        if effective_qos(&delivery, &envelope) == Qos::AtMostOnce {
             self.deliver_unacknowledged(&delivery, &envelope, cx);
             return Ok(());
         }
-        if !self.state.wait(delivery, &self.settings.limits) {
+        if !self.state.push_waiting(delivery, &self.settings.limits) {
             let text = "too many messages wait for this client";
             return Err(Failure::new(Reason::QuotaExceeded, text));
         }
@@ -38,7 +38,8 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// QoS 0: dropped when the client does not keep up and has enough to read (Q6).
+    /// Delivers a QoS 0 message, or drops it if the client does not keep up and its mailbox is
+    /// full.
     fn deliver_unacknowledged(
         &mut self,
         delivery: &Delivery,
@@ -53,7 +54,7 @@ impl ClientConnection {
             let bytes = delivery.message.as_bytes().len();
             cx.broker.admit_unread(cx.out.len(), bytes)
         };
-        if self.busy && (limit > 0 && self.unread >= limit || !has_room(cx)) {
+        if self.is_slow && (limit > 0 && self.unread >= limit || !has_room(cx)) {
             if let Some(router) = cx.broker.topics() {
                 router.count_dropped();
             }
@@ -70,17 +71,18 @@ impl ClientConnection {
         }
     }
 
-    /// Sends what waits, as far as the client's quota [MQTT-3.3.4-9] and the socket allow: first what an earlier
-    /// connection left unanswered, in its order [MQTT-4.4.0-1], [MQTT-4.6.0-1].
+    /// Sends waiting messages within the client's quota [MQTT-3.3.4-9] and the limit of the output.
+    /// Messages that an earlier connection left unacknowledged go first, in order [MQTT-4.4.0-1],
+    /// [MQTT-4.6.0-1].
     pub(crate) fn send_waiting(&mut self, cx: &mut StepContext<'_>) {
-        if !self.open {
+        if !self.is_open {
             return;
         }
         let quota = usize::from(self.quota);
         let mut outstanding = self.state.outstanding();
         let again = self.state.inflight.len() > outstanding;
         while again && outstanding < quota && self.has_room(cx) {
-            // What is the queue's comes from there first.
+            // Skip messages that the queue has not delivered again yet.
             let mut all = self.state.inflight.iter();
             let Some(at) = all.position(|i| !i.sent && !i.awaits_return()) else {
                 break;
@@ -99,7 +101,7 @@ impl ClientConnection {
             };
             outstanding += usize::from(self.send_first(next, cx));
         }
-        if self.state.waiting_bytes() > NOTED {
+        if self.state.waiting_bytes() > MIN_REPORTED_BYTES {
             cx.broker.note_held();
         }
     }
@@ -108,7 +110,7 @@ impl ClientConnection {
         cx.out.len() < self.settings.limits.outbox
     }
 
-    /// True: the client owes an answer.
+    /// Returns true if the client must acknowledge it.
     fn send_again(&mut self, at: usize, cx: &mut StepContext<'_>) -> bool {
         let Some(inflight) = self.state.inflight.get_mut(at) else {
             return false;
@@ -125,7 +127,7 @@ impl ClientConnection {
             packet_id,
             dup: true,
         };
-        let from_queue = inflight.owed != MessageOwner::Nobody;
+        let from_queue = inflight.owner != MessageOwner::Nobody;
         let delivery = inflight.delivery.clone();
         let sent = delivery.is_some_and(|delivery| self.send_read(&delivery, &sending, cx));
         if sent {
@@ -135,12 +137,12 @@ impl ClientConnection {
             });
         }
         if !sent {
-            self.done(at);
+            self.remove_inflight(at);
         }
         sent
     }
 
-    /// Counts what happens to a message: one of the session's queue, or of none.
+    /// Counts an event of a message from the session's queue, or from no queue.
     pub(crate) fn count(
         &self,
         from_queue: bool,
@@ -148,7 +150,7 @@ impl ClientConnection {
         add: impl FnOnce(&mut session::DeliveryCounters),
     ) {
         let kind = self
-            .extras
+            .rare
             .stored
             .as_ref()
             .map(|s| s.kind)
@@ -160,29 +162,29 @@ impl ClientConnection {
     }
 
     /// The client has acknowledged a message.
-    pub(crate) fn acked(&mut self, at: usize, cx: &mut StepContext<'_>) {
+    pub(crate) fn message_acked(&mut self, at: usize, cx: &mut StepContext<'_>) {
         let from_queue = self
             .state
             .inflight
             .get(at)
-            .map(|i| i.owed != MessageOwner::Nobody);
+            .map(|i| i.owner != MessageOwner::Nobody);
         self.count(from_queue == Some(true), cx, |d| d.ack += 1);
-        self.done(at);
+        self.remove_inflight(at);
     }
 
-    /// The client is done with a message, for good or not.
-    pub(crate) fn done(&mut self, at: usize) {
+    /// Removes a message in flight, acknowledged or not.
+    pub(crate) fn remove_inflight(&mut self, at: usize) {
         let done = self.state.inflight.remove(at);
-        if let Some(MessageOwner::Queue(given)) = done.map(|inflight| inflight.owed) {
-            self.settle(given);
+        if let Some(MessageOwner::Queue(queue_message)) = done.map(|inflight| inflight.owner) {
+            self.settle_delivery(queue_message);
         }
     }
 
     fn send_first(&mut self, next: QueuedMessage, cx: &mut StepContext<'_>) -> bool {
-        let owed = next.owed;
+        let owner = next.from_queue;
         let sent = self.send_new(next, cx);
-        if let (false, Some(given)) = (sent, owed) {
-            self.settle(given);
+        if let (false, Some(queue_message)) = (sent, owner) {
+            self.settle_delivery(queue_message);
         }
         sent
     }
@@ -197,7 +199,7 @@ impl ClientConnection {
         let Ok(envelope) = Envelope::read(properties) else {
             return false;
         };
-        let qos = quality(&delivery, &envelope);
+        let qos = effective_qos(&delivery, &envelope);
         let Some(packet_id) = self.state.new_id(&mut self.ids) else {
             return false;
         };
@@ -208,8 +210,8 @@ impl ClientConnection {
         };
         let sent = self.send(&delivery, &envelope, &sending, cx);
         if sent {
-            self.count(next.owed.is_some(), cx, |d| d.deliver += 1);
-            if delivery.message.as_bytes().len() > NOTED {
+            self.count(next.from_queue.is_some(), cx, |d| d.deliver += 1);
+            if delivery.message.as_bytes().len() > MIN_REPORTED_BYTES {
                 cx.broker.note_held();
             }
             self.state.inflight.push_back(Inflight {
@@ -218,7 +220,9 @@ impl ClientConnection {
                 delivery: Some(delivery),
                 released: false,
                 sent: true,
-                owed: next.owed.map_or(MessageOwner::Nobody, MessageOwner::Queue),
+                owner: next
+                    .from_queue
+                    .map_or(MessageOwner::Nobody, MessageOwner::Queue),
             });
         }
         sent
@@ -237,7 +241,8 @@ impl ClientConnection {
         }
     }
 
-    /// False: the client does not take packets of that size [MQTT-3.1.2-25].
+    /// Writes a PUBLISH. Returns false if it exceeds the client's Maximum Packet Size
+    /// [MQTT-3.1.2-25].
     fn send(
         &mut self,
         delivery: &Delivery,
@@ -260,7 +265,7 @@ impl ClientConnection {
                 Alias::New(_) | Alias::None => envelope.topic,
             },
             packet_id: sending.packet_id,
-            message_expiry: seconds_left(message, cx),
+            message_expiry: remaining_expiry(message, cx),
             alias: match alias {
                 Alias::Known(number) | Alias::New(number) => Some(number),
                 Alias::None => None,
@@ -278,7 +283,7 @@ impl ClientConnection {
         cx.out
             .push_part(message.body(), || message.body_part(0..payload));
         if let Alias::New(_) = alias {
-            self.aliases_out.told(envelope.topic);
+            self.aliases_out.add_topic(envelope.topic);
         }
         if cx.broker.tree().traces() {
             self.trace_delivery(message, sending, cx);
@@ -287,8 +292,8 @@ impl ClientConnection {
     }
 }
 
-/// What is left of a message's time [MQTT-3.3.2-6]; a second that has begun counts.
-fn seconds_left(message: &message::Message, cx: &StepContext<'_>) -> Option<u32> {
+/// The remaining Message Expiry Interval [MQTT-3.3.2-6], rounded up to seconds.
+fn remaining_expiry(message: &message::Message, cx: &StepContext<'_>) -> Option<u32> {
     let end = message.received().0.saturating_add(message.ttl_ms()?);
     let left = end.saturating_sub(cx.broker.wall().0).div_ceil(1000);
     Some(u32::try_from(left).unwrap_or(u32::MAX))

@@ -1,4 +1,5 @@
-//! How a connection ends (sections 3.14 and 4.13), and what becomes of the will and of the session.
+//! The end of a connection (sections 3.14 and 4.13): publishes the will, and parks or ends the
+//! session.
 
 use crate::client_connection::{ClientConnection, StepContext};
 use crate::handover::SentEarlier;
@@ -13,28 +14,27 @@ use std::time::Duration;
 use topics::{SessionRelease, Will};
 
 impl MqttSession {
-    /// The client says goodbye.
-    pub(crate) fn disconnected(
+    /// Handles DISCONNECT from the client.
+    pub(crate) fn handle_disconnect(
         &mut self,
         disconnect: &Disconnect<'_>,
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
-        if !may_come_from_client(disconnect.reason)
-            || disconnect.properties.server_reference.is_some()
+        if !is_client_reason(disconnect.reason) || disconnect.properties.server_reference.is_some()
         {
             let text = "only a server disconnects like this";
             return Err(Failure::new(Reason::ProtocolError, text));
         }
         let expiry = disconnect.properties.session_expiry;
-        if let (Some(link), Some(expiry)) = (self.client.known_mut(), expiry) {
+        if let (Some(connection), Some(expiry)) = (self.client.connection_mut(), expiry) {
             // Section 3.14.2.2.2
-            if link.extras.session_expiry == 0 && expiry > 0 {
+            if connection.rare.session_expiry == 0 && expiry > 0 {
                 let text = "a session that ends with its connection cannot be kept";
                 return Err(Failure::new(Reason::ProtocolError, text));
             }
-            let most = link.settings.limits.session_expiry;
-            if expiry.min(most) != link.extras.session_expiry {
-                link.extras.session_expiry = expiry.min(most);
+            let most = connection.settings.limits.session_expiry;
+            if expiry.min(most) != connection.rare.session_expiry {
+                connection.rare.session_expiry = expiry.min(most);
             }
         }
         // [MQTT-3.14.4-3]
@@ -42,33 +42,34 @@ impl MqttSession {
         Ok(())
     }
 
-    /// Another connection has the client id now.
-    pub(crate) fn taken_over(&mut self, cx: &mut StepContext<'_>) {
-        self.forgo_will(cx);
+    /// Another connection has taken over the client id.
+    pub(crate) fn handle_takeover(&mut self, cx: &mut StepContext<'_>) {
+        self.drop_published_will(cx);
         match self.phase {
             Phase::Running => {
                 let text = "another connection has this client id";
                 self.fail(Failure::new(Reason::SessionTakenOver, text), cx);
             }
-            _ => self.end_silently("another connection has this client id", cx),
+            _ => self.close_silently("another connection has this client id", cx),
         }
     }
 
-    /// The connection ends because this node was out of reach, and another one may have published its will for that.
-    pub(crate) fn forgo_will(&mut self, cx: &mut StepContext<'_>) {
-        if let Some(link) = self.client.known_mut()
-            && let (Some(subscriber), Some(router)) = (link.subscriber.known(), cx.broker.topics())
+    /// Drops the will if another node may have published it because this node was unreachable.
+    pub(crate) fn drop_published_will(&mut self, cx: &mut StepContext<'_>) {
+        if let Some(connection) = self.client.connection_mut()
+            && let (Some(subscriber), Some(router)) =
+                (connection.subscriber.to_option(), cx.broker.topics())
             && router.will_was_published(subscriber)
         {
-            // What was published is that of the connection that was let in last.
-            match link.extras.waited_mut() {
-                Some(waited) => waited.will = None,
-                None => link.extras.drop_will(),
+            // The published will is that of the connection that was accepted last.
+            match connection.rare.previous_mut() {
+                Some(previous) => previous.will = None,
+                None => connection.rare.drop_will(),
             }
         }
     }
 
-    /// Says why, where the client can be told, and ends.
+    /// Ends the connection and sends the reason if the client can receive it.
     pub(crate) fn fail(&mut self, failure: Failure, cx: &mut StepContext<'_>) {
         let Failure { reason, text } = failure;
         tracing::info!(peer = %cx.broker.peer(), reason = reason.text(), text, "MQTT connection ends");
@@ -82,7 +83,7 @@ impl MqttSession {
         for properties in [told, plain] {
             packet.clear();
             match self.phase {
-                // [MQTT-3.14.0-1]: before CONNACK there is no DISCONNECT.
+                // [MQTT-3.14.0-1]: no DISCONNECT before CONNACK.
                 Phase::Connecting
                 | Phase::Verifying
                 | Phase::Learning
@@ -98,7 +99,8 @@ impl MqttSession {
                 }
                 _ => {}
             }
-            // [MQTT-3.2.2-19], [MQTT-3.14.2-3]: rather without the text than too long.
+            // [MQTT-3.2.2-19], [MQTT-3.14.2-3]: omit the reason string if the packet would be too
+            // large.
             if packet.len() <= room {
                 cx.packet().extend_from_slice(&packet);
                 break;
@@ -107,71 +109,76 @@ impl MqttSession {
         self.leave(false, cx);
     }
 
-    /// Ends without a word.
-    pub(crate) fn end_silently(&mut self, why: &str, cx: &mut StepContext<'_>) {
+    /// Ends the connection without sending a reason.
+    pub(crate) fn close_silently(&mut self, why: &str, cx: &mut StepContext<'_>) {
         tracing::info!(peer = %cx.broker.peer(), why, "MQTT connection ends");
         self.leave(false, cx);
     }
 
-    /// Gives up the client id; keeps the session and publishes the will as they ask. Once.
-    pub(crate) fn leave(&mut self, said_goodbye: bool, cx: &mut StepContext<'_>) {
+    /// Releases the client id, parks or ends the session and publishes the will as required. Has an
+    /// effect only once.
+    pub(crate) fn leave(&mut self, is_normal_disconnect: bool, cx: &mut StepContext<'_>) {
         let (claiming, opening) = (self.phase == Phase::Claiming, self.phase == Phase::Opening);
         self.phase = Phase::Ended;
-        let ClientPhase::Known(mut link) = std::mem::replace(&mut self.client, ClientPhase::Gone)
+        let ClientPhase::Known(mut connection) =
+            std::mem::replace(&mut self.client, ClientPhase::Gone)
         else {
             return;
         };
-        link.uncount(cx);
+        connection.uncount(cx);
         if opening {
-            return link.step_back(cx);
+            return connection.restore_session(cx);
         }
         if claiming {
             let number = cx.broker.id().number;
-            if let (Some(router), Some(name)) = (cx.broker.topics(), &link.extras.client_id) {
-                router.withdraw(&link.account.vhost, name, number);
+            if let (Some(router), Some(name)) = (cx.broker.topics(), &connection.rare.client_id) {
+                router.withdraw(&connection.account.vhost, name, number);
             }
             return;
         }
-        link.leave(said_goodbye, cx);
+        connection.leave(is_normal_disconnect, cx);
     }
 }
 
 impl ClientConnection {
-    /// Another node is to publish the will if this one dies.
-    pub(crate) fn tell_will(&self, cx: &mut StepContext<'_>) {
+    /// Replicates the will, so that another node publishes it if this one fails.
+    pub(crate) fn replicate_will(&self, cx: &mut StepContext<'_>) {
         let now = cx.broker.now();
-        let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics()) else {
+        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        else {
             return;
         };
-        if let Some(waited) = &self.extras.waited {
-            if let Some((at, will)) = &waited.will {
-                router.keep_will(subscriber, will, seconds_until(now, *at));
+        if let Some(previous) = &self.rare.previous_release {
+            if let Some((at, will)) = &previous.will {
+                router.replicate_will(subscriber, will, seconds_until(now, *at));
             }
-        } else if let Some(waits) = &self.extras.will {
+        } else if let Some(waits) = &self.rare.will {
             // [MQTT-3.1.2-8]
-            let delay = waits.delay.min(self.extras.session_expiry);
-            router.keep_will(subscriber, &waits.will, delay);
+            let delay = waits.delay.min(self.rare.session_expiry);
+            router.replicate_will(subscriber, &waits.will, delay);
         }
     }
 
-    /// The client is let in: what waited for the end of its session does so no more [MQTT-3.1.3-9].
-    pub(crate) fn comes_back(&mut self, cx: &mut StepContext<'_>) {
-        if let Some(waited) = self.extras.take_waited()
-            && let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics())
+    /// The connection was accepted: cancels the pending will and expiry of its session
+    /// [MQTT-3.1.3-9].
+    pub(crate) fn resume_session(&mut self, cx: &mut StepContext<'_>) {
+        if let Some(previous) = self.rare.take_previous()
+            && let (Some(subscriber), Some(router)) =
+                (self.subscriber.to_option(), cx.broker.topics())
         {
-            router.came_back(subscriber, waited.will);
+            router.session_resumed(subscriber, previous.will);
         }
-        self.agree_on_expiry(cx);
+        self.update_queue_expiry(cx);
     }
 
-    /// The connection had the client id and is not let in: the session is as it was.
-    fn step_back(mut self, cx: &mut StepContext<'_>) {
-        let waited = self.extras.waited.take().map(|waited| *waited);
-        let (until, will) = match waited {
+    /// The connection got the client id but was rejected: restores the session.
+    fn restore_session(mut self, cx: &mut StepContext<'_>) {
+        let previous = self.rare.previous_release.take().map(|previous| *previous);
+        let (until, will) = match previous {
             Some(PreviousRelease { until, will }) => (until, will),
-            // It is new here.
+            // The session is new on this router.
             None => {
-                let seconds = self.extras.session_expiry.max(1);
+                let seconds = self.rare.session_expiry.max(1);
                 let until = (seconds < u32::MAX).then(|| after(cx.broker.now(), seconds));
                 (until, None)
             }
@@ -179,19 +186,19 @@ impl ClientConnection {
         self.park(until, will, cx);
     }
 
-    fn leave(mut self, said_goodbye: bool, cx: &mut StepContext<'_>) {
-        let Some(subscriber) = self.subscriber.known() else {
+    fn leave(mut self, is_normal_disconnect: bool, cx: &mut StepContext<'_>) {
+        let Some(subscriber) = self.subscriber.to_option() else {
             return;
         };
         let now = cx.broker.now();
-        let expiry = self.extras.session_expiry;
-        let will = match self.extras.will {
-            Some(_) if !said_goodbye => self.extras.will.take(),
+        let expiry = self.rare.session_expiry;
+        let will = match self.rare.will {
+            Some(_) if !is_normal_disconnect => self.rare.will.take(),
             _ => None,
         };
         let delayed = will.and_then(|delayed| {
             let delayed = *delayed;
-            // The session's end comes first if it is earlier [MQTT-3.1.2-8].
+            // The will is due at the end of the session if that is earlier [MQTT-3.1.2-8].
             match delayed.delay.min(expiry) {
                 0 => {
                     publish_will(cx.broker, &self.account.vhost, delayed.will);
@@ -212,31 +219,31 @@ impl ClientConnection {
             }
             return;
         }
-        self.agree_on_expiry(cx);
+        self.update_queue_expiry(cx);
         let until = (expiry < u32::MAX).then(|| after(now, expiry));
         self.park(until, delayed, cx);
     }
 
-    /// The session waits for its client.
+    /// Parks the session until its client comes back.
     fn park(mut self, until: Option<Time>, will: Option<(Time, Will)>, cx: &mut StepContext<'_>) {
-        let Some(subscriber) = self.subscriber.known() else {
+        let Some(subscriber) = self.subscriber.to_option() else {
             return;
         };
-        self.keep_unconfirmed(cx);
-        let stored = self.extras.stored.as_deref();
-        let fence = match self.extras.pending {
+        self.park_unconfirmed(cx);
+        let stored = self.rare.stored.as_deref();
+        let fence = match self.rare.pending {
             None => stored.map_or(0, |stored| stored.fence),
             Some(_) => 0,
         };
         let epoch = stored.and_then(|stored| stored.epoch);
         let sent_earlier = stored.map(|stored| stored.sent_earlier.clone());
         let mut sent_earlier = sent_earlier.unwrap_or(SentEarlier::NOTHING);
-        for mark in self.state.unsent_again() {
+        for mark in self.state.pending_redeliveries() {
             sent_earlier.add(mark);
         }
         let settled = self.leave_queue(cx);
-        self.state.rewind();
-        let kept = ParkedState {
+        self.state.prepare_resend();
+        let parked = ParkedState {
             queue: self.queue(),
             state: self.state,
             ids: self.ids,
@@ -247,7 +254,7 @@ impl ClientConnection {
             settings: self.settings,
         };
         let leave = SessionRelease {
-            state: Some(Box::new(kept)),
+            state: Some(Box::new(parked)),
             until,
             will,
             ..SessionRelease::default()
@@ -258,8 +265,8 @@ impl ClientConnection {
     }
 }
 
-/// Of the reasons of a DISCONNECT those that clients give (section 3.14.2.1).
-fn may_come_from_client(reason: Reason) -> bool {
+/// Returns true for the reason codes that clients may send in DISCONNECT (section 3.14.2.1).
+fn is_client_reason(reason: Reason) -> bool {
     matches!(
         reason,
         Reason::Success

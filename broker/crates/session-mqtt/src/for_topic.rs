@@ -1,4 +1,5 @@
-//! Messages as the subscribers of a topic see them: what AMQP 0.9.1 clients publish, by RabbitMQ's mapping, and dead letters of MQTT.
+//! Conversion of messages for MQTT subscribers: messages from AMQP 0.9.1 clients, by RabbitMQ's
+//! mapping, and dead-lettered MQTT messages.
 
 use bytes::BytesMut;
 use codec_amqp091::{Properties as Amqp, Short};
@@ -6,8 +7,9 @@ use codec_mqtt::{Properties, Qos, Repeated, check_name, put_user_property};
 use message::{Message, Protocol, Value};
 use topics::{Envelope, EnvelopeBuilder, topic_of};
 
-/// The same message for MQTT subscribers of the topic that `key` stands for. None: the key is no topic (it has a wildcard of
-/// MQTT's, or nothing in it), or the message is of neither protocol.
+/// Converts a message for MQTT subscribers of the topic that corresponds to the routing key.
+/// Returns `None` if the key is not a topic name (it is empty or has an MQTT wildcard) or the
+/// message has another protocol.
 pub fn for_topic(message: &Message, key: &str) -> Option<Message> {
     let topic = topic_of(key);
     check_name(&topic).ok()?;
@@ -18,7 +20,8 @@ pub fn for_topic(message: &Message, key: &str) -> Option<Message> {
     }
 }
 
-/// What a client of MQTT published, and what died since: its topic is another one when its queue says so.
+/// Converts a dead-lettered MQTT message: its topic changes if the queue sets a dead letter routing
+/// key.
 fn dead_letter(message: &Message, key: &str, topic: &str) -> Option<Message> {
     let envelope = Envelope::read(message.properties()).ok()?;
     let properties = envelope.properties().ok()?;
@@ -77,7 +80,7 @@ fn from_amqp091(message: &Message, key: &str, topic: &str) -> Option<Message> {
     builder.build(message.body())
 }
 
-/// Headers that have a text go on as user properties.
+/// Header values with a text form become user properties.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(_) => value.as_str().map(str::to_owned),
@@ -117,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_have_their_counterparts() {
+    fn amqp_properties_are_mapped_to_mqtt() {
         let mut headers = Table::default();
         headers.set("k", "v".into());
         headers.set("n", Value::I64(-3));
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_no_topic_is_not_for_mqtt() {
+    fn routing_key_that_is_no_topic_is_not_converted() {
         for key in ["", "a.#", "a+b"] {
             assert_eq!(for_topic(&amqp(&Amqp::default(), true), key), None);
         }

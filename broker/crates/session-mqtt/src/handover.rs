@@ -1,8 +1,8 @@
-//! State of a session that goes with it to another shard or node: packet identifiers that the client may use again (section 4.3.3),
-//! and which messages it was sent (section 3.3.1.1).
+//! Session state that is handed over to another shard or node: packet identifiers of unreleased QoS
+//! 2 publishes (section 4.3.3) and the messages that were sent to the client (section 3.3.1.1).
 //!
-//! The session's queue decides whether it is used: it knows the connections that consumed last, and if there were others
-//! since, the state is of no use any more.
+//! The session's queue decides whether the state is used. It knows the last connections that
+//! consumed from it; if there were others since, the state is obsolete.
 //!
 //! Integers are big-endian:
 //!
@@ -25,13 +25,15 @@ const BITMAP: u8 = 1;
 const BITMAP_BYTES: usize = 8192;
 const UNKNOWN: u8 = 0;
 const KNOWN: u8 = 1;
-/// Messages that are remembered as sent; where there are more, any may have been.
+/// Maximum number of sent messages that are remembered. If there are more, any message may have
+/// been sent.
 const MARKS: usize = 1024;
 
-// All of it fits.
+// The largest state fits into a handover.
 const _: () = assert!(64 + BITMAP_BYTES + 16 * MARKS <= topics::HANDOVER_BYTES);
 
-/// The messages that earlier connections sent to the client, of those that its queue may give again.
+/// The messages that earlier connections sent to the client, among those that its queue may deliver
+/// again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SentEarlier {
     /// Any message may have been sent.
@@ -42,7 +44,7 @@ pub(crate) enum SentEarlier {
 impl SentEarlier {
     pub const NOTHING: SentEarlier = SentEarlier::Known(BTreeSet::new());
 
-    /// Whether a message that the queue gives again may have been sent.
+    /// Returns true if a redelivered message may have been sent before.
     pub fn may_have(&self, mark: Option<MessageId>) -> bool {
         match (self, mark) {
             (SentEarlier::Unknown, _) => true,
@@ -61,11 +63,11 @@ impl SentEarlier {
     }
 }
 
-/// See the [module](self).
+/// The handed-over state; the [module](self) describes the encoding.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Handover {
     pub queue: QueueId,
-    /// The connection that began the [line](queue::Line).
+    /// The connection that began the [session epoch](queue::SessionEpoch).
     pub epoch: SessionId,
     /// Packet identifiers of QoS 2 publishes that await PUBREL.
     pub received: BTreeSet<u16>,
@@ -122,7 +124,7 @@ impl Handover {
         out.put_slice(&bitmap);
     }
 
-    /// None: another version wrote it, or it is damaged.
+    /// Returns `None` if another version encoded the state or it is damaged.
     pub fn decode(mut from: Bytes) -> Option<Handover> {
         if from.try_get_u8().ok()? != VERSION {
             return None;
@@ -167,7 +169,7 @@ fn decode_received(from: &mut Bytes) -> Option<BTreeSet<u16>> {
             let mut least = 0;
             for _ in 0..from.try_get_u16().ok()? {
                 let (first, last) = (from.try_get_u16().ok()?, from.try_get_u16().ok()?);
-                // In ascending order: no identifier takes time twice.
+                // Ascending order, so that no identifier is processed twice.
                 if u32::from(first) < least || last < first {
                     return None;
                 }
@@ -185,7 +187,7 @@ fn decode_received(from: &mut Bytes) -> Option<BTreeSet<u16>> {
         }
         _ => return None,
     }
-    // No packet has this identifier [MQTT-2.2.1-3].
+    // 0 is not a valid packet identifier [MQTT-2.2.1-3].
     (!received.contains(&0)).then_some(received)
 }
 
@@ -226,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn handover_survives_encoding_and_a_cut_one_is_refused(
+        fn handover_roundtrips_and_truncated_one_is_refused(
             handover in handover(),
             cut in any::<prop::sample::Index>(),
         ) {
@@ -238,7 +240,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..80), known in any::<bool>()) {
+        fn decode_never_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..80), known in any::<bool>()) {
             if let (true, Some(version)) = (known, bytes.first_mut()) {
                 *version = VERSION;
             }
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn more_messages_than_are_remembered_may_all_have_been_sent() {
+    fn too_many_sent_messages_become_unknown() {
         let mark = |number| {
             Some(MessageId {
                 number: NonZeroU64::new(number)?,

@@ -1,12 +1,14 @@
-//! The MQTT session: a sans-io state machine for 3.1, 3.1.1 and 5.0.
+//! The MQTT session: a sans-io state machine for MQTT 3.1, 3.1.1 and 5.0.
 //!
-//! [`MqttSession`] implements the trait `session::Session`: bytes and notices in, bytes and calls on the node out. Sections and statement
-//! numbers are those of MQTT 5.0, unless 3.1.1 is named. Where the standard leaves room, RabbitMQ's behaviour decides.
+//! [`MqttSession`] implements the trait `session::Session`: its inputs are bytes and events, its
+//! outputs are bytes and calls of the node ([`session::Broker`]). Section and statement numbers are
+//! those of MQTT 5.0, unless 3.1.1 is named. Where the standard leaves a choice, the session
+//! behaves like RabbitMQ.
 //!
-//! Subscriptions are in the node's [`topics::Hub`]; a publish goes there and, through the exchange that
-//! [`Settings::exchange`] names, to the queues that AMQP clients bound to it. A session that outlives its connection has such a
-//! queue as well: its messages of QoS 1 and 2 come from there. Everything a client can make the session keep has a bound in
-//! [`Limits`].
+//! Subscriptions are registered in the [`topics::MqttRouter`] of the shard. A publish goes to that
+//! router and, through the exchange named by [`Settings::exchange`], to the queues that AMQP
+//! clients have bound to it. A session that outlives its connection has such a queue as well, which
+//! stores its QoS 1 and 2 messages. [`Limits`] bounds all state that a client can create.
 #![forbid(unsafe_code)]
 
 mod acknowledge;

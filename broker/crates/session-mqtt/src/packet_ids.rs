@@ -1,15 +1,16 @@
 //! Packet identifiers of messages to a client [MQTT-2.2.1-4].
 //!
-//! They are in memory. A client may still hold some that an earlier life of the node gave messages of QoS 2: it waits for PUBREL, and
-//! takes another message under such an identifier for the one it has [MQTT-4.3.3-10]. So a session that may see the next life uses a
-//! small range only, and whoever goes on with it releases all of that range first.
+//! They are kept in memory only. The client may still hold identifiers of QoS 2 messages from an
+//! earlier incarnation of the node: it waits for PUBREL and would mistake another message with the
+//! same identifier for the one that it has [MQTT-4.3.3-10]. So a session that may outlive the node
+//! uses only a small range, and its next connection releases that whole range first.
 
 use std::ops::RangeInclusive;
 
 #[derive(Debug)]
 pub(crate) struct PacketIds {
     last: u16,
-    /// The highest one.
+    /// The highest identifier in use.
     highest: u16,
 }
 
@@ -23,18 +24,18 @@ impl Default for PacketIds {
 }
 
 impl PacketIds {
-    /// Keeps to a range that is large enough for `quota` messages in flight.
+    /// Restricts the identifiers to a range that is large enough for `quota` messages in flight.
     pub fn keep_low(&mut self, quota: u16) {
         self.highest = quota.saturating_mul(4).clamp(64, 1024).max(quota);
         self.last = self.last.min(self.highest);
     }
 
-    /// All that there are.
+    /// The range of identifiers.
     pub fn all(&self) -> RangeInclusive<u16> {
         1..=self.highest
     }
 
-    /// One that is not in use. None: the client has to answer first.
+    /// Returns an unused identifier; `None` if the client must acknowledge a message first.
     pub fn next(&mut self, in_use: impl Fn(u16) -> bool) -> Option<u16> {
         for _ in 0..self.highest {
             self.last = self.last % self.highest + 1;
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_go_round_and_leave_out_what_is_in_use() {
+    fn identifiers_wrap_around_and_skip_used_ones() {
         let mut ids = PacketIds::default();
         assert_eq!(ids.next(|_| false), Some(1));
         assert_eq!(ids.next(|id| id == 2), Some(3));
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_lasts_keeps_to_few_of_them() {
+    fn persistent_session_uses_a_small_range() {
         let mut ids = PacketIds::default();
         ids.keep_low(10);
         let first: Vec<u16> = (0..65).filter_map(|_| ids.next(|_| false)).collect();

@@ -1,8 +1,9 @@
-//! PUBLISH from a client (section 3.3): to the hub, to the exchange's queues, and the answer when all have it.
+//! PUBLISH from a client (section 3.3): routes the message to the router and the queues of the
+//! exchange, and acknowledges it when all have confirmed it.
 
 use crate::client_connection::{ClientConnection, PendingPublish, StepContext};
 use crate::session::{Failure, PacketResult};
-use crate::session_queue::of_session;
+use crate::session_queue::is_session_queue;
 use codec_mqtt::{Ack, AckKind, Publish, Qos, Reason};
 use env::planted::{self, Bug};
 use message::{Message, Table};
@@ -28,7 +29,7 @@ impl ClientConnection {
             let text = "a client may not send a subscription identifier with a message";
             return Err(Failure::new(Reason::ProtocolError, text));
         }
-        let first = !std::mem::replace(&mut self.published, true);
+        let first = !std::mem::replace(&mut self.has_published, true);
         let confirm = publish.qos != Qos::AtMostOnce;
         cx.count(|t| {
             t.publishers += i64::from(first);
@@ -57,14 +58,14 @@ impl ClientConnection {
         // [MQTT-4.3.3-10]
         if qos == Qos::ExactlyOnce && !self.state.received.insert(id) {
             let on_its_way = |u: &PendingPublish| u.packet_id == id && u.qos == qos;
-            if !self.unconfirmed.iter().any(on_its_way) && !self.await_earlier(id) {
-                self.answer(qos, id, Reason::Success, cx);
+            if !self.unconfirmed.iter().any(on_its_way) && !self.await_earlier_publish(id) {
+                self.acknowledge(qos, id, Reason::Success, cx);
             }
             return Ok(());
         }
-        self.owe(qos, id)?;
+        self.open_publish(qos, id)?;
         if is_reserved(topic) {
-            return self.leave_out(qos, id, cx);
+            return self.acknowledge_reserved(qos, id, cx);
         }
         let key = topics::RoutingKey::of(topic);
         let key = key.as_str();
@@ -82,7 +83,7 @@ impl ClientConnection {
             received: cx.broker.wall(),
         };
         let message = match cx.broker.topics() {
-            // It is on its way out when this turn ends.
+            // The message leaves this node before the turn ends.
             Some(router) if qos == Qos::AtMostOnce && !publish.retain => {
                 builder.build_in(router.room(), publish.payload)
             }
@@ -92,7 +93,7 @@ impl ClientConnection {
             let text = "the message cannot be held";
             return self.refuse(qos, id, Reason::UnspecifiedError, text, cx);
         };
-        let mut waits = 0;
+        let mut pending_retain = 0;
         if publish.retain {
             let seq = match qos {
                 Qos::AtMostOnce => 0,
@@ -111,49 +112,57 @@ impl ClientConnection {
                 };
                 return self.refuse(qos, id, reason, refused.to_string(), cx);
             }
-            self.retaining += 1;
-            waits = 1;
+            self.pending_retains += 1;
+            pending_retain = 1;
         }
-        self.route(topic, key, (qos, id), waits, message, cx)
+        self.route(topic, key, (qos, id), pending_retain, message, cx)
     }
 
-    /// A publish to where clients may not, and where a client that does must not be sent away: bridges do.
-    fn leave_out(&mut self, qos: Qos, id: u16, cx: &mut StepContext<'_>) -> PacketResult {
+    /// Acknowledges a publish to a reserved topic without routing it. Bridges do this, so the
+    /// client must not be disconnected.
+    fn acknowledge_reserved(
+        &mut self,
+        qos: Qos,
+        id: u16,
+        cx: &mut StepContext<'_>,
+    ) -> PacketResult {
         let reason = match self.is_5() {
             true => Reason::NotAuthorized,
             // 3.1.1: [MQTT-3.3.5-2]
             false => Reason::Success,
         };
-        self.answer(qos, id, reason, cx);
+        self.acknowledge(qos, id, reason, cx);
         Ok(())
     }
 
-    /// A client of 5.0 has one more publish open, and not more than it was told it may [MQTT-3.3.4-8].
-    fn owe(&mut self, qos: Qos, id: u16) -> PacketResult {
+    /// Counts an open publish of a 5.0 client, which must not exceed the Receive Maximum
+    /// [MQTT-3.3.4-8].
+    fn open_publish(&mut self, qos: Qos, id: u16) -> PacketResult {
         if qos == Qos::AtMostOnce || !self.is_5() {
             return Ok(());
         }
-        if self.owed >= self.settings.limits.receive {
+        if self.open_publishes >= self.settings.limits.receive {
             self.forget(qos, id);
             let text = "more publishes are open than the Receive Maximum";
             return Err(Failure::new(Reason::ReceiveMaximumExceeded, text));
         }
-        self.owed += 1;
+        self.open_publishes += 1;
         Ok(())
     }
 
-    /// The cluster has what the client retained, or not. False: the token is another change's.
-    pub(crate) fn retained(
+    /// The metadata group has stored or rejected a retained message. Returns `None` if the token
+    /// belongs to another change.
+    pub(crate) fn handle_retained(
         &mut self,
         token: u64,
-        taken: bool,
+        accepted: bool,
         cx: &mut StepContext<'_>,
     ) -> Option<PacketResult> {
         let seq = retained_seq(token)?;
-        self.retaining = self.retaining.saturating_sub(1);
+        self.pending_retains = self.pending_retains.saturating_sub(1);
         Some(match seq {
             0 => Ok(()),
-            seq => self.confirmed(seq, taken, cx),
+            seq => self.handle_confirm(seq, accepted, cx),
         })
     }
 
@@ -162,7 +171,7 @@ impl ClientConnection {
         topic: &str,
         key: &str,
         (qos, id): (Qos, u16),
-        waits: usize,
+        pending_retain: usize,
         message: Message,
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
@@ -172,43 +181,52 @@ impl ClientConnection {
             _ => self.next_seq,
         };
         let vhost = self.account.vhost.clone();
-        let mut picked = Vec::new();
+        let mut selected_queues = Vec::new();
         let publisher = Publisher {
-            subscriber: self.subscriber.known(),
+            subscriber: self.subscriber.to_option(),
             session: cx.broker.id().number,
             channel: 0,
             tag: seq,
         };
-        let heard = hear(cx.broker, &vhost, topic, &message, publisher, &mut picked);
-        self.behind |= heard.behind;
+        let outcome = publish_to_topics(
+            cx.broker,
+            &vhost,
+            topic,
+            &message,
+            publisher,
+            &mut selected_queues,
+        );
+        self.is_blocked |= outcome.behind;
         let mut routes = std::mem::take(&mut self.routes);
         queues(cx.broker, &vhost, &self.settings.exchange, key, &mut routes);
-        keep_routes(cx.broker.tree(), qos, key, &mut routes);
-        self.keep_local(topic, &mut routes, cx);
-        add_picked(picked, &mut routes);
+        filter_routes(cx.broker.tree(), qos, key, &mut routes);
+        self.exclude_no_local(topic, &mut routes, cx);
+        add_picked(selected_queues, &mut routes);
         let tag = PublishTag {
             channel: 0,
             tag: seq,
         };
-        let mut left = routes.len();
+        let mut missing_confirms = routes.len();
         for &queue in &routes {
-            let unasked = planted::is(Bug::BoundUnasked) && !of_session(cx.broker.tree(), queue);
-            left -= usize::from(unasked);
+            let unasked =
+                planted::is(Bug::BoundUnasked) && !is_session_queue(cx.broker.tree(), queue);
+            missing_confirms -= usize::from(unasked);
             let tag = match unasked {
                 true => PublishTag { tag: 0, ..tag },
                 false => tag,
             };
-            self.behind |= cx.broker.publish(queue, tag, message.to_keep()) == FlowState::Behind;
+            self.is_blocked |=
+                cx.broker.publish(queue, tag, message.to_keep()) == FlowState::Behind;
         }
         if cx.broker.tree().traces() {
             let what = TraceEvent::Published { routes: &routes };
             self.trace(&message, what, cx);
         }
         self.routes = routes;
-        let reached = (heard.receivers + self.routes.len()) as u64;
+        let receivers = (outcome.receivers + self.routes.len()) as u64;
         cx.count(|t| {
-            t.publishes.routed += reached;
-            t.publishes.unroutable_dropped += u64::from(reached == 0 && !heard.refused);
+            t.publishes.routed += receivers;
+            t.publishes.unroutable_dropped += u64::from(receivers == 0 && !outcome.refused);
         });
         if qos == Qos::AtMostOnce {
             return Ok(());
@@ -218,34 +236,34 @@ impl ClientConnection {
             seq,
             packet_id: id,
             qos,
-            left: match planted::is(Bug::PubackEarly) {
-                true => heard.awaited + waits,
-                false => left + heard.awaited + waits,
+            missing_confirms: match planted::is(Bug::PubackEarly) {
+                true => outcome.awaited + pending_retain,
+                false => missing_confirms + outcome.awaited + pending_retain,
             },
             refused: false,
-            lonely: reached == 0 && !heard.matched && !heard.refused,
+            is_unroutable: receivers == 0 && !outcome.matched && !outcome.refused,
         });
-        if heard.refused {
-            return self.not_taken(seq, cx);
+        if outcome.refused {
+            return self.handle_reject(seq, cx);
         }
-        self.answer_confirmed(cx);
+        self.acknowledge_confirmed(cx);
         Ok(())
     }
 
-    /// The word of a queue or another hub on a publish.
-    pub(crate) fn confirmed(
+    /// A queue or router has confirmed or rejected a publish.
+    pub(crate) fn handle_confirm(
         &mut self,
         seq: u64,
-        taken: bool,
+        accepted: bool,
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
         if let Some(publish) = self.unconfirmed(seq) {
-            publish.left = publish.left.saturating_sub(1);
+            publish.missing_confirms = publish.missing_confirms.saturating_sub(1);
         }
-        if !taken {
-            return self.not_taken(seq, cx);
+        if !accepted {
+            return self.handle_reject(seq, cx);
         }
-        self.answer_confirmed(cx);
+        self.acknowledge_confirmed(cx);
         Ok(())
     }
 
@@ -255,45 +273,46 @@ impl ClientConnection {
         self.unconfirmed.get_mut(at)
     }
 
-    /// A publish is not everywhere it should be.
-    fn not_taken(&mut self, seq: u64, cx: &mut StepContext<'_>) -> PacketResult {
+    /// Handles a rejected publish.
+    fn handle_reject(&mut self, seq: u64, cx: &mut StepContext<'_>) -> PacketResult {
         let five = self.is_5();
         let Some(publish) = self.unconfirmed(seq) else {
             return Ok(());
         };
         publish.refused = true;
-        // Earlier versions cannot be told: rather no connection than a lie (3.1.1, section 3.3.5.2).
+        // Earlier versions have no negative acknowledgement, so the connection must end (3.1.1,
+        // section 3.3.5.2).
         if !five {
             let (qos, id) = (publish.qos, publish.packet_id);
             self.forget(qos, id);
             let text = "the message was not taken";
             return Err(Failure::new(Reason::QuotaExceeded, text));
         }
-        self.answer_confirmed(cx);
+        self.acknowledge_confirmed(cx);
         Ok(())
     }
 
-    /// Answers publishes that are everywhere they belong, in their order.
-    fn answer_confirmed(&mut self, cx: &mut StepContext<'_>) {
-        while let Some(publish) = self.unconfirmed.pop_front_if(|u| u.left == 0) {
-            let reason = match (publish.refused, publish.lonely) {
+    /// Acknowledges publishes with all confirms, in order.
+    fn acknowledge_confirmed(&mut self, cx: &mut StepContext<'_>) {
+        while let Some(publish) = self.unconfirmed.pop_front_if(|u| u.missing_confirms == 0) {
+            let reason = match (publish.refused, publish.is_unroutable) {
                 (true, _) => Reason::QuotaExceeded,
-                // As mosquitto: PUBREC only says that the message has come.
+                // Like Mosquitto: PUBREC only says that the message has arrived.
                 (false, true) if publish.qos == Qos::AtLeastOnce => Reason::NoMatchingSubscribers,
                 (false, _) => Reason::Success,
             };
-            self.answer(publish.qos, publish.packet_id, reason, cx);
+            self.acknowledge(publish.qos, publish.packet_id, reason, cx);
         }
     }
 
-    fn answer(&mut self, qos: Qos, id: u16, reason: Reason, cx: &mut StepContext<'_>) {
+    fn acknowledge(&mut self, qos: Qos, id: u16, reason: Reason, cx: &mut StepContext<'_>) {
         let kind = match qos {
             Qos::AtMostOnce => return,
             Qos::AtLeastOnce => AckKind::PubAck,
             Qos::ExactlyOnce => AckKind::PubRec,
         };
         if reason.is_error() || qos == Qos::AtLeastOnce {
-            self.owe_less();
+            self.publish_completed();
         }
         if reason.is_error() {
             // [MQTT-4.3.3-9]
@@ -304,14 +323,15 @@ impl ClientConnection {
         Ack::new(kind, id, reason).encode(self.version, cx.packet());
     }
 
-    /// A publish that was not taken: the same packet identifier is another message.
+    /// Forgets the packet identifier of a rejected publish, so that it can identify another
+    /// message.
     fn forget(&mut self, qos: Qos, id: u16) {
         if qos == Qos::ExactlyOnce {
             self.state.forget_received(id);
         }
     }
 
-    /// A publish that is not taken. Without an answer that could say so the connection ends.
+    /// Rejects a publish. Ends the connection if no acknowledgement can say so.
     fn refuse(
         &mut self,
         qos: Qos,
@@ -324,62 +344,64 @@ impl ClientConnection {
             self.forget(qos, id);
             return Err(Failure::new(reason, text));
         }
-        self.answer(qos, id, reason, cx);
+        self.acknowledge(qos, id, reason, cx);
         Ok(())
     }
 }
 
-/// Topics that are not for clients (section 4.7.2), as with mosquitto: those of the server, but for what bridges tell of
-/// themselves, and what looks like a shared subscription.
+/// Returns true for topics to which clients may not publish (section 4.7.2). Like Mosquitto: topics
+/// of the server, except for the state of bridges, and topics that look like a shared subscription.
 pub(crate) fn is_reserved(topic: &str) -> bool {
     if !topic.starts_with('$') {
         return false;
     }
-    topics::is_servers(topic) && !codec_mqtt::matches("$SYS/broker/connection/+/state", topic)
+    topics::is_sys_topic(topic) && !codec_mqtt::matches("$SYS/broker/connection/+/state", topic)
         || topic.starts_with("$share/")
 }
 
-/// To everybody who subscribed, here and elsewhere.
-fn hear(
+/// Delivers a message to all subscribers in the cluster.
+fn publish_to_topics(
     broker: &mut dyn Broker,
     vhost: &str,
     topic: &str,
     message: &Message,
     publisher: Publisher,
-    picked: &mut Vec<u64>,
+    selected_queues: &mut Vec<u64>,
 ) -> PublishOutcome {
     match broker.topics() {
-        Some(router) => router.publish(vhost, topic, message, publisher, picked),
+        Some(router) => router.publish(vhost, topic, message, publisher, selected_queues),
         None => PublishOutcome::default(),
     }
 }
 
-/// Queues of sessions that share a subscription, and were chosen. One that is there for other subscriptions has the message twice
-/// (section 4.8.2).
-fn add_picked(picked: Vec<u64>, routes: &mut Vec<QueueId>) {
-    routes.extend(picked.into_iter().map(QueueId));
+/// Adds the queues of sessions that a shared subscription selected. A queue that also matches
+/// another subscription gets the message twice (section 4.8.2).
+fn add_picked(selected_queues: Vec<u64>, routes: &mut Vec<QueueId>) {
+    routes.extend(selected_queues.into_iter().map(QueueId));
 }
 
-/// Leaves out queues that a message is not for. Of QoS 0 the hub hands out what sessions get, and a key beyond 255 bytes is
-/// more than AMQP could tell.
-fn keep_routes(tree: &Tree, qos: Qos, key: &str, routes: &mut Vec<QueueId>) {
+/// Removes queues that must not get a message: the router delivers QoS 0 messages to sessions, and
+/// AMQP has no routing keys of more than 255 bytes.
+fn filter_routes(tree: &Tree, qos: Qos, key: &str, routes: &mut Vec<QueueId>) {
     let long = key.len() > MAX_KEY;
     if qos == Qos::AtMostOnce && long {
         routes.clear();
     } else if qos == Qos::AtMostOnce {
-        routes.retain(|id| !of_session(tree, *id));
+        routes.retain(|id| !is_session_queue(tree, *id));
     } else if long {
-        routes.retain(|id| of_session(tree, *id));
+        routes.retain(|id| is_session_queue(tree, *id));
     }
 }
 
 const MAX_KEY: usize = metadata::limits::NAME_BYTES;
 
-/// In the token of a change that retains a message; the rest is the publish's number, 0 for QoS 0.
+/// Marks the token of a change that retains a message. The rest is the tag of the publish, 0 for
+/// QoS 0.
 const RETAIN: u64 = 1 << 62;
 const MAX_SEQ: u64 = RETAIN - 1;
 
-/// The number of the publish whose message is being retained, 0 for QoS 0. None: the token is another change's.
+/// Returns the tag of the publish whose message is being retained, 0 for QoS 0; `None` if the token
+/// belongs to another change.
 pub(crate) fn retained_seq(token: u64) -> Option<u64> {
     (token & !MAX_SEQ == RETAIN).then_some(token & MAX_SEQ)
 }
@@ -392,11 +414,11 @@ fn retain(
     message: &Message,
 ) -> Result<(), ChangeError> {
     // [MQTT-3.3.1-6], [MQTT-3.3.1-7]
-    let kept = (message.body_len() > 0).then(|| message.clone());
-    broker.retain(token, vhost, topic, kept)
+    let retained_message = (message.body_len() > 0).then(|| message.clone());
+    broker.retain(token, vhost, topic, retained_message)
 }
 
-/// The queues that are bound to the exchange.
+/// Collects the queues that are bound to the exchange.
 fn queues(
     broker: &mut dyn Broker,
     vhost: &str,
@@ -413,7 +435,7 @@ fn queues(
     broker.tree().route(vhost, exchange, &[key], &shown, routes);
 }
 
-/// What exchanges that are bound to the exchange see: MQTT messages have no headers.
+/// The message as further exchanges see it: MQTT messages have no headers.
 struct PublishView {
     origin: Origin,
 }
@@ -428,7 +450,7 @@ impl Shown for PublishView {
     }
 }
 
-/// A will as it waits, and how long (seconds).
+/// Builds a will and returns it with its Will Delay Interval in seconds.
 pub(crate) fn will(
     will: &codec_mqtt::Will<'_>,
     exchange: &str,
@@ -452,19 +474,26 @@ pub(crate) fn will(
     Some((waiting, will.properties.will_delay.unwrap_or(0)))
 }
 
-/// Publishes a will: its client is gone, or did not come back in time.
+/// Publishes a will, because its client is gone or did not come back in time.
 pub fn publish_will(broker: &mut dyn Broker, vhost: &str, will: topics::Will) {
     let topics::Will {
         topic,
         message,
         retain: keep,
     } = will;
-    if keep && let Err(why) = retain(broker, 0, vhost, &topic, &message) {
-        tracing::warn!(vhost, topic = &*topic, %why, "a will is not retained");
+    if keep && let Err(error) = retain(broker, 0, vhost, &topic, &message) {
+        tracing::warn!(vhost, topic = &*topic, %error, "a will is not retained");
     }
-    let mut picked = Vec::new();
-    let nobody = Publisher::default();
-    hear(broker, vhost, &topic, &message, nobody, &mut picked);
+    let mut selected_queues = Vec::new();
+    let no_publisher = Publisher::default();
+    publish_to_topics(
+        broker,
+        vhost,
+        &topic,
+        &message,
+        no_publisher,
+        &mut selected_queues,
+    );
     let mut routes = Vec::new();
     let key = topics::key_of(&topic);
     queues(broker, vhost, message.exchange(), &key, &mut routes);
@@ -472,8 +501,8 @@ pub fn publish_will(broker: &mut dyn Broker, vhost: &str, will: topics::Will) {
         true => Qos::AtLeastOnce,
         false => Qos::AtMostOnce,
     };
-    keep_routes(broker.tree(), qos, &key, &mut routes);
-    add_picked(picked, &mut routes);
+    filter_routes(broker.tree(), qos, &key, &mut routes);
+    add_picked(selected_queues, &mut routes);
     let tag = PublishTag { channel: 0, tag: 0 };
     for queue in routes {
         broker.publish(queue, tag, message.clone());

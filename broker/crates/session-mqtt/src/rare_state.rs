@@ -1,4 +1,4 @@
-//! What of a client most do not have, or only until they are told that they are in.
+//! State that most clients do not need, or only until CONNACK was sent.
 
 use crate::client_connection::{ClientConnection, DelayedWill};
 use crate::session_queue::SessionQueue;
@@ -7,7 +7,7 @@ use env::Time;
 use std::ops::{Deref, DerefMut};
 use topics::{Subscription, Will};
 
-/// How the last connection had left the session, as in [`topics::Leave`].
+/// The expiry and will that the last connection left, as in [`topics::SessionRelease`].
 #[derive(Debug)]
 pub(crate) struct PreviousRelease {
     pub until: Option<Time>,
@@ -16,62 +16,64 @@ pub(crate) struct PreviousRelease {
 
 #[derive(Debug)]
 pub(crate) struct RareState {
-    /// Until the client id is the connection's own: then the hub has it. Longer for a session that is to be kept.
+    /// Kept until the connection holds the client id, because the router stores it then. Persistent
+    /// sessions keep it longer.
     pub client_id: Option<Box<str>>,
-    /// The client did not choose it.
-    pub assigned: bool,
+    /// The server assigned the client id.
+    pub is_assigned: bool,
     pub clean_start: bool,
-    /// The client is another broker: its subscriptions do not want what it publishes, and tell what was retained.
-    pub bridge: bool,
-    /// A subscription does not want what this client publishes.
+    /// The client is another broker: its subscriptions use No Local and Retain As Published.
+    pub is_bridge: bool,
+    /// A subscription has No Local.
     pub no_local: bool,
-    /// The client asked for more.
-    pub expiry_cut: bool,
-    /// The session was there before.
-    pub present: bool,
-    /// Seconds; `u32::MAX`: for ever.
+    /// The client requested a longer session expiry.
+    pub expiry_reduced: bool,
+    /// Session Present in CONNACK.
+    pub session_present: bool,
+    /// In seconds; `u32::MAX`: never.
     pub session_expiry: u32,
-    /// What this node had applied of the metadata log when it had caught up for the client; 0: it did not.
-    pub learned: u64,
+    /// The applied index of the metadata log after this node had caught up for the client; 0 if it
+    /// did not.
+    pub applied_at_connect: u64,
     /// See [`ClientConnection::max_packet`].
     pub packet: u32,
     pub will: Option<Box<DelayedWill>>,
-    /// What waits for an end of the session as it was, until this connection is let in.
-    pub waited: Option<Box<PreviousRelease>>,
-    /// The session may outlive the connection.
+    /// The pending expiry and will of the session, until this connection is accepted.
+    pub previous_release: Option<Box<PreviousRelease>>,
+    /// The queue of a session that may outlive the connection.
     pub stored: Option<Box<SessionQueue>>,
-    /// Subscriptions on their way to the metadata group.
+    /// A SUBSCRIBE or UNSUBSCRIBE that waits for the metadata group or for other routers.
     pub pending: Option<Box<PendingSubscribe>>,
 }
 
 impl RareState {
     const NONE: RareState = RareState {
         client_id: None,
-        assigned: false,
+        is_assigned: false,
         clean_start: false,
-        bridge: false,
+        is_bridge: false,
         no_local: false,
-        expiry_cut: false,
-        present: false,
+        expiry_reduced: false,
+        session_present: false,
         session_expiry: 0,
-        learned: 0,
+        applied_at_connect: 0,
         packet: u32::MAX,
         will: None,
-        waited: None,
+        previous_release: None,
         stored: None,
         pending: None,
     };
 
-    /// Whether it could as well not be there, once CONNACK is out.
-    fn is_over(&self) -> bool {
+    /// Returns true if this state can be freed once CONNACK was sent.
+    fn is_unused(&self) -> bool {
         self.client_id.is_none()
-            && !self.bridge
+            && !self.is_bridge
             && !self.no_local
-            && !self.present
+            && !self.session_present
             && self.session_expiry == 0
             && self.packet == u32::MAX
             && self.will.is_none()
-            && self.waited.is_none()
+            && self.previous_release.is_none()
             && self.stored.is_none()
             && self.pending.is_none()
     }
@@ -79,7 +81,7 @@ impl RareState {
 
 static NONE: RareState = RareState::NONE;
 
-/// Extras, if there are any: they come with the first change to them.
+/// Optional [`RareState`], allocated at the first change.
 #[derive(Debug, Default)]
 pub(crate) struct OptionalRareState(Option<Box<RareState>>);
 
@@ -106,41 +108,41 @@ impl OptionalRareState {
         self.0.as_mut()?.pending.as_deref_mut()
     }
 
-    /// One more subscription.
-    pub fn note_no_local(&mut self, subscription: &Subscription) {
+    /// Notes the No Local option of a new subscription.
+    pub fn note_subscription(&mut self, subscription: &Subscription) {
         if subscription.no_local {
             self.no_local = true;
         }
     }
 
     pub fn drop_will(&mut self) {
-        if let Some(extras) = &mut self.0 {
-            extras.will = None;
+        if let Some(rare) = &mut self.0 {
+            rare.will = None;
         }
     }
 
-    pub fn waited_mut(&mut self) -> Option<&mut PreviousRelease> {
-        self.0.as_mut()?.waited.as_deref_mut()
+    pub fn previous_mut(&mut self) -> Option<&mut PreviousRelease> {
+        self.0.as_mut()?.previous_release.as_deref_mut()
     }
 
-    pub fn take_waited(&mut self) -> Option<Box<PreviousRelease>> {
-        self.0.as_mut()?.waited.take()
+    pub fn take_previous(&mut self) -> Option<Box<PreviousRelease>> {
+        self.0.as_mut()?.previous_release.take()
     }
 
-    /// Gives back what is not needed.
-    pub fn rest(&mut self) {
-        self.0.take_if(|extras| extras.is_over());
+    /// Frees the state if it is not needed.
+    pub fn free_unused(&mut self) {
+        self.0.take_if(|rare| rare.is_unused());
     }
 }
 
 impl ClientConnection {
-    /// CONNACK is out: what it said need not be remembered, and the hub has the client id. The name of a session's queue is made
-    /// of that.
-    pub fn is_in(&mut self) {
-        self.open = true;
-        if self.extras.session_expiry == 0 && self.extras.stored.is_none() {
-            self.extras.client_id = None;
+    /// CONNACK was sent: frees what only CONNACK needed. The router has the client id now; a
+    /// persistent session keeps it as well, because the name of its queue contains it.
+    pub fn connack_sent(&mut self) {
+        self.is_open = true;
+        if self.rare.session_expiry == 0 && self.rare.stored.is_none() {
+            self.rare.client_id = None;
         }
-        self.extras.rest();
+        self.rare.free_unused();
     }
 }

@@ -1,8 +1,10 @@
-//! The connection: packets in, notices in, time; and how they are told apart.
+//! The connection as a state machine: decodes packets and dispatches packets, events and timers.
 
-use crate::client_connection::{ClientConnection, LEARNING, MAKING, OPENING, StepContext};
+use crate::client_connection::{
+    ClientConnection, DECLARE_SESSION_QUEUE, DELETE_SESSION_QUEUE, SYNC, StepContext,
+};
 use crate::settings::{SessionConfig, Settings};
-use crate::unanswered_publishes::{is_deleted, pass_on};
+use crate::unanswered_publishes::{forward_event, is_deleted};
 use auth::TlsPeer;
 use bytes::{Buf, BytesMut};
 use codec_mqtt::{
@@ -21,73 +23,74 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// CONNECT is awaited.
+    /// Waiting for CONNECT.
     Connecting,
-    /// The client's password is being checked.
+    /// The node is checking the password.
     Verifying,
-    /// The log is asked what was done before the client connected.
+    /// Waiting until this node has applied all earlier metadata changes.
     Learning,
-    /// Another connection has the client id and was told to leave.
+    /// Another connection holds the client id and was told to leave.
     Claiming,
-    /// The session's queue has to answer.
+    /// Waiting for the answer of the session's queue.
     Opening,
     Running,
     Ended,
 }
 
-/// Who is at the other end.
+/// The client at the other end.
 #[derive(Debug)]
 pub(crate) enum ClientPhase {
-    /// CONNECT has not come.
+    /// CONNECT has not arrived.
     Unknown(Box<HandshakeState>),
     Known(ClientConnection),
     Gone,
 }
 
-/// What is needed to know it.
+/// The state needed to authenticate a client.
 #[derive(Debug)]
 pub(crate) struct HandshakeState {
     pub settings: Arc<Settings>,
     pub peer_is_loopback: bool,
-    /// Where it may tell the user.
+    /// The peer's TLS certificate, if it may name the user.
     pub tls: Option<Arc<TlsPeer>>,
-    /// Bytes of a packet that the client takes, if it has said so: it may be refused before it is known.
+    /// The client's Maximum Packet Size, if known: CONNECT may be rejected before it is processed.
     pub packet: u32,
 }
 
 impl ClientPhase {
-    pub fn known(&self) -> Option<&ClientConnection> {
+    pub fn connection(&self) -> Option<&ClientConnection> {
         match self {
-            ClientPhase::Known(link) => Some(link),
+            ClientPhase::Known(connection) => Some(connection),
             _ => None,
         }
     }
 
-    /// Bytes of a packet that it takes.
+    /// The client's Maximum Packet Size in bytes.
     pub fn max_packet(&self) -> usize {
         match self {
-            ClientPhase::Known(link) => link.max_packet(),
+            ClientPhase::Known(connection) => connection.max_packet(),
             ClientPhase::Unknown(unknown) => usize::try_from(unknown.packet).unwrap_or(usize::MAX),
             ClientPhase::Gone => usize::MAX,
         }
     }
 
-    pub fn known_mut(&mut self) -> Option<&mut ClientConnection> {
+    pub fn connection_mut(&mut self) -> Option<&mut ClientConnection> {
         match self {
-            ClientPhase::Known(link) => Some(link),
+            ClientPhase::Known(connection) => Some(connection),
             _ => None,
         }
     }
 }
 
-/// A time in units of 67 ms, of which nine years have fewer than 2^32: wake-ups are no more exact (`shard::wake_times`).
+/// A time in units of 67 ms, of which 2^32 are more than nine years. Wake-ups are no more exact
+/// (`shard::wake_times`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CoarseTime(u32);
 
 impl CoarseTime {
     const BITS: u32 = 26;
 
-    /// The first that is not before `time`: nobody is found silent too early.
+    /// Rounds up, so that no timeout is early.
     pub fn of(time: Time) -> CoarseTime {
         CoarseTime(u32::try_from(time.0.div_ceil(1 << Self::BITS)).unwrap_or(u32::MAX))
     }
@@ -97,22 +100,22 @@ impl CoarseTime {
     }
 }
 
-/// An MQTT connection as a state machine. In one piece, and small while it is idle: there may be millions.
+/// An MQTT connection as a state machine. Small while it is idle, because there may be millions.
 #[derive(Debug)]
 pub struct MqttSession {
     pub(crate) phase: Phase,
     pub(crate) version: Version,
-    /// A large CONNECT is on its way ([`Broker::hold_unknown`]).
+    /// A large CONNECT is being received ([`Broker::hold_unknown`]).
     holds: bool,
-    /// While it runs: when bytes came last. Before: when CONNECT must have been accepted.
+    /// While running, when bytes arrived last; before that, the deadline for CONNECT.
     pub(crate) since: CoarseTime,
     pub(crate) client: ClientPhase,
 }
 
-// The allocator has this size.
+// A size class of the allocator.
 const _: () = assert!(size_of::<MqttSession>() <= 80);
 
-/// A packet could not go on: the connection ends for this reason.
+/// The reason why a connection must end.
 pub(crate) struct Failure {
     pub reason: Reason,
     pub text: String,
@@ -136,7 +139,7 @@ impl From<DecodeError> for Failure {
 pub(crate) type PacketResult = Result<(), Failure>;
 
 impl MqttSession {
-    /// For a connection accepted `now`.
+    /// Creates the session of a connection that was accepted at `now`.
     pub fn new(config: SessionConfig, now: Time) -> MqttSession {
         let login = config.settings.limits.login;
         MqttSession {
@@ -153,7 +156,7 @@ impl MqttSession {
         }
     }
 
-    /// As in metrics' labels.
+    /// The protocol label in metrics.
     fn protocol(&self) -> &'static str {
         match self.version {
             Version::V31 => "mqtt310",
@@ -170,29 +173,29 @@ impl MqttSession {
         }
     }
 
-    /// Nothing is read meanwhile; what has been read stays where it is.
+    /// While paused, no input is processed; it stays in the buffer.
     fn is_paused(&self) -> bool {
-        match (self.phase, self.client.known()) {
+        match (self.phase, self.client.connection()) {
             (Phase::Verifying | Phase::Learning | Phase::Claiming | Phase::Opening, _) => true,
-            (Phase::Running, Some(link)) => {
-                link.behind
-                    || link.extras.pending.is_some()
-                    || link.retaining >= RETAINING
-                    || link.alarm && link.published
-                    || link.unconfirmed.len() >= link.settings.limits.unconfirmed
+            (Phase::Running, Some(connection)) => {
+                connection.is_blocked
+                    || connection.rare.pending.is_some()
+                    || connection.pending_retains >= MAX_PENDING_RETAINS
+                    || connection.is_alarmed && connection.has_published
+                    || connection.unconfirmed.len() >= connection.settings.limits.unconfirmed
             }
             _ => false,
         }
     }
 
-    fn read(&mut self, input: &mut BytesMut, cx: &mut StepContext<'_>) {
+    fn process_input(&mut self, input: &mut BytesMut, cx: &mut StepContext<'_>) {
         let (mut at, mut packets) = (0, 0);
         while self.phase != Phase::Ended && !self.is_paused() {
             let max = match &self.client {
-                ClientPhase::Known(link) if self.phase == Phase::Running => {
-                    link.settings.limits.packet
+                ClientPhase::Known(connection) if self.phase == Phase::Running => {
+                    connection.settings.limits.packet
                 }
-                ClientPhase::Known(link) => link.settings.limits.packet_unauthenticated,
+                ClientPhase::Known(connection) => connection.settings.limits.packet_unauthenticated,
                 ClientPhase::Unknown(unknown) => unknown.settings.limits.packet_unauthenticated,
                 ClientPhase::Gone => break,
             };
@@ -207,7 +210,7 @@ impl MqttSession {
                     self.frame(&frame, cx);
                 }
                 Err(error) if self.phase == Phase::Connecting => {
-                    self.end_silently(&error.to_string(), cx);
+                    self.close_silently(&error.to_string(), cx);
                 }
                 Err(error) => self.fail(error.into(), cx),
             }
@@ -219,7 +222,7 @@ impl MqttSession {
             });
         }
         if self.phase != Phase::Connecting {
-            self.let_go(cx);
+            self.release_unknown_hold(cx);
         }
         match self.phase {
             Phase::Ended => input.clear(),
@@ -227,7 +230,8 @@ impl MqttSession {
         }
     }
 
-    /// Of the packet that comes there are so many bytes. Clients that nobody knows must not make the node hold much.
+    /// Handles an incomplete packet of which `bytes` have arrived. Unauthenticated clients must not
+    /// make the node buffer much.
     fn wait_for_rest(&mut self, bytes: usize, cx: &mut StepContext<'_>) {
         let large = match &self.client {
             ClientPhase::Unknown(unknown) => bytes > unknown.settings.limits.connect,
@@ -236,12 +240,12 @@ impl MqttSession {
         if large && !self.holds {
             self.holds = cx.broker.hold_unknown(true);
             if !self.holds {
-                self.end_silently("too many clients send a large CONNECT at a time", cx);
+                self.close_silently("too many clients send a large CONNECT at a time", cx);
             }
         }
     }
 
-    fn let_go(&mut self, cx: &mut StepContext<'_>) {
+    fn release_unknown_hold(&mut self, cx: &mut StepContext<'_>) {
         if std::mem::take(&mut self.holds) {
             cx.broker.hold_unknown(false);
         }
@@ -251,12 +255,12 @@ impl MqttSession {
         if self.phase == Phase::Connecting {
             return self.first_packet(frame, cx);
         }
-        // What is inside does not matter.
-        if frame.kind.is_servers() {
+        // Reject it whatever it contains.
+        if frame.kind.is_server_only() {
             return self.fail(unexpected("a packet that only servers send"), cx);
         }
         if frame.kind == PacketKind::Auth && self.version.is_5() {
-            // [MQTT-4.12.0-7]: no method was agreed.
+            // [MQTT-4.12.0-7]: no authentication method was agreed on.
             return self.fail(unexpected("AUTH without an authentication method"), cx);
         }
         let packet = Packet::decode(frame, self.version);
@@ -272,7 +276,7 @@ impl MqttSession {
     fn first_packet(&mut self, frame: &Frame<'_>, cx: &mut StepContext<'_>) {
         // [MQTT-3.1.0-1]
         if frame.kind != PacketKind::Connect {
-            return self.end_silently("the first packet is not CONNECT", cx);
+            return self.close_silently("the first packet is not CONNECT", cx);
         }
         match Packet::decode(frame, self.version) {
             Ok(Packet::Connect(connect)) => {
@@ -287,25 +291,25 @@ impl MqttSession {
     }
 
     fn packet(&mut self, packet: Packet<'_>, cx: &mut StepContext<'_>) -> PacketResult {
-        let Some(link) = self.client.known_mut() else {
+        let Some(connection) = self.client.connection_mut() else {
             return Ok(());
         };
         match packet {
-            Packet::Publish(publish) => link.publish(&publish, cx),
-            Packet::Ack(ack) => link.acknowledged(&ack, cx),
-            Packet::Subscribe(subscribe) => link.subscribe(&subscribe, cx),
-            Packet::Unsubscribe(unsubscribe) => link.unsubscribe(&unsubscribe, cx),
+            Packet::Publish(publish) => connection.publish(&publish, cx),
+            Packet::Ack(ack) => connection.handle_ack(&ack, cx),
+            Packet::Subscribe(subscribe) => connection.subscribe(&subscribe, cx),
+            Packet::Unsubscribe(unsubscribe) => connection.unsubscribe(&unsubscribe, cx),
             Packet::PingReq => {
                 encode_pingresp(cx.packet());
-                // Whoever pings has nothing else to do.
-                link.forget_completed(cx);
-                link.rest();
+                // A client that sends PINGREQ is idle.
+                connection.forget_completed(cx);
+                connection.free_unused();
                 Ok(())
             }
-            Packet::Disconnect(disconnect) => self.disconnected(&disconnect, cx),
+            Packet::Disconnect(disconnect) => self.handle_disconnect(&disconnect, cx),
             // [MQTT-3.1.0-2]
             Packet::Connect(_) => Err(unexpected("a second CONNECT")),
-            // See [`MqttSession::frame`].
+            // Rejected by [`MqttSession::frame`].
             Packet::Auth(_)
             | Packet::ConnAck(_)
             | Packet::SubAck(_)
@@ -314,67 +318,72 @@ impl MqttSession {
         }
     }
 
-    fn take_session_event(&mut self, session_event: SessionEvent, cx: &mut StepContext<'_>) {
+    fn handle_event(&mut self, session_event: SessionEvent, cx: &mut StepContext<'_>) {
         match session_event {
             SessionEvent::Topic(delivery) => {
-                self.with_link(cx, |link, cx| link.deliver(delivery, cx))
+                self.with_connection(cx, |connection, cx| connection.deliver(delivery, cx))
             }
             SessionEvent::Published { tag, .. } | SessionEvent::Heard { tag } => {
-                self.with_link(cx, |link, cx| link.confirmed(tag.tag, true, cx));
+                self.with_connection(cx, |connection, cx| {
+                    connection.handle_confirm(tag.tag, true, cx)
+                });
             }
             SessionEvent::NotPublished { queue, tag, why } => {
                 let deleted = is_deleted(queue, why, cx.broker.tree());
-                self.with_link(cx, |link, cx| link.confirmed(tag.tag, deleted, cx));
+                self.with_connection(cx, |connection, cx| {
+                    connection.handle_confirm(tag.tag, deleted, cx)
+                });
             }
             SessionEvent::AnsweredLate {
                 publisher,
                 tag,
                 taken,
             } => {
-                let link = self.client.known_mut();
-                let outcome = link.map(|link| link.answered_late((publisher, tag), taken, cx));
+                let connection = self.client.connection_mut();
+                let outcome = connection
+                    .map(|connection| connection.handle_late_answer((publisher, tag), taken, cx));
                 if let Some(Err(failure)) = outcome {
                     self.fail(failure, cx);
                 }
             }
-            SessionEvent::Known => self.with_link(cx, ClientConnection::known),
+            SessionEvent::Known => self.with_connection(cx, ClientConnection::handle_announced),
             SessionEvent::Missed => {
-                self.forgo_will(cx);
+                self.drop_published_will(cx);
                 let text =
                     "messages are lost that other nodes had while they could not reach this one";
                 self.fail(Failure::new(Reason::UnspecifiedError, text), cx);
             }
             SessionEvent::TellWill => {
-                if let Some(link) = self.client.known() {
-                    link.tell_will(cx);
+                if let Some(connection) = self.client.connection() {
+                    connection.replicate_will(cx);
                 }
             }
             SessionEvent::TakenOver if planted::is(Bug::TakeoverIgnored) => {}
-            SessionEvent::TakenOver => self.taken_over(cx),
+            SessionEvent::TakenOver => self.handle_takeover(cx),
             SessionEvent::ClaimAgain if self.phase == Phase::Claiming => self.claim(cx),
-            SessionEvent::Verified { right } => self.verified(right, cx),
+            SessionEvent::Verified { right } => self.password_checked(right, cx),
             SessionEvent::Relieved => {
-                if let Some(link) = self.client.known_mut() {
-                    link.catch_up();
+                if let Some(connection) = self.client.connection_mut() {
+                    connection.unblock();
                 }
             }
             SessionEvent::Blocked(alarm) => {
-                if let Some(link) = self.client.known_mut() {
-                    link.alarm = alarm.is_some();
+                if let Some(connection) = self.client.connection_mut() {
+                    connection.is_alarmed = alarm.is_some();
                 }
             }
-            // Before CONNECT there is nobody to be told.
+            // Before CONNECT the protocol version is unknown, so no reason can be sent.
             SessionEvent::Close { .. } | SessionEvent::Shutdown
                 if self.phase == Phase::Connecting =>
             {
-                self.end_silently("ended by the node", cx);
+                self.close_silently("ended by the node", cx);
             }
             SessionEvent::Shed { text, can_hear }
                 if can_hear && self.phase != Phase::Connecting =>
             {
                 self.fail(Failure::new(Reason::QuotaExceeded, text), cx);
             }
-            SessionEvent::Shed { text, .. } => self.end_silently(&text, cx),
+            SessionEvent::Shed { text, .. } => self.close_silently(&text, cx),
             SessionEvent::Close { text } => {
                 self.fail(Failure::new(Reason::AdministrativeAction, text), cx);
             }
@@ -382,11 +391,13 @@ impl MqttSession {
                 let text = "the node stops";
                 self.fail(Failure::new(Reason::ServerShuttingDown, text), cx);
             }
-            SessionEvent::Changed { token, result } => self.changed(token, result, cx),
+            SessionEvent::Changed { token, result } => self.handle_change_result(token, result, cx),
             SessionEvent::Answer { queue, seq, answer } => {
-                let link = self.client.known_mut();
-                match link.map_or(Ok(false), |link| link.answered(queue, seq, answer, cx)) {
-                    Ok(true) if self.phase == Phase::Opening => self.run(cx),
+                let connection = self.client.connection_mut();
+                match connection.map_or(Ok(false), |connection| {
+                    connection.handle_queue_answer(queue, seq, answer, cx)
+                }) {
+                    Ok(true) if self.phase == Phase::Opening => self.start_session(cx),
                     Ok(_) => {}
                     Err(failure) => self.fail(failure, cx),
                 }
@@ -394,13 +405,15 @@ impl MqttSession {
             SessionEvent::Deliver {
                 queue, deliveries, ..
             } => {
-                if let Some(link) = self.client.known_mut() {
-                    link.take(queue, deliveries, cx);
+                if let Some(connection) = self.client.connection_mut() {
+                    connection.handle_deliveries(queue, deliveries, cx);
                 }
             }
             SessionEvent::Cancelled { queue, .. } => {
-                let link = self.client.known_mut();
-                if let Some(Err(failure)) = link.map(|link| link.queue_lost(queue, cx)) {
+                let connection = self.client.connection_mut();
+                if let Some(Err(failure)) =
+                    connection.map(|connection| connection.consumer_cancelled(queue, cx))
+                {
                     self.fail(failure, cx);
                 }
             }
@@ -408,30 +421,30 @@ impl MqttSession {
         }
     }
 
-    /// The metadata group's word.
-    fn changed(
+    /// Handles the result of a metadata change.
+    fn handle_change_result(
         &mut self,
         token: u64,
         result: Result<ChangeResult, ChangeError>,
         cx: &mut StepContext<'_>,
     ) {
-        if token == LEARNING {
-            // Or nobody answered: what this node knows has to do.
+        if token == SYNC {
+            // On an error, continue with what this node knows.
             if self.phase == Phase::Learning {
-                if let (Ok(_), Some(link)) = (result, self.client.known_mut()) {
-                    link.extras.learned = cx.broker.tree().applied();
+                if let (Ok(_), Some(connection)) = (result, self.client.connection_mut()) {
+                    connection.rare.applied_at_connect = cx.broker.tree().applied();
                 }
                 self.claim(cx);
             }
             return;
         }
-        if !matches!(token, OPENING | MAKING) {
-            return self.with_link(cx, |link, cx| {
-                let retained = link.retained(token, result.is_ok(), cx);
-                retained.unwrap_or_else(|| link.changed(token, result, cx))
+        if !matches!(token, DELETE_SESSION_QUEUE | DECLARE_SESSION_QUEUE) {
+            return self.with_connection(cx, |connection, cx| {
+                let retained = connection.handle_retained(token, result.is_ok(), cx);
+                retained.unwrap_or_else(|| connection.handle_change_result(token, result, cx))
             });
         }
-        let Some(link) = self.client.known_mut() else {
+        let Some(connection) = self.client.connection_mut() else {
             return;
         };
         if self.phase != Phase::Opening {
@@ -439,16 +452,17 @@ impl MqttSession {
         }
         match result {
             Ok(ChangeResult::Queue { record, .. }) => {
-                link.queue_made(record.id, cx);
-                self.run(cx);
+                connection.queue_declared(record.id, cx);
+                self.start_session(cx);
             }
-            Ok(_) if link.make_queue(cx) => {}
-            Ok(_) => self.run(cx),
-            // The session ends with the process then, or has its queue with the first subscription.
-            Err(refused) if token == MAKING => {
-                let client = link.client_id(cx);
+            Ok(_) if connection.declare_queue(cx) => {}
+            Ok(_) => self.start_session(cx),
+            // The session is then lost with the process, unless its first subscription creates the
+            // queue.
+            Err(refused) if token == DECLARE_SESSION_QUEUE => {
+                let client = connection.client_id(cx);
                 tracing::warn!(client, why = %refused, "a session is kept in memory only");
-                self.run(cx);
+                self.start_session(cx);
             }
             Err(refused) => {
                 let text = refused.to_string();
@@ -457,16 +471,16 @@ impl MqttSession {
         }
     }
 
-    /// The end of a step: what came together goes to the session's queue together.
+    /// Ends a step: sends the settlements of the step to the session's queue in one request.
     fn end_step(&mut self, cx: &mut StepContext<'_>) -> SessionState {
-        if let Some(link) = self.client.known_mut() {
-            link.flush_settled(cx);
+        if let Some(connection) = self.client.connection_mut() {
+            connection.flush_settled(cx);
         }
         cx.flush_counters(self.protocol());
         self.session_state()
     }
 
-    fn with_link(
+    fn with_connection(
         &mut self,
         cx: &mut StepContext<'_>,
         step: impl FnOnce(&mut ClientConnection, &mut StepContext<'_>) -> PacketResult,
@@ -474,13 +488,16 @@ impl MqttSession {
         if self.phase != Phase::Running {
             return;
         }
-        let outcome = self.client.known_mut().map(|link| step(link, cx));
+        let outcome = self
+            .client
+            .connection_mut()
+            .map(|connection| step(connection, cx));
         if let Some(Err(failure)) = outcome {
             self.fail(failure, cx);
         }
     }
 
-    fn on_time(&mut self, cx: &mut StepContext<'_>) {
+    fn handle_timer(&mut self, cx: &mut StepContext<'_>) {
         let now = cx.broker.now();
         let running = self.phase == Phase::Running;
         let late = !running && self.since.time() <= now;
@@ -492,29 +509,32 @@ impl MqttSession {
             return self.fail(Failure::new(Reason::ServerUnavailable, text), cx);
         }
         if late {
-            return self.end_silently("no CONNECT in time", cx);
+            return self.close_silently("no CONNECT in time", cx);
         }
-        // A connection that we do not read cannot be heard.
+        // A paused connection is not read, so it must not count as silent.
         if running && self.is_paused() {
             self.since = CoarseTime::of(now);
         }
         // [MQTT-3.1.2-22]
-        if self.silent_at().is_some_and(|at| at <= now) {
+        if self.keep_alive_deadline().is_some_and(|at| at <= now) {
             let text = "nothing was heard for one and a half times the keep alive";
             self.fail(Failure::new(Reason::KeepAliveTimeout, text), cx);
         }
     }
 
-    /// When the client has been silent for too long.
-    fn silent_at(&self) -> Option<Time> {
-        let link = self.client.known().filter(|link| link.keep_alive > 0)?;
-        let patience = Duration::from_millis(1500) * link.keep_alive.into();
+    /// The time at which the keep alive expires.
+    fn keep_alive_deadline(&self) -> Option<Time> {
+        let connection = self
+            .client
+            .connection()
+            .filter(|connection| connection.keep_alive > 0)?;
+        let patience = Duration::from_millis(1500) * connection.keep_alive.into();
         (self.phase == Phase::Running).then(|| self.since.time() + patience)
     }
 }
 
-/// Retained messages of a client that are on their way to the cluster, above which it is not read.
-const RETAINING: u16 = 64;
+/// Number of retained messages waiting for the metadata group above which the client is not read.
+const MAX_PENDING_RETAINS: u16 = 64;
 
 fn unexpected(what: &str) -> Failure {
     Failure::new(Reason::ProtocolError, format!("{what} came"))
@@ -531,7 +551,7 @@ impl Session for MqttSession {
             self.since = CoarseTime::of(broker.now());
         }
         let cx = &mut StepContext::new(broker, out);
-        self.read(input, cx);
+        self.process_input(input, cx);
         self.end_step(cx)
     }
 
@@ -543,8 +563,8 @@ impl Session for MqttSession {
     ) -> SessionState {
         let cx = &mut StepContext::new(broker, out);
         match self.phase {
-            Phase::Ended => pass_on(&session_event, cx),
-            _ => self.take_session_event(session_event, cx),
+            Phase::Ended => forward_event(&session_event, cx),
+            _ => self.handle_event(session_event, cx),
         }
         self.end_step(cx)
     }
@@ -552,11 +572,11 @@ impl Session for MqttSession {
     fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
         if self.phase != Phase::Ended {
             let cx = &mut StepContext::new(broker, out);
-            self.on_time(cx);
+            self.handle_timer(cx);
             cx.flush_counters(self.protocol());
         }
-        if let Some(link) = self.client.known_mut() {
-            link.rest();
+        if let Some(connection) = self.client.connection_mut() {
+            connection.free_unused();
         }
         self.session_state()
     }
@@ -564,7 +584,7 @@ impl Session for MqttSession {
     fn wake_at(&self) -> Option<Time> {
         match self.phase {
             Phase::Ended => None,
-            Phase::Running => self.silent_at(),
+            Phase::Running => self.keep_alive_deadline(),
             _ => Some(self.since.time()),
         }
     }
@@ -572,52 +592,63 @@ impl Session for MqttSession {
     fn gone(&mut self, broker: &mut dyn Broker) {
         let out = &mut Outbox::default();
         let cx = &mut StepContext::new(broker, out);
-        self.let_go(cx);
+        self.release_unknown_hold(cx);
         self.leave(false, cx);
         cx.flush_counters(self.protocol());
     }
 
     fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
         let cx = &mut StepContext::new(broker, out);
-        self.with_link(cx, |link, cx| {
-            link.busy = !cx.out.is_empty();
-            link.unread = if link.busy { link.unread } else { 0 };
-            link.send_waiting(cx);
+        self.with_connection(cx, |connection, cx| {
+            connection.is_slow = !cx.out.is_empty();
+            connection.unread = if connection.is_slow {
+                connection.unread
+            } else {
+                0
+            };
+            connection.send_waiting(cx);
             Ok(())
         });
         self.end_step(cx)
     }
 
     fn info(&self) -> SessionInfo {
-        let link = self.client.known();
-        let name = link.and_then(|link| link.extras.client_id.as_deref());
+        let connection = self.client.connection();
+        let name = connection.and_then(|connection| connection.rare.client_id.as_deref());
         SessionInfo {
             protocol: self.protocol(),
-            user: link.map_or_else(String::new, |link| link.account.user.to_string()),
-            vhost: link.map_or_else(String::new, |link| link.account.vhost.to_string()),
+            user: connection.map_or_else(String::new, |connection| {
+                connection.account.user.to_string()
+            }),
+            vhost: connection.map_or_else(String::new, |connection| {
+                connection.account.vhost.to_string()
+            }),
             client_name: name.unwrap_or_default().to_owned(),
-            subscriber: link.and_then(|link| link.subscriber.known()),
+            subscriber: connection.and_then(|connection| connection.subscriber.to_option()),
             channels: 0,
         }
     }
 
     fn held(&self) -> Held {
-        let link = self.client.known();
+        let connection = self.client.connection();
         Held {
             is_authenticated: !matches!(self.phase, Phase::Connecting | Phase::Verifying),
-            unread: link.map_or(0, |link| link.state.held()),
+            unread: connection.map_or(0, |connection| connection.state.held()),
             ..Held::default()
         }
     }
 
     fn visit_messages(&self, visit: &mut dyn FnMut(&Message)) {
-        if let Some(link) = self.client.known() {
-            link.state.visit_messages(visit);
+        if let Some(connection) = self.client.connection() {
+            connection.state.visit_messages(visit);
         }
     }
 
     fn details(&self) -> SessionDetails {
-        let blocked = self.client.known().is_some_and(|l| l.alarm && l.published);
+        let blocked = self
+            .client
+            .connection()
+            .is_some_and(|l| l.is_alarmed && l.has_published);
         SessionDetails {
             state: match self.phase {
                 Phase::Running if blocked => "blocked",
@@ -626,7 +657,10 @@ impl Session for MqttSession {
                 Phase::Ended => "closing",
                 _ => "starting",
             },
-            heartbeat_s: self.client.known().map_or(0, |link| link.keep_alive),
+            heartbeat_s: self
+                .client
+                .connection()
+                .map_or(0, |connection| connection.keep_alive),
             ..SessionDetails::default()
         }
     }

@@ -1,10 +1,11 @@
-//! The queue of a session that outlives its connection (M2): it is the session, its messages of QoS 1 and 2 wait there, and its
-//! subscriptions are bindings that end there.
+//! The queue of a session that outlives its connection. The queue is the session: it stores the QoS
+//! 1 and 2 messages, and the subscriptions are its bindings.
 //!
-//! What a subscription asks for is in the binding's arguments, as in RabbitMQ. Subscriptions of QoS 0 and shared ones are bindings
-//! too, under a key that no message has: the hub serves those, and the binding keeps them.
+//! The arguments of a binding hold the options of the subscription, as in RabbitMQ. Subscriptions
+//! with QoS 0 and shared subscriptions are bindings too, with a key that matches no message: the
+//! router serves these, and the binding only stores them.
 
-use crate::client_connection::{ClientConnection, MAKING, StepContext};
+use crate::client_connection::{ClientConnection, DECLARE_SESSION_QUEUE, StepContext};
 use crate::completed::{CompletedMessage, CompletedMessages};
 use crate::handover::{Handover, SentEarlier};
 use crate::session::{Failure, PacketResult};
@@ -24,58 +25,61 @@ use topics::{
     Delivery, Envelope, MqttRouter, SubscriberId, Subscription, SubscriptionMatch, key_of, topic_of,
 };
 
-/// In front of the key of a binding that is to match nothing: no topic has this character [MQTT-4.7.3-2].
-const ASIDE: char = '\0';
+/// Prefix of the key of a binding that must match nothing: no topic contains this character
+/// [MQTT-4.7.3-2].
+const UNMATCHED_PREFIX: char = '\0';
 const FILTER: &str = "x-mqtt-filter";
 const OPTIONS: &str = "x-mqtt-subscription-opts";
-/// In the options: which connection made the binding.
+/// The option that identifies the connection that created the binding.
 const FENCE: &str = "fence";
 const EXPIRES: &str = "x-expires";
-/// Bytes of a queue's name and of a binding's key.
+/// Maximum bytes of a queue name and of a binding key.
 const MAX_NAME: usize = metadata::limits::NAME_BYTES;
-/// The only one that a connection has.
+/// Each connection has only one consumer.
 const CONSUMER: ConsumerId = ConsumerId(1);
 
-/// A session's queue, as its connection sees it.
+/// The queue of a session as its connection sees it.
 #[derive(Debug)]
 pub(crate) struct SessionQueue {
-    /// None: the user may not have it, until there is a subscription that it may.
+    /// `None` if the user may not use the queue, until there is a subscription that it may have.
     pub queue: Option<QueueId>,
-    /// Its type.
+    /// The type of the queue.
     pub kind: QueueType,
-    /// The question whether messages may come.
-    asked: Option<RequestSeq>,
-    /// It was asked with `epoch`.
-    told_epoch: bool,
-    /// What came before the answer to that: no more than the queue was asked for.
-    early: Vec<queue::Delivery>,
-    /// The connections that know what the client was sent, by the first of them: this one, and those before it at this shard, or
-    /// at others that handed over what they knew. None: the queue has not said so.
+    /// The pending consume request.
+    pending_request: Option<RequestSeq>,
+    /// The pending or last consume request named `epoch`.
+    epoch_sent: bool,
+    /// Messages that arrived before the answer. Bounded by the prefetch of the consumer.
+    early_deliveries: Vec<queue::Delivery>,
+    /// The first of the connections that know what was sent to the client: this one, and earlier
+    /// ones on this shard or on others that handed over their state. `None` if the queue has not
+    /// answered.
     pub epoch: Option<SessionId>,
     pub consuming: bool,
-    /// What the connection before had done, until the queue has heard it.
-    before: Option<Box<Settlement>>,
-    /// Deliveries that are done with, as ranges; told at the end of the step.
+    /// Settlements of the previous connection, until the queue has processed them.
+    previous_settlement: Option<Box<Settlement>>,
+    /// Completed deliveries as ranges, sent at the end of the step.
     settled: Vec<(u64, u64)>,
-    /// Nothing is known of the packet identifiers that earlier connections gave to messages.
+    /// The packet identifiers that earlier connections used are unknown.
     pub unknown_past: bool,
-    /// Which messages they sent.
+    /// The messages that earlier connections sent.
     pub sent_earlier: SentEarlier,
-    /// There is a subscription of QoS 2.
+    /// There is a QoS 2 subscription.
     exactly_once: bool,
-    /// What tells the bindings of this connection from earlier ones'; 0: none was drawn. A node that is cut off makes what its
-    /// clients asked for when it is back, and they may be elsewhere by then: it undoes the bindings that it knew, by all their
-    /// arguments, and not those that were made since.
+    /// Distinguishes the bindings of this connection from earlier ones; 0 if none was drawn. A node
+    /// that was cut off applies the changes of its clients when it is back, although the clients
+    /// may be elsewhere by then. Its unbind changes name the bindings that it knew, with all
+    /// arguments, so they do not match bindings created since.
     pub fence: u32,
-    /// Room for the subscriptions that a message matches.
+    /// Reused buffer for the subscriptions that a message matches.
     found: Vec<Subscription>,
 }
 
-/// What is known of a session's earlier connections.
+/// What is known about the earlier connections of a session.
 pub(crate) struct EarlierConnections {
-    /// The last one was at this shard.
+    /// The last connection was on this shard.
     pub known: bool,
-    /// What it had done, as far as the queue may not have heard.
+    /// Its settlements that the queue may not have processed.
     pub settled: Option<Box<Settlement>>,
     pub epoch: Option<SessionId>,
     pub sent_earlier: SentEarlier,
@@ -95,12 +99,12 @@ impl Default for SessionQueue {
         SessionQueue {
             queue: None,
             kind: QueueType::default(),
-            asked: None,
-            told_epoch: false,
-            early: Vec::new(),
+            pending_request: None,
+            epoch_sent: false,
+            early_deliveries: Vec::new(),
             epoch: None,
             consuming: false,
-            before: None,
+            previous_settlement: None,
             settled: Vec::new(),
             unknown_past: false,
             sent_earlier: SentEarlier::NOTHING,
@@ -111,44 +115,45 @@ impl Default for SessionQueue {
     }
 }
 
-/// RabbitMQ's name of the queue with a client's messages of QoS 1 and 2. None: the client id is too long for one.
+/// Returns RabbitMQ's name of the queue with a client's QoS 1 and 2 messages; `None` if the client
+/// id is too long for a queue name.
 pub(crate) fn queue_name(client_id: &str) -> Option<Name> {
     let name = format!("mqtt-subscription-{client_id}qos1");
     (name.len() <= MAX_NAME).then(|| name.into())
 }
 
-/// A filter as the routing key of a binding.
+/// Returns a filter as the routing key of a binding.
 pub(crate) fn binding_key(filter: &str) -> String {
     key_of(filter).replace('+', "*")
 }
 
-/// Milliseconds for `x-expires`; None: never.
+/// The value of `x-expires` in milliseconds; `None`: never.
 fn expires_ms(session_expiry: u32) -> Option<u64> {
     (session_expiry < u32::MAX).then(|| u64::from(session_expiry) * 1000)
 }
 
 impl ClientConnection {
     pub(crate) fn queue(&self) -> Option<QueueId> {
-        self.extras.stored.as_ref().and_then(|stored| stored.queue)
+        self.rare.stored.as_ref().and_then(|stored| stored.queue)
     }
 
-    /// The queue that this session is to have, of the vhost's type.
+    /// Returns the record of a new queue for this session, with the vhost's default queue type.
     pub(crate) fn new_queue(&self, cx: &mut StepContext<'_>) -> Option<QueueRecord> {
         let vhost = cx.broker.tree().vhost(&self.account.vhost)?;
         let kind = vhost.default_queue_type.unwrap_or_default();
         let mut arguments = Table::default();
         arguments.set("x-queue-type", Value::from(kind.name()));
-        if let Some(ms) = expires_ms(self.extras.session_expiry) {
+        if let Some(ms) = expires_ms(self.rare.session_expiry) {
             arguments.set(EXPIRES, Value::I64(ms as i64));
         }
         if kind.descriptor().delivery_limit.is_some() {
-            // A client that often breaks off has not failed at the message.
+            // Disconnects of the client are not failures to process the message.
             arguments.set("x-delivery-limit", Value::I64(-1));
         }
         let mut record = QueueRecord {
             id: QueueId(0),
             vhost: self.account.vhost.clone(),
-            name: queue_name(self.extras.client_id.as_deref()?)?,
+            name: queue_name(self.rare.client_id.as_deref()?)?,
             kind,
             durable: true,
             auto_delete: false,
@@ -161,10 +166,11 @@ impl ClientConnection {
         Some(record)
     }
 
-    /// Asks for the queue of a session that is to be kept: CONNACK promises that it will be there, whatever becomes of the node
-    /// [MQTT-3.1.2-5]. False: the session ends with its connection, or its user may have no such queue.
-    pub(crate) fn make_queue(&mut self, cx: &mut StepContext<'_>) -> bool {
-        if self.extras.session_expiry == 0 {
+    /// Declares the queue of a persistent session. CONNACK promises that the session survives, even
+    /// if the node fails [MQTT-3.1.2-5]. Returns false if the session ends with its connection or
+    /// the user may not have the queue.
+    pub(crate) fn declare_queue(&mut self, cx: &mut StepContext<'_>) -> bool {
+        if self.rare.session_expiry == 0 {
             return false;
         }
         let record = self.new_queue(cx);
@@ -172,13 +178,14 @@ impl ClientConnection {
         let Some(record) = record else {
             return false;
         };
-        cx.broker.change(MAKING, Change::DeclareQueue(record));
+        cx.broker
+            .change(DECLARE_SESSION_QUEUE, Change::DeclareQueue(record));
         true
     }
 
-    /// The number in the bindings of this connection; 0: there is none in them.
+    /// Returns the fence of this connection's bindings; 0 if they have none.
     pub(crate) fn fence(&mut self, cx: &mut StepContext<'_>) -> u32 {
-        match self.extras.stored_mut() {
+        match self.rare.stored_mut() {
             Some(stored) => {
                 if stored.fence == 0 {
                     stored.fence = (cx.broker.random() as u32).max(1);
@@ -189,14 +196,16 @@ impl ClientConnection {
         }
     }
 
-    /// A change that this connection asked for may be made or not, at any time: what it binds from now on must not be undone by it.
-    pub(crate) fn doubt(&mut self) {
-        if let Some(stored) = self.extras.stored_mut() {
+    /// A change of this connection has an unknown outcome and may still be applied at any time.
+    /// Draws a new fence, so that the change does not undo later bindings.
+    pub(crate) fn reset_fence(&mut self) {
+        if let Some(stored) = self.rare.stored_mut() {
             stored.fence = 0;
         }
     }
 
-    /// The bindings that keep a subscription: more than one where those of earlier connections came late.
+    /// Returns the bindings that store a subscription. There may be several if changes of earlier
+    /// connections were applied late.
     pub(crate) fn bindings_of(&self, filter: &str, cx: &StepContext<'_>) -> Vec<BindingRecord> {
         let Some(queue) = self.queue() else {
             return Vec::new();
@@ -213,28 +222,28 @@ impl ClientConnection {
         all.filter(named).collect()
     }
 
-    /// The binding that a subscription is. None: the filter is too long for one.
+    /// Returns the binding that stores a subscription; `None` if the filter is too long.
     pub(crate) fn binding(
         &self,
         filter: &str,
-        wanted: Subscription,
+        subscription: Subscription,
         fence: u32,
     ) -> Option<BindingRecord> {
         let shared = codec_mqtt::shared(filter).ok().flatten();
-        let aside = shared.is_some() || wanted.qos == Qos::AtMostOnce;
+        let aside = shared.is_some() || subscription.qos == Qos::AtMostOnce;
         let key = key_of_binding(filter, aside);
         let mut options = Table::default();
         if fence != 0 {
             options.set(FENCE, Value::U32(fence));
         }
-        if wanted.identifier != 0 {
-            options.set("id", Value::U32(wanted.identifier));
+        if subscription.identifier != 0 {
+            options.set("id", Value::U32(subscription.identifier));
         }
-        options.set("no-local", Value::Bool(wanted.no_local));
-        options.set("qos", Value::U8(wanted.qos as u8));
+        options.set("no-local", Value::Bool(subscription.no_local));
+        options.set("qos", Value::U8(subscription.qos as u8));
         options.set(
             "retain-as-published",
-            Value::Bool(wanted.retain_as_published),
+            Value::Bool(subscription.retain_as_published),
         );
         let mut arguments = Table::default();
         arguments.set(FILTER, Value::from(filter));
@@ -242,78 +251,79 @@ impl ClientConnection {
         (key.len() <= MAX_NAME).then_some(BindingRecord {
             vhost: self.account.vhost.clone(),
             source: self.settings.exchange.clone(),
-            destination: Destination::Queue(queue_name(self.extras.client_id.as_deref()?)?),
+            destination: Destination::Queue(queue_name(self.rare.client_id.as_deref()?)?),
             routing_key: key.into(),
             arguments,
         })
     }
 
-    /// The client's subscriptions are those that its queue has: the hub hears of them.
+    /// Registers the subscriptions stored in the queue's bindings in the router.
     fn restore_subscriptions(&mut self, queue: QueueId, cx: &mut StepContext<'_>) {
         let tree = cx.broker.tree();
         let exchange = &*self.settings.exchange;
         let all = tree.bindings_of_queue(queue);
         let ours = all.iter().filter(|b| &*b.source == exchange);
         let kept: Vec<_> = ours.filter_map(|b| subscription_of(&b.arguments)).collect();
-        let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics()) else {
+        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        else {
             return;
         };
         router.unsubscribe_all(subscriber);
-        router.store_in(subscriber, queue.0);
+        router.use_queue(subscriber, queue.0);
         for (filter, subscription) in kept {
-            self.extras.note_no_local(&subscription);
-            if let Some(stored) = self.extras.stored_mut() {
+            self.rare.note_subscription(&subscription);
+            if let Some(stored) = self.rare.stored_mut() {
                 stored.exactly_once |= subscription.qos == Qos::ExactlyOnce;
             }
             router.subscribe(subscriber, &filter, subscription);
         }
     }
 
-    /// The session has this queue from an earlier connection: messages come when the queue agrees.
+    /// Resumes a session with an existing queue and starts to consume.
     pub(crate) fn resume(
         &mut self,
         record: &QueueRecord,
-        past: EarlierConnections,
+        earlier: EarlierConnections,
         cx: &mut StepContext<'_>,
     ) {
-        let fence = self.extras.stored.as_ref().map_or(0, |s| s.fence);
-        self.extras.stored = Some(Box::new(SessionQueue {
+        let fence = self.rare.stored.as_ref().map_or(0, |s| s.fence);
+        self.rare.stored = Some(Box::new(SessionQueue {
             fence,
-            epoch: past.epoch,
+            epoch: earlier.epoch,
             queue: Some(record.id),
-            unknown_past: !past.known,
-            sent_earlier: past.sent_earlier,
-            before: past.settled,
+            unknown_past: !earlier.known,
+            sent_earlier: earlier.sent_earlier,
+            previous_settlement: earlier.settled,
             ..SessionQueue::default()
         }));
         self.restore_subscriptions(record.id, cx);
-        // Now: this connection may end before it is told, and the next one knows no more of what was before.
-        let stored = self.extras.stored.as_ref();
+        // Release them now: this connection may end before the queue answers, and the next one
+        // would not know the identifiers either.
+        let stored = self.rare.stored.as_ref();
         if stored.is_some_and(|stored| stored.unknown_past && stored.exactly_once) {
             self.state.release_all(&self.ids);
         }
         self.consume(cx);
     }
 
-    /// The client may wait for PUBREL of messages that an earlier life of the node sent it: their identifiers are free again
-    /// when it has come.
-    pub(crate) fn tell_released(&mut self, cx: &mut StepContext<'_>) {
+    /// Sends PUBREL for all identifiers that an earlier incarnation of the node may have used. They
+    /// are free when the client has answered.
+    pub(crate) fn send_pubrels(&mut self, cx: &mut StepContext<'_>) {
         for id in self.state.releasing() {
             let release = Ack::new(AckKind::PubRel, id, Reason::Success);
             release.encode(self.version, cx.packet());
         }
     }
 
-    /// The queue lives as long as the session without a connection.
-    pub(crate) fn agree_on_expiry(&self, cx: &mut StepContext<'_>) {
+    /// Sets the expiry of the queue to that of the session.
+    pub(crate) fn update_queue_expiry(&self, cx: &mut StepContext<'_>) {
         let Some(record) = self.queue_record(cx) else {
             return;
         };
         let said = record.arguments.get(EXPIRES).and_then(Value::as_integer);
-        let expires_ms = expires_ms(self.extras.session_expiry);
-        // Ends with this connection: it is deleted then.
-        if self.extras.session_expiry > 0
-            && said.and_then(|ms| u64::try_from(ms).ok()) != expires_ms
+        let expires_ms = expires_ms(self.rare.session_expiry);
+        // A queue without expiry is deleted when the connection ends.
+        if self.rare.session_expiry > 0 && said.and_then(|ms| u64::try_from(ms).ok()) != expires_ms
         {
             let id = record.id;
             cx.broker
@@ -321,24 +331,26 @@ impl ClientConnection {
         }
     }
 
-    /// The queue was made for this connection.
-    pub(crate) fn queue_made(&mut self, queue: QueueId, cx: &mut StepContext<'_>) {
-        if let Some(stored) = self.extras.stored_mut() {
+    /// The queue was declared for this connection.
+    pub(crate) fn queue_declared(&mut self, queue: QueueId, cx: &mut StepContext<'_>) {
+        if let Some(stored) = self.rare.stored_mut() {
             stored.queue = Some(queue);
         }
-        if let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics()) {
-            router.store_in(subscriber, queue.0);
+        if let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        {
+            router.use_queue(subscriber, queue.0);
         }
         self.consume(cx);
-        // CONNACK does not wait for the answer, and the next connection may come before it: the line is this connection's unless
-        // another one has asked since.
-        if let Some(stored) = self.extras.stored_mut().filter(|s| s.told_epoch) {
+        // CONNACK does not wait for the answer, and the next connection may come before it. This
+        // connection begins the epoch, unless another one has consumed since.
+        if let Some(stored) = self.rare.stored_mut().filter(|s| s.epoch_sent) {
             stored.epoch = Some(cx.broker.id());
         }
     }
 
-    /// State that another shard or node handed over, if it is of the session that has this queue. The queue has to confirm it.
-    pub(crate) fn take_handover(
+    /// Uses state that another shard or node handed over if it belongs to the session with this
+    /// queue. The queue must still confirm it.
+    pub(crate) fn apply_handover(
         &mut self,
         handover: Bytes,
         queue: QueueId,
@@ -355,9 +367,9 @@ impl ClientConnection {
     }
 
     fn consume(&mut self, cx: &mut StepContext<'_>) {
-        let tag = self.extras.client_id.as_deref().unwrap_or_default().into();
-        let learned = self.extras.learned;
-        let Some(stored) = self.extras.stored_mut() else {
+        let tag = self.rare.client_id.as_deref().unwrap_or_default().into();
+        let learned = self.rare.applied_at_connect;
+        let Some(stored) = self.rare.stored_mut() else {
             return;
         };
         let Some(queue) = stored.queue else {
@@ -383,80 +395,87 @@ impl ClientConnection {
         let consumer = EpochConsumer {
             consumer,
             spec,
-            settled: stored.before.as_deref().cloned(),
+            settled: stored.previous_settlement.as_deref().cloned(),
             epoch,
             at: learned,
         };
         let seq = (cx.broker).request(queue, RequestBody::Succeed(Box::new(consumer)));
-        (stored.asked, stored.told_epoch) = (Some(seq), true);
+        (stored.pending_request, stored.epoch_sent) = (Some(seq), true);
         stored.consuming = true;
     }
 
-    /// The queue's answer. True: it was the one that was waited for.
-    pub(crate) fn answered(
+    /// Handles an answer of the queue. Returns true if it answers the pending request.
+    pub(crate) fn handle_queue_answer(
         &mut self,
         queue: QueueId,
         seq: RequestSeq,
         answer: QueueReply,
         cx: &mut StepContext<'_>,
     ) -> Result<bool, Failure> {
-        // Section 3.14.2.1: a server that is not available says so in CONNACK alone.
-        let reason = match self.open {
+        // Section 3.14.2.1: Server Unavailable is allowed only in CONNACK.
+        let reason = match self.is_open {
             true => Reason::ImplementationSpecificError,
             false => Reason::ServerUnavailable,
         };
-        let Some(stored) = self.extras.stored_mut() else {
+        let Some(stored) = self.rare.stored_mut() else {
             return Ok(false);
         };
-        if stored.queue != Some(queue) || stored.asked != Some(seq) {
+        if stored.queue != Some(queue) || stored.pending_request != Some(seq) {
             return Ok(false);
         }
-        stored.asked = None;
+        stored.pending_request = None;
         if let QueueReply::Refused { text, .. } = answer {
             stored.consuming = false;
             return Err(Failure::new(reason, text));
         }
-        stored.before = None;
-        let early = std::mem::take(&mut stored.early);
-        self.continues(answer == QueueReply::GoesOn, cx);
-        self.take(queue, early, cx);
+        stored.previous_settlement = None;
+        let early_deliveries = std::mem::take(&mut stored.early_deliveries);
+        self.epoch_continues(answer == QueueReply::GoesOn, cx);
+        self.handle_deliveries(queue, early_deliveries, cx);
         Ok(true)
     }
 
-    /// The session goes on from where the line of connections had it that this one named; or others have consumed since.
-    fn continues(&mut self, goes_on: bool, cx: &StepContext<'_>) {
-        let stored = self.extras.stored_mut();
-        let Some(stored) = stored.filter(|stored| stored.told_epoch) else {
+    /// Continues the session. `goes_on`: no connection outside of the named epoch has consumed
+    /// since.
+    fn epoch_continues(&mut self, goes_on: bool, cx: &StepContext<'_>) {
+        let stored = self.rare.stored_mut();
+        let Some(stored) = stored.filter(|stored| stored.epoch_sent) else {
             return;
         };
         if !goes_on || stored.epoch.is_none() {
             stored.epoch = Some(cx.broker.id());
         }
-        // Where CONNACK did not wait for the answer, the session had no queue, and this connection has given out identifiers of its own.
-        if goes_on || self.open {
+        // If CONNACK did not wait for the answer, the session had no queue, and this connection has
+        // assigned its own identifiers.
+        if goes_on || self.is_open {
             return;
         }
-        // Packet identifiers, in both directions, are what others made of them: under one that the client still waits for PUBREL of, it
-        // takes a new message for the one that it has [MQTT-4.3.3-10].
+        // Other connections have used the packet identifiers of both directions. With an identifier
+        // for which the client still awaits PUBREL, it would mistake a new message for the old one
+        // [MQTT-4.3.3-10].
         stored.sent_earlier = SentEarlier::Unknown;
         let released = std::mem::replace(&mut stored.unknown_past, true);
         let exactly_once = stored.exactly_once || self.state.has_exactly_once();
-        self.state.forget_ids();
+        self.state.forget_packet_ids();
         if exactly_once && !released {
             self.state.release_all(&self.ids);
         }
     }
 
-    /// The queue will give no more messages.
-    pub(crate) fn queue_lost(&mut self, queue: QueueId, cx: &StepContext<'_>) -> PacketResult {
-        let Some(stored) = self.extras.stored_mut().filter(|s| s.queue == Some(queue)) else {
+    /// The queue has cancelled the consumer.
+    pub(crate) fn consumer_cancelled(
+        &mut self,
+        queue: QueueId,
+        cx: &StepContext<'_>,
+    ) -> PacketResult {
+        let Some(stored) = self.rare.stored_mut().filter(|s| s.queue == Some(queue)) else {
             return Ok(());
         };
         stored.consuming = false;
         if cx.broker.tree().queue_by_id(queue).is_none() {
             stored.queue = None;
-            // With the queue the session is over.
-            self.extras.session_expiry = 0;
+            // The session ends with its queue.
+            self.rare.session_expiry = 0;
             let text = "the session's queue was deleted";
             return Err(Failure::new(Reason::AdministrativeAction, text));
         }
@@ -465,118 +484,123 @@ impl ClientConnection {
         Err(Failure::new(Reason::ImplementationSpecificError, text))
     }
 
-    /// Messages from the queue.
-    pub(crate) fn take(
+    /// Handles messages from the queue.
+    pub(crate) fn handle_deliveries(
         &mut self,
         queue: QueueId,
         all: Vec<queue::Delivery>,
         cx: &mut StepContext<'_>,
     ) {
-        let stored = self.extras.stored_mut();
+        let stored = self.rare.stored_mut();
         let Some(stored) = stored.filter(|stored| stored.queue == Some(queue)) else {
             return;
         };
-        if stored.asked.is_some() {
-            return stored.early.extend(all);
+        if stored.pending_request.is_some() {
+            return stored.early_deliveries.extend(all);
         }
         for delivery in all {
-            let again = delivery.redelivered;
-            let given = CompletedMessage {
+            let redelivered = delivery.redelivered;
+            let queue_message = CompletedMessage {
                 id: delivery.id,
                 mark: delivery.mark(),
             };
-            if !again {
-                // All that had been given to earlier connections has come.
+            if !redelivered {
+                // The queue redelivers first: everything delivered to earlier connections has
+                // arrived.
                 self.state.inflight.retain(|i| !i.awaits_return());
                 self.forget_sent_earlier();
             }
-            if again && self.is_completed(given) {
-                self.settle(given);
+            if redelivered && self.is_completed(queue_message) {
+                self.settle_delivery(queue_message);
                 continue;
             }
-            if again && self.is_under_way(&delivery.message, given) {
+            if redelivered && self.is_inflight(&delivery.message, queue_message) {
                 continue;
             }
-            match self.understood(delivery.message, cx) {
+            match self.convert_delivery(delivery.message, cx) {
                 Some(delivery) => {
-                    // [MQTT-3.3.1-1], [MQTT-3.3.1-3]: the queue also gives again what it gave to a connection that ended before it
-                    // was sent.
-                    let stored = self.extras.stored.as_ref();
-                    let sent = stored.is_some_and(|s| s.sent_earlier.may_have(given.mark));
-                    self.count(true, cx, |d| d.redeliver += u64::from(again));
-                    self.state.wait_given(QueuedMessage {
+                    // [MQTT-3.3.1-1], [MQTT-3.3.1-3]: a redelivered message may not have been sent,
+                    // because its connection ended before.
+                    let stored = self.rare.stored.as_ref();
+                    let sent = stored.is_some_and(|s| s.sent_earlier.may_have(queue_message.mark));
+                    self.count(true, cx, |d| d.redeliver += u64::from(redelivered));
+                    self.state.push_from_queue(QueuedMessage {
                         delivery,
-                        owed: Some(given),
-                        dup: again && sent,
+                        from_queue: Some(queue_message),
+                        dup: redelivered && sent,
                     });
                 }
-                None => self.settle(given),
+                None => self.settle_delivery(queue_message),
             }
         }
         self.send_waiting(cx);
     }
 
-    /// A queue that knows which connections follow each other gives to the next one first what the earlier ones had.
+    /// A queue that knows the order of connections redelivers the messages of earlier ones first,
+    /// so they have all arrived.
     fn forget_sent_earlier(&mut self) {
-        let stored = self.extras.stored_mut();
-        if let Some(stored) = stored.filter(|s| s.told_epoch) {
+        let stored = self.rare.stored_mut();
+        if let Some(stored) = stored.filter(|s| s.epoch_sent) {
             stored.sent_earlier = SentEarlier::NOTHING;
         }
     }
 
-    /// The queue gives a message again that the client is done with: it is not sent again [MQTT-4.3.3-6].
-    fn is_completed(&mut self, given: CompletedMessage) -> bool {
+    /// The queue redelivers a message that the client has completed: it must not be sent again
+    /// [MQTT-4.3.3-6].
+    fn is_completed(&mut self, queue_message: CompletedMessage) -> bool {
         let known = !self.state.completed.is_empty();
         known
-            && given
+            && queue_message
                 .mark
                 .is_some_and(|mark| self.state.completed.take(mark))
     }
 
-    /// The queue gives a message again that has a packet identifier: it is sent again whatever the client has subscribed to
-    /// since [MQTT-4.4.0-1], [MQTT-3.10.4-3].
-    fn is_under_way(&mut self, message: &Message, given: CompletedMessage) -> bool {
+    /// The queue redelivers a message that has a packet identifier: it is sent again even if the
+    /// subscriptions have changed [MQTT-4.4.0-1], [MQTT-3.10.4-3].
+    fn is_inflight(&mut self, message: &Message, queue_message: CompletedMessage) -> bool {
         if self.state.inflight.is_empty() {
             return false;
         }
         match message.protocol() {
-            Protocol::Mqtt if !message.has_died() => self.state.returned(message, given),
+            Protocol::Mqtt if !message.has_died() => {
+                self.state.match_redelivery(message, queue_message)
+            }
             _ => message.routing_keys().any(|key| {
                 let ours = crate::for_topic(message, key);
-                ours.is_some_and(|ours| self.state.returned(&ours, given))
+                ours.is_some_and(|ours| self.state.match_redelivery(&ours, queue_message))
             }),
         }
     }
 
-    /// A message from the queue as the client is to see it. None: it is not for the client (any more), or of QoS 0, and then the
-    /// hub has handed it out.
-    fn understood(&mut self, message: Message, cx: &mut StepContext<'_>) -> Option<Delivery> {
-        let found = &mut self.extras.stored_mut()?.found;
+    /// Converts a message from the queue for the client. Returns `None` if it matches no
+    /// subscription any more, or with QoS 0, in which case the router has delivered it.
+    fn convert_delivery(&mut self, message: Message, cx: &mut StepContext<'_>) -> Option<Delivery> {
+        let found = &mut self.rare.stored_mut()?.found;
         found.clear();
-        understand(
+        convert_queue_message(
             message,
-            self.subscriber.known()?,
+            self.subscriber.to_option()?,
             cx.broker.topics()?,
             found,
         )
     }
 
-    /// The client is done with a delivery of the queue.
-    pub(crate) fn settle(&mut self, given: CompletedMessage) {
-        let Some(stored) = self.extras.stored_mut() else {
+    /// The client has completed a delivery from the queue.
+    pub(crate) fn settle_delivery(&mut self, queue_message: CompletedMessage) {
+        let Some(stored) = self.rare.stored_mut() else {
             return;
         };
-        let id = given.id;
+        let id = queue_message.id;
         match stored.settled.last_mut() {
             Some((_, to)) if to.checked_add(1) == Some(id) => *to = id,
             _ => stored.settled.push((id, id)),
         }
-        if let Some(mark) = given.mark {
+        if let Some(mark) = queue_message.mark {
             self.state.completed.add(mark, self.quota);
         }
     }
 
-    /// The client does nothing: what the queue has heard of need not be remembered.
+    /// The client is idle: forgets completed messages that the queue has processed.
     pub(crate) fn forget_completed(&mut self, cx: &StepContext<'_>) {
         let heard = |queue| cx.broker.settling(queue, CONSUMER).is_empty();
         if !self.state.completed.is_empty() && self.queue().is_none_or(heard) {
@@ -584,9 +608,9 @@ impl ClientConnection {
         }
     }
 
-    /// Tells the queue what is done with.
+    /// Sends the settlements of the step to the queue.
     pub(crate) fn flush_settled(&mut self, cx: &mut StepContext<'_>) {
-        let Some(stored) = self.extras.stored_mut().filter(|s| !s.settled.is_empty()) else {
+        let Some(stored) = self.rare.stored_mut().filter(|s| !s.settled.is_empty()) else {
             return;
         };
         let ids = std::mem::take(&mut stored.settled);
@@ -600,14 +624,14 @@ impl ClientConnection {
         }
     }
 
-    /// The connection ends: what the client has not acknowledged goes back, before another connection asks for it.
-    /// What is done with and the queue may not have heard of.
+    /// The connection ends: requeues unacknowledged messages before another connection consumes.
+    /// Returns the settlements that the queue may not have processed.
     pub(crate) fn leave_queue(&mut self, cx: &mut StepContext<'_>) -> Option<Box<Settlement>> {
         self.flush_settled(cx);
-        let stored = self.extras.stored_mut()?;
+        let stored = self.rare.stored_mut()?;
         let queue = stored.queue?;
-        let settled = match stored.before.take() {
-            // This connection got nothing yet.
+        let settled = match stored.previous_settlement.take() {
+            // This connection has received nothing yet.
             Some(before) => Some(before),
             None => settling(queue, cx),
         };
@@ -622,7 +646,7 @@ impl ClientConnection {
         cx.broker.tree().queue_by_id(self.queue()?).cloned()
     }
 
-    /// The session is over, and its queue with it.
+    /// The session has ended: deletes its queue.
     pub(crate) fn delete_own_queue(&self, cx: &mut StepContext<'_>) {
         if let Some(record) = self.queue_record(cx) {
             self.delete_queue(0, &record, cx);
@@ -631,7 +655,7 @@ impl ClientConnection {
 
     pub(crate) fn delete_queue(&self, token: u64, record: &QueueRecord, cx: &mut StepContext<'_>) {
         if let Some(router) = cx.broker.topics() {
-            router.queue_ends(record.id.0);
+            router.queue_deleting(record.id.0);
         }
         let change = Change::DeleteQueue {
             vhost: record.vhost.clone(),
@@ -641,17 +665,17 @@ impl ClientConnection {
         cx.broker.change(token, change);
     }
 
-    /// A subscription may not want what its own client publishes: then the session's queue does not get it.
-    pub(crate) fn keep_local(
+    /// Removes the session's own queue from the routes if all matching subscriptions use No Local.
+    pub(crate) fn exclude_no_local(
         &self,
         topic: &str,
         routes: &mut Vec<QueueId>,
         cx: &mut StepContext<'_>,
     ) {
-        let (Some(queue), Some(subscriber)) = (self.queue(), self.subscriber.known()) else {
+        let (Some(queue), Some(subscriber)) = (self.queue(), self.subscriber.to_option()) else {
             return;
         };
-        if !self.extras.no_local || !routes.contains(&queue) {
+        if !self.rare.no_local || !routes.contains(&queue) {
             return;
         }
         if let Some(router) = cx.broker.topics() {
@@ -664,7 +688,7 @@ impl ClientConnection {
     }
 }
 
-/// What this connection is done with and its queue may not have heard of.
+/// Returns the settlements of this connection that the queue may not have processed.
 fn settling(queue: QueueId, cx: &StepContext<'_>) -> Option<Box<Settlement>> {
     let ids = cx.broker.settling(queue, CONSUMER);
     let settled = Settlement {
@@ -675,8 +699,8 @@ fn settling(queue: QueueId, cx: &StepContext<'_>) -> Option<Box<Settlement>> {
     (!settled.ids.is_empty()).then(|| Box::new(settled))
 }
 
-/// See [`ClientConnection::understood`]; `found` is empty.
-fn understand(
+/// See [`ClientConnection::convert_delivery`]; `found` must be empty.
+fn convert_queue_message(
     message: Message,
     subscriber: SubscriberId,
     router: &mut MqttRouter,
@@ -691,8 +715,8 @@ fn understand(
         }
         _ => message.routing_keys().find_map(|key| {
             let topic = topic_of(key);
-            // Only the server itself speaks there.
-            if topics::is_servers(&topic) {
+            // Only the server publishes to these topics.
+            if topics::is_sys_topic(&topic) {
                 return None;
             }
             router.matching(subscriber, &topic, found);
@@ -700,7 +724,7 @@ fn understand(
             of_client.then(|| crate::for_topic(&message, key))?
         })?,
     };
-    let hits: SmallVec<[SubscriptionMatch; 1]> = found.iter().map(|s| s.hit()).collect();
+    let hits: SmallVec<[SubscriptionMatch; 1]> = found.iter().map(|s| s.to_match()).collect();
     let best = hits.iter().map(|hit| hit.qos).max()?;
     (message.durable() && best > Qos::AtMostOnce).then_some(Delivery {
         group: 0,
@@ -710,29 +734,30 @@ fn understand(
     })
 }
 
-/// A filter as a binding's key; `aside`: as one that no message has.
+/// Returns the binding key of a filter. `aside`: a key that matches no message.
 fn key_of_binding(filter: &str, aside: bool) -> String {
     let shared = codec_mqtt::shared(filter).ok().flatten();
     let mut key = binding_key(shared.map_or(filter, |s| s.filter));
     if aside {
-        key.insert(0, ASIDE);
+        key.insert(0, UNMATCHED_PREFIX);
     }
     key
 }
 
-pub(crate) fn of_session(tree: &Tree, queue: QueueId) -> bool {
+pub(crate) fn is_session_queue(tree: &Tree, queue: QueueId) -> bool {
     tree.queue_by_id(queue)
         .is_some_and(|q| client_of(&q.name).is_some())
 }
 
-/// The client that a session's queue belongs to, from its name.
+/// Returns the client id from the name of a session's queue; `None` if it is another queue.
 pub fn client_of(queue: &str) -> Option<&str> {
     queue
         .strip_prefix("mqtt-subscription-")?
         .strip_suffix("qos1")
 }
 
-/// The shared subscription that a binding of a session's queue keeps; None: it keeps none, or one that is not shared.
+/// Returns the shared subscription that a binding of a session's queue stores; `None` if it stores
+/// none.
 pub fn shared_subscription(binding: &BindingRecord) -> Option<(String, Subscription)> {
     let found = subscription_of(&binding.arguments)?;
     codec_mqtt::shared(&found.0)
@@ -741,10 +766,10 @@ pub fn shared_subscription(binding: &BindingRecord) -> Option<(String, Subscript
         .then_some(found)
 }
 
-/// Whether two bindings of a queue keep the same subscription for the same connection.
+/// Returns true if two bindings of a queue store the same subscription of the same connection.
 pub(crate) fn is_same(one: &BindingRecord, other: &BindingRecord) -> bool {
-    let what = |b: &BindingRecord| (subscription_of(&b.arguments), fence_of(&b.arguments));
-    one.routing_key == other.routing_key && what(one) == what(other)
+    let identity = |b: &BindingRecord| (subscription_of(&b.arguments), fence_of(&b.arguments));
+    one.routing_key == other.routing_key && identity(one) == identity(other)
 }
 
 fn fence_of(arguments: &Table) -> Option<i64> {
@@ -754,21 +779,21 @@ fn fence_of(arguments: &Table) -> Option<i64> {
     options.get(FENCE).and_then(Value::as_integer)
 }
 
-/// What a binding's arguments say of a subscription; None: it is not one.
+/// Reads a subscription from the arguments of a binding; `None` if it stores none.
 fn subscription_of(arguments: &Table) -> Option<(String, Subscription)> {
     let filter = arguments.get(FILTER)?.as_str()?;
     codec_mqtt::shared(filter).ok()?;
     let Value::Table(options) = arguments.get(OPTIONS)? else {
         return None;
     };
-    let yes = |key| options.get(key) == Some(&Value::Bool(true));
+    let flag = |key| options.get(key) == Some(&Value::Bool(true));
     let number = |key| options.get(key).and_then(Value::as_integer);
     let qos = number("qos").and_then(|n| u8::try_from(n).ok());
     let identifier = number("id").and_then(|n| u32::try_from(n).ok());
     let subscription = Subscription {
         qos: Qos::from_bits(qos?)?,
-        no_local: yes("no-local"),
-        retain_as_published: yes("retain-as-published"),
+        no_local: flag("no-local"),
+        retain_as_published: flag("retain-as-published"),
         identifier: identifier.unwrap_or(0),
     };
     Some((filter.to_owned(), subscription))
@@ -779,7 +804,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_of_sessions_are_known_by_their_names() {
+    fn session_queue_name_contains_client_id() {
         let name = queue_name("c").unwrap();
         assert_eq!(&*name, "mqtt-subscription-cqos1");
         assert_eq!(client_of(&name), Some("c"));
@@ -788,7 +813,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_amqps_wildcards() {
+    fn binding_key_uses_amqp_wildcards() {
         assert_eq!(binding_key("a/+/b.c/#"), "a.*.b/c.#");
     }
 }

@@ -1,53 +1,61 @@
-//! What one connection may cost, and what the node wants of MQTT clients.
+//! Limits of a connection and the MQTT settings of a node.
 
 use auth::{Credentials, TlsPeer};
 use metadata::Name;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bounds of one session. Every buffer of a session has one of these behind it.
+/// Limits of one session. Each buffer of a session is bounded by one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a packet before CONNECT was accepted (`mqtt.max_packet_size_unauthenticated`).
+    /// Maximum packet size in bytes before CONNECT is accepted
+    /// (`mqtt.max_packet_size_unauthenticated`).
     pub packet_unauthenticated: usize,
-    /// Bytes of such a packet above which only as many connections may have one on its way as the node says.
+    /// Size of such a packet in bytes above which the node limits how many connections may send one
+    /// at a time.
     pub connect: usize,
-    /// Bytes of a packet after that, told to clients (`mqtt.max_packet_size_authenticated`).
+    /// Maximum packet size in bytes after CONNECT, announced to clients
+    /// (`mqtt.max_packet_size_authenticated`).
     pub packet: usize,
-    /// From the connection's start until CONNECT is accepted (`mqtt.login_timeout`).
+    /// Time from the start of the connection until CONNECT must be accepted (`mqtt.login_timeout`).
     pub login: Duration,
-    /// Unacknowledged messages to the client at most (`mqtt.prefetch`); its Receive Maximum may be lower.
+    /// Maximum number of unacknowledged messages to the client (`mqtt.prefetch`); its Receive
+    /// Maximum may be lower.
     pub prefetch: u16,
-    /// Publishes of QoS 1 and 2 that a client of 5.0 may have open, told as Receive Maximum; not 0.
+    /// Maximum number of open QoS 1 and 2 publishes of a 5.0 client, announced as Receive Maximum;
+    /// not 0.
     pub receive: u16,
-    /// The longest keep alive, in seconds (`mqtt.max_keep_alive_seconds`); 0: any, and none.
+    /// Maximum keep alive in seconds (`mqtt.max_keep_alive_seconds`); 0: no maximum, and the keep
+    /// alive may be disabled.
     pub keep_alive: u16,
-    /// Topic aliases in each direction at most (`mqtt.topic_alias_maximum`); 0: none.
+    /// Maximum number of topic aliases in each direction (`mqtt.topic_alias_maximum`); 0: none.
     pub topic_aliases: u16,
-    /// Messages of QoS 0 that a client who does not read may have waiting (`mqtt.mailbox_soft_limit`); 0: no bound here.
+    /// Maximum number of unsent QoS 0 messages for a slow client (`mqtt.mailbox_soft_limit`); 0: no
+    /// limit.
     pub mailbox: u32,
-    /// Seconds that a session lives without a connection (`mqtt.max_session_expiry_interval_seconds`); `u32::MAX`: for ever.
+    /// Maximum session expiry in seconds (`mqtt.max_session_expiry_interval_seconds`); `u32::MAX`:
+    /// never.
     pub session_expiry: u32,
-    /// Subscriptions of one client.
+    /// Maximum number of subscriptions per client.
     pub subscriptions: usize,
-    /// Messages of QoS 1 and 2 that wait for a client.
+    /// Maximum number of QoS 1 and 2 messages that wait for a client.
     pub waiting_messages: usize,
-    /// Bytes of the same.
+    /// Maximum bytes of the waiting messages.
     pub waiting_bytes: usize,
-    /// Retained messages sent because of one SUBSCRIBE.
+    /// Maximum number of retained messages sent for one SUBSCRIBE.
     pub retained: usize,
-    /// Publishes on their way to queues above which the client is not read.
+    /// Number of unconfirmed publishes above which the client is not read.
     pub unconfirmed: usize,
-    /// Bytes waiting for the socket above which messages of QoS 1 and 2 wait.
+    /// Bytes in the output above which QoS 1 and 2 messages wait.
     pub outbox: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            // A client id and a will as long as they can be, and 4 KiB for the rest.
+            // The longest client id and will, and 4 KiB for the rest.
             packet_unauthenticated: 196 << 10,
-            // All that is usual fits.
+            // Covers all common CONNECT packets.
             connect: 64 << 10,
             packet: 16 << 20,
             login: Duration::from_secs(10),
@@ -67,21 +75,22 @@ impl Default for Limits {
     }
 }
 
-/// The same for all MQTT connections of a node.
+/// The settings of all MQTT connections of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub limits: Limits,
     /// The vhost of clients whose user name does not name one (`mqtt.vhost`).
     pub vhost: Name,
-    /// The topic exchange that AMQP clients meet MQTT clients at (`mqtt.exchange`).
+    /// The topic exchange that connects MQTT with AMQP clients (`mqtt.exchange`).
     pub exchange: Name,
     /// Users that may log in from loopback only (`loopback_users`).
     pub loopback_users: Vec<Name>,
-    /// Whom a client without a user name is (`mqtt.allow_anonymous`). None: it is refused.
+    /// The user of a client without a user name (`mqtt.allow_anonymous`); `None`: it is rejected.
     pub anonymous: Option<Credentials>,
-    /// Whether a client with a user name and no password is that user, whatever the name (`mqtt.allow_user_name_without_password`).
+    /// A user name without a password is ignored, and the client is anonymous
+    /// (`mqtt.allow_user_name_without_password`).
     pub name_without_password: bool,
-    /// Whether a client without a user name is whom its certificate names (`mqtt.ssl_cert_login`).
+    /// The certificate of a client without a user name names its user (`mqtt.ssl_cert_login`).
     pub by_certificate: bool,
 }
 
@@ -102,12 +111,12 @@ impl Default for Settings {
     }
 }
 
-/// What a session is told when its connection is accepted.
+/// The configuration of a session for one connection.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
-    /// Users that may log in from loopback only depend on it.
+    /// Users listed in `loopback_users` may log in only if this is true.
     pub peer_is_loopback: bool,
-    /// What TLS says of the client; None: the connection has none.
+    /// The TLS identity of the client; `None` without TLS.
     pub tls: Option<Arc<TlsPeer>>,
     pub settings: Arc<Settings>,
 }

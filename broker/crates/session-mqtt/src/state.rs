@@ -1,4 +1,5 @@
-//! What of a client's session outlives its connection (section 4.1), but for its subscriptions, which the hub has.
+//! The session state that outlives a connection (section 4.1), except for the subscriptions, which
+//! the router has.
 
 use crate::completed::{CompletedMessage, CompletedMessages};
 use crate::handover::{Handover, SentEarlier};
@@ -16,79 +17,82 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use topics::{Delivery, Envelope, ParkedSession};
 
-/// Whose a message is until the client is done with it.
+/// The owner of a message until the client has completed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageOwner {
-    /// This session's alone.
+    /// Only this session has the message.
     Nobody,
-    /// The session's queue's.
+    /// The session's queue, which has delivered it to this connection.
     Queue(CompletedMessage),
-    /// The queue's, which will give it again. Its number there, if the queue says it.
+    /// The session's queue, which will deliver it again. Its number there, if the queue reports it.
     Return(Option<MessageId>),
 }
 
-/// A message of QoS 1 or 2 under a packet identifier.
+/// A QoS 1 or 2 message with a packet identifier.
 #[derive(Debug)]
 pub(crate) struct Inflight {
     pub packet_id: u16,
     pub qos: Qos,
-    /// As long as it may be needed.
+    /// `None` if it is not needed any more.
     pub delivery: Option<Delivery>,
-    /// PUBREC has come, PUBREL is what goes out [MQTT-4.3.3-6].
+    /// PUBREC has arrived, so PUBREL is sent [MQTT-4.3.3-6].
     pub released: bool,
-    /// On this connection; what is from before goes again, with DUP.
+    /// Sent on this connection. Messages of earlier connections are sent again with DUP.
     pub sent: bool,
-    pub owed: MessageOwner,
+    pub owner: MessageOwner,
 }
 
 impl Inflight {
     pub fn awaits_return(&self) -> bool {
-        matches!(self.owed, MessageOwner::Return(_))
+        matches!(self.owner, MessageOwner::Return(_))
     }
 }
 
-/// A message of QoS 1 or 2 without a packet identifier yet.
+/// A QoS 1 or 2 message without a packet identifier.
 #[derive(Debug)]
 pub(crate) struct QueuedMessage {
     pub delivery: Delivery,
-    /// It is from the session's queue.
-    pub owed: Option<CompletedMessage>,
+    /// Set if the message is from the session's queue.
+    pub from_queue: Option<CompletedMessage>,
     /// An earlier connection may have sent it.
     pub dup: bool,
 }
 
-/// A publish of QoS 2 of an earlier connection that queues or other hubs have not all answered.
+/// A QoS 2 publish of an earlier connection with missing confirms.
 #[derive(Debug)]
 pub(crate) struct UnansweredPublish {
-    /// The session of that connection, and its number for the publish.
+    /// The session number of that connection and its tag of the publish.
     pub session: u64,
     pub seq: u64,
     pub packet_id: u16,
-    /// Answers that are missing.
-    pub left: usize,
-    /// This connection's number for it, if the client has sent it again: PUBREC waits for the same answers.
+    /// Number of missing confirms.
+    pub missing_confirms: usize,
+    /// This connection's tag of the publish, if the client has sent it again: PUBREC waits for the
+    /// same confirms.
     pub resent: Option<u64>,
 }
 
-/// It derefs to what is there only while messages are under way.
+/// Optional [`InFlightState`], allocated only while messages are in flight. Derefs to it.
 #[derive(Debug, Default)]
 pub(crate) struct ClientState(Option<Box<InFlightState>>);
 
 #[derive(Debug, Default)]
 pub(crate) struct InFlightState {
-    /// Packet identifiers that were released for an earlier life of the node, and PUBCOMP has not come.
+    /// Packet identifiers released on behalf of an earlier incarnation of the node, whose PUBCOMP
+    /// has not arrived.
     releasing: BTreeSet<u16>,
     /// Packet identifiers of QoS 2 publishes that await PUBREL.
     pub received: BTreeSet<u16>,
-    /// Of these the ones whose answers are missing.
+    /// Those of them with missing confirms.
     pub unanswered: Vec<UnansweredPublish>,
-    /// In the order in which they were sent.
+    /// In the order of sending.
     pub inflight: VecDeque<Inflight>,
     waiting: VecDeque<QueuedMessage>,
     waiting_bytes: usize,
-    /// A message found no room: what waits is not handed to others, who have no more room.
+    /// A message was dropped because the limit was reached. The waiting messages are then not
+    /// redelivered to other members, who could not hold them either.
     overrun: bool,
-    /// Messages of the session's queue that the client is done with.
+    /// Messages of the session's queue that the client has completed.
     pub completed: CompletedMessages,
 }
 
@@ -104,8 +108,8 @@ static NOTHING: InFlightState = InFlightState {
 };
 
 impl InFlightState {
-    /// Whether it could as well not be there.
-    fn is_over(&self) -> bool {
+    /// Returns true if this state can be freed.
+    fn is_unused(&self) -> bool {
         self.releasing.is_empty()
             && self.received.is_empty()
             && self.unanswered.is_empty()
@@ -114,7 +118,7 @@ impl InFlightState {
             && self.completed.is_empty()
     }
 
-    /// Whether a packet identifier is not to be used now.
+    /// Returns true if a packet identifier is in use.
     fn has(&self, id: u16) -> bool {
         self.inflight.iter().any(|i| i.packet_id == id) || self.releasing.contains(&id)
     }
@@ -134,64 +138,65 @@ impl DerefMut for ClientState {
     }
 }
 
-/// A session without its connection.
+/// A session without a connection.
 #[derive(Debug)]
 pub(crate) struct ParkedState {
     pub state: ClientState,
     pub ids: PacketIds,
-    /// The queue that the session had when its connection ended.
+    /// The queue of the session when its connection ended.
     pub queue: Option<QueueId>,
-    /// What that may not have heard of.
+    /// Settlements that the queue may not have processed.
     pub settled: Option<Box<Settlement>>,
-    /// See [`SessionQueue`](crate::stored::Stored).
+    /// See [`SessionQueue`](crate::session_queue::SessionQueue).
     pub epoch: Option<SessionId>,
     pub sent_earlier: SentEarlier,
-    /// The number in the bindings of its connection, if all that that asked for was answered; else 0.
+    /// The fence of its connection's bindings, or 0 if a change of the connection is unanswered.
     pub fence: u32,
     pub settings: Arc<Settings>,
 }
 
-/// Room for messages that wait which a client keeps when none does.
-const KEPT_ROOM: usize = 64;
+/// Capacity of the waiting list that an empty one keeps.
+const KEPT_CAPACITY: usize = 64;
 
-/// The QoS a message goes out with: the best that a subscription allows, and no better than it was published with
-/// [MQTT-3.8.4-8], [MQTT-3.3.4-2].
-pub(crate) fn quality(delivery: &Delivery, envelope: &Envelope<'_>) -> Qos {
+/// Returns the QoS of a delivery: the maximum that the subscriptions grant, but not above the
+/// published one [MQTT-3.8.4-8], [MQTT-3.3.4-2].
+pub(crate) fn effective_qos(delivery: &Delivery, envelope: &Envelope<'_>) -> Qos {
     let granted = delivery.hits.iter().map(|hit| hit.qos).max();
     granted.unwrap_or_default().min(envelope.qos)
 }
 
 impl ClientState {
-    /// Gives back what is not needed while nothing is under way.
-    pub fn rest(&mut self) {
-        self.0.take_if(|under_way| under_way.is_over());
+    /// Frees the state if nothing is in flight.
+    pub fn free_unused(&mut self) {
+        self.0.take_if(|in_flight| in_flight.is_unused());
     }
 
-    /// The session is over: what other members of shared subscriptions are to have instead. A message of QoS 2 that was sent goes
-    /// to nobody else [MQTT-4.8.2-5].
+    /// The session has ended: returns the messages that other members of shared subscriptions must
+    /// get instead. A QoS 2 message that was sent goes to no other client [MQTT-4.8.2-5].
     pub fn take_undelivered(&mut self) -> Vec<Delivery> {
-        let Some(under_way) = self.0.as_deref_mut() else {
+        let Some(in_flight) = self.0.as_deref_mut() else {
             return Vec::new();
         };
-        let inflight = std::mem::take(&mut under_way.inflight).into_iter();
+        let inflight = std::mem::take(&mut in_flight.inflight).into_iter();
         let unacknowledged = inflight
-            .filter(|i| i.owed == MessageOwner::Nobody && i.qos == Qos::AtLeastOnce)
+            .filter(|i| i.owner == MessageOwner::Nobody && i.qos == Qos::AtLeastOnce)
             .filter_map(|i| i.delivery);
-        let waiting = match under_way.overrun {
+        let waiting = match in_flight.overrun {
             true => VecDeque::new(),
-            false => std::mem::take(&mut under_way.waiting),
+            false => std::mem::take(&mut in_flight.waiting),
         };
         let unsent = waiting
             .into_iter()
-            .filter(|w| w.owed.is_none() && !(w.dup && is_exactly_once(&w.delivery)))
+            .filter(|w| w.from_queue.is_none() && !(w.dup && is_exactly_once(&w.delivery)))
             .map(|w| w.delivery);
         let all = unacknowledged.chain(unsent);
         all.filter(|delivery| delivery.group != 0).collect()
     }
 
-    /// Puts a message of QoS 1 or 2 behind the others. False: there is no room. One that waits alone may exceed the limit:
-    /// another protocol takes larger messages.
-    pub fn wait(&mut self, delivery: Delivery, limits: &Limits) -> bool {
+    /// Appends a QoS 1 or 2 message to the waiting ones. Returns false if the limit is reached. A
+    /// single waiting message may exceed the byte limit, because other protocols allow larger
+    /// messages.
+    pub fn push_waiting(&mut self, delivery: Delivery, limits: &Limits) -> bool {
         let size = delivery.message.as_bytes().len();
         let over_bytes = self.waiting_bytes + size > limits.waiting_bytes;
         if self.waiting.len() >= limits.waiting_messages || (over_bytes && !self.waiting.is_empty())
@@ -199,29 +204,30 @@ impl ClientState {
             self.overrun = true;
             return false;
         }
-        self.wait_given(QueuedMessage {
+        self.push_from_queue(QueuedMessage {
             delivery,
-            owed: None,
+            from_queue: None,
             dup: false,
         });
         true
     }
 
-    /// As [`ClientState::wait`], for what the session's queue gave: that is no more than it was asked for.
-    pub fn wait_given(&mut self, waiting: QueuedMessage) {
+    /// Like [`ClientState::push_waiting`], for messages from the session's queue, which are bounded by its
+    /// prefetch.
+    pub fn push_from_queue(&mut self, waiting: QueuedMessage) {
         self.waiting_bytes += waiting.delivery.message.as_bytes().len();
         self.waiting.push_back(waiting);
     }
 
-    /// The queue gives a message again. Whether it is one that has a packet identifier.
-    pub fn returned(&mut self, message: &Message, given: CompletedMessage) -> bool {
+    /// The queue redelivers a message. Returns true if it has a packet identifier.
+    pub fn match_redelivery(&mut self, message: &Message, queue_message: CompletedMessage) -> bool {
         let same = |i: &&mut Inflight| {
             let known = i.delivery.as_ref().map(|d| d.message.as_bytes());
             i.awaits_return() && known == Some(message.as_bytes())
         };
         let found = self.inflight.iter_mut().find(same);
         if let Some(inflight) = found {
-            inflight.owed = MessageOwner::Queue(given);
+            inflight.owner = MessageOwner::Queue(queue_message);
             return true;
         }
         false
@@ -230,7 +236,7 @@ impl ClientState {
     pub fn next_waiting(&mut self) -> Option<QueuedMessage> {
         let next = self.waiting.pop_front()?;
         self.waiting_bytes -= next.delivery.message.as_bytes().len();
-        if self.waiting.is_empty() && self.waiting.capacity() > KEPT_ROOM {
+        if self.waiting.is_empty() && self.waiting.capacity() > KEPT_CAPACITY {
             self.waiting = VecDeque::new();
         }
         Some(next)
@@ -257,7 +263,7 @@ impl ClientState {
         sent.chain(waiting).for_each(|d| visit(&d.message));
     }
 
-    /// Whether a message can be sent: a packet identifier is free.
+    /// Returns true if a packet identifier is free.
     pub fn has_id(&self, ids: &PacketIds) -> bool {
         let all = ids.all();
         let few = self.inflight.len() < usize::from(*all.end());
@@ -268,122 +274,129 @@ impl ClientState {
         ids.next(|id| self.has(id))
     }
 
-    /// What another life of the node may have used is not used again before it is released.
+    /// Marks all identifiers that another incarnation of the node may have used as unreleased.
     pub fn release_all(&mut self, ids: &PacketIds) {
         self.releasing = ids.all().collect();
     }
 
-    /// Whether a message of QoS 2 is under way to the client.
+    /// Returns true if a QoS 2 message is in flight to the client.
     pub fn has_exactly_once(&self) -> bool {
         let mut all = self.inflight.iter();
         all.any(|i| i.qos == Qos::ExactlyOnce)
     }
 
-    /// The client has been elsewhere: what packet identifiers stand for, in both directions, is not known any more. What is the queue's
-    /// comes from there again; the rest is sent once more.
-    pub fn forget_ids(&mut self) {
-        let Some(under_way) = self.0.as_deref_mut() else {
+    /// The client was connected elsewhere, so the packet identifiers of both directions are
+    /// unknown. The queue redelivers its messages; the others are sent again.
+    pub fn forget_packet_ids(&mut self) {
+        let Some(in_flight) = self.0.as_deref_mut() else {
             return;
         };
-        under_way.received.clear();
-        under_way.unanswered.clear();
-        let all = std::mem::take(&mut under_way.inflight);
-        let ours = all.into_iter().filter(|i| i.owed == MessageOwner::Nobody);
+        in_flight.received.clear();
+        in_flight.unanswered.clear();
+        let all = std::mem::take(&mut in_flight.inflight);
+        let ours = all.into_iter().filter(|i| i.owner == MessageOwner::Nobody);
         for delivery in ours
             .filter(|i| !i.released)
             .rev()
             .filter_map(|i| i.delivery)
         {
-            under_way.waiting_bytes += delivery.message.as_bytes().len();
-            under_way.waiting.push_front(QueuedMessage {
+            in_flight.waiting_bytes += delivery.message.as_bytes().len();
+            in_flight.waiting.push_front(QueuedMessage {
                 delivery,
-                owed: None,
+                from_queue: None,
                 dup: true,
             });
         }
     }
 
-    /// Forgets a packet identifier of the client's. True: it was known.
+    /// Forgets a packet identifier of the client. Returns true if it was known.
     pub fn forget_received(&mut self, id: u16) -> bool {
-        let Some(under_way) = self.0.as_deref_mut() else {
+        let Some(in_flight) = self.0.as_deref_mut() else {
             return false;
         };
-        under_way.unanswered.retain(|u| u.packet_id != id);
-        under_way.received.remove(&id)
+        in_flight.unanswered.retain(|u| u.packet_id != id);
+        in_flight.received.remove(&id)
     }
 
-    /// A publish of an earlier connection was answered. The publish, if that was the last answer that it needed.
-    pub fn answered(&mut self, session: u64, seq: u64, taken: bool) -> Option<UnansweredPublish> {
-        let under_way = self.0.as_deref_mut()?;
-        let mut all = under_way.unanswered.iter_mut();
+    /// A publish of an earlier connection was confirmed or rejected. Returns it if this was the
+    /// final answer.
+    pub fn record_answer(
+        &mut self,
+        session: u64,
+        seq: u64,
+        accepted: bool,
+    ) -> Option<UnansweredPublish> {
+        let in_flight = self.0.as_deref_mut()?;
+        let mut all = in_flight.unanswered.iter_mut();
         let at = all.position(|u| (u.session, u.seq) == (session, seq))?;
-        let publish = under_way.unanswered.get_mut(at)?;
-        publish.left = publish.left.saturating_sub(1);
-        if taken && publish.left > 0 {
+        let publish = in_flight.unanswered.get_mut(at)?;
+        publish.missing_confirms = publish.missing_confirms.saturating_sub(1);
+        if accepted && publish.missing_confirms > 0 {
             return None;
         }
-        let publish = under_way.unanswered.remove(at);
-        if !taken {
-            under_way.received.remove(&publish.packet_id);
+        let publish = in_flight.unanswered.remove(at);
+        if !accepted {
+            in_flight.received.remove(&publish.packet_id);
         }
         Some(publish)
     }
 
-    /// Messages from the session's queue that earlier connections sent and this one has not: their numbers there.
-    pub fn unsent_again(&self) -> impl Iterator<Item = Option<MessageId>> {
+    /// The numbers of the queue's messages that earlier connections sent and this one has not.
+    pub fn pending_redeliveries(&self) -> impl Iterator<Item = Option<MessageId>> {
         let again = self.waiting.iter().filter(|w| w.dup);
-        again.filter_map(|w| w.owed.map(|given| given.mark))
+        again.filter_map(|w| w.from_queue.map(|queue_message| queue_message.mark))
     }
 
-    /// Those that PUBREL has to go out for.
+    /// Packet identifiers for which PUBREL must be sent.
     pub fn releasing(&self) -> impl Iterator<Item = u16> {
         self.releasing.iter().copied()
     }
 
-    /// PUBCOMP has come. Whether it is for one of [`ClientState::releasing`].
+    /// PUBCOMP has arrived. Returns true if it answers one of [`ClientState::releasing`].
     pub fn was_released(&mut self, id: u16) -> bool {
-        let under_way = self.0.as_mut();
-        under_way.is_some_and(|under_way| under_way.releasing.remove(&id))
+        let in_flight = self.0.as_mut();
+        in_flight.is_some_and(|in_flight| in_flight.releasing.remove(&id))
     }
 
     pub fn position(&self, packet_id: u16) -> Option<usize> {
-        // Mostly the first: clients acknowledge in order [MQTT-4.6.0-2].
+        // Usually the first: clients acknowledge in order [MQTT-4.6.0-2].
         self.inflight.iter().position(|i| i.packet_id == packet_id)
     }
 
-    /// Messages that the client owes an answer for on this connection.
+    /// Number of messages that the client must acknowledge on this connection.
     pub fn outstanding(&self) -> usize {
         self.inflight.iter().filter(|i| i.sent).count()
     }
 
-    /// The connection is over: everything will have to be sent again, and what is the queue's has gone back there.
-    pub fn rewind(&mut self) {
-        let Some(under_way) = self.0.as_deref_mut() else {
+    /// The connection has ended: all messages must be sent again, and those of the queue have been
+    /// requeued.
+    pub fn prepare_resend(&mut self) {
+        let Some(in_flight) = self.0.as_deref_mut() else {
             return;
         };
         if planted::is(Bug::PacketIdForgotten) {
             let kept = |i: &Inflight| i.qos != Qos::ExactlyOnce;
-            under_way.inflight.retain(kept);
+            in_flight.inflight.retain(kept);
         }
-        for inflight in &mut under_way.inflight {
+        for inflight in &mut in_flight.inflight {
             inflight.sent = false;
-            if let MessageOwner::Queue(given) = inflight.owed {
-                inflight.owed = MessageOwner::Return(given.mark);
+            if let MessageOwner::Queue(queue_message) = inflight.owner {
+                inflight.owner = MessageOwner::Return(queue_message.mark);
             }
         }
-        under_way.waiting.retain(|w| w.owed.is_none());
-        let sizes = under_way
+        in_flight.waiting.retain(|w| w.from_queue.is_none());
+        let sizes = in_flight
             .waiting
             .iter()
             .map(|w| w.delivery.message.as_bytes().len());
-        under_way.waiting_bytes = sizes.sum();
-        self.rest();
+        in_flight.waiting_bytes = sizes.sum();
+        self.free_unused();
     }
 }
 
 fn is_exactly_once(delivery: &Delivery) -> bool {
     let properties = delivery.message.properties();
-    Envelope::read(properties).is_ok_and(|e| quality(delivery, &e) == Qos::ExactlyOnce)
+    Envelope::read(properties).is_ok_and(|e| effective_qos(delivery, &e) == Qos::ExactlyOnce)
 }
 
 impl ParkedSession for ParkedState {
@@ -392,10 +405,11 @@ impl ParkedSession for ParkedState {
         let Ok(envelope) = Envelope::read(properties) else {
             return false;
         };
-        match quality(&delivery, &envelope) {
-            // Need not be kept (section 4.5); RabbitMQ keeps them, mosquitto does not.
+        match effective_qos(&delivery, &envelope) {
+            // QoS 0 messages need not be stored (section 4.5); RabbitMQ stores them, Mosquitto does
+            // not.
             Qos::AtMostOnce => true,
-            _ => self.state.wait(delivery, &self.settings.limits),
+            _ => self.state.push_waiting(delivery, &self.settings.limits),
         }
     }
 
@@ -412,13 +426,13 @@ impl ParkedSession for ParkedState {
             return Bytes::new();
         };
         let mut received = std::mem::take(&mut self.state.received);
-        // It is not known whether queues have these messages: PUBREC for them must not say so.
+        // Queues may not have stored these messages, so PUBREC must not confirm them.
         for publish in &self.state.unanswered {
             received.remove(&publish.packet_id);
         }
         let mut sent = std::mem::replace(&mut self.sent_earlier, SentEarlier::Unknown);
         for inflight in &self.state.inflight {
-            if let MessageOwner::Return(mark) = inflight.owed {
+            if let MessageOwner::Return(mark) = inflight.owner {
                 sent.add(mark);
             }
         }
@@ -434,9 +448,9 @@ impl ParkedSession for ParkedState {
         handover.encode()
     }
 
-    fn answered(&mut self, session: u64, tag: u64, taken: bool) {
-        self.state.answered(session, tag, taken);
-        self.state.rest();
+    fn answered(&mut self, session: u64, tag: u64, accepted: bool) {
+        self.state.record_answer(session, tag, accepted);
+        self.state.free_unused();
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
@@ -449,7 +463,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_released_for_an_earlier_life_is_not_used_before() {
+    fn unreleased_identifiers_are_not_reused() {
         let (mut state, mut ids) = (ClientState::default(), PacketIds::default());
         ids.keep_low(10);
         assert!(state.has_id(&ids) && state.0.is_none());
@@ -458,12 +472,12 @@ mod tests {
         assert_eq!((state.has_id(&ids), state.new_id(&mut ids)), (false, None));
         assert!(state.was_released(7) && !state.was_released(7));
         assert!(state.has_id(&ids));
-        state.rest();
+        state.free_unused();
         assert_eq!(state.new_id(&mut ids), Some(7));
         for id in 1..=64 {
             state.was_released(id);
         }
-        state.rest();
+        state.free_unused();
         assert!(state.0.is_none());
     }
 }

@@ -11,38 +11,40 @@ use metadata::{BindingRecord, Change, ChangeError, ChangeResult};
 use std::collections::{BTreeMap, VecDeque};
 use topics::Subscription;
 
-/// Changes of one packet that are on their way to the metadata group at a time.
+/// Maximum number of changes of one packet that the metadata group has not answered.
 const WINDOW: usize = 64;
-/// The token of the change that makes the session's queue. Of others it is the filter's place, from 1.
+/// Token of the change that declares the session's queue. The tokens of other changes are the index
+/// of their filter, from 1.
 const DECLARE: u64 = u64::MAX - 1;
 
-/// A filter of a packet, and what becomes of it.
+/// A filter of a packet and its result.
 #[derive(Debug)]
 struct RequestedFilter {
     filter: Box<str>,
     subscription: Subscription,
     handling: RetainHandling,
     reason: Reason,
-    /// What is retained for it is to be sent.
+    /// Retained messages must be sent for it.
     retained: bool,
 }
 
-/// A packet that is answered when the metadata group has taken all that it means for the session's queue, and the other hubs
-/// know of its subscriptions.
+/// A packet that is answered when the metadata group has applied its changes to the session's queue
+/// and the other routers know its subscriptions.
 #[derive(Debug)]
 pub(crate) struct PendingSubscribe {
     packet_id: u16,
     subscribes: bool,
-    wanted: Vec<RequestedFilter>,
+    requests: Vec<RequestedFilter>,
     changes: VecDeque<(u64, Change)>,
-    /// Changes that are on their way.
-    out: usize,
-    /// Only other hubs are waited for.
+    /// Number of unanswered changes.
+    unanswered: usize,
+    /// Waits only for other routers.
     announced: bool,
 }
 
-/// A filter without what makes it a shared one, and whether it was one.
-fn plain(filter: &str) -> Result<(&str, bool), Failure> {
+/// Validates a filter. Returns it without the prefix of a shared subscription, and whether it had
+/// one.
+fn validate_filter(filter: &str) -> Result<(&str, bool), Failure> {
     match shared(filter)? {
         Some(shared) => Ok((shared.filter, true)),
         None => {
@@ -58,20 +60,20 @@ impl ClientConnection {
         subscribe: &Subscribe<'_>,
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
-        // Before the first takes effect: one that is no filter ends the connection.
+        // Validate all filters first: an invalid one ends the connection without any effect.
         for (filter, _) in subscribe.filters.iter() {
-            plain(filter)?;
+            validate_filter(filter)?;
         }
         let identifier = subscribe.properties.subscription_identifiers().next();
-        let mut wanted: Vec<RequestedFilter> = Vec::new();
+        let mut requests: Vec<RequestedFilter> = Vec::new();
         for (filter, options) in subscribe.filters.iter() {
-            let reason = self.judge(filter, options, wanted.len(), cx)?;
-            wanted.push(RequestedFilter {
+            let reason = self.check_filter(filter, options, requests.len(), cx)?;
+            requests.push(RequestedFilter {
                 filter: filter.into(),
                 subscription: Subscription {
                     qos: options.qos,
-                    no_local: options.no_local || self.extras.bridge,
-                    retain_as_published: options.retain_as_published || self.extras.bridge,
+                    no_local: options.no_local || self.rare.is_bridge,
+                    retain_as_published: options.retain_as_published || self.rare.is_bridge,
                     identifier: identifier.unwrap_or(0),
                 },
                 handling: options.retain_handling,
@@ -79,34 +81,35 @@ impl ClientConnection {
                 retained: false,
             });
         }
-        if self.extras.stored.is_none() {
-            return self.subscribed(subscribe.packet_id, wanted, cx);
+        if self.rare.stored.is_none() {
+            return self.register_subscriptions(subscribe.packet_id, requests, cx);
         }
-        let changes = self.bindings(&mut wanted, cx);
-        self.extras.pending = Some(Box::new(PendingSubscribe {
+        let changes = self.binding_changes(&mut requests, cx);
+        self.rare.pending = Some(Box::new(PendingSubscribe {
             packet_id: subscribe.packet_id,
             subscribes: true,
-            wanted,
+            requests,
             changes,
-            out: 0,
+            unanswered: 0,
             announced: false,
         }));
-        self.carry_on(cx)
+        self.continue_pending(cx)
     }
 
-    /// What a filter can be granted, after `more` others of its packet.
-    fn judge(
+    /// Returns the result of a filter that follows `more` others in its packet.
+    fn check_filter(
         &mut self,
         filter: &str,
         options: SubscribeOptions,
         more: usize,
         cx: &mut StepContext<'_>,
     ) -> Result<Reason, Failure> {
-        let (pattern, _) = plain(filter)?;
+        let (pattern, _) = validate_filter(filter)?;
         if !self.may_subscribe(options.qos, &binding_key(pattern), cx) {
             return Ok(Reason::NotAuthorized);
         }
-        let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics()) else {
+        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        else {
             return Ok(Reason::UnspecifiedError);
         };
         if router.subscriptions_of(subscriber) + more >= self.settings.limits.subscriptions {
@@ -115,33 +118,33 @@ impl ClientConnection {
         Ok(Reason::granted(options.qos))
     }
 
-    /// What the filters change about the bindings of the session's queue.
-    fn bindings(
+    /// Returns the changes to the bindings of the session's queue for these filters.
+    fn binding_changes(
         &mut self,
-        wanted: &mut [RequestedFilter],
+        requests: &mut [RequestedFilter],
         cx: &mut StepContext<'_>,
     ) -> VecDeque<(u64, Change)> {
         let fence = self.fence(cx);
         let mut changes = VecDeque::new();
         let mut earlier: BTreeMap<&str, BindingRecord> = BTreeMap::new();
-        for (at, want) in wanted.iter_mut().enumerate() {
-            if want.reason.is_error() {
+        for (at, request) in requests.iter_mut().enumerate() {
+            if request.reason.is_error() {
                 continue;
             }
-            let Some(binding) = self.binding(&want.filter, want.subscription, fence) else {
-                want.reason = Reason::ImplementationSpecificError;
+            let Some(binding) = self.binding(&request.filter, request.subscription, fence) else {
+                request.reason = Reason::ImplementationSpecificError;
                 continue;
             };
-            let before = match earlier.insert(&want.filter, binding.clone()) {
+            let before = match earlier.insert(&request.filter, binding.clone()) {
                 Some(earlier) => vec![earlier],
-                None => self.bindings_of(&want.filter, cx),
+                None => self.bindings_of(&request.filter, cx),
             };
             let token = at as u64 + 1;
-            let there = before.iter().any(|old| is_same(old, &binding));
+            let existed = before.iter().any(|old| is_same(old, &binding));
             let old = before.into_iter().filter(|old| !is_same(old, &binding));
             let old = old.map(|old| (token, Change::Unbind(old)));
-            // The new one first: a message that comes in between is for both.
-            changes.extend((!there).then(|| (token, Change::Bind(binding.clone()))));
+            // Bind before unbind, so that no message is missed in between.
+            changes.extend((!existed).then(|| (token, Change::Bind(binding.clone()))));
             changes.extend(old);
         }
         if self.queue().is_none()
@@ -153,34 +156,34 @@ impl ClientConnection {
         changes
     }
 
-    /// Asks for what is still to be changed; answers the packet when that is nothing.
-    fn carry_on(&mut self, cx: &mut StepContext<'_>) -> PacketResult {
-        let Some(pending) = self.extras.pending_mut() else {
+    /// Requests the next changes, or answers the packet if there are none left.
+    fn continue_pending(&mut self, cx: &mut StepContext<'_>) -> PacketResult {
+        let Some(pending) = self.rare.pending_mut() else {
             return Ok(());
         };
-        while pending.out < WINDOW
+        while pending.unanswered < WINDOW
             && let Some((token, change)) = pending.changes.pop_front()
         {
-            pending.out += 1;
+            pending.unanswered += 1;
             cx.broker.change(token, change);
         }
-        if pending.out > 0 {
+        if pending.unanswered > 0 {
             return Ok(());
         }
-        let Some(done) = self.extras.pending.take() else {
+        let Some(done) = self.rare.pending.take() else {
             return Ok(());
         };
         match done.subscribes {
-            true => self.subscribed(done.packet_id, done.wanted, cx),
+            true => self.register_subscriptions(done.packet_id, done.requests, cx),
             false => {
-                self.unsubscribed(done.packet_id, &done.wanted, cx);
+                self.remove_subscriptions(done.packet_id, &done.requests, cx);
                 Ok(())
             }
         }
     }
 
-    /// The metadata group's word about a subscription.
-    pub(crate) fn changed(
+    /// Handles the result of a change to a binding.
+    pub(crate) fn handle_change_result(
         &mut self,
         token: u64,
         result: Result<ChangeResult, ChangeError>,
@@ -190,98 +193,102 @@ impl ClientConnection {
             Ok(_) => String::new(),
             Err(_) => self.client_id(cx),
         };
-        let pending = self.extras.pending_mut();
+        let pending = self.rare.pending_mut();
         let Some(pending) = pending.filter(|p| token != 0 && !p.announced) else {
             return Ok(());
         };
-        pending.out = pending.out.saturating_sub(1);
-        let place = usize::try_from(token).ok().and_then(|n| n.checked_sub(1));
+        pending.unanswered = pending.unanswered.saturating_sub(1);
+        let index = usize::try_from(token).ok().and_then(|n| n.checked_sub(1));
         match result {
-            Ok(ChangeResult::Queue { record, .. }) => self.queue_made(record.id, cx),
+            Ok(ChangeResult::Queue { record, .. }) => self.queue_declared(record.id, cx),
             Ok(_) => {}
             Err(refused) => {
                 let unknown = matches!(refused, ChangeError::Unavailable(_));
                 tracing::warn!(client, why = %refused, "a subscription was not made or ended");
                 let reason = reason_of(&refused);
-                match place.and_then(|at| pending.wanted.get_mut(at)) {
-                    Some(one) => one.reason = reason,
-                    // Without a queue there is nothing to bind.
+                match index.and_then(|at| pending.requests.get_mut(at)) {
+                    Some(request) => request.reason = reason,
+                    // Without a queue nothing can be bound.
                     None => {
                         pending.changes.clear();
-                        let all = pending.wanted.iter_mut();
-                        all.for_each(|one| one.reason = reason);
+                        let all = pending.requests.iter_mut();
+                        all.for_each(|request| request.reason = reason);
                     }
                 }
                 if unknown {
-                    self.doubt();
+                    self.reset_fence();
                 }
             }
         }
-        self.carry_on(cx)
+        self.continue_pending(cx)
     }
 
-    /// The subscriptions are made here. The client is told when they count everywhere.
-    fn subscribed(
+    /// Registers the subscriptions in the router. SUBACK waits until they are effective everywhere.
+    fn register_subscriptions(
         &mut self,
         packet_id: u16,
-        mut wanted: Vec<RequestedFilter>,
+        mut requests: Vec<RequestedFilter>,
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
         let session = cx.broker.id().number;
-        let (Some(subscriber), Some(router)) = (self.subscriber.known(), cx.broker.topics()) else {
-            return self.answer_subscribe(packet_id, &wanted, cx);
+        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        else {
+            return self.answer_subscribe(packet_id, &requests, cx);
         };
-        for want in wanted.iter_mut().filter(|want| !want.reason.is_error()) {
-            let was_there = router.subscribe(subscriber, &want.filter, want.subscription);
-            self.extras.note_no_local(&want.subscription);
-            let sends = match want.handling {
+        for request in requests
+            .iter_mut()
+            .filter(|request| !request.reason.is_error())
+        {
+            let was_there = router.subscribe(subscriber, &request.filter, request.subscription);
+            self.rare.note_subscription(&request.subscription);
+            let sends = match request.handling {
                 RetainHandling::Send => true,
                 RetainHandling::SendIfNew => !was_there,
                 RetainHandling::DoNotSend => false,
             };
-            want.retained = sends && shared(&want.filter)?.is_none();
+            request.retained = sends && shared(&request.filter)?.is_none();
         }
         if !router.announce(session) {
-            return self.answer_subscribe(packet_id, &wanted, cx);
+            return self.answer_subscribe(packet_id, &requests, cx);
         }
-        self.extras.pending = Some(Box::new(PendingSubscribe {
+        self.rare.pending = Some(Box::new(PendingSubscribe {
             packet_id,
             subscribes: true,
-            wanted,
+            requests,
             changes: VecDeque::new(),
-            out: 0,
+            unanswered: 0,
             announced: true,
         }));
         Ok(())
     }
 
-    /// The other hubs know.
-    pub(crate) fn known(&mut self, cx: &mut StepContext<'_>) -> PacketResult {
+    /// The other routers know the subscriptions.
+    pub(crate) fn handle_announced(&mut self, cx: &mut StepContext<'_>) -> PacketResult {
         let announced = |pending: &PendingSubscribe| pending.announced;
-        if !self.extras.pending.as_deref().is_some_and(announced) {
+        if !self.rare.pending.as_deref().is_some_and(announced) {
             return Ok(());
         }
-        match self.extras.pending.take() {
-            Some(done) => self.answer_subscribe(done.packet_id, &done.wanted, cx),
+        match self.rare.pending.take() {
+            Some(done) => self.answer_subscribe(done.packet_id, &done.requests, cx),
             None => Ok(()),
         }
     }
 
-    /// The subscriptions count: the client is told, and given what is retained.
+    /// The subscriptions are effective: sends SUBACK and retained messages.
     fn answer_subscribe(
         &mut self,
         packet_id: u16,
-        wanted: &[RequestedFilter],
+        requests: &[RequestedFilter],
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
         self.count_consumer(cx);
-        let mut reasons = Vec::with_capacity(wanted.len());
+        let mut reasons = Vec::with_capacity(requests.len());
         let mut retained = Vec::new();
         let mut complete = true;
-        for want in wanted {
-            reasons.push(self.told(want.reason));
-            if want.retained {
-                complete &= self.find_retained(want, &mut retained, cx);
+        for request in requests {
+            reasons.push(self.reason_code(request.reason));
+            if request.retained {
+                complete &= self.find_retained(request, &mut retained, cx);
             }
         }
         let ack = SubAck {
@@ -304,8 +311,8 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// 3.1 and 3.1.1 know one failure.
-    fn told(&self, reason: Reason) -> u8 {
+    /// Versions 3.1 and 3.1.1 have a single failure code.
+    fn reason_code(&self, reason: Reason) -> u8 {
         match self.version {
             Version::V5 => reason as u8,
             _ if reason.is_error() => Reason::UnspecifiedError as u8,
@@ -315,16 +322,16 @@ impl ClientConnection {
 
     fn find_retained(
         &self,
-        want: &RequestedFilter,
+        request: &RequestedFilter,
         found: &mut Vec<topics::Delivery>,
         cx: &mut StepContext<'_>,
     ) -> bool {
         let now = cx.broker.wall();
         let limit = self.settings.limits.retained;
-        match (self.subscriber.known(), cx.broker.topics()) {
+        match (self.subscriber.to_option(), cx.broker.topics()) {
             (Some(subscriber), Some(router)) => {
-                // Each filter as if it had come alone [MQTT-3.8.4-5].
-                let asked = (&*want.filter, want.subscription);
+                // Treat each filter as if it was the only one of its packet [MQTT-3.8.4-5].
+                let asked = (&*request.filter, request.subscription);
                 router.retained_for(subscriber, asked, now, limit, found)
             }
             _ => true,
@@ -337,14 +344,14 @@ impl ClientConnection {
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
         for filter in unsubscribe.filters.iter() {
-            plain(filter)?;
+            validate_filter(filter)?;
         }
-        let mut wanted = Vec::new();
+        let mut requests = Vec::new();
         let mut changes = VecDeque::new();
         for (at, filter) in unsubscribe.filters.iter().enumerate() {
             let bindings = self.bindings_of(filter, cx).into_iter();
             changes.extend(bindings.map(|b| (at as u64 + 1, Change::Unbind(b))));
-            wanted.push(RequestedFilter {
+            requests.push(RequestedFilter {
                 filter: filter.into(),
                 subscription: Subscription::default(),
                 handling: RetainHandling::DoNotSend,
@@ -353,37 +360,37 @@ impl ClientConnection {
             });
         }
         if changes.is_empty() {
-            self.unsubscribed(unsubscribe.packet_id, &wanted, cx);
+            self.remove_subscriptions(unsubscribe.packet_id, &requests, cx);
             return Ok(());
         }
-        self.extras.pending = Some(Box::new(PendingSubscribe {
+        self.rare.pending = Some(Box::new(PendingSubscribe {
             packet_id: unsubscribe.packet_id,
             subscribes: false,
-            wanted,
+            requests,
             changes,
-            out: 0,
+            unanswered: 0,
             announced: false,
         }));
-        self.carry_on(cx)
+        self.continue_pending(cx)
     }
 
-    fn unsubscribed(
+    fn remove_subscriptions(
         &mut self,
         packet_id: u16,
-        wanted: &[RequestedFilter],
+        requests: &[RequestedFilter],
         cx: &mut StepContext<'_>,
     ) {
-        let mut reasons = Vec::with_capacity(wanted.len());
-        for want in wanted {
-            let there = match (self.subscriber.known(), cx.broker.topics()) {
-                (Some(subscriber), Some(router)) if !want.reason.is_error() => {
-                    router.unsubscribe(subscriber, &want.filter)
+        let mut reasons = Vec::with_capacity(requests.len());
+        for request in requests {
+            let existed = match (self.subscriber.to_option(), cx.broker.topics()) {
+                (Some(subscriber), Some(router)) if !request.reason.is_error() => {
+                    router.unsubscribe(subscriber, &request.filter)
                 }
                 _ => false,
             };
-            reasons.push(match there {
+            reasons.push(match existed {
                 true => Reason::Success as u8,
-                false if want.reason.is_error() => want.reason as u8,
+                false if request.reason.is_error() => request.reason as u8,
                 false => Reason::NoSubscriptionExisted as u8,
             });
         }
@@ -397,7 +404,7 @@ impl ClientConnection {
     }
 }
 
-/// Why the metadata group did not take a subscription, in the codes of SUBACK and UNSUBACK.
+/// Maps a rejected change to a reason code of SUBACK and UNSUBACK.
 fn reason_of(refused: &ChangeError) -> Reason {
     match refused {
         ChangeError::AccessRefused(_) => Reason::NotAuthorized,

@@ -1,8 +1,9 @@
-//! Publishes of QoS 2 whose connection ends before queues and other hubs have answered.
+//! QoS 2 publishes whose connection ended before queues and routers had confirmed them.
 //!
-//! The node goes on routing them, so their packet identifiers stay received: the client sends them again on its next connection,
-//! and they must not be delivered twice [MQTT-4.3.3-10]. Their answers reach the session wherever it is, connected or not. A
-//! message that is refused is forgotten, and comes as a new one.
+//! The node continues to route these messages, so their packet identifiers remain received: the
+//! client sends them again on its next connection, and they must not be delivered twice
+//! [MQTT-4.3.3-10]. The confirms reach the session wherever it is, connected or parked. A rejected
+//! message is forgotten, and is a new one when the client sends it again.
 
 use crate::client_connection::{ClientConnection, PendingPublish, StepContext};
 use crate::publish::retained_seq;
@@ -15,10 +16,12 @@ use queue::RejectReason;
 use session::SessionEvent;
 use std::collections::BTreeSet;
 
-/// Earlier connections that a connection waits for: a client that comes back often does not cost more with each time.
+/// Maximum number of earlier connections that a connection waits for, so that a client that often
+/// reconnects does not cost more each time.
 const EARLIER_SESSIONS: usize = 16;
 
-/// The outcome of one publish in a notice for its session: the number, and whether it was accepted.
+/// Returns the outcome of a publish from an event for its session: the tag, and true if it was
+/// confirmed.
 pub fn publish_answer(session_event: &SessionEvent, tree: &Tree) -> Option<(u64, bool)> {
     match session_event {
         SessionEvent::Published { tag, .. } | SessionEvent::Heard { tag } => Some((tag.tag, true)),
@@ -33,26 +36,26 @@ pub fn publish_answer(session_event: &SessionEvent, tree: &Tree) -> Option<(u64,
     }
 }
 
-/// A notice for a connection that has ended and whose last bytes are still being written: the client's session hears answers to
-/// its publishes.
-pub(crate) fn pass_on(session_event: &SessionEvent, cx: &mut StepContext<'_>) {
-    let Some((tag, taken)) = publish_answer(session_event, cx.broker.tree()) else {
+/// Handles an event for a connection that has ended while its last bytes are being written: passes
+/// the outcomes of its publishes to the client's session.
+pub(crate) fn forward_event(session_event: &SessionEvent, cx: &mut StepContext<'_>) {
+    let Some((tag, accepted)) = publish_answer(session_event, cx.broker.tree()) else {
         return;
     };
     let session = cx.broker.id().number;
     if let Some(router) = cx.broker.topics() {
-        router.answer_late(session, tag, taken);
+        router.answer_late(session, tag, accepted);
     }
 }
 
-/// A queue that was deleted meanwhile is no reason to refuse: RabbitMQ's rule.
+/// A queue that was deleted in the meantime does not reject the publish, as in RabbitMQ.
 pub(crate) fn is_deleted(queue: QueueId, why: RejectReason, tree: &Tree) -> bool {
     why == RejectReason::Unavailable && tree.queue_by_id(queue).is_none()
 }
 
 impl ClientConnection {
-    /// The connection ends: the session remembers the publishes that are not answered.
-    pub(crate) fn keep_unconfirmed(&mut self, cx: &mut StepContext<'_>) {
+    /// The connection ends: the session remembers the unanswered publishes.
+    pub(crate) fn park_unconfirmed(&mut self, cx: &mut StepContext<'_>) {
         if self.unconfirmed.is_empty() {
             return;
         }
@@ -64,47 +67,48 @@ impl ClientConnection {
                 earlier.resent = None;
                 continue;
             }
-            answers += publish.left;
-            self.keep_unanswered(session, &publish);
+            answers += publish.missing_confirms;
+            self.park_unanswered(session, &publish);
         }
         let answers = u32::try_from(answers).unwrap_or(u32::MAX);
         if !self.state.unanswered.is_empty()
             && answers > 0
-            && let (Some(client), Some(router)) = (self.subscriber.known(), cx.broker.topics())
+            && let (Some(client), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
         {
             router.expect_late_answers(client, session, answers);
         }
     }
 
-    fn keep_unanswered(&mut self, session: u64, publish: &PendingPublish) {
+    fn park_unanswered(&mut self, session: u64, publish: &PendingPublish) {
         if publish.qos != Qos::ExactlyOnce {
             return;
         }
         if publish.refused || planted::is(Bug::ForgetsReceivedId) {
             self.state.forget_received(publish.packet_id);
-        } else if publish.left > 0 {
+        } else if publish.missing_confirms > 0 {
             self.state.unanswered.push(UnansweredPublish {
                 session,
                 seq: publish.seq,
                 packet_id: publish.packet_id,
-                left: publish.left,
+                missing_confirms: publish.missing_confirms,
                 resent: None,
             });
         }
     }
 
-    /// The next publishes must not overtake those of earlier connections that queues have yet to answer [MQTT-4.6.0-5]. They are not
-    /// published anew when the client sends them again.
+    /// Orders the next publishes behind those of earlier connections that queues have not answered
+    /// yet [MQTT-4.6.0-5]. The session does not publish these again when the client sends them again.
     pub(crate) fn publish_after_earlier(&self, cx: &mut StepContext<'_>) {
         let sessions: BTreeSet<u64> = self.state.unanswered.iter().map(|u| u.session).collect();
-        // Numbers ascend, and the latest sessions may wait for the others.
+        // Session numbers ascend, and the latest sessions may themselves wait for the others.
         for earlier in sessions.into_iter().rev().take(EARLIER_SESSIONS) {
             cx.broker.send_after(earlier);
         }
     }
 
-    /// The client sends a message again. True: an earlier connection's publish is not answered yet, and PUBREC waits for that.
-    pub(crate) fn await_earlier(&mut self, id: u16) -> bool {
+    /// The client sends a publish again. Returns true if an earlier connection's publish is
+    /// unanswered, so that PUBREC must wait.
+    pub(crate) fn await_earlier_publish(&mut self, id: u16) -> bool {
         if self.state.unanswered.is_empty() {
             return false;
         }
@@ -119,23 +123,23 @@ impl ClientConnection {
             seq,
             packet_id: id,
             qos: Qos::ExactlyOnce,
-            left: 1,
+            missing_confirms: 1,
             refused: false,
-            lonely: false,
+            is_unroutable: false,
         });
         true
     }
 
-    /// A publish of an earlier connection was answered.
-    pub(crate) fn answered_late(
+    /// A publish of an earlier connection was confirmed or rejected.
+    pub(crate) fn handle_late_answer(
         &mut self,
         (publisher, seq): (u64, u64),
-        taken: bool,
+        accepted: bool,
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
-        let answered = self.state.answered(publisher, seq, taken);
+        let answered = self.state.record_answer(publisher, seq, accepted);
         match answered.and_then(|publish| publish.resent) {
-            Some(resent) => self.confirmed(resent, taken, cx),
+            Some(resent) => self.handle_confirm(resent, accepted, cx),
             None => Ok(()),
         }
     }

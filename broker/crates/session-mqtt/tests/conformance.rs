@@ -1,19 +1,20 @@
-//! `docs/reference/mqtt-conformance.md` says of every normative statement of MQTT 5.0 and 3.1.1 which test shows it, or why there is none.
-//! This compares it with the tests: their comments name statements as `[MQTT-3.1.0-1]`, ranges with `to`. What stands behind
-//! `3.1.1:` on a line is about that version's own numbers.
+//! `docs/reference/mqtt-conformance.md` lists for each normative statement of MQTT 5.0 and 3.1.1
+//! the tests that cover it, or why there are none. These tests compare it with the comments in the
+//! tests, which name statements as `[MQTT-3.1.0-1]` and ranges with `to`. Statement numbers after
+//! `3.1.1:` on a line are those of that version.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A version's statements.
+/// The statements of one version of the standard.
 struct Standard {
-    /// How many each section has.
+    /// The number of statements in each section.
     sections: &'static [(&'static str, u32)],
     /// The heading of its table in the document.
     heading: &'static str,
-    /// Which of the two parts of a comment is about it: that before `3.1.1:`, or that behind.
+    /// The part of a comment that names its statements: 0 before `3.1.1:`, 1 after it.
     part: usize,
 }
 
@@ -133,16 +134,16 @@ fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Every statement, as `3.1.0-1`, in order.
+/// Returns all statements, as `3.1.0-1`, in order.
 fn statements(standard: &Standard) -> Vec<String> {
     let each = standard.sections.iter();
     each.flat_map(|(section, count)| (1..=*count).map(move |n| format!("{section}-{n}")))
         .collect()
 }
 
-/// The statements that a comment's line names.
-fn named(epoch: &str, standard: &Standard) -> Vec<String> {
-    let ours = epoch.split("3.1.1:").nth(standard.part).unwrap_or("");
+/// Returns the statements that a comment line names.
+fn named(line: &str, standard: &Standard) -> Vec<String> {
+    let ours = line.split("3.1.1:").nth(standard.part).unwrap_or("");
     let mut found: Vec<String> = Vec::new();
     for (n, part) in ours.split("[MQTT-").enumerate().skip(1) {
         let id = part.split(']').next().unwrap_or("").to_owned();
@@ -157,7 +158,7 @@ fn named(epoch: &str, standard: &Standard) -> Vec<String> {
     found
 }
 
-/// Of every test the statements that it names.
+/// Returns the statements that each test names.
 fn tests(standard: &Standard) -> BTreeMap<String, BTreeSet<String>> {
     let mut tests: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut files: Vec<PathBuf> = vec![crates().join("codec-mqtt/src/topic.rs")];
@@ -176,35 +177,35 @@ fn tests(standard: &Standard) -> BTreeMap<String, BTreeSet<String>> {
         let text = fs::read_to_string(&file).expect("a source file");
         let mut test = None;
         let mut attribute = false;
-        for epoch in text.lines().map(str::trim) {
-            if let Some(name) = epoch.strip_prefix("fn ").filter(|_| attribute) {
+        for line in text.lines().map(str::trim) {
+            if let Some(name) = line.strip_prefix("fn ").filter(|_| attribute) {
                 let name = name.split('(').next().unwrap_or("").to_owned();
                 tests.entry(name.clone()).or_default();
                 test = Some(name);
             }
-            attribute = epoch == "#[test]";
-            if let (Some(test), true) = (&test, epoch.contains("// ")) {
+            attribute = line == "#[test]";
+            if let (Some(test), true) = (&test, line.contains("// ")) {
                 tests
                     .entry(test.clone())
                     .or_default()
-                    .extend(named(epoch, standard));
+                    .extend(named(line, standard));
             }
         }
     }
     tests
 }
 
-/// A table's lines: statement, what it says.
+/// Returns the rows of a table: the statement and its text.
 fn document(standard: &Standard) -> Vec<(String, String)> {
     let path = crates().join("../../docs/reference/mqtt-conformance.md");
     let text = fs::read_to_string(path).expect("docs/reference/mqtt-conformance.md");
-    let lines = text.lines().skip_while(|epoch| *epoch != standard.heading);
-    let table = lines.skip(1).take_while(|epoch| !epoch.starts_with("## "));
-    let lines = table.filter_map(|epoch| epoch.strip_prefix("| "));
+    let lines = text.lines().skip_while(|line| *line != standard.heading);
+    let table = lines.skip(1).take_while(|line| !line.starts_with("## "));
+    let lines = table.filter_map(|line| line.strip_prefix("| "));
     lines
-        .filter(|epoch| epoch.starts_with(|c: char| c.is_ascii_digit()))
-        .map(|epoch| {
-            let mut cells = epoch.split(" | ");
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
+        .map(|line| {
+            let mut cells = line.split(" | ");
             let mut cell = || cells.next().unwrap_or("").trim_end_matches(" |").to_owned();
             (cell(), cell())
         })
@@ -223,7 +224,7 @@ fn every_statement_has_a_test_or_a_reason() {
 }
 
 #[test]
-fn the_document_and_the_tests_agree() {
+fn document_and_test_comments_agree() {
     for standard in &STANDARDS {
         let tests = tests(standard);
         assert!(tests.len() > 50, "tests are found");
@@ -233,7 +234,7 @@ fn the_document_and_the_tests_agree() {
             let shown: BTreeSet<&str> = shown.map(|(name, _)| name.as_str()).collect();
             assert_eq!(listed, shown, "{} {id}", standard.heading);
         }
-        // A comment that names a statement that there is not proves nothing.
+        // A comment that names an unknown statement proves nothing.
         let all = statements(standard);
         for (name, ids) in tests {
             let unknown: Vec<&String> = ids.iter().filter(|id| !all.contains(id)).collect();

@@ -1,4 +1,5 @@
-//! CONNECT and CONNACK (sections 3.1, 3.2, 4.12). Numbers are those of MQTT 5.0 unless 3.1.1 is named.
+//! CONNECT and CONNACK (sections 3.1, 3.2 and 4.12). Statement numbers are those of MQTT 5.0 unless
+//! 3.1.1 is named.
 
 mod fake;
 
@@ -14,7 +15,7 @@ use std::time::Duration;
 const VERSIONS: [Version; 3] = [Version::V31, Version::V311, Version::V5];
 
 #[test]
-fn every_version_is_welcome_and_connack_comes_first() {
+fn connack_is_the_first_packet_in_every_version() {
     // 3.1.1: [MQTT-3.1.4-4], [MQTT-3.12.4-1]
     // [MQTT-3.12.4-1], [MQTT-3.2.0-1], [MQTT-3.2.0-2], [MQTT-3.1.4-5], [MQTT-3.2.2-2]; 3.1.1: [MQTT-3.2.0-1], [MQTT-3.2.2-1]
     for version in VERSIONS {
@@ -22,39 +23,39 @@ fn every_version_is_welcome_and_connack_comes_first() {
         let c = w.open(version);
         w.connect(c, |_| ());
         w.send(c, &Packet::PingReq);
-        assert_eq!(w.said(c), ["CONNACK 0x00", "PINGRESP"]);
+        assert_eq!(w.output(c), ["CONNACK 0x00", "PINGRESP"]);
     }
 }
 
 #[test]
-fn the_first_packet_is_connect_and_there_is_no_second() {
+fn connect_is_first_packet_and_only_sent_once() {
     // 3.1.1: [MQTT-3.1.0-1], [MQTT-3.1.0-2]
     // [MQTT-3.1.0-1], [MQTT-3.1.0-2]
     let mut w = World::default();
     let c = w.open(Version::V5);
     w.send(c, &Packet::PingReq);
-    assert_eq!(w.said(c), ["END"]);
-    for (version, said) in [
+    assert_eq!(w.output(c), ["END"]);
+    for (version, output) in [
         (Version::V311, &["END"][..]),
         (Version::V5, &["DISCONNECT 0x82", "END"]),
     ] {
         let c = w.client(version, "c");
         w.connect(c, |_| ());
-        assert_eq!(w.said(c), said);
+        assert_eq!(w.output(c), output);
     }
 }
 
 #[test]
-fn a_connect_that_is_wrong_ends_the_connection() {
+fn malformed_connect_ends_the_connection() {
     // 3.1.1: [MQTT-3.1.2-1], [MQTT-3.1.2-3], [MQTT-3.1.4-1]
     let mut w = World::default();
-    // [MQTT-3.1.2-1]: another protocol gets no word.
+    // [MQTT-3.1.2-1]: another protocol gets no answer.
     let c = w.open(Version::V311);
     w.send_raw(
         c,
         &[0x10, 12, 0, 4, b'H', b'T', b'T', b'P', 4, 2, 0, 0, 0, 0],
     );
-    assert_eq!(w.said(c), ["END"]);
+    assert_eq!(w.output(c), ["END"]);
     // [MQTT-3.1.2-2]; 3.1.1: [MQTT-3.1.2-2]
     let unknown = |level| [0x10, 12, 0, 4, b'M', b'Q', b'T', b'T', level, 2, 0, 0, 0, 0];
     for level in [0, 1, 2, 0x83, 0x82, 6, 0x85, 0xFF] {
@@ -71,7 +72,7 @@ fn a_connect_that_is_wrong_ends_the_connection() {
             0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 4, 3, 0, 0, 0, 1, b'c',
         ],
     );
-    assert_eq!(w.said(c), ["END"]);
+    assert_eq!(w.output(c), ["END"]);
     let c = w.open(Version::V5);
     w.send_raw(
         c,
@@ -79,7 +80,7 @@ fn a_connect_that_is_wrong_ends_the_connection() {
             0x10, 14, 0, 4, b'M', b'Q', b'T', b'T', 5, 3, 0, 0, 0, 0, 1, b'c',
         ],
     );
-    assert_eq!(w.said(c), ["CONNACK 0x81 (a reserved bit is set)", "END"]);
+    assert_eq!(w.output(c), ["CONNACK 0x81 (a reserved bit is set)", "END"]);
     // [MQTT-2.1.3-1]; 3.1.1: [MQTT-2.2.2-1]
     let four = [
         0x12, 13, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, 1, b'c',
@@ -90,9 +91,9 @@ fn a_connect_that_is_wrong_ends_the_connection() {
     for raw in [&four[..], &five] {
         let c = w.open(Version::V311);
         w.send_raw(c, raw);
-        assert_eq!(w.said(c), ["END"]);
+        assert_eq!(w.output(c), ["END"]);
     }
-    // What follows a refused CONNECT is not looked at: [MQTT-3.1.4-6]; 3.1.1: [MQTT-3.1.4-5]
+    // Bytes after a rejected CONNECT are ignored: [MQTT-3.1.4-6]; 3.1.1: [MQTT-3.1.4-5]
     let c = w.open(Version::V5);
     w.send_raw(
         c,
@@ -100,11 +101,11 @@ fn a_connect_that_is_wrong_ends_the_connection() {
             0x10, 14, 0, 4, b'M', b'Q', b'T', b'T', 5, 3, 0, 0, 0, 0, 1, b'c', 0xC0, 0,
         ],
     );
-    assert_eq!(w.said(c).len(), 2);
+    assert_eq!(w.output(c).len(), 2);
 }
 
 #[test]
-fn bytes_may_come_one_by_one() {
+fn packets_may_arrive_byte_by_byte() {
     let mut w = World::default();
     let c = w.open(Version::V311);
     for byte in [
@@ -112,11 +113,11 @@ fn bytes_may_come_one_by_one() {
     ] {
         w.send_raw(c, &[byte]);
     }
-    assert_eq!(w.said(c), ["CONNACK 0x00", "PINGRESP"]);
+    assert_eq!(w.output(c), ["CONNACK 0x00", "PINGRESP"]);
 }
 
 #[test]
-fn client_ids() {
+fn client_ids_are_validated_or_assigned() {
     // 3.1.1: [MQTT-3.1.3-5], [MQTT-3.1.3-6], [MQTT-3.1.3-9]
     let mut w = World::default();
     // [MQTT-3.1.3-5], and longer ones.
@@ -127,8 +128,8 @@ fn client_ids() {
     ] {
         w.client(Version::V311, id);
     }
-    // As long as a string can be, with a will of that size.
-    let long = fake::unstatic(&"i".repeat(65_535));
+    // The longest string, with a will of that size.
+    let long = fake::leak(&"i".repeat(65_535));
     let c = w.open(Version::V5);
     w.connect(c, |connect| {
         connect.client_id = long;
@@ -137,7 +138,7 @@ fn client_ids() {
             ..will
         });
     });
-    assert_eq!(w.said(c), ["CONNACK 0x00"]);
+    assert_eq!(w.output(c), ["CONNACK 0x00"]);
     // [MQTT-3.1.3-6], [MQTT-3.1.3-7], [MQTT-3.2.2-16]
     let mut assigned = Vec::new();
     for _ in 0..2 {
@@ -154,7 +155,7 @@ fn client_ids() {
     // 3.1.1: [MQTT-3.1.3-7], [MQTT-3.1.3-8]
     let c = w.open(Version::V311);
     w.connect(c, |connect| connect.client_id = "");
-    assert_eq!(w.said(c), ["CONNACK 0x00"]);
+    assert_eq!(w.output(c), ["CONNACK 0x00"]);
     for version in [Version::V31, Version::V311] {
         let c = w.open(version);
         w.connect(c, |connect| {
@@ -167,7 +168,7 @@ fn client_ids() {
 }
 
 #[test]
-fn who_may_come_in() {
+fn credentials_and_vhost_access_decide_about_connect() {
     // [MQTT-3.1.4-2], [MQTT-3.2.2-6], [MQTT-3.2.2-7], [MQTT-3.2.2-8]; 3.1.1: [MQTT-3.2.2-4], [MQTT-3.2.2-5]
     for (user, password, codes) in [
         (Some("guest"), Some("guest"), [0, 0]),
@@ -190,7 +191,7 @@ fn who_may_come_in() {
             });
             let raw = w.bytes(c);
             assert_eq!(raw[raw.len().min(3)], code, "{user:?} {password:?}");
-            // A user without access to the virtual host has logged in.
+            // A user without access to the vhost has logged in successfully.
             let logins = if matches!(code, 4 | 0x86) {
                 (0, 1)
             } else {
@@ -203,7 +204,7 @@ fn who_may_come_in() {
 }
 
 #[test]
-fn guests_come_from_this_machine_alone_and_anonymous_ones_only_where_it_is_allowed() {
+fn loopback_users_and_anonymous_clients_are_restricted() {
     let mut w = World::default();
     let c = w.open_from(Version::V311, false);
     w.connect(c, |_| ());
@@ -218,7 +219,7 @@ fn guests_come_from_this_machine_alone_and_anonymous_ones_only_where_it_is_allow
 }
 
 #[test]
-fn user_name_without_password_is_anonymous_only_where_that_is_allowed() {
+fn user_name_without_password_is_anonymous_only_if_allowed() {
     let connects = |settings: Settings, name: &'static str, password| {
         let mut w = World::new(settings);
         let c = w.open(Version::V311);
@@ -237,7 +238,7 @@ fn user_name_without_password_is_anonymous_only_where_that_is_allowed() {
     assert_eq!(connects(Settings::default(), "guest", None), refused);
     for name in ["sensor", "guest", "other:small", "nowhere:small"] {
         assert_eq!(connects(allowed(), name, None), accepted, "{name}");
-        // An empty password is one.
+        // An empty password counts as a password.
         assert_eq!(connects(allowed(), name, Some(b"")), refused, "{name}");
         assert_eq!(connects(allowed(), name, Some(b"x")), refused, "{name}");
     }
@@ -249,7 +250,7 @@ fn user_name_without_password_is_anonymous_only_where_that_is_allowed() {
 }
 
 #[test]
-fn who_gives_no_name_is_whom_the_certificate_names() {
+fn certificate_names_user_of_client_without_user_name() {
     // Section 5.4.1 leaves it to the server; RabbitMQ's `mqtt.ssl_cert_login`.
     let shown = |name: Option<&str>| TlsPeer {
         subject: name.map(|n| format!("CN={n}").into()),
@@ -265,7 +266,7 @@ fn who_gives_no_name_is_whom_the_certificate_names() {
     let anyone = || Settings::default().anonymous;
     for (settings, tls, user, code) in [
         (with(true, None), Some(shown(Some("small"))), None, 0),
-        // Not asked for, not shown, nobody's, or none of the users.
+        // Not enabled, not sent, without a name, or naming an unknown user.
         (with(false, None), Some(shown(Some("small"))), None, 0x86),
         (with(true, None), Some(shown(None)), None, 0x86),
         (with(true, None), None, None, 0x86),
@@ -281,7 +282,7 @@ fn who_gives_no_name_is_whom_the_certificate_names() {
             None,
             0x86,
         ),
-        // A name that is given counts, and needs its password.
+        // A user name from the client counts and needs its password.
         (
             with(true, None),
             Some(shown(Some("small"))),
@@ -297,7 +298,7 @@ fn who_gives_no_name_is_whom_the_certificate_names() {
         let logins = if code == 0 { (1, 0) } else { (0, 1) };
         assert_eq!(w.node.logins, logins, "{tls:?} {user:?}");
     }
-    // Who may come from this machine alone may not come from another with a certificate either.
+    // A user restricted to loopback cannot connect from elsewhere with a certificate either.
     let mut w = World::new(with(true, None));
     let c = w.open_over(Version::V311, false, Some(shown(Some("guest"))));
     w.connect(c, |_| ());
@@ -305,8 +306,8 @@ fn who_gives_no_name_is_whom_the_certificate_names() {
 }
 
 #[test]
-fn a_password_may_be_checked_elsewhere() {
-    for (right, said) in [
+fn password_check_may_be_asynchronous() {
+    for (right, output) in [
         (true, &["CONNACK 0x00", "PINGRESP"][..]),
         (
             false,
@@ -314,32 +315,32 @@ fn a_password_may_be_checked_elsewhere() {
         ),
     ] {
         let mut w = World::default();
-        w.node.verdict = Some(PasswordCheck::Later);
+        w.node.password_check = Some(PasswordCheck::Later);
         let c = w.open(Version::V5);
         w.connect(c, |_| ());
         w.send(c, &Packet::PingReq);
         assert!(w.is_paused(c));
-        assert_eq!(w.said(c), [""; 0]);
+        assert_eq!(w.output(c), [""; 0]);
         assert_eq!(w.node.logins, (0, 0));
         w.session_event(c, SessionEvent::Verified { right });
-        assert_eq!(w.said(c), said);
+        assert_eq!(w.output(c), output);
         assert_eq!(w.node.logins, (u32::from(right), u32::from(!right)));
     }
     let mut w = World::default();
-    w.node.verdict = Some(PasswordCheck::Busy);
+    w.node.password_check = Some(PasswordCheck::Busy);
     let c = w.open(Version::V5);
     w.connect(c, |_| ());
-    assert!(w.said(c)[0].starts_with("CONNACK 0x89"));
+    assert!(w.output(c)[0].starts_with("CONNACK 0x89"));
     assert_eq!(w.node.logins, (0, 0), "nothing was checked");
 }
 
 #[test]
-fn a_node_may_be_full_or_on_its_way_out() {
+fn connect_is_refused_when_node_is_full_or_draining() {
     let mut w = World::default();
     w.node.admits = false;
     let c = w.open(Version::V5);
     w.connect(c, |_| ());
-    assert!(w.said(c)[0].starts_with("CONNACK 0x97"));
+    assert!(w.output(c)[0].starts_with("CONNACK 0x97"));
     w.node.admits = true;
     w.node.draining = true;
     let c = w.open(Version::V311);
@@ -348,7 +349,7 @@ fn a_node_may_be_full_or_on_its_way_out() {
 }
 
 #[test]
-fn no_authentication_method_is_offered() {
+fn enhanced_authentication_is_refused() {
     // [MQTT-4.12.0-1], [MQTT-4.12.0-6], [MQTT-4.12.0-7]
     let mut w = World::default();
     let c = w.open(Version::V5);
@@ -356,46 +357,46 @@ fn no_authentication_method_is_offered() {
         connect.properties.authentication_method = Some("SCRAM-SHA-1")
     });
     assert_eq!(
-        w.said(c),
+        w.output(c),
         ["CONNACK 0x8c (no authentication method is offered)", "END"]
     );
     let c = w.client(Version::V5, "c");
     w.send_raw(c, &[0xF0, 2, 0x19, 0]);
-    assert_eq!(w.said(c), ["DISCONNECT 0x82", "END"]);
+    assert_eq!(w.output(c), ["DISCONNECT 0x82", "END"]);
 }
 
 #[test]
-fn a_client_that_is_silent_is_disconnected() {
+fn silent_client_is_disconnected() {
     // [MQTT-3.1.2-22], [MQTT-3.2.2-22]; 3.1.1: [MQTT-3.1.2-24]
-    for (version, said) in [
+    for (version, output) in [
         (Version::V311, &["END"][..]),
         (Version::V5, &["DISCONNECT 0x8d", "END"]),
     ] {
         let mut w = World::default();
         let c = w.open(version);
         w.connect(c, |connect| connect.keep_alive = 10);
-        w.said(c);
+        w.output(c);
         for _ in 0..3 {
-            w.after(Duration::from_millis(14_900));
+            w.advance(Duration::from_millis(14_900));
             w.send(c, &Packet::PingReq);
-            assert_eq!(w.said(c), ["PINGRESP"]);
+            assert_eq!(w.output(c), ["PINGRESP"]);
         }
-        // To within a unit of wake-ups.
-        w.after(Duration::from_millis(15_068));
-        assert_eq!(w.said(c), said);
+        // Exact to one unit of wake-ups.
+        w.advance(Duration::from_millis(15_068));
+        assert_eq!(w.output(c), output);
     }
-    // Without a keep alive for ever; without CONNECT not.
+    // Without a keep alive there is no timeout, but CONNECT has one.
     let mut w = World::default();
     let c = w.client(Version::V311, "c");
     let idle = w.open(Version::V311);
-    w.after(Duration::from_millis(10_068));
-    assert_eq!(w.said(idle), ["END"]);
-    w.after(Duration::from_secs(1_000_000));
+    w.advance(Duration::from_millis(10_068));
+    assert_eq!(w.output(idle), ["END"]);
+    w.advance(Duration::from_secs(1_000_000));
     assert!(!w.is_closed(c));
 }
 
 #[test]
-fn keep_alives_have_a_longest() {
+fn keep_alive_is_limited() {
     // [MQTT-3.2.2-21]
     let mut w = World::new(Settings {
         limits: Limits {
@@ -414,14 +415,14 @@ fn keep_alives_have_a_longest() {
         };
         assert_eq!(ack.properties.server_keep_alive, told, "{asked}");
         if told.is_some() {
-            w.after(Duration::from_millis(89_900));
-            assert_eq!(w.said(c), [""; 0], "{asked}");
-            // To within a unit of wake-ups.
-            w.after(Duration::from_millis(168));
-            assert_eq!(w.said(c), ["DISCONNECT 0x8d", "END"], "{asked}");
+            w.advance(Duration::from_millis(89_900));
+            assert_eq!(w.output(c), [""; 0], "{asked}");
+            // Exact to one unit of wake-ups.
+            w.advance(Duration::from_millis(168));
+            assert_eq!(w.output(c), ["DISCONNECT 0x8d", "END"], "{asked}");
         }
     }
-    // Others cannot be told.
+    // Earlier versions cannot be told a different keep alive.
     for version in [Version::V31, Version::V311] {
         for (asked, code) in [(60, 0), (61, 2), (0, 2)] {
             let c = w.open(version);
@@ -432,7 +433,7 @@ fn keep_alives_have_a_longest() {
 }
 
 #[test]
-fn packets_have_a_largest_size() {
+fn packet_size_is_limited() {
     let limits = Limits {
         packet_unauthenticated: 100,
         packet: 200,
@@ -444,7 +445,7 @@ fn packets_have_a_largest_size() {
     });
     let c = w.open(Version::V311);
     w.send_raw(c, &[0x10, 99]);
-    assert_eq!(w.said(c), ["END"]);
+    assert_eq!(w.output(c), ["END"]);
     let c = w.open(Version::V5);
     w.connect(c, |_| ());
     let raw = w.bytes(c);
@@ -454,14 +455,14 @@ fn packets_have_a_largest_size() {
     };
     assert_eq!(ack.properties.maximum_packet_size, NonZeroU32::new(200));
     w.publish(c, "a", Qos::AtLeastOnce, 1, &"x".repeat(150));
-    assert_eq!(w.said(c), ["PUBACK 1 0x10"]);
-    // Refused as soon as its header is there.
+    assert_eq!(w.output(c), ["PUBACK 1 0x10"]);
+    // Rejected as soon as its header has arrived.
     w.send_raw(c, &[0x30, 0xFF, 0xFF, 0x7F]);
-    assert_eq!(w.said(c), ["DISCONNECT 0x95", "END"]);
+    assert_eq!(w.output(c), ["DISCONNECT 0x95", "END"]);
 }
 
 #[test]
-fn few_clients_send_a_large_connect_at_a_time() {
+fn concurrent_large_connects_are_limited() {
     let mut w = World::default();
     let large = |id: &str| {
         let mut raw = BytesMut::new();
@@ -493,7 +494,7 @@ fn few_clients_send_a_large_connect_at_a_time() {
     let whole = large("a");
     let most = whole.len() - 5;
     assert!(most > 64 << 10);
-    // What comes at once is held by nobody, and a usual one need not ask.
+    // A CONNECT that arrives in one piece needs no slot, nor does a small one.
     let (a, b, c) = (
         w.open(Version::V311),
         w.open(Version::V311),
@@ -503,27 +504,27 @@ fn few_clients_send_a_large_connect_at_a_time() {
     w.send_raw(b, &whole[..64 << 10]);
     w.send_raw(c, &large("c"));
     assert_eq!(
-        (w.said(b), w.said(c)),
+        (w.output(b), w.output(c)),
         (vec![], vec!["CONNACK 0x00".to_owned()])
     );
-    assert_eq!(w.node.places, 0);
+    assert_eq!(w.node.connect_slots, 0);
     w.send_raw(b, &whole[64 << 10..most]);
-    assert_eq!(w.said(b), ["END"]);
+    assert_eq!(w.output(b), ["END"]);
     w.send_raw(a, &whole[most..]);
     assert_eq!(
-        (w.said(a), w.node.places),
+        (w.output(a), w.node.connect_slots),
         (vec!["CONNACK 0x00".to_owned()], 1)
     );
-    // Who breaks off gives its place back too.
+    // A connection that breaks releases its slot too.
     let d = w.open(Version::V311);
     w.send_raw(d, &large("d")[..most]);
-    assert_eq!(w.node.places, 0);
+    assert_eq!(w.node.connect_slots, 0);
     w.cut(d);
-    assert_eq!(w.node.places, 1);
+    assert_eq!(w.node.connect_slots, 1);
 }
 
 #[test]
-fn connack_tells_what_the_server_decided() {
+fn connack_contains_server_decisions() {
     let mut w = World::default();
     let c = w.open(Version::V5);
     w.connect(c, |connect| {
@@ -545,12 +546,12 @@ fn connack_tells_what_the_server_decided() {
         shared_subscription_available: Some(true),
         ..Properties::default()
     };
-    // [MQTT-3.2.2-9], [MQTT-3.1.2-28]: no Maximum QoS, no response information.
+    // [MQTT-3.2.2-9], [MQTT-3.1.2-28]: no Maximum QoS and no response information.
     assert_eq!((ack.reason, ack.properties), (Reason::Success, expected));
 }
 
 #[test]
-fn connack_is_no_larger_than_the_client_takes() {
+fn connack_respects_maximum_packet_size() {
     // [MQTT-3.1.2-24]
     let connack = |size| {
         let mut w = World::default();
@@ -561,20 +562,20 @@ fn connack_is_no_larger_than_the_client_takes() {
         (w.bytes(c).len(), w.is_closed(c))
     };
     assert_eq!(connack(24), (24, false));
-    // Without what goes without saying.
+    // Without the properties that state a default.
     assert_eq!(connack(23), (16, false));
     assert_eq!(connack(16), (16, false));
-    // Without topic aliases: a client that is told of none sends none.
+    // Without topic aliases: a client that is told no maximum sends none.
     assert_eq!(connack(15), (13, false));
     assert_eq!(connack(13), (13, false));
-    // CONNACK with 0x95 alone, or nothing at all.
+    // CONNACK with reason code 0x95 alone, or nothing.
     assert_eq!(connack(12), (5, true));
     assert_eq!(connack(5), (5, true));
     assert_eq!(connack(4), (0, true));
 }
 
 #[test]
-fn assigned_client_id_fits_the_clients_maximum_packet_size() {
+fn assigned_client_id_fits_maximum_packet_size() {
     // [MQTT-3.1.2-24], [MQTT-3.2.2-16]
     for size in 13..80 {
         let mut w = World::default();
@@ -599,7 +600,7 @@ fn assigned_client_id_fits_the_clients_maximum_packet_size() {
 }
 
 #[test]
-fn refusal_without_an_account_leaves_out_the_reason_that_does_not_fit() {
+fn refusal_before_login_omits_reason_string_that_does_not_fit() {
     // [MQTT-3.2.2-19]
     let refused = |change: fn(&mut codec_mqtt::Connect<'static>)| {
         let mut w = World::default();
@@ -613,14 +614,14 @@ fn refusal_without_an_account_leaves_out_the_reason_that_does_not_fit() {
     let method = refused(|c| c.properties.authentication_method = Some("SCRAM-SHA-1"));
     assert_eq!(method, [0x20, 3, 0, 0x8C, 0]);
     let long = refused(|c| {
-        c.client_id = fake::unstatic(&"i".repeat(1000));
+        c.client_id = fake::leak(&"i".repeat(1000));
         c.properties.session_expiry = Some(10);
     });
     assert_eq!(long, [0x20, 3, 0, 0x85, 0]);
 }
 
 #[test]
-fn refused_client_does_not_end_the_connection_that_has_its_client_id() {
+fn refused_client_does_not_take_over_client_id() {
     let mut w = World::new(Settings {
         anonymous: None,
         ..Settings::default()
@@ -634,10 +635,10 @@ fn refused_client_does_not_end_the_connection_that_has_its_client_id() {
             connect.properties.session_expiry = expiry;
             connect.clean_start = false;
         });
-        assert!(w.said(c)[0].starts_with("CONNACK 0x00"));
+        assert!(w.output(c)[0].starts_with("CONNACK 0x00"));
         c
     };
-    w.node.must(metadata::Change::PutPermission(
+    w.node.apply(metadata::Change::PutPermission(
         metadata::PermissionRecord {
             user: "guest".into(),
             vhost: "other".into(),
@@ -647,7 +648,7 @@ fn refused_client_does_not_end_the_connection_that_has_its_client_id() {
         },
     ));
     let c = owner(&mut w, Some(100));
-    // The user has no rights on the session's queue.
+    // The user has no permissions on the session's queue.
     for clean in [false, true] {
         for expiry in [None, Some(100)] {
             let other = w.open(Version::V5);
@@ -658,11 +659,11 @@ fn refused_client_does_not_end_the_connection_that_has_its_client_id() {
                 connect.clean_start = clean;
                 connect.properties.session_expiry = expiry;
             });
-            assert!(w.said(other)[0].starts_with("CONNACK 0x87"));
-            assert_eq!(w.said(c), [""; 0], "the owner stays");
+            assert!(w.output(other)[0].starts_with("CONNACK 0x87"));
+            assert_eq!(w.output(c), [""; 0], "the owner stays");
         }
     }
-    // CONNACK does not fit.
+    // CONNACK exceeds the Maximum Packet Size.
     let other = w.open(Version::V5);
     w.connect(other, |connect| {
         connect.client_id = "owners";
@@ -670,12 +671,12 @@ fn refused_client_does_not_end_the_connection_that_has_its_client_id() {
         connect.password = Some(b"guest");
         connect.properties.maximum_packet_size = NonZeroU32::new(6);
     });
-    assert_eq!(w.said(other), ["CONNACK 0x95", "END"]);
-    assert_eq!(w.said(c), [""; 0], "the owner stays");
+    assert_eq!(w.output(other), ["CONNACK 0x95", "END"]);
+    assert_eq!(w.output(c), [""; 0], "the owner stays");
 }
 
 #[test]
-fn a_reason_that_does_not_fit_is_left_out() {
+fn reason_string_that_does_not_fit_is_omitted() {
     // [MQTT-3.2.2-19], [MQTT-3.14.2-3], [MQTT-3.14.2-2]
     let mut w = World::default();
     let c = w.open(Version::V5);
@@ -684,12 +685,12 @@ fn a_reason_that_does_not_fit_is_left_out() {
         connect.user_name = Some("guest");
         connect.password = Some(b"wrong");
     });
-    assert_eq!(w.said(c), ["CONNACK 0x86", "END"]);
+    assert_eq!(w.output(c), ["CONNACK 0x86", "END"]);
     let c = w.open(Version::V5);
     w.connect(c, |connect| {
         connect.properties.maximum_packet_size = NonZeroU32::new(60)
     });
-    w.said(c);
+    w.output(c);
     w.session_event(
         c,
         SessionEvent::Close {
@@ -700,21 +701,21 @@ fn a_reason_that_does_not_fit_is_left_out() {
 }
 
 #[test]
-fn the_node_says_why_it_ends_a_connection() {
+fn server_disconnect_states_the_reason() {
     let mut w = World::default();
     let (five, three) = (w.client(Version::V5, "a"), w.client(Version::V311, "b"));
     let before = w.open(Version::V5);
     for c in [five, three, before] {
         w.session_event(c, SessionEvent::Shutdown);
     }
-    assert_eq!(w.said(five), ["DISCONNECT 0x8b", "END"]);
-    // [MQTT-3.14.0-1], and 3.1.1 has no such packet.
-    assert_eq!(w.said(three), ["END"]);
-    assert_eq!(w.said(before), ["END"]);
+    assert_eq!(w.output(five), ["DISCONNECT 0x8b", "END"]);
+    // [MQTT-3.14.0-1], and 3.1.1 has no DISCONNECT from the server.
+    assert_eq!(w.output(three), ["END"]);
+    assert_eq!(w.output(before), ["END"]);
 }
 
 #[test]
-fn a_will_that_may_not_be_published_is_refused_at_once() {
+fn will_without_publish_permission_is_refused_at_connect() {
     let mut w = World::default();
     let c = w.open(Version::V5);
     w.connect(c, |connect| {
@@ -722,8 +723,8 @@ fn a_will_that_may_not_be_published_is_refused_at_once() {
         connect.password = Some(b"small");
         connect.will = will("a", Qos::AtMostOnce, false);
     });
-    assert_eq!(w.said(c), ["CONNACK 0x00"]);
-    w.node.must(metadata::Change::PutTopicPermission(
+    assert_eq!(w.output(c), ["CONNACK 0x00"]);
+    w.node.apply(metadata::Change::PutTopicPermission(
         metadata::TopicPermissionRecord {
             user: "small".into(),
             vhost: "other".into(),
@@ -738,5 +739,5 @@ fn a_will_that_may_not_be_published_is_refused_at_once() {
         connect.password = Some(b"small");
         connect.will = will("a", Qos::AtMostOnce, false);
     });
-    assert!(w.said(c)[0].starts_with("CONNACK 0x87"));
+    assert!(w.output(c)[0].starts_with("CONNACK 0x87"));
 }

@@ -1,5 +1,5 @@
-//! Clients that send anything, in any order: every answer is a packet, no message is out twice, and no more than the
-//! client takes at once.
+//! Clients that send arbitrary packets in any order: every answer is a valid packet, no message is
+//! in flight twice, and the client gets at most Receive Maximum messages at once.
 
 mod fake;
 
@@ -56,13 +56,13 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A client, and the packet identifiers that it owes an answer for.
-struct Seat {
+/// A client and the packet identifiers that it must acknowledge.
+struct Connection {
     c: usize,
     owes: BTreeSet<u16>,
 }
 
-fn enter(w: &mut World, version: Version, name: &'static str, clean: bool) -> Seat {
+fn enter(w: &mut World, version: Version, name: &'static str, clean: bool) -> Connection {
     let c = w.open(version);
     w.connect(c, |connect| {
         connect.client_id = name;
@@ -72,29 +72,35 @@ fn enter(w: &mut World, version: Version, name: &'static str, clean: bool) -> Se
         }
     });
     let owes = BTreeSet::new();
-    Seat { c, owes }
+    Connection { c, owes }
 }
 
-/// Reads what came; panics where it is no packet of a server.
-fn read(w: &mut World, seat: &mut Seat) -> Result<(), TestCaseError> {
-    for epoch in w.said(seat.c) {
+/// Reads the output; fails if it is not a packet that servers send.
+fn read(w: &mut World, connection: &mut Connection) -> Result<(), TestCaseError> {
+    for epoch in w.output(connection.c) {
         let words: Vec<&str> = epoch.split(' ').collect();
         let id = words.iter().find_map(|w| w.strip_prefix('#'));
         if let Some(id) = id
             .and_then(|id| id.parse().ok())
             .filter(|_| words[0] == "PUBLISH")
         {
-            prop_assert!(seat.owes.insert(id), "identifier {id} is in use");
+            prop_assert!(connection.owes.insert(id), "identifier {id} is in use");
         }
-        prop_assert!(seat.owes.len() <= QUOTA, "{:?}", seat.owes);
+        prop_assert!(connection.owes.len() <= QUOTA, "{:?}", connection.owes);
     }
     Ok(())
 }
 
-fn act(w: &mut World, seat: &mut Seat, name: &'static str, version: Version, step: Step) {
-    let c = seat.c;
+fn act(
+    w: &mut World,
+    connection: &mut Connection,
+    name: &'static str,
+    version: Version,
+    step: Step,
+) {
+    let c = connection.c;
     match step {
-        Step::Connect { clean } => *seat = enter(w, version, name, clean),
+        Step::Connect { clean } => *connection = enter(w, version, name, clean),
         Step::Publish {
             topic,
             qos,
@@ -121,36 +127,36 @@ fn act(w: &mut World, seat: &mut Seat, name: &'static str, version: Version, ste
                 AckKind::PubRel,
                 AckKind::PubComp,
             ][usize::from(kind)];
-            // A PUBREC leaves the identifier in use.
+            // PUBREC leaves the identifier in use.
             if matches!(kind, AckKind::PubAck | AckKind::PubComp) {
-                seat.owes.remove(&id);
+                connection.owes.remove(&id);
             }
             w.ack(c, kind, id, Reason::Success);
         }
         Step::Raw(raw) => w.send_raw(c, &raw),
         Step::Cut => w.cut(c),
-        Step::Wait(seconds) => w.after(Duration::from_secs(seconds)),
+        Step::Wait(seconds) => w.advance(Duration::from_secs(seconds)),
     }
 }
 
 proptest! {
     #[test]
-    fn anything_is_answered_with_packets(script in vec((0usize..3, steps()), 1..80)) {
+    fn any_packet_sequence_is_answered_with_packets(script in vec((0usize..3, steps()), 1..80)) {
         let limits = Limits { prefetch: QUOTA as u16, waiting_messages: 5, ..Limits::default() };
         let mut w = World::new(Settings { limits, ..Settings::default() });
         let names = [("a", Version::V311), ("b", Version::V5), ("c", Version::V5)];
-        let mut seats: Vec<Seat> = names.iter().map(|&(name, version)| enter(&mut w, version, name, true)).collect();
+        let mut connections: Vec<Connection> = names.iter().map(|&(name, version)| enter(&mut w, version, name, true)).collect();
         for (who, step) in script {
             let (name, version) = names[who];
-            act(&mut w, &mut seats[who], name, version, step);
-            for seat in &mut seats {
-                read(&mut w, seat)?;
+            act(&mut w, &mut connections[who], name, version, step);
+            for connection in &mut connections {
+                read(&mut w, connection)?;
             }
         }
-        for seat in &seats {
-            w.cut(seat.c);
+        for connection in &connections {
+            w.cut(connection.c);
         }
-        w.after(Duration::from_secs(100_000));
+        w.advance(Duration::from_secs(100_000));
         let left = w.node.router.counts();
         prop_assert_eq!((left.connected, left.parked, left.subscriptions), (0, 0, 0));
     }

@@ -1,5 +1,5 @@
-//! Packets that are wrong in one place, byte for byte, at every place of their kind; and beside each the same packet without the mistake,
-//! which is taken.
+//! Packets of each kind with one error at each position, and the same packet without the error,
+//! which is accepted.
 
 mod fake;
 
@@ -12,7 +12,7 @@ fn text(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Of fewer than 128 bytes.
+/// A packet with fewer than 128 bytes.
 fn packet(first: u8, body: &[u8]) -> Vec<u8> {
     let mut out = vec![first, body.len() as u8];
     out.extend(body);
@@ -39,13 +39,14 @@ fn connect(version: Version, flags: u8, wanted: &[u8], payload: &[&[u8]]) -> Vec
 fn new(w: &mut World, version: Version) -> usize {
     let c = w.open(version);
     w.connect(c, |_| ());
-    w.said(c);
+    w.output(c);
     c
 }
 
 const BOTH: [Version; 2] = [Version::V311, Version::V5];
 
-/// Types of packets that a client sends, with their flags and a body that is right for both versions but for properties.
+/// The packet types that clients send, with their flags and a body that is valid in both versions
+/// except for properties.
 const PACKETS: [(u8, u8, &[u8]); 8] = [
     (4, 0, &[0, 9]),
     (5, 0, &[0, 9]),
@@ -77,19 +78,19 @@ fn reserved_flags_end_the_connection() {
             for flags in (0..16).filter(|flags| *flags != right) {
                 let c = new(&mut w, version);
                 w.send_raw(c, &packet(kind << 4 | flags, &body));
-                assert_eq!(w.said(c), told, "{version:?} {kind} {flags:#x}");
+                assert_eq!(w.output(c), told, "{version:?} {kind} {flags:#x}");
             }
             let c = new(&mut w, version);
             w.send_raw(c, &packet(kind << 4 | right, &body));
-            let said = w.said(c);
-            // DISCONNECT ends it, too, and 3.1.1 does not say why.
+            let output = w.output(c);
+            // DISCONNECT ends the connection as well, and 3.1.1 gives no reason.
             let alike = kind == 14 && !version.is_5();
-            assert!(alike || said != told, "{version:?} {kind}");
+            assert!(alike || output != told, "{version:?} {kind}");
         }
     }
 }
 
-/// A packet with this string in one of its places.
+/// Builds a packet with this string at one position.
 type WithString = fn(Version, &[u8]) -> Vec<u8>;
 
 fn publish(topic: &[u8], wanted: &[&[u8]]) -> Vec<u8> {
@@ -101,7 +102,7 @@ fn publish(topic: &[u8], wanted: &[&[u8]]) -> Vec<u8> {
 }
 
 #[test]
-fn strings_of_connect_are_utf8_without_null() {
+fn connect_strings_are_utf8_without_null() {
     // 3.1.1: [MQTT-3.1.3-4], [MQTT-3.1.3-10], [MQTT-3.1.3-11]
     // [MQTT-3.1.3-4], [MQTT-3.1.3-11], [MQTT-3.1.3-12]
     let places: [(WithString, &str); 3] = [
@@ -118,7 +119,7 @@ fn strings_of_connect_are_utf8_without_null() {
             },
             "CONNACK 0x00",
         ),
-        // Nobody is called like that.
+        // There is no user with this name.
         (
             |v, s| connect(v, 0xC2, &[], &[&text(b"u"), &text(s), &text(b"x")]),
             "CONNACK 0x86",
@@ -129,30 +130,30 @@ fn strings_of_connect_are_utf8_without_null() {
         for (at, (place, fine)) in places.iter().enumerate() {
             let c = w.open(version);
             w.send_raw(c, &place(version, "\u{E9}".as_bytes()));
-            let said = w.said(c);
-            assert!(said[0].starts_with(fine), "{version:?} {at}: {said:?}");
+            let output = w.output(c);
+            assert!(output[0].starts_with(fine), "{version:?} {at}: {output:?}");
             for bad in BAD {
                 let c = w.open(version);
                 w.send_raw(c, &place(version, bad));
-                let said = w.said(c);
-                let (last, told) = said.split_last().expect("an end");
+                let output = w.output(c);
+                let (last, told) = output.split_last().expect("an end");
                 assert_eq!(last, "END", "{version:?} {at} {bad:?}");
-                let malformed = |said: &String| said.starts_with("CONNACK 0x81");
-                assert_eq!(told.len(), usize::from(version.is_5()), "{said:?}");
+                let malformed = |output: &String| output.starts_with("CONNACK 0x81");
+                assert_eq!(told.len(), usize::from(version.is_5()), "{output:?}");
                 assert!(
                     told.iter().all(malformed),
-                    "{version:?} {at} {bad:?}: {said:?}"
+                    "{version:?} {at} {bad:?}: {output:?}"
                 );
             }
         }
     }
 }
 
-/// A surrogate, an encoding that is too long, half a character, U+0000.
+/// A surrogate, an overlong encoding, a truncated character and U+0000.
 const BAD: [&[u8]; 4] = [b"\xED\xA0\x80", b"\xC0\x80", b"a\xC3", b"a\0b"];
 
 #[test]
-fn strings_of_other_packets_are_utf8_without_null() {
+fn packet_strings_are_utf8_without_null() {
     // 3.1.1: [MQTT-3.8.3-1], [MQTT-3.10.3-1], [MQTT-4.7.3-2]
     // [MQTT-3.8.3-1], [MQTT-3.10.3-1], [MQTT-4.7.3-2], [MQTT-1.5.7-1], [MQTT-3.3.2-13], [MQTT-3.3.2-19]
     let of_both: [WithString; 3] = [
@@ -189,19 +190,19 @@ fn strings_of_other_packets_are_utf8_without_null() {
         for (at, place) in of_both.iter().chain(more).enumerate() {
             let c = new(&mut w, version);
             w.send_raw(c, &place(version, "\u{E9}".as_bytes()));
-            w.said(c);
+            w.output(c);
             assert!(!w.is_closed(c), "{version:?} {at}");
             for bad in BAD {
                 let c = new(&mut w, version);
                 w.send_raw(c, &place(version, bad));
-                assert_eq!(w.said(c), told, "{version:?} {at} {bad:?}");
+                assert_eq!(w.output(c), told, "{version:?} {at} {bad:?}");
             }
         }
     }
 }
 
 #[test]
-fn each_acknowledgement_has_its_reasons() {
+fn each_acknowledgement_accepts_only_its_reason_codes() {
     // [MQTT-3.4.2-1], [MQTT-3.5.2-1], [MQTT-3.6.2-1], [MQTT-3.7.2-1]
     let of_messages = [0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99];
     let mut w = World::default();
@@ -214,24 +215,24 @@ fn each_acknowledgement_has_its_reasons() {
         for reason in 0..=255 {
             let c = new(&mut w, Version::V5);
             w.send_raw(c, &packet(first, &[0, 9, reason]));
-            let said = w.said(c);
-            let ended = said.last().is_some_and(|last| last == "END");
+            let output = w.output(c);
+            let ended = output.last().is_some_and(|last| last == "END");
             assert_eq!(
                 ended,
                 !reasons.contains(&reason),
-                "{first:#x} {reason:#x}: {said:?}"
+                "{first:#x} {reason:#x}: {output:?}"
             );
         }
     }
 }
 
 #[test]
-fn answers_are_no_longer_than_their_reasons() {
+fn acknowledgements_have_no_optional_properties() {
     // [MQTT-3.1.2-29], [MQTT-3.4.2-2], [MQTT-3.4.2-3], [MQTT-3.5.2-2], [MQTT-3.5.2-3], [MQTT-3.6.2-2], [MQTT-3.6.2-3], [MQTT-3.7.2-2]
     // [MQTT-3.7.2-3], [MQTT-3.9.2-1], [MQTT-3.9.2-2], [MQTT-3.11.2-1], [MQTT-3.11.2-2]: no reason string and no user property.
     let filter = [vec![0, 5, 0], text(b"a")].concat();
     let all: [(Vec<u8>, Vec<u8>); 6] = [
-        // Nobody may publish there.
+        // Clients may not publish to this topic.
         (
             packet(0x32, &[text(b"$SYS/x"), vec![0, 1, 0]].concat()),
             vec![0x40, 3, 0, 1, 0x87],
@@ -240,7 +241,7 @@ fn answers_are_no_longer_than_their_reasons() {
             packet(0x34, &[text(b"$SYS/x"), vec![0, 2, 0]].concat()),
             vec![0x50, 3, 0, 2, 0x87],
         ),
-        // Nobody knows these.
+        // Unknown packet identifiers.
         (packet(0x50, &[0, 3]), vec![0x62, 3, 0, 3, 0x92]),
         (packet(0x62, &[0, 4]), vec![0x70, 3, 0, 4, 0x92]),
         (

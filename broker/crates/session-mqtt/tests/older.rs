@@ -1,4 +1,4 @@
-//! What clients of 3.1 and 3.1.1 see. Numbers are those of 3.1.1.
+//! Behaviour for clients of 3.1 and 3.1.1. Statement numbers are those of 3.1.1.
 
 mod fake;
 
@@ -7,8 +7,8 @@ use fake::World;
 
 const OLDER: [Version; 2] = [Version::V31, Version::V311];
 
-/// A client that keeps its session.
-fn keeper(w: &mut World, version: Version) -> usize {
+/// A client with a persistent session.
+fn connect_persistent(w: &mut World, version: Version) -> usize {
     let c = w.open(version);
     w.connect(c, |connect| {
         connect.client_id = "keeper";
@@ -18,12 +18,12 @@ fn keeper(w: &mut World, version: Version) -> usize {
 }
 
 #[test]
-fn older_clients_get_again_what_they_did_not_acknowledge() {
+fn mqtt3_unacknowledged_messages_are_resent() {
     // 3.1.1: [MQTT-3.3.1-1], [MQTT-4.4.0-1], [MQTT-4.6.0-1], [MQTT-2.3.1-3]
     for version in OLDER {
         let mut w = World::default();
-        let c = keeper(&mut w, version);
-        w.said(c);
+        let c = connect_persistent(&mut w, version);
+        w.output(c);
         w.subscribe(c, "a", Qos::ExactlyOnce);
         let p = w.client(version, "p");
         for (id, qos) in [
@@ -35,22 +35,22 @@ fn older_clients_get_again_what_they_did_not_acknowledge() {
         }
         w.ack(c, AckKind::PubRec, 2, Reason::Success);
         w.cut(c);
-        let c = keeper(&mut w, version);
-        let said = w.said(c);
-        assert!(said[0].starts_with("CONNACK 0x00"), "{said:?}");
+        let c = connect_persistent(&mut w, version);
+        let output = w.output(c);
+        assert!(output[0].starts_with("CONNACK 0x00"), "{output:?}");
         assert_eq!(
-            said[1..],
+            output[1..],
             ["PUBLISH a 1 q1 #1 dup", "PUBREL 2", "PUBLISH a 3 q2 #3 dup"]
         );
         w.ack(c, AckKind::PubAck, 1, Reason::Success);
         w.ack(c, AckKind::PubComp, 2, Reason::Success);
         w.ack(c, AckKind::PubRec, 3, Reason::Success);
-        assert_eq!(w.said(c), ["PUBREL 3"]);
+        assert_eq!(w.output(c), ["PUBREL 3"]);
     }
 }
 
 #[test]
-fn older_clients_publish_with_quality_2_once() {
+fn mqtt3_qos_2_publish_is_delivered_once() {
     // 3.1.1: [MQTT-4.3.3-2], [MQTT-3.3.1-3]: DUP came with it, and does not go on.
     for version in OLDER {
         let mut w = World::default();
@@ -60,16 +60,16 @@ fn older_clients_publish_with_quality_2_once() {
         for _ in 0..2 {
             w.publish_with(p, "a", Qos::ExactlyOnce, 8, "x", |p| p.dup = true);
         }
-        assert_eq!(w.said(p), ["PUBREC 8", "PUBREC 8"]);
-        assert_eq!(w.said(s), ["PUBLISH a x q1 #1"]);
+        assert_eq!(w.output(p), ["PUBREC 8", "PUBREC 8"]);
+        assert_eq!(w.output(s), ["PUBLISH a x q1 #1"]);
         w.ack(p, AckKind::PubRel, 8, Reason::Success);
         w.publish(p, "a", Qos::ExactlyOnce, 8, "y");
-        assert_eq!(w.said(p), ["PUBCOMP 8", "PUBREC 8"]);
+        assert_eq!(w.output(p), ["PUBCOMP 8", "PUBREC 8"]);
     }
 }
 
 #[test]
-fn older_clients_replace_subscriptions_and_may_have_some_that_overlap() {
+fn mqtt3_subscriptions_are_replaced_and_may_overlap() {
     for version in OLDER {
         let mut w = World::default();
         let p = w.client(version, "p");
@@ -84,7 +84,7 @@ fn older_clients_replace_subscriptions_and_may_have_some_that_overlap() {
             w.subscribe_with(s, "a/+", options, None);
             let q = qos as u8;
             let retained = format!("PUBLISH a/b old q{q}{id} retain");
-            assert_eq!(w.said(s), [format!("SUBACK 1 [{q}]"), retained]);
+            assert_eq!(w.output(s), [format!("SUBACK 1 [{q}]"), retained]);
         }
         // 3.1.1: [MQTT-3.3.5-1]
         let options = SubscribeOptions {
@@ -92,10 +92,10 @@ fn older_clients_replace_subscriptions_and_may_have_some_that_overlap() {
             ..SubscribeOptions::default()
         };
         w.subscribe_with(s, "a/#", options, None);
-        w.said(s);
+        w.output(s);
         w.publish(p, "a/b", Qos::ExactlyOnce, 2, "new");
-        let said = w.said(s);
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].starts_with("PUBLISH a/b new q1"), "{said:?}");
+        let output = w.output(s);
+        assert_eq!(output.len(), 1, "{output:?}");
+        assert!(output[0].starts_with("PUBLISH a/b new q1"), "{output:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! PUBLISH in both directions and its answers (sections 3.3 to 3.7, 4.3, 4.6, 4.9).
+//! PUBLISH in both directions and its acknowledgements (sections 3.3 to 3.7, 4.3, 4.6 and 4.9).
 
 mod fake;
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 const ANSWERED: [Version; 2] = [Version::V311, Version::V5];
 
 #[test]
-fn each_quality_has_its_answers() {
+fn each_qos_has_its_acknowledgements() {
     // 3.1.1: [MQTT-2.3.1-4], [MQTT-2.3.1-6], [MQTT-3.3.1-2], [MQTT-3.3.4-1], [MQTT-3.8.4-6], [MQTT-4.3.1-1]
     // 3.1.1: [MQTT-4.3.2-1], [MQTT-4.3.2-2], [MQTT-4.3.3-1]
     // [MQTT-2.2.1-4], [MQTT-3.3.4-1], [MQTT-4.3.2-4], [MQTT-4.3.3-8], [MQTT-4.3.3-11], [MQTT-2.2.1-5]
@@ -26,29 +26,29 @@ fn each_quality_has_its_answers() {
         w.subscribe(s, "a", Qos::ExactlyOnce);
         let p = w.client(version, "p");
         w.publish(p, "a", Qos::AtMostOnce, 0, "0");
-        assert_eq!(w.said(p), [""; 0]);
+        assert_eq!(w.output(p), [""; 0]);
         w.publish(p, "a", Qos::AtLeastOnce, 7, "1");
-        assert_eq!(w.said(p), ["PUBACK 7"]);
+        assert_eq!(w.output(p), ["PUBACK 7"]);
         w.publish(p, "a", Qos::ExactlyOnce, 8, "2");
-        assert_eq!(w.said(p), ["PUBREC 8"]);
+        assert_eq!(w.output(p), ["PUBREC 8"]);
         w.ack(p, AckKind::PubRel, 8, Reason::Success);
-        assert_eq!(w.said(p), ["PUBCOMP 8"]);
+        assert_eq!(w.output(p), ["PUBCOMP 8"]);
         // [MQTT-3.8.4-8], [MQTT-4.3.1-1], [MQTT-4.3.2-1], [MQTT-4.3.2-2], [MQTT-4.3.3-1], [MQTT-4.3.3-2], [MQTT-3.3.1-2]
         assert_eq!(
-            w.said(s),
+            w.output(s),
             ["PUBLISH a 0 q0", "PUBLISH a 1 q1 #1", "PUBLISH a 2 q2 #2"]
         );
         w.ack(s, AckKind::PubAck, 1, Reason::Success);
         w.ack(s, AckKind::PubRec, 2, Reason::Success);
         // [MQTT-4.3.3-4]
-        assert_eq!(w.said(s), ["PUBREL 2"]);
+        assert_eq!(w.output(s), ["PUBREL 2"]);
         w.ack(s, AckKind::PubComp, 2, Reason::Success);
-        assert_eq!(w.said(s), [""; 0]);
+        assert_eq!(w.output(s), [""; 0]);
     }
 }
 
 #[test]
-fn messages_and_those_who_send_and_get_them_are_counted() {
+fn messages_publishers_and_consumers_are_counted() {
     let mut w = World::default();
     let s = w.client(Version::V5, "s");
     w.subscribe(s, "a", Qos::AtLeastOnce);
@@ -57,7 +57,7 @@ fn messages_and_those_who_send_and_get_them_are_counted() {
     w.publish(p, "a", Qos::AtMostOnce, 0, "0");
     w.publish(p, "a", Qos::AtLeastOnce, 1, "1");
     w.publish(p, "nobody", Qos::AtLeastOnce, 2, "2");
-    w.said(s);
+    w.output(s);
     w.ack(s, AckKind::PubAck, 1, Reason::Success);
     let sent = w.node.all_counters["mqtt311"];
     let p311 = sent.publishes;
@@ -74,9 +74,9 @@ fn messages_and_those_who_send_and_get_them_are_counted() {
         (1, 1, 1)
     );
     assert_eq!((got.publishers, got.consumers), (0, 1));
-    // As many as there are now.
+    // Counts only existing subscriptions.
     w.unsubscribe(s, &["a", "b"]);
-    w.said(s);
+    w.output(s);
     assert_eq!(w.node.all_counters["mqtt50"].consumers, 0);
     w.subscribe(s, "a", Qos::AtMostOnce);
     w.cut(s);
@@ -90,7 +90,7 @@ fn messages_and_those_who_send_and_get_them_are_counted() {
 }
 
 #[test]
-fn exactly_once_is_delivered_once() {
+fn qos_2_publish_is_delivered_once() {
     // [MQTT-4.3.3-10], [MQTT-4.3.3-12], [MQTT-3.3.1-3]
     let mut w = World::default();
     let s = w.client(Version::V5, "s");
@@ -98,12 +98,12 @@ fn exactly_once_is_delivered_once() {
     let p = w.client(Version::V5, "p");
     w.publish(p, "a", Qos::ExactlyOnce, 8, "x");
     w.publish_with(p, "a", Qos::ExactlyOnce, 8, "x", |p| p.dup = true);
-    assert_eq!(w.said(p), ["PUBREC 8", "PUBREC 8"]);
-    assert_eq!(w.said(s), ["PUBLISH a x q0"]);
+    assert_eq!(w.output(p), ["PUBREC 8", "PUBREC 8"]);
+    assert_eq!(w.output(s), ["PUBLISH a x q0"]);
     w.ack(p, AckKind::PubRel, 8, Reason::Success);
     w.ack(p, AckKind::PubRel, 8, Reason::Success);
-    assert_eq!(w.said(p), ["PUBCOMP 8", "PUBCOMP 8 0x92"]);
-    // In a session that goes on the first answer may have been lost.
+    assert_eq!(w.output(p), ["PUBCOMP 8", "PUBCOMP 8 0x92"]);
+    // In a resumed session the first acknowledgement may have been lost.
     let p = w.open(Version::V5);
     w.connect(p, |c| {
         (c.client_id, c.clean_start) = ("kept", false);
@@ -115,45 +115,45 @@ fn exactly_once_is_delivered_once() {
         (c.client_id, c.clean_start) = ("kept", false);
         c.properties.session_expiry = Some(60);
     });
-    w.said(p);
+    w.output(p);
     w.ack(p, AckKind::PubRel, 8, Reason::Success);
     w.ack(p, AckKind::PubRec, 8, Reason::Success);
-    assert_eq!(w.said(p), ["PUBCOMP 8", "PUBREL 8"]);
+    assert_eq!(w.output(p), ["PUBCOMP 8", "PUBREL 8"]);
     w.publish(p, "a", Qos::ExactlyOnce, 8, "y");
-    assert_eq!(w.said(s), ["PUBLISH a y q0"]);
+    assert_eq!(w.output(s), ["PUBLISH a y q0"]);
     // [MQTT-4.3.2-5]: the same identifier after PUBACK is another message.
     for _ in 0..2 {
         w.publish_with(p, "a", Qos::AtLeastOnce, 9, "z", |p| p.dup = true);
     }
-    assert_eq!(w.said(s).len(), 2);
+    assert_eq!(w.output(s).len(), 2);
 }
 
 #[test]
-fn who_publishes_to_nobody_is_told() {
+fn puback_reports_missing_subscribers() {
     let mut w = World::default();
     let p = w.client(Version::V5, "p");
     w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
     w.publish(p, "a", Qos::ExactlyOnce, 2, "x");
-    assert_eq!(w.said(p), ["PUBACK 1 0x10", "PUBREC 2"]);
-    // There is a subscription, though it does not want this one.
+    assert_eq!(w.output(p), ["PUBACK 1 0x10", "PUBREC 2"]);
+    // There is a subscription, although it excludes this message.
     let no_local = SubscribeOptions {
         no_local: true,
         ..SubscribeOptions::default()
     };
     w.subscribe_with(p, "a", no_local, None);
-    w.said(p);
+    w.output(p);
     w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
-    assert_eq!(w.said(p), ["PUBACK 1"]);
+    assert_eq!(w.output(p), ["PUBACK 1"]);
     let p = w.client(Version::V311, "q");
     w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
-    assert_eq!(w.said(p), ["PUBACK 1"]);
+    assert_eq!(w.output(p), ["PUBACK 1"]);
 }
 
 #[test]
-fn queues_get_it_and_the_answer_waits_for_them() {
+fn acknowledgement_waits_for_queue_confirms() {
     let mut w = World::default();
     let (one, two) = (w.node.queue("one", "a.*"), w.node.queue("two", "#"));
-    w.node.silent = true;
+    w.node.withholds_confirms = true;
     let p = w.client(Version::V5, "p");
     w.publish(p, "a/b", Qos::AtLeastOnce, 1, "x");
     w.publish(p, "c", Qos::AtLeastOnce, 2, "y");
@@ -174,38 +174,38 @@ fn queues_get_it_and_the_answer_waits_for_them() {
             (two, "a.b".to_owned(), false)
         ]
     );
-    assert_eq!(w.said(p), [""; 0]);
-    // The second is safe first: answers keep the order of the publishes.
+    assert_eq!(w.output(p), [""; 0]);
+    // The second is confirmed first: acknowledgements keep the order of the publishes.
     let first = w.node.unconfirmed.remove(0);
     confirm_all(&mut w);
-    assert_eq!(w.said(p), [""; 0]);
+    assert_eq!(w.output(p), [""; 0]);
     w.node.unconfirmed.push(first);
     confirm_all(&mut w);
-    assert_eq!(w.said(p), ["PUBACK 1", "PUBACK 2"]);
+    assert_eq!(w.output(p), ["PUBACK 1", "PUBACK 2"]);
 }
 
 #[test]
-fn a_publish_that_a_queue_refused_is_not_acknowledged() {
+fn publish_rejected_by_queue_is_not_acknowledged() {
     // 3.1.1: [MQTT-4.8.0-2]
     // [MQTT-4.3.3-9]; 3.1.1: section 3.3.5.2
     let mut w = World::default();
     w.node.queue("q", "#");
-    w.node.silent = true;
+    w.node.withholds_confirms = true;
     let p = w.client(Version::V5, "p");
     w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
     w.publish(p, "a", Qos::ExactlyOnce, 2, "x");
     refuse_all(&mut w);
-    assert_eq!(w.said(p), ["PUBACK 1 0x97", "PUBREC 2 0x97"]);
+    assert_eq!(w.output(p), ["PUBACK 1 0x97", "PUBREC 2 0x97"]);
     w.publish(p, "a", Qos::ExactlyOnce, 2, "x");
     assert_eq!(w.node.queued.len(), 3, "a new message");
     let p = w.client(Version::V311, "q");
     w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
     refuse_all(&mut w);
-    assert_eq!(w.said(p), ["END"]);
+    assert_eq!(w.output(p), ["END"]);
 }
 
 #[test]
-fn a_publisher_has_no_more_open_than_it_was_told_it_may() {
+fn open_publishes_are_limited_by_receive_maximum() {
     // [MQTT-3.3.4-7]
     let mut w = World::new(Settings {
         limits: Limits {
@@ -217,7 +217,8 @@ fn a_publisher_has_no_more_open_than_it_was_told_it_may() {
     let s = w.client(Version::V5, "s");
     w.subscribe(s, "a", Qos::AtMostOnce);
     let p = w.client(Version::V5, "p");
-    // What is answered is open no longer; what comes again under its identifier is no other.
+    // An acknowledged publish is not open any more; a resend with its identifier is the same
+    // publish.
     w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
     for id in [2, 3, 3] {
         w.publish(p, "a", Qos::ExactlyOnce, id, "x");
@@ -228,21 +229,21 @@ fn a_publisher_has_no_more_open_than_it_was_told_it_may() {
         w.publish(p, "a", Qos::ExactlyOnce, id, "x");
     }
     w.publish(p, "a", Qos::AtMostOnce, 0, "y");
-    assert_eq!(w.said(s).len(), 6);
-    w.said(p);
+    assert_eq!(w.output(s).len(), 6);
+    w.output(p);
     w.publish(p, "a", Qos::AtLeastOnce, 6, "z");
-    assert_eq!(w.said(p), ["DISCONNECT 0x93", "END"]);
-    assert_eq!(w.said(s), [""; 0]);
-    // Of others nothing was asked.
+    assert_eq!(w.output(p), ["DISCONNECT 0x93", "END"]);
+    assert_eq!(w.output(s), [""; 0]);
+    // Earlier versions have no Receive Maximum.
     let p = w.client(Version::V311, "q");
     for id in 1..10 {
         w.publish(p, "a", Qos::ExactlyOnce, id, "x");
     }
-    assert_eq!(w.said(p).len(), 9);
+    assert_eq!(w.output(p).len(), 9);
 }
 
 #[test]
-fn slow_queues_and_alarms_stop_who_publishes_and_nobody_else() {
+fn slow_queues_and_alarms_pause_only_publishers() {
     let mut w = World::default();
     w.node.queue("q", "a");
     w.node.flow = Some(FlowState::Behind);
@@ -250,9 +251,9 @@ fn slow_queues_and_alarms_stop_who_publishes_and_nobody_else() {
     w.publish(p, "a", Qos::AtMostOnce, 0, "x");
     assert!(w.is_paused(p));
     w.send(p, &Packet::PingReq);
-    assert_eq!(w.said(p), [""; 0]);
+    assert_eq!(w.output(p), [""; 0]);
     w.session_event(p, SessionEvent::Relieved);
-    assert_eq!(w.said(p), ["PINGRESP"]);
+    assert_eq!(w.output(p), ["PINGRESP"]);
     // An alarm does not pause a client that has never published.
     let quiet = w.client(Version::V311, "r");
     for c in [p, quiet] {
@@ -264,7 +265,7 @@ fn slow_queues_and_alarms_stop_who_publishes_and_nobody_else() {
 }
 
 #[test]
-fn properties_go_on_as_they_came() {
+fn publish_properties_are_forwarded() {
     // [MQTT-3.3.2-4], [MQTT-3.3.2-15], [MQTT-3.3.2-16], [MQTT-3.3.2-17], [MQTT-3.3.2-18], [MQTT-3.3.2-20]
     let mut w = World::default();
     let s = w.client(Version::V5, "s");
@@ -309,7 +310,7 @@ fn properties_go_on_as_they_came() {
 }
 
 #[test]
-fn a_message_has_its_time() {
+fn message_expiry_counts_down() {
     // [MQTT-3.3.2-5], [MQTT-3.3.2-6], [MQTT-4.3.3-7]
     let limits = Limits {
         prefetch: 1,
@@ -327,14 +328,14 @@ fn a_message_has_its_time() {
             p.properties.message_expiry = expiry
         });
     }
-    assert_eq!(w.said(s), ["PUBLISH a x q1 #1"]);
-    w.after(Duration::from_secs(30));
+    assert_eq!(w.output(s), ["PUBLISH a x q1 #1"]);
+    w.advance(Duration::from_secs(30));
     w.ack(s, AckKind::PubAck, 1, Reason::Success);
-    assert_eq!(w.said(s), ["PUBLISH a x q1 #2 expiry70"]);
+    assert_eq!(w.output(s), ["PUBLISH a x q1 #2 expiry70"]);
 }
 
 #[test]
-fn aliases_of_a_publisher() {
+fn inbound_topic_aliases_are_resolved() {
     // [MQTT-3.3.2-7], [MQTT-3.3.2-12]
     let mut w = World::default();
     let s = w.client(Version::V5, "s");
@@ -352,27 +353,27 @@ fn aliases_of_a_publisher() {
     send(&mut w, p, "", 1);
     send(&mut w, p, "", 16);
     let topics: Vec<String> = w
-        .said(s)
+        .output(s)
         .iter()
         .map(|epoch| epoch[8..9].to_owned())
         .collect();
     assert_eq!(topics.concat(), "aabccb");
     send(&mut w, p, "", 2);
-    assert_eq!(w.said(p), ["DISCONNECT 0x82", "END"]);
+    assert_eq!(w.output(p), ["DISCONNECT 0x82", "END"]);
     let p = w.client(Version::V5, "p");
     send(&mut w, p, "", 1);
     assert_eq!(
-        w.said(p),
+        w.output(p),
         ["DISCONNECT 0x82", "END"],
         "not that of the last connection"
     );
     let p = w.client(Version::V5, "p");
     send(&mut w, p, "a", 17);
-    assert_eq!(w.said(p), ["DISCONNECT 0x94", "END"]);
+    assert_eq!(w.output(p), ["DISCONNECT 0x94", "END"]);
 }
 
 #[test]
-fn aliases_for_a_subscriber() {
+fn outbound_topic_aliases_respect_maximum() {
     // [MQTT-3.1.2-26], [MQTT-3.1.2-27], [MQTT-3.3.2-11]
     let mut w = World::default();
     let s = w.open(Version::V5);
@@ -380,14 +381,14 @@ fn aliases_for_a_subscriber() {
         connect.client_id = "s";
         connect.properties.topic_alias_maximum = Some(2);
     });
-    w.said(s);
+    w.output(s);
     w.subscribe(s, "#", Qos::AtMostOnce);
     let p = w.client(Version::V311, "p");
     for topic in ["a", "b", "c", "a", "b", "c"] {
         w.publish(p, topic, Qos::AtMostOnce, 0, "x");
     }
     assert_eq!(
-        w.said(s),
+        w.output(s),
         [
             "PUBLISH a x q0 alias1",
             "PUBLISH b x q0 alias2",
@@ -400,7 +401,7 @@ fn aliases_for_a_subscriber() {
 }
 
 #[test]
-fn a_client_gets_no_more_than_it_takes_at_once() {
+fn deliveries_respect_client_receive_maximum() {
     // [MQTT-3.3.4-9], [MQTT-3.3.4-10], [MQTT-4.9.0-1], [MQTT-4.9.0-2], [MQTT-4.9.0-3]
     let mut w = World::default();
     let s = w.open(Version::V5);
@@ -408,7 +409,7 @@ fn a_client_gets_no_more_than_it_takes_at_once() {
         connect.client_id = "s";
         connect.properties.receive_maximum = NonZeroU16::new(2);
     });
-    w.said(s);
+    w.output(s);
     w.subscribe(s, "a", Qos::ExactlyOnce);
     let p = w.client(Version::V5, "p");
     for (id, qos) in [
@@ -419,20 +420,20 @@ fn a_client_gets_no_more_than_it_takes_at_once() {
     ] {
         w.publish(p, "a", qos, id, &id.to_string());
     }
-    assert_eq!(w.said(s), ["PUBLISH a 1 q1 #1", "PUBLISH a 2 q2 #2"]);
+    assert_eq!(w.output(s), ["PUBLISH a 1 q1 #1", "PUBLISH a 2 q2 #2"]);
     w.publish(p, "a", Qos::AtMostOnce, 0, "now");
     w.send(s, &Packet::PingReq);
-    assert_eq!(w.said(s), ["PUBLISH a now q0", "PINGRESP"]);
+    assert_eq!(w.output(s), ["PUBLISH a now q0", "PINGRESP"]);
     w.ack(s, AckKind::PubRec, 2, Reason::Success);
-    assert_eq!(w.said(s), ["PUBREL 2"]);
+    assert_eq!(w.output(s), ["PUBREL 2"]);
     w.ack(s, AckKind::PubComp, 2, Reason::Success);
-    assert_eq!(w.said(s), ["PUBLISH a 3 q1 #3"]);
+    assert_eq!(w.output(s), ["PUBLISH a 3 q1 #3"]);
     w.ack(s, AckKind::PubAck, 1, Reason::Success);
-    assert_eq!(w.said(s), ["PUBLISH a 4 q1 #4"]);
+    assert_eq!(w.output(s), ["PUBLISH a 4 q1 #4"]);
 }
 
 #[test]
-fn a_subscriber_may_refuse_a_message() {
+fn subscriber_may_reject_a_message() {
     // [MQTT-4.4.0-2], [MQTT-4.8.2-6]
     let limits = Limits {
         prefetch: 1,
@@ -451,7 +452,7 @@ fn a_subscriber_may_refuse_a_message() {
     w.ack(s, AckKind::PubAck, 1, Reason::UnspecifiedError);
     w.ack(s, AckKind::PubRec, 2, Reason::QuotaExceeded);
     assert_eq!(
-        w.said(s),
+        w.output(s),
         [
             "PUBLISH a 1 q1 #1",
             "PUBLISH a 2 q2 #2",
@@ -461,14 +462,14 @@ fn a_subscriber_may_refuse_a_message() {
 }
 
 #[test]
-fn answers_to_nothing_are_harmless_and_wrong_ones_are_not() {
+fn unknown_acknowledgements_are_ignored_and_wrong_ones_are_errors() {
     let mut w = World::default();
     let s = w.client(Version::V5, "s");
     w.ack(s, AckKind::PubAck, 5, Reason::Success);
     w.ack(s, AckKind::PubComp, 5, Reason::Success);
-    assert_eq!(w.said(s), [""; 0]);
+    assert_eq!(w.output(s), [""; 0]);
     w.ack(s, AckKind::PubRec, 5, Reason::Success);
-    assert_eq!(w.said(s), ["PUBREL 5 0x92"]);
+    assert_eq!(w.output(s), ["PUBREL 5 0x92"]);
     for (qos, kind) in [
         (Qos::AtLeastOnce, AckKind::PubRec),
         (Qos::ExactlyOnce, AckKind::PubAck),
@@ -477,14 +478,14 @@ fn answers_to_nothing_are_harmless_and_wrong_ones_are_not() {
         let s = w.client(Version::V5, "t");
         w.subscribe(s, "a", Qos::ExactlyOnce);
         w.publish(s, "a", qos, 9, "x");
-        w.said(s);
+        w.output(s);
         w.ack(s, kind, 1, Reason::Success);
-        assert_eq!(w.said(s), ["DISCONNECT 0x82", "END"]);
+        assert_eq!(w.output(s), ["DISCONNECT 0x82", "END"]);
     }
 }
 
 #[test]
-fn what_is_too_large_for_a_client_is_as_good_as_sent() {
+fn message_above_maximum_packet_size_counts_as_sent() {
     // [MQTT-3.1.2-24], [MQTT-3.1.2-25]
     let mut w = World::default();
     let s = w.open(Version::V5);
@@ -492,19 +493,19 @@ fn what_is_too_large_for_a_client_is_as_good_as_sent() {
         connect.client_id = "s";
         connect.properties.maximum_packet_size = NonZeroU32::new(80);
     });
-    w.said(s);
+    w.output(s);
     w.subscribe(s, "a", Qos::AtLeastOnce);
     let p = w.client(Version::V5, "p");
     for (qos, id) in [(Qos::AtMostOnce, 0), (Qos::AtLeastOnce, 1)] {
         w.publish(p, "a", qos, id, &"x".repeat(80));
     }
     w.publish(p, "a", Qos::AtLeastOnce, 2, "fits");
-    assert_eq!(w.said(p), ["PUBACK 1", "PUBACK 2"]);
-    assert_eq!(w.said(s).len(), 1);
+    assert_eq!(w.output(p), ["PUBACK 1", "PUBACK 2"]);
+    assert_eq!(w.output(s).len(), 1);
 }
 
 #[test]
-fn a_client_that_does_not_read_loses_messages_of_quality_0_alone() {
+fn slow_client_loses_only_qos_0_messages() {
     let limits = Limits {
         mailbox: 3,
         ..Limits::default()
@@ -516,7 +517,7 @@ fn a_client_that_does_not_read_loses_messages_of_quality_0_alone() {
     let s = w.client(Version::V311, "s");
     w.subscribe(s, "a", Qos::AtLeastOnce);
     let p = w.client(Version::V311, "p");
-    w.stick(s, true);
+    w.set_stalled(s, true);
     for _ in 0..50 {
         w.publish(p, "a", Qos::AtMostOnce, 0, "x");
     }
@@ -525,20 +526,20 @@ fn a_client_that_does_not_read_loses_messages_of_quality_0_alone() {
         0,
         "its socket has not been full yet"
     );
-    w.trickle(s);
+    w.partial_flush(s);
     for _ in 0..50 {
         w.publish(p, "a", Qos::AtMostOnce, 0, "x");
     }
     w.publish(p, "a", Qos::AtLeastOnce, 1, "kept");
     assert_eq!(w.node.router.counts().dropped, 50);
-    w.stick(s, false);
-    assert_eq!(w.said(s).len(), 51);
+    w.set_stalled(s, false);
+    assert_eq!(w.output(s).len(), 51);
     w.publish(p, "a", Qos::AtMostOnce, 0, "again");
-    assert_eq!(w.said(s).len(), 1);
+    assert_eq!(w.output(s).len(), 1);
 }
 
 #[test]
-fn a_client_that_never_acknowledges_is_sent_away_in_the_end() {
+fn client_that_never_acknowledges_is_disconnected() {
     let limits = Limits {
         prefetch: 1,
         waiting_messages: 3,
@@ -554,13 +555,13 @@ fn a_client_that_never_acknowledges_is_sent_away_in_the_end() {
     for id in 1..=4 {
         w.publish(p, "a", Qos::AtLeastOnce, id, "x");
     }
-    assert_eq!(w.said(s), ["PUBLISH a x q1 #1"]);
+    assert_eq!(w.output(s), ["PUBLISH a x q1 #1"]);
     w.publish(p, "a", Qos::AtLeastOnce, 5, "x");
-    assert_eq!(w.said(s), ["DISCONNECT 0x97", "END"]);
+    assert_eq!(w.output(s), ["DISCONNECT 0x97", "END"]);
 }
 
 #[test]
-fn the_order_of_a_topic_is_kept() {
+fn topic_order_is_preserved() {
     // 3.1.1: [MQTT-4.6.0-5], [MQTT-4.6.0-6]
     // [MQTT-4.6.0-5], [MQTT-4.6.0-6]
     let mut w = World::default();
@@ -573,7 +574,7 @@ fn the_order_of_a_topic_is_kept() {
     let mut seen = Vec::new();
     for id in 1..=25u16 {
         seen.extend(
-            w.said(s)
+            w.output(s)
                 .iter()
                 .map(|epoch| epoch.split(' ').nth(2).unwrap().to_owned()),
         );
@@ -583,7 +584,7 @@ fn the_order_of_a_topic_is_kept() {
 }
 
 #[test]
-fn who_may_publish_where() {
+fn publish_needs_topic_permission() {
     // 3.1.1: [MQTT-3.3.5-2]
     let mut w = World::default();
     let enter = |w: &mut World, version| {
@@ -592,10 +593,10 @@ fn who_may_publish_where() {
             connect.user_name = Some("other:small");
             connect.password = Some(b"small");
         });
-        w.said(p);
+        w.output(p);
         p
     };
-    w.node.must(metadata::Change::PutTopicPermission(
+    w.node.apply(metadata::Change::PutTopicPermission(
         metadata::TopicPermissionRecord {
             user: "small".into(),
             vhost: "other".into(),
@@ -609,18 +610,18 @@ fn who_may_publish_where() {
     w.publish(p, "a", Qos::AtLeastOnce, 2, "x");
     w.publish(p, "a", Qos::ExactlyOnce, 3, "x");
     assert_eq!(
-        w.said(p),
+        w.output(p),
         ["PUBACK 1 0x10", "PUBACK 2 0x87", "PUBREC 3 0x87"]
     );
     w.publish(p, "a", Qos::AtMostOnce, 0, "x");
-    assert_eq!(w.said(p), ["DISCONNECT 0x87", "END"]);
+    assert_eq!(w.output(p), ["DISCONNECT 0x87", "END"]);
     let p = enter(&mut w, Version::V311);
     w.publish(p, "a", Qos::AtLeastOnce, 2, "x");
-    assert_eq!(w.said(p), ["END"]);
+    assert_eq!(w.output(p), ["END"]);
 }
 
 #[test]
-fn the_servers_topics_are_not_for_clients() {
+fn clients_cannot_publish_to_sys_topics() {
     // Section 4.7.2
     let mut w = World::default();
     let s = w.client(Version::V5, "s");
@@ -631,26 +632,26 @@ fn the_servers_topics_are_not_for_clients() {
         for (id, topic) in [(1, "$SYS"), (2, "$SYS/broker/uptime"), (3, "$share/g/a")] {
             w.publish(p, topic, Qos::AtLeastOnce, id, "x");
             w.publish(p, topic, Qos::AtMostOnce, 0, "x");
-            assert_eq!(w.said(p), [format!("PUBACK {id}{code}")]);
+            assert_eq!(w.output(p), [format!("PUBACK {id}{code}")]);
         }
         w.publish(p, "$SYS/broker/uptime", Qos::ExactlyOnce, 4, "x");
-        assert_eq!(w.said(p), [format!("PUBREC 4{code}")]);
-        assert_eq!(w.said(s), [""; 0]);
+        assert_eq!(w.output(p), [format!("PUBREC 4{code}")]);
+        assert_eq!(w.output(s), [""; 0]);
         for topic in ["$SYS/broker/connection/bridge/state", "$SYSTEM/a"] {
             w.publish(p, topic, Qos::AtMostOnce, 0, "x");
-            assert_eq!(w.said(s), [format!("PUBLISH {topic} x q0")]);
+            assert_eq!(w.output(s), [format!("PUBLISH {topic} x q0")]);
         }
     }
 }
 
 #[test]
-fn a_packet_that_is_wrong_ends_the_connection_with_its_reason() {
+fn malformed_packet_ends_the_connection_with_its_reason() {
     // 3.1.1: [MQTT-4.8.0-1]
     // [MQTT-3.3.4-6], [MQTT-4.13.1-1]
     for (raw, reason) in [
         (&[0x36, 5, 0, 1, b'a', 0, 1][..], "0x81"),
         (&[0x30, 4, 0, 1, b'#', 0], "0x81"),
-        // A response topic that is none.
+        // An invalid response topic.
         (&[0x30, 8, 0, 1, b'a', 4, 0x08, 0, 1, b'#'], "0x82"),
         (&[0x82, 7, 0, 0, 0, 0, 1, b'a', 0], "0x81"),
         (&[0x82, 6, 0, 1, 0, 0, 0, 0], "0x81"),
@@ -661,7 +662,7 @@ fn a_packet_that_is_wrong_ends_the_connection_with_its_reason() {
         (&[0x60, 2, 0, 1], "0x81"),
         (&[0x00, 0], "0x82"),
         (&[0xD0, 0], "0x82"),
-        // Whatever is inside, and whatever the flags of two of them.
+        // Whatever the body is, and for two of them whatever the flags are.
         (&[0x20, 3, 0, 0, 0], "0x82"),
         (&[0x20, 0], "0x82"),
         (&[0x91, 0], "0x81"),
@@ -674,7 +675,7 @@ fn a_packet_that_is_wrong_ends_the_connection_with_its_reason() {
         let c = w.client(Version::V5, "c");
         w.send_raw(c, raw);
         assert_eq!(
-            w.said(c),
+            w.output(c),
             [format!("DISCONNECT {reason}"), "END".to_owned()],
             "{raw:?}"
         );
@@ -682,7 +683,7 @@ fn a_packet_that_is_wrong_ends_the_connection_with_its_reason() {
 }
 
 #[test]
-fn no_local_and_retain_as_published() {
+fn no_local_and_retain_as_published_are_honoured() {
     // [MQTT-3.8.3-3], [MQTT-3.3.1-12], [MQTT-3.3.1-13]
     let mut w = World::default();
     let c = w.client(Version::V5, "c");
@@ -699,11 +700,11 @@ fn no_local_and_retain_as_published() {
     w.subscribe_with(s, "a", as_published, None);
     let plain = w.client(Version::V5, "t");
     w.subscribe(plain, "a", Qos::AtMostOnce);
-    w.said(c);
-    w.said(s);
+    w.output(c);
+    w.output(s);
     w.publish_with(c, "a", Qos::AtMostOnce, 0, "x", |p| p.retain = true);
     w.publish(c, "a", Qos::AtMostOnce, 0, "y");
-    assert_eq!(w.said(c), [""; 0]);
-    assert_eq!(w.said(s), ["PUBLISH a x q0 retain", "PUBLISH a y q0"]);
-    assert_eq!(w.said(plain), ["PUBLISH a x q0", "PUBLISH a y q0"]);
+    assert_eq!(w.output(c), [""; 0]);
+    assert_eq!(w.output(s), ["PUBLISH a x q0 retain", "PUBLISH a y q0"]);
+    assert_eq!(w.output(plain), ["PUBLISH a x q0", "PUBLISH a y q0"]);
 }

@@ -116,7 +116,7 @@ impl Core {
             return;
         };
         let met = meet_by <= self.now || self.has_met_all();
-        if by > self.now && !(met && self.topics.is_introduced()) {
+        if by > self.now && !(met && self.topics.has_peer_routes()) {
             return;
         }
         self.handshake = None;
@@ -252,7 +252,8 @@ impl Core {
         self.local_queues.remove(record.id);
         self.dead_letters.forget(record.id);
         if let Some(client) = session_mqtt::client_of(&record.name) {
-            self.topics.queue_gone(&record.vhost, client, record.id.0);
+            self.topics
+                .queue_deleted(&record.vhost, client, record.id.0);
         }
         self.clients_queue_removed(record.id);
     }

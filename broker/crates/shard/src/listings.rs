@@ -233,7 +233,7 @@ impl Core {
         MqttCounters {
             connected: counts.connected as u64,
             sessions_away: counts.parked as u64,
-            most: counts.most as u64,
+            most: counts.peak as u64,
             expired: counts.expired,
             subscriptions: counts.subscriptions as u64,
             retained: retained as u64,

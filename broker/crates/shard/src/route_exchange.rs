@@ -65,9 +65,15 @@ impl Core {
             return;
         }
         match frame.peer_message {
-            RouterMessage::Topics(peer_message) => self.topics.hear(from, peer_message),
-            RouterMessage::Claims(peer_messages) => self.topics.hear_claims(from, peer_messages),
-            RouterMessage::Wills(peer_messages) => self.topics.hear_wills(from, peer_messages),
+            RouterMessage::Topics(peer_message) => {
+                self.topics.handle_peer_message(from, peer_message)
+            }
+            RouterMessage::Claims(peer_messages) => {
+                self.topics.handle_claim_messages(from, peer_messages)
+            }
+            RouterMessage::Wills(peer_messages) => {
+                self.topics.handle_will_messages(from, peer_messages)
+            }
         }
     }
 
@@ -80,13 +86,13 @@ impl Core {
 
     /// What this hub has for others, gathered in a turn.
     pub fn flush_routers(&mut self) {
-        while let Some((to, peer_message)) = self.topics.say() {
+        while let Some((to, peer_message)) = self.topics.next_peer_message() {
             self.send_hub_message(to, RouterMessage::Topics(peer_message));
         }
-        while let Some((to, peer_messages)) = self.topics.say_wills() {
+        while let Some((to, peer_messages)) = self.topics.next_will_messages() {
             self.send_hub_message(to, RouterMessage::Wills(peer_messages));
         }
-        while let Some((to, peer_messages)) = self.topics.say_claims() {
+        while let Some((to, peer_messages)) = self.topics.next_claim_messages() {
             self.send_hub_message(to, RouterMessage::Claims(peer_messages));
         }
     }
@@ -131,13 +137,13 @@ impl Core {
         self.share_out_claims();
         for place in self.routers_there() {
             if place.node == node {
-                self.topics.meet(place);
+                self.topics.router_up(place);
             }
         }
     }
 
     pub fn routers_node_down(&mut self, node: NodeId) {
-        self.topics.part(node);
+        self.topics.node_down(node);
         self.share_out_claims();
     }
 
@@ -153,7 +159,7 @@ impl Core {
     /// Hubs may have come, or the cluster may have begun to understand their words.
     pub fn meet_routers(&mut self) {
         for place in self.routers_there() {
-            self.topics.meet(place);
+            self.topics.router_up(place);
         }
         self.share_out_claims();
     }

@@ -173,7 +173,7 @@ impl Shard {
                     continue;
                 }
                 RouterOutput::TakenOver { session } => (session, SessionEvent::TakenOver),
-                RouterOutput::Free { session } => (session, SessionEvent::ClaimAgain),
+                RouterOutput::ClaimAgain { session } => (session, SessionEvent::ClaimAgain),
                 RouterOutput::Will { vhost, will } => {
                     self.core.publish_will(&vhost, will);
                     continue;
@@ -182,11 +182,11 @@ impl Shard {
                     self.core.pass_to_queue(QueueId(queue), message);
                     continue;
                 }
-                RouterOutput::Figures => {
+                RouterOutput::SysTopicsDue => {
                     self.core.ask_figures();
                     continue;
                 }
-                RouterOutput::Heard {
+                RouterOutput::Confirmed {
                     session,
                     channel,
                     tag,
@@ -197,7 +197,7 @@ impl Shard {
                     let tag = PublishTag { channel, tag };
                     (session, SessionEvent::Heard { tag })
                 }
-                RouterOutput::AnsweredLate {
+                RouterOutput::LateAnswer {
                     session,
                     client,
                     publisher,
@@ -217,10 +217,10 @@ impl Shard {
                     };
                     (session, session_event)
                 }
-                RouterOutput::Relieved { session } => (session, SessionEvent::Relieved),
-                RouterOutput::Known { session } => (session, SessionEvent::Known),
-                RouterOutput::Missed { session } => (session, SessionEvent::Missed),
-                RouterOutput::TellWill { session } => (session, SessionEvent::TellWill),
+                RouterOutput::Unblocked { session } => (session, SessionEvent::Relieved),
+                RouterOutput::Announced { session } => (session, SessionEvent::Known),
+                RouterOutput::MessagesLost { session } => (session, SessionEvent::Missed),
+                RouterOutput::ReplicateWill { session } => (session, SessionEvent::TellWill),
             };
             match self.sessions.by_number(number) {
                 Some(key) => {

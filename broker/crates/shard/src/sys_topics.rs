@@ -220,7 +220,7 @@ impl Core {
         all.extend(self.figures.loads());
         let exchange = &self.config.mqtt.exchange;
         self.topics
-            .say_figures((self.now, self.wall), exchange, all);
+            .set_sys_topics((self.now, self.wall), exchange, all);
     }
 }
 
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(topics.len(), all.len());
         for topic in topics {
             assert!(
-                topics::is_servers(topic) && check_name(topic).is_ok(),
+                topics::is_sys_topic(topic) && check_name(topic).is_ok(),
                 "{topic}"
             );
         }

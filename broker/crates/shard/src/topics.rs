@@ -21,7 +21,7 @@ impl Core {
         routes: &mut Vec<QueueId>,
     ) -> PublishOutcome {
         let mut heard = PublishOutcome::default();
-        if !self.topics.is_listening(vhost) || !self.comes_by_topics(vhost, message) {
+        if !self.topics.has_subscribers(vhost) || !self.comes_by_topics(vhost, message) {
             return heard;
         }
         let publisher = Publisher {
@@ -35,7 +35,7 @@ impl Core {
             if let Some(translated) = session_mqtt::for_topic(message, key) {
                 let topic = topics::topic_of(key);
                 // Only the server itself speaks there.
-                if topics::is_servers(&topic) {
+                if topics::is_sys_topic(&topic) {
                     continue;
                 }
                 let mut of_key = Vec::new();
@@ -109,7 +109,8 @@ impl Core {
             self.tree.queue(&binding.vhost, name),
         ) {
             let client = (&*binding.vhost, client);
-            self.topics.adopt(client, queue.id.0, &filter, subscription);
+            self.topics
+                .add_queue_member(client, queue.id.0, &filter, subscription);
         }
     }
 
@@ -123,7 +124,7 @@ impl Core {
         };
         let client = (&*binding.vhost, client);
         let Some(queue) = self.tree.queue(&binding.vhost, name).map(|q| q.id) else {
-            return self.topics.disown(client, &filter);
+            return self.topics.remove_queue_member(client, &filter);
         };
         // The subscription may have been changed: then it has another binding by now.
         let (source, key) = (&binding.source, &binding.routing_key);
@@ -134,8 +135,8 @@ impl Core {
         });
         drop(others);
         match other {
-            Some((filter, now)) => self.topics.adopt(client, queue.0, &filter, now),
-            None => self.topics.disown(client, &filter),
+            Some((filter, now)) => self.topics.add_queue_member(client, queue.0, &filter, now),
+            None => self.topics.remove_queue_member(client, &filter),
         }
     }
 

@@ -115,7 +115,7 @@ impl Shard {
             config,
         };
         core.topics
-            .set_server_interval(core.config.mqtt.sys_interval);
+            .set_sys_topic_interval(core.config.mqtt.sys_interval);
         core.end_earlier_lives();
         core.meet_routers();
         Ok(Shard::from_core(core))
@@ -277,7 +277,7 @@ impl Core {
                 self.notices.push_back((session, refused));
             }
         }
-        self.topics.clock(self.now, self.wall);
+        self.topics.set_time(self.now, self.wall);
         if self.topics.waits_for_majority() {
             self.see_majority();
         }

@@ -1,18 +1,21 @@
-//! Where a hub is.
+//! Addresses of routers in the cluster.
 
 use env::{Incarnation, NodeId};
 use std::fmt;
 
-/// A hub: one a shard, for one life of its node.
+/// The address of a router: there is one per shard and node incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouterAddress {
+    /// The node.
     pub node: NodeId,
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
+    /// The index of the shard on the node.
     pub shard: u16,
 }
 
 impl RouterAddress {
-    /// Of a hub that nobody has told where it is.
+    /// The address of a router that has not been given one yet.
     pub(crate) const NOWHERE: RouterAddress = RouterAddress {
         node: NodeId(0),
         incarnation: Incarnation(0),

@@ -1,13 +1,15 @@
-//! Who holds a client id among all hubs of the cluster (M4), without a log.
+//! Ownership of MQTT client ids across all routers of the cluster, without a replicated log.
 //!
-//! Each id has an owner: the hub that comes out first of a hash over those that are there (rendezvous hashing, so that few ids move
-//! when hubs come and go). Who wants an id asks the owner; the owner asks who holds it to let go, waits for that, and grants.
-//! Nothing of this is stored: when owners change, holders tell the new one what they hold. Between a hub's going and that,
-//! an id may be granted twice; the younger holding stays, by its stamp.
+//! Each id has an owner router, chosen by rendezvous hashing over the live routers, so that few ids
+//! move when routers come and go. A session that wants an id sends a claim to the owner. The owner
+//! asks the current holder to yield, waits for it, and then grants the id. Nothing of this is
+//! stored: when owners change, holders report their ids to the new owner. While the new owner lacks
+//! these reports, it may grant an id a second time; the holding with the newer stamp wins.
 //!
-//! While a link is up its words come in order and none is lost; what a broken link lost is made up for when it is up again, for then
-//! each side has forgotten the other, tells everything anew, and asks for everything anew: an id may have been granted over the new
-//! link by an owner that had not heard yet that the old one was broken, and that forgot it then.
+//! A link delivers messages in order and loses none while it is up. Losses of a broken link are
+//! repaired when it is up again: each side has forgotten the other, reports all ids that it holds
+//! and requests all reports. The request is necessary because an owner that has not yet noticed the
+//! broken link may grant an id over the new link and then forget the grant.
 
 pub(crate) mod claim_message;
 
@@ -19,26 +21,30 @@ use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// How long an owner waits for a holder that is there. Sessions end at once; what takes longer hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an owner waits for a reachable holder to yield. Sessions end at once; one that takes
+/// longer hangs.
+pub(crate) const YIELD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a holder keeps an id whose client is away until the publishes of its last connection are answered: the outcome goes
-/// with the session. Less than [`PATIENCE`].
-pub(crate) const SETTLING: Duration = Duration::from_secs(2);
+/// How long a holder keeps the id of a disconnected client until the publishes of its last
+/// connection are confirmed, so that their outcome is part of the handed-over session. Less than
+/// [`YIELD_TIMEOUT`].
+pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+const _: () = assert!(SETTLE_TIMEOUT.as_nanos() < YIELD_TIMEOUT.as_nanos());
 
-/// Bytes of handovers that an owner keeps for clients whose new connection ended before it had the id.
+/// Maximum bytes of handovers that an owner keeps for clients whose new connection ended before it
+/// was granted the id.
 const STRANDED_BYTES: usize = 4 << 20;
 
-/// Bytes of handovers in a frame at most, but for the last one.
+/// Handover bytes after which no further message is added to a frame.
 const FRAME_BYTES: usize = 256 << 10;
 
-/// Ids that a hub tells new owners of at one time.
-pub(crate) const TOLD_AT_ONCE: usize = 4096;
+/// Maximum number of ids reported to new owners per tick.
+pub(crate) const REPORTS_PER_TICK: usize = 4096;
 
-/// Words of a frame at most.
-const WORDS: usize = 512;
+/// Maximum number of messages per frame.
+const MAX_MESSAGES: usize = 512;
 
-/// A claim that waits for a holder.
+/// A claim that waits until the holder yields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaitingClaim {
     pub address: RouterAddress,
@@ -46,34 +52,36 @@ pub(crate) struct WaitingClaim {
     pub clean: bool,
 }
 
-/// An id that is held elsewhere or waited for, at its owner. What the owner's own clients hold stands in its seats.
+/// State that the owner keeps for an id that is held by another router or waited for. Ids that are
+/// held by the owner's own clients are recorded in its subscribers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OwnedClientId {
-    /// None: it is held by a client of the owner itself, or by nobody.
+    /// `None` if a client of the owner itself or nobody holds the id.
     pub holder: Option<(RouterAddress, u64)>,
     pub pending: Option<WaitingClaim>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Another connection has it here and is leaving for somebody else: that comes first.
+    /// Another local session holds the id and is yielding it to an earlier claim. The claim is sent
+    /// after that.
     Deferred,
-    Asked,
-    /// With this stamp; the session is about to take it.
+    Sent,
+    /// Granted with this stamp. The session is about to take the id.
     Granted(u64),
 }
 
-/// A session of this hub that wants an id.
+/// A claim of a local session.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingClaim {
     pub session: u64,
     pub clean: bool,
     pub progress: Progress,
-    /// What came with the grant.
+    /// Session state that came with the grant.
     pub handover: Bytes,
 }
 
-/// An owner waits for a client of this hub to let go.
+/// A request of an owner that a local client yields its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PendingYield {
     pub owner: RouterAddress,
@@ -83,38 +91,41 @@ pub(crate) struct PendingYield {
 
 #[derive(Default)]
 pub(crate) struct Claims {
-    /// None: nobody has said; then it is alone.
+    /// `None` until the shard has set the address; then this router is alone.
     me: Option<RouterAddress>,
     others: Vec<RouterAddress>,
     pub now: Time,
     pub wall: WallTime,
     last_stamp: u64,
     pub owned: HashMap<ClientId, OwnedClientId, foldhash::fast::FixedState>,
-    pub asking: BTreeMap<ClientId, PendingClaim>,
+    pub local_claims: BTreeMap<ClientId, PendingClaim>,
     pub yielding: BTreeMap<SubscriberId, Vec<PendingYield>>,
-    /// Clients of `yielding` that are away, and until when their unanswered publishes are waited for.
+    /// Clients in `yielding` that are disconnected, with the time until which the router waits for
+    /// the confirms of their publishes.
     pub settling: BTreeMap<SubscriberId, (Time, ClientId)>,
-    /// Whether session state moves with an id: all nodes understand it.
-    pub hands_over: bool,
-    /// Handovers of ids that nobody holds yet, at their owner or where a connection asks for them.
+    /// True if session state is handed over with an id. Requires that all nodes understand it.
+    pub handover_enabled: bool,
+    /// Handovers of ids that nobody holds yet. Kept by the owner or by the router whose session
+    /// claims the id.
     stranded: BTreeMap<ClientId, Bytes>,
-    /// Bytes of these.
+    /// Total bytes of `stranded`.
     stranded_bytes: usize,
-    /// Who may hold ids that their owners do not know of.
-    pub untold: BTreeSet<SubscriberId>,
-    /// When to grant to whom, whatever the holder says; in the order of time.
-    pub patience: VecDeque<(Time, ClientId, WaitingClaim)>,
-    /// When to forget ids that somebody asked for here, believing that this was their owner.
+    /// Subscribers that may hold an id without the owner knowing it.
+    pub unreported: BTreeSet<SubscriberId>,
+    /// When to grant a claim although the holder has not yielded, in the order of time.
+    pub deadlines: VecDeque<(Time, ClientId, WaitingClaim)>,
+    /// When to forget ids that were claimed here by mistake because this router is not their owner.
     pub sweep_at: Option<Time>,
     outgoing: BTreeMap<RouterAddress, VecDeque<ClaimMessage>>,
-    /// From this hub to itself.
+    /// Messages from this router to itself.
     pub own_messages: VecDeque<ClaimMessage>,
-    /// The session that is claiming in this call: it need not be told.
+    /// The session that is inside [`MqttRouter::claim`](crate::MqttRouter::claim): it gets the
+    /// result as the return value instead of an output.
     pub claiming: Option<u64>,
 }
 
 impl Claims {
-    /// Whether there is no other hub to ask.
+    /// Returns true if there is no other router to ask.
     pub fn is_alone(&self) -> bool {
         self.others.is_empty()
     }
@@ -123,7 +134,7 @@ impl Claims {
         self.me.unwrap_or(RouterAddress::NOWHERE)
     }
 
-    /// The hubs that are there. False: they were known.
+    /// Sets the live routers. Returns the previous ones, or `None` if nothing changed.
     pub fn set(&mut self, me: RouterAddress, others: Vec<RouterAddress>) -> Option<KnownRouters> {
         if self.me == Some(me) && self.others == others {
             return None;
@@ -138,61 +149,62 @@ impl Claims {
         Some(before)
     }
 
-    pub fn is_there(&self, address: RouterAddress) -> bool {
+    pub fn is_live(&self, address: RouterAddress) -> bool {
         address == self.me() || self.others.contains(&address)
     }
 
-    /// Those that were not there before.
-    pub fn new_since(&self, before: &KnownRouters) -> Vec<RouterAddress> {
+    /// Returns the routers that are not in `before`.
+    pub fn added_since(&self, before: &KnownRouters) -> Vec<RouterAddress> {
         let known = |address: &RouterAddress| before.others.contains(address);
         let all = self.others.iter().copied();
         all.filter(|address| !known(address)).collect()
     }
 
     pub fn owner(&self, vhost: &str, client: &str) -> RouterAddress {
-        first(self.me(), &self.others, vhost, client)
+        owner_among(self.me(), &self.others, vhost, client)
     }
 
-    /// The hub of another node that would be the owner if this node were gone.
-    pub fn keeper(&self, vhost: &str, client: &str) -> Option<RouterAddress> {
+    /// The router on another node that would own the id if this node were gone.
+    pub fn will_replica_router(&self, vhost: &str, client: &str) -> Option<RouterAddress> {
         let elsewhere = |address: &&RouterAddress| address.node != self.me().node;
-        best(self.others.iter().filter(elsewhere), vhost, client)
+        highest_weight(self.others.iter().filter(elsewhere), vhost, client)
     }
 
     pub fn owner_of(&self, id: &ClientId) -> RouterAddress {
         self.owner(&id.vhost, &id.client)
     }
 
-    /// A stamp above `floor`, above all that were given here, and above those of holdings that began earlier elsewhere, as far as
-    /// clocks agree.
+    /// Returns a stamp above `floor`, above all earlier stamps of this router and, as far as clocks
+    /// agree, above the stamps of holdings that began earlier on other routers.
     pub fn stamp(&mut self, floor: u64) -> u64 {
         let least = floor.max(self.last_stamp).saturating_add(1);
         self.last_stamp = self.wall.0.max(least);
         self.last_stamp
     }
 
-    /// Keeps who holds an id, or waits for it.
-    pub fn keep(&mut self, id: ClientId, owned: OwnedClientId) {
+    /// Records the holder of an id or a claim that waits for it.
+    pub fn track(&mut self, id: ClientId, owned: OwnedClientId) {
         if self.sweep_at.is_none() && self.owner_of(&id) != self.me() {
-            self.sweep_at = Some(self.now + PATIENCE);
+            self.sweep_at = Some(self.now + YIELD_TIMEOUT);
         }
         self.owned.insert(id, owned);
     }
 
-    /// Forgets what others own, except where somebody waits.
+    /// Forgets ids owned by other routers, except those with a waiting claim.
     pub fn sweep(&mut self) {
         if self.sweep_at.is_none_or(|at| at > self.now) {
             return;
         }
         let (me, others) = (self.me(), &self.others);
-        let ours = |id: &ClientId| first(me, others, &id.vhost, &id.client) == me;
+        let ours = |id: &ClientId| owner_among(me, others, &id.vhost, &id.client) == me;
         self.owned
             .retain(|id, owned| owned.pending.is_some() || ours(id));
         let left = self.owned.iter().any(|(id, _)| !ours(id));
-        self.sweep_at = left.then(|| self.now + PATIENCE);
+        self.sweep_at = left.then(|| self.now + YIELD_TIMEOUT);
     }
 
-    /// Keeps a handover that nobody waits for, until the id is granted. If there is no room, others give way.
+    /// Keeps a handover that no claim waits for until the id is granted. If the limit is exceeded,
+    /// other handovers are dropped.
     pub fn strand(&mut self, id: ClientId, handover: Bytes) {
         if handover.is_empty() {
             return;
@@ -213,42 +225,46 @@ impl Claims {
         found
     }
 
-    pub fn send(&mut self, to: RouterAddress, id: ClientId, what: ClaimVerb) {
-        let peer_message = ClaimMessage { id, what };
+    pub fn send(&mut self, to: RouterAddress, id: ClientId, verb: ClaimVerb) {
+        let message = ClaimMessage { id, verb };
         match to == self.me() {
-            true => self.own_messages.push_back(peer_message),
+            true => self.own_messages.push_back(message),
             false if self.others.contains(&to) => {
-                self.outgoing.entry(to).or_default().push_back(peer_message);
+                self.outgoing.entry(to).or_default().push_back(message);
             }
-            // It is gone, and forgets us when it is back.
+            // The router is gone. When it is back, it will have forgotten this one.
             false => {}
         }
     }
 
-    /// Words for another hub, a frame's worth.
+    /// Takes one frame of messages for another router.
     pub fn take(&mut self) -> Option<(RouterAddress, Vec<ClaimMessage>)> {
         let mut first = self.outgoing.first_entry()?;
         let all = first.get_mut();
         let mut bytes = 0;
-        let fits = |peer_message: &&ClaimMessage| {
+        let is_within_limit = |message: &&ClaimMessage| {
             let is_first = bytes < FRAME_BYTES;
-            bytes += peer_message.what.handover().len();
+            bytes += message.verb.handover().len();
             is_first
         };
-        let count = all.iter().take(WORDS).take_while(fits).count();
-        let peer_messages: Vec<ClaimMessage> = all.drain(..count).collect();
+        let count = all
+            .iter()
+            .take(MAX_MESSAGES)
+            .take_while(is_within_limit)
+            .count();
+        let messages: Vec<ClaimMessage> = all.drain(..count).collect();
         let address = *first.key();
         if first.get().is_empty() {
             first.remove();
         }
-        Some((address, peer_messages))
+        Some((address, messages))
     }
 
     pub fn wake_at(&self) -> Option<Time> {
-        if !self.untold.is_empty() {
+        if !self.unreported.is_empty() {
             return Some(self.now);
         }
-        let patience = self.patience.front().map(|(at, _, _)| *at);
+        let patience = self.deadlines.front().map(|(at, _, _)| *at);
         let settling = self.settling.values().map(|(at, _)| *at).min();
         [patience, settling, self.sweep_at]
             .into_iter()
@@ -257,7 +273,7 @@ impl Claims {
     }
 }
 
-/// The hubs that were there.
+/// The routers that were live before a change.
 pub(crate) struct KnownRouters {
     me: RouterAddress,
     pub others: Vec<RouterAddress>,
@@ -265,32 +281,38 @@ pub(crate) struct KnownRouters {
 
 impl KnownRouters {
     pub fn owner(&self, vhost: &str, client: &str) -> RouterAddress {
-        first(self.me, &self.others, vhost, client)
+        owner_among(self.me, &self.others, vhost, client)
     }
 }
 
-/// Rendezvous hashing. A node that comes back has the ids that it had: its life does not count.
-fn first(me: RouterAddress, others: &[RouterAddress], vhost: &str, client: &str) -> RouterAddress {
+/// Rendezvous hashing. The incarnation is not part of the hash, so a restarted node owns the same
+/// ids as before.
+fn owner_among(
+    me: RouterAddress,
+    others: &[RouterAddress],
+    vhost: &str,
+    client: &str,
+) -> RouterAddress {
     if others.is_empty() {
         return me;
     }
-    best([&me].into_iter().chain(others), vhost, client).unwrap_or(me)
+    highest_weight([&me].into_iter().chain(others), vhost, client).unwrap_or(me)
 }
 
-fn best<'a>(
-    places: impl Iterator<Item = &'a RouterAddress>,
+fn highest_weight<'a>(
+    routers: impl Iterator<Item = &'a RouterAddress>,
     vhost: &str,
     client: &str,
 ) -> Option<RouterAddress> {
     let id = hash(hash(0, vhost.as_bytes()), client.as_bytes());
     let weight = |address: &RouterAddress| {
-        let router = mixed(address.node.0 ^ u64::from(address.shard).rotate_left(48));
-        (mixed(id ^ router), *address)
+        let router = mix_bits(address.node.0 ^ u64::from(address.shard).rotate_left(48));
+        (mix_bits(id ^ router), *address)
     };
-    places.map(weight).max().map(|(_, address)| address)
+    routers.map(weight).max().map(|(_, address)| address)
 }
 
-/// FNV-1a: the same on every node and in every version.
+/// FNV-1a: must be the same on every node and in every version.
 fn hash(start: u64, bytes: &[u8]) -> u64 {
     let start = start ^ 0xcbf2_9ce4_8422_2325;
     bytes.iter().fold(start, |hash, byte| {
@@ -298,8 +320,8 @@ fn hash(start: u64, bytes: &[u8]) -> u64 {
     })
 }
 
-/// The finisher of SplitMix64.
-fn mixed(mut x: u64) -> u64 {
+/// The finalizer of SplitMix64.
+fn mix_bits(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
@@ -310,10 +332,10 @@ mod tests {
     use super::*;
     use env::{Incarnation, NodeId};
 
-    fn address(node: u64, life: u64) -> RouterAddress {
+    fn address(node: u64, incarnation: u64) -> RouterAddress {
         RouterAddress {
             node: NodeId(node),
-            incarnation: Incarnation(life),
+            incarnation: Incarnation(incarnation),
             shard: 0,
         }
     }
@@ -326,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn stranded_handovers_are_bounded_and_taken_once() {
+    fn stranded_handovers_are_limited_and_taken_once() {
         let mut claims = Claims::default();
         let state = Bytes::from(vec![7; claim_message::HANDOVER_BYTES]);
         let names: Vec<String> = (0..200).map(|n| format!("{n:03}")).collect();
@@ -334,36 +356,35 @@ mod tests {
             claims.strand(id(name), state.clone());
             claims.strand(id(name), state.clone());
         }
-        let kept = names.iter().filter(|name| {
-            let first = claims.take_stranded(&id(name));
+        let stranded = names.iter().filter(|name| {
+            let handover = claims.take_stranded(&id(name));
             assert!(claims.take_stranded(&id(name)).is_empty());
-            !first.is_empty()
+            !handover.is_empty()
         });
-        assert_eq!(kept.count(), STRANDED_BYTES / claim_message::HANDOVER_BYTES);
+        assert_eq!(
+            stranded.count(),
+            STRANDED_BYTES / claim_message::HANDOVER_BYTES
+        );
         assert_eq!(claims.stranded_bytes, 0);
     }
 
     #[test]
-    fn frame_of_handovers_is_bounded() {
+    fn frame_of_handovers_is_limited() {
         let mut claims = Claims::default();
-        let there = address(2, 1);
-        claims.set(address(1, 1), vec![there]);
+        let other = address(2, 1);
+        claims.set(address(1, 1), vec![other]);
         for n in 0..100 {
             let handover = Bytes::from(vec![7; claim_message::HANDOVER_BYTES]);
-            let what = ClaimVerb::Free { stamp: n, handover };
-            claims.send(there, id("c"), what);
+            let verb = ClaimVerb::Free { stamp: n, handover };
+            claims.send(other, id("c"), verb);
         }
         let mut stamps = Vec::new();
-        while let Some((_, peer_messages)) = claims.take() {
-            assert!(peer_messages.len() <= FRAME_BYTES / claim_message::HANDOVER_BYTES);
-            stamps.extend(
-                peer_messages
-                    .iter()
-                    .map(|peer_message| match peer_message.what {
-                        ClaimVerb::Free { stamp, .. } => stamp,
-                        _ => u64::MAX,
-                    }),
-            );
+        while let Some((_, messages)) = claims.take() {
+            assert!(messages.len() <= FRAME_BYTES / claim_message::HANDOVER_BYTES);
+            stamps.extend(messages.iter().map(|message| match message.verb {
+                ClaimVerb::Free { stamp, .. } => stamp,
+                _ => u64::MAX,
+            }));
         }
         assert!(stamps.into_iter().eq(0..100));
     }
@@ -372,7 +393,8 @@ mod tests {
     fn owners_are_spread_evenly_and_few_ids_move() {
         let three = [address(1, 1), address(2, 1), address(3, 1)];
         let ids: Vec<String> = (0..3000).map(|n| format!("client-{n}")).collect();
-        let owner = |routers: &[RouterAddress], id: &str| first(routers[0], &routers[1..], "/", id);
+        let owner =
+            |routers: &[RouterAddress], id: &str| owner_among(routers[0], &routers[1..], "/", id);
         for router in three {
             let own = ids.iter().filter(|id| owner(&three, id) == router).count();
             assert!((900..1100).contains(&own), "{own}");

@@ -1,9 +1,10 @@
-//! What a message that came by MQTT has in front of its body, as its properties in the container:
+//! The properties that an MQTT message has in the message container:
 //!
 //! ```text
-//! flags u8: QoS in the lowest two bits, then RETAIN | topic: u16 len, bytes | properties that go on as they came
+//! flags u8: QoS in the lowest two bits, then RETAIN | topic: u16 len, bytes | encoded properties that are forwarded unchanged
 //! ```
-//! Times are the container's own (`received`, `ttl_ms`), and so is `durable`: QoS 1 and 2.
+//! Times are fields of the container (`received`, `ttl_ms`), and so is `durable`, which is true for
+//! QoS 1 and 2.
 
 use bytes::BytesMut;
 use codec_mqtt::{Place, Properties, Qos};
@@ -13,25 +14,28 @@ use smallvec::SmallVec;
 
 const QOS: u8 = 0b011;
 const RETAIN: u8 = 0b100;
-/// Bytes of a routing key at most, as in every exchange.
+/// Maximum length of an AMQP routing key in bytes.
 const MAX_KEY: usize = 255;
 
+/// The properties of a message are not a valid [`Envelope`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnvelopeError;
 
-/// Borrowed from a message's properties.
+/// The decoded properties of an MQTT message, borrowed from its container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope<'a> {
+    /// The QoS of the PUBLISH packet.
     pub qos: Qos,
-    /// As it was published.
+    /// The RETAIN flag of the PUBLISH packet.
     pub retain: bool,
+    /// The topic name.
     pub topic: &'a str,
-    /// Encoded properties of a PUBLISH of 5.0 ([`Properties::put_kept`]).
+    /// Encoded properties of an MQTT 5.0 PUBLISH ([`Properties::put_kept`]).
     pub kept: &'a [u8],
 }
 
 impl<'a> Envelope<'a> {
-    /// `properties` are those of a message of [`Protocol::Mqtt`].
+    /// Reads the `properties` of a message of [`Protocol::Mqtt`].
     #[inline]
     pub fn read(properties: &'a [u8]) -> Result<Envelope<'a>, EnvelopeError> {
         let [flags, high, low, rest @ ..] = properties else {
@@ -47,33 +51,39 @@ impl<'a> Envelope<'a> {
         })
     }
 
-    /// The kept properties, decoded.
+    /// Decodes the forwarded properties.
     pub fn properties(&self) -> Result<Properties<'a>, EnvelopeError> {
         Properties::decode(self.kept, Place::Publish).map_err(|_| EnvelopeError)
     }
 }
 
-/// A message on its way into the container.
+/// Builds the container of an MQTT message.
 #[derive(Clone, Copy, Debug)]
 pub struct EnvelopeBuilder<'a> {
+    /// The QoS of the PUBLISH packet.
     pub qos: Qos,
+    /// The RETAIN flag of the PUBLISH packet.
     pub retain: bool,
+    /// The topic name.
     pub topic: &'a str,
+    /// The properties of the PUBLISH packet.
     pub properties: &'a Properties<'a>,
-    /// The exchange that AMQP clients see it come from, and the topic as its routing key.
+    /// The exchange and routing key that AMQP consumers see.
     pub exchange: &'a str,
+    /// The routing key.
     pub key: &'a str,
+    /// When the broker received the message.
     pub received: WallTime,
 }
 
 impl EnvelopeBuilder<'_> {
-    /// One copy of the payload. A routing key that is too long for AMQP is left out. None: the topic is longer than
-    /// MQTT allows, or the exchange's name than AMQP does.
+    /// Copies the payload once. Leaves out a routing key that is too long for AMQP. Returns `None`
+    /// if the topic is longer than MQTT allows or the exchange name is longer than AMQP allows.
     pub fn build(&self, payload: &[u8]) -> Option<Message> {
         self.laid_out(|builder| builder.build(payload.len(), [payload]))
     }
 
-    /// The same for a message that is gone in a moment.
+    /// Like [`EnvelopeBuilder::build`], for a message that does not outlive the turn.
     pub fn build_in(&self, room: &mut Room, payload: &[u8]) -> Option<Message> {
         self.laid_out(|builder| builder.build_in(room, payload))
     }
@@ -82,7 +92,7 @@ impl EnvelopeBuilder<'_> {
         &self,
         build: impl FnOnce(&MessageBuilder<'_>) -> Result<Message, DecodeError>,
     ) -> Option<Message> {
-        // Mostly empty.
+        // Usually stays empty, so do not reserve.
         let mut kept = BytesMut::new();
         self.properties.put_kept(&mut kept);
         let mut properties: SmallVec<[u8; 256]> = SmallVec::new();
@@ -120,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_built_is_read_back(topic in "[a-zé/]{1,300}", bits in 0u8..3, retain: bool, expiry: Option<u32>, text in "[a-z]{0,9}", payload: Vec<u8>) {
+        fn envelope_roundtrips(topic in "[a-zé/]{1,300}", bits in 0u8..3, retain: bool, expiry: Option<u32>, text in "[a-z]{0,9}", payload: Vec<u8>) {
             let qos = Qos::from_bits(bits).unwrap();
             let properties = Properties { message_expiry: expiry, content_type: Some(&text), ..Properties::default() };
             let message = EnvelopeBuilder {
@@ -137,7 +147,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(raw: Vec<u8>) {
+        fn read_never_panics(raw: Vec<u8>) {
             let _ = Envelope::read(&raw).map(|e| e.properties().is_ok());
         }
     }

@@ -1,7 +1,8 @@
-//! The other hubs of the cluster, as one of them sees them.
+//! State that a router keeps about the other routers of the cluster.
 //!
-//! Each hub owns its routes: what it has subscribers for, by filter, not by subscriber ([`own_routes`]). It tells every other hub, and gets
-//! from each one message at most of those that are for its subscribers ([`peer`]).
+//! Each router announces its routes to all others: the filters for which it has subscribers,
+//! without the subscribers themselves ([`own_routes`]). The others forward each matching message to
+//! it at most once ([`peer`]).
 
 pub(crate) mod own_routes;
 pub(crate) mod peer;
@@ -17,26 +18,27 @@ use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// A hub that this one knows of.
+/// The local number of another router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RouterId(u32);
 
-/// Bounds of what is kept for other hubs, and of waiting for them.
+/// Limits on the state kept for other routers and on waiting for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteExchangeLimits {
-    /// Bytes of messages of QoS 1 and 2 that one other hub has not acknowledged, above which publishers are not read.
+    /// Unacknowledged bytes of QoS 1 and 2 messages per peer above which publishers are blocked.
     pub bytes: usize,
-    /// The same, above which a message is refused.
+    /// Unacknowledged bytes of QoS 1 and 2 messages per peer from which on messages are refused.
     pub hard_bytes: usize,
-    /// Bytes of messages of QoS 0 on their way to one other hub, above which they are dropped.
+    /// Bytes of QoS 0 messages in transit per peer above which such messages are dropped.
     pub plain_bytes: u64,
-    /// How long a hub may be out of reach until nobody waits for it any more: messages for it are answered, and lost if
-    /// it is still there.
+    /// How long a peer may be unreachable until it is given up. Its unacknowledged messages are
+    /// then confirmed to their publishers, and lost if the peer is still alive.
     pub patience: Duration,
-    /// How long a subscriber waits for other hubs to know at most.
+    /// Maximum time that a SUBACK waits until the other routers know the subscription.
     pub announce: Duration,
-    /// Filters that nobody has any more and that are remembered, so that who missed it need not be told everything.
-    pub gone: usize,
+    /// Number of removed filters that are remembered, so that a peer that missed a removal does not
+    /// need the full list.
+    pub removed_routes: usize,
 }
 
 impl Default for RouteExchangeLimits {
@@ -47,25 +49,25 @@ impl Default for RouteExchangeLimits {
             plain_bytes: 8 << 20,
             patience: Duration::from_secs(5),
             announce: Duration::from_secs(5),
-            gone: 65_536,
+            removed_routes: 65_536,
         }
     }
 }
 
-/// What became of a message for another hub.
+/// The result of sending a message to another router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
-    /// It is on its way; `behind`: the publisher should wait before it sends more.
+    /// The message is queued. `behind`: the publisher should wait before it sends more.
     Taken { behind: bool },
-    /// Of QoS 0: there is no room, or no link.
+    /// A QoS 0 message was dropped: the limit is reached or the link is down.
     Dropped,
-    /// There is nobody any more who waits for it, so nobody does for this.
+    /// The peer was given up, so nobody waits for its acknowledgement.
     GivenUp,
-    /// There is no room.
+    /// The hard limit is reached.
     Refused,
 }
 
-/// A subscriber whose answer waits until others know.
+/// A session that waits until its subscriptions are known to the other routers.
 #[derive(Clone, Copy, Debug)]
 struct PendingAnnouncement {
     version: u64,
@@ -77,22 +79,23 @@ struct PendingAnnouncement {
 pub(crate) struct RouteExchange {
     limits: RouteExchangeLimits,
     now: Time,
-    /// None until there is another hub.
-    news: Option<RouteAnnouncements>,
-    /// How much of the metadata log is applied here.
+    /// `None` until there is another router.
+    announcements: Option<RouteAnnouncements>,
+    /// The index up to which the metadata log is applied here.
     applied: u64,
     peers: Slab<PeerRouter>,
     by_address: BTreeMap<RouterAddress, RouterId>,
-    /// Those that may have to be told something.
+    /// Routers for which a message may be pending.
     dirty: BTreeSet<RouterId>,
-    /// Where the clients are whose sessions are in these queues, and who share subscriptions.
-    pub seats: HashMap<u64, RouterId, foldhash::fast::FixedState>,
-    announcing: VecDeque<PendingAnnouncement>,
-    /// Sessions that were told to wait.
-    behind: BTreeSet<u64>,
-    /// Messages of QoS 0 that had no room or no link.
+    /// The router where the client with this queue is connected, for clients with shared
+    /// subscriptions.
+    pub client_routers: HashMap<u64, RouterId, foldhash::fast::FixedState>,
+    pending_announcements: VecDeque<PendingAnnouncement>,
+    /// Sessions that were told to stop publishing.
+    blocked: BTreeSet<u64>,
+    /// QoS 0 messages that exceeded the limit or had no link.
     pub dropped: u64,
-    /// Messages of QoS 1 and 2 that were for hubs out of reach.
+    /// QoS 1 and 2 messages for unreachable routers that were given up.
     pub lost: u64,
 }
 
@@ -101,14 +104,14 @@ impl RouteExchange {
         RouteExchange {
             limits,
             now: Time::ZERO,
-            news: None,
+            announcements: None,
             applied: 0,
             peers: Slab::new(),
             by_address: BTreeMap::new(),
             dirty: BTreeSet::new(),
-            seats: HashMap::default(),
-            announcing: VecDeque::new(),
-            behind: BTreeSet::new(),
+            client_routers: HashMap::default(),
+            pending_announcements: VecDeque::new(),
+            blocked: BTreeSet::new(),
             dropped: 0,
             lost: 0,
         }
@@ -118,12 +121,13 @@ impl RouteExchange {
         self.peers.len()
     }
 
-    /// True: it is the first one, so [`RouteExchange::own`] is still to be filled.
-    pub fn meet(&mut self, address: RouterAddress) -> bool {
+    /// A link to this router is up. Returns true for the first router ever: [`RouteExchange::own_routes_mut`]
+    /// must then be filled.
+    pub fn link_up(&mut self, address: RouterAddress) -> bool {
         let id = match self.by_address.get(&address) {
             Some(&id) => id,
             None => {
-                // Fewer than 2^32 hubs fit in any cluster.
+                // Fewer than 2^32 routers fit in any cluster.
                 let id = RouterId(self.peers.insert(PeerRouter::new(address)) as u32);
                 self.by_address.insert(address, id);
                 id
@@ -131,13 +135,13 @@ impl RouteExchange {
         };
         let now = self.now;
         if let Some(router) = self.peers.get_mut(id.0 as usize) {
-            router.greet(now);
+            router.link_up(now);
         }
         self.dirty.insert(id);
-        let first = self.news.is_none();
+        let first = self.announcements.is_none();
         if first {
-            self.news = Some(RouteAnnouncements {
-                routes: OwnRoutes::new(self.limits.gone),
+            self.announcements = Some(RouteAnnouncements {
+                routes: OwnRoutes::new(self.limits.removed_routes),
                 applied: self.applied,
                 question: 0,
                 until: 0,
@@ -146,54 +150,62 @@ impl RouteExchange {
         first
     }
 
-    /// What the others are told of this one. None: there are none.
-    pub fn own(&mut self) -> Option<&mut OwnRoutes> {
-        self.news.as_mut().map(|news| &mut news.routes)
+    /// The routes announced to other routers; `None` if there are no others.
+    pub fn own_routes_mut(&mut self) -> Option<&mut OwnRoutes> {
+        self.announcements
+            .as_mut()
+            .map(|announcements| &mut announcements.routes)
     }
 
-    /// This much of the metadata log is applied here.
+    /// The metadata log is applied up to this index.
     pub fn set_applied(&mut self, applied: u64) {
         self.applied = applied;
-        let Some(news) = &mut self.news else {
+        let Some(announcements) = &mut self.announcements else {
             return;
         };
-        news.applied = applied;
+        announcements.applied = applied;
         for (id, router) in self.peers.iter_mut() {
-            if router.applied_here(applied) {
+            if router.set_applied(applied) {
                 self.dirty.insert(RouterId(id as u32));
             }
         }
     }
 
-    pub fn part(&mut self, node: NodeId) {
+    pub fn link_down(&mut self, node: NodeId) {
         let now = self.now;
         for (_, router) in self.peers.iter_mut() {
             if router.address.node == node {
-                router.part(now);
+                router.link_down(now);
             }
         }
     }
 
     pub fn is_up(&self, id: RouterId) -> bool {
         let router = self.peers.get(id.0 as usize);
-        router.is_some_and(|router| router.up)
+        router.is_some_and(|router| router.is_up)
     }
 
-    /// The routes of all hubs that can be reached are known, as they were when they were met.
-    pub fn is_introduced(&self) -> bool {
+    /// Returns true if the routes of all reachable routers, as of when their links came up, are
+    /// known.
+    pub fn has_peer_routes(&self) -> bool {
         let mut all = self.peers.iter();
-        all.all(|(_, router)| router.introduced || !router.up)
+        all.all(|(_, router)| router.has_initial_routes || !router.is_up)
     }
 
-    /// The hubs of a node that are not of this life of it.
-    pub fn of_other_lives(&self, node: NodeId, life: Option<Incarnation>) -> Vec<RouterId> {
+    /// Returns the routers of a node that belong to other incarnations than this one.
+    pub fn other_incarnations(
+        &self,
+        node: NodeId,
+        incarnation: Option<Incarnation>,
+    ) -> Vec<RouterId> {
         let all = self.by_address.iter();
-        all.filter(|(address, _)| address.node == node && Some(address.incarnation) != life)
+        all.filter(|(address, _)| address.node == node && Some(address.incarnation) != incarnation)
             .map(|(_, id)| *id)
             .collect()
     }
 
-    /// A hub is no more: who waited for it is answered; what it was there for is to be undone.
+    /// Removes a router that is gone for good. Confirms its unacknowledged messages and withdraws
+    /// its routes.
     pub fn remove(&mut self, id: RouterId, events: &mut Vec<PeerEvent>) {
         let Some(mut router) = self.peers.try_remove(id.0 as usize) else {
             return;
@@ -201,14 +213,18 @@ impl RouteExchange {
         self.by_address.remove(&router.address);
         self.dirty.remove(&id);
         router.give_up(|waiter| events.push(PeerEvent::Answered(waiter)));
-        events.extend(router.into_routes().map(|(key, was)| PeerEvent::Route {
-            key,
-            was,
-            is: Default::default(),
-        }));
+        events.extend(
+            router
+                .into_routes()
+                .map(|(key, previous)| PeerEvent::Route {
+                    key,
+                    previous,
+                    current: Default::default(),
+                }),
+        );
     }
 
-    pub fn hear(
+    pub fn handle(
         &mut self,
         from: RouterAddress,
         peer_message: PeerMessage,
@@ -216,19 +232,19 @@ impl RouteExchange {
     ) -> Option<RouterId> {
         let id = *self.by_address.get(&from)?;
         let router = self.peers.get_mut(id.0 as usize)?;
-        let news = self.news.as_ref()?;
-        router.hear(peer_message, news, self.now, events);
+        let announcements = self.announcements.as_ref()?;
+        router.handle(peer_message, announcements, self.now, events);
         self.dirty.insert(id);
         Some(id)
     }
 
-    /// The next word, and for whom. None: there is nothing to say.
-    pub fn say(&mut self) -> Option<(RouterAddress, PeerMessage)> {
-        let news = self.news.as_ref()?;
+    /// Returns the next message and its receiver; `None` if nothing is pending.
+    pub fn next_message(&mut self) -> Option<(RouterAddress, PeerMessage)> {
+        let announcements = self.announcements.as_ref()?;
         while let Some(&id) = self.dirty.first() {
             let router = self.peers.get_mut(id.0 as usize);
             if let Some(router) = router
-                && let Some(peer_message) = router.say(news, self.now)
+                && let Some(peer_message) = router.next_message(announcements, self.now)
             {
                 return Some((router.address, peer_message));
             }
@@ -237,76 +253,83 @@ impl RouteExchange {
         None
     }
 
-    /// This hub's routes have changed.
+    /// The routes of this router have changed.
     pub fn routes_changed(&mut self) {
         self.dirty.extend(self.by_address.values());
     }
 
-    pub fn send(&mut self, id: RouterId, sent: ForwardedMessage, waiter: Waiter) -> SendOutcome {
+    pub fn send(
+        &mut self,
+        id: RouterId,
+        forwarded: ForwardedMessage,
+        waiter: Waiter,
+    ) -> SendOutcome {
         let Some(router) = self.peers.get_mut(id.0 as usize) else {
             return SendOutcome::Dropped;
         };
-        if !sent.numbered {
-            let flying = router.plain_flying();
-            let room = flying == 0 || flying + sent.size() as u64 <= self.limits.plain_bytes;
-            if !router.up || !room {
+        if !forwarded.numbered {
+            let in_flight = router.plain_in_flight();
+            let room =
+                in_flight == 0 || in_flight + forwarded.size() as u64 <= self.limits.plain_bytes;
+            if !router.is_up || !room {
                 self.dropped += 1;
                 return SendOutcome::Dropped;
             }
-            router.push_plain(sent);
+            router.push_plain(forwarded);
             self.dirty.insert(id);
             return SendOutcome::Taken { behind: false };
         }
-        if router.given_up {
-            router.lose();
+        if router.is_given_up {
+            router.count_lost();
             self.lost += 1;
             return SendOutcome::GivenUp;
         }
         if router.bytes >= self.limits.hard_bytes {
             return SendOutcome::Refused;
         }
-        router.push(sent, waiter);
+        router.push(forwarded, waiter);
         self.dirty.insert(id);
         let behind = router.bytes > self.limits.bytes;
         if behind && waiter.session != 0 {
-            self.behind.insert(waiter.session);
+            self.blocked.insert(waiter.session);
         }
         SendOutcome::Taken { behind }
     }
 
-    /// A session that may publish again.
-    pub fn relieved(&mut self) -> Option<u64> {
-        if self.behind.is_empty() {
+    /// Returns a session that may publish again.
+    pub fn next_unblocked(&mut self) -> Option<u64> {
+        if self.blocked.is_empty() {
             return None;
         }
         let low = self.limits.bytes / 2;
         let full = |(_, router): (usize, &PeerRouter)| router.bytes > low;
         match self.peers.iter().any(full) {
             true => None,
-            false => self.behind.pop_first(),
+            false => self.blocked.pop_first(),
         }
     }
 
-    /// The hubs that subscribers wait for.
-    fn waited_for(&self) -> impl Iterator<Item = &PeerRouter> {
+    /// The routers whose answer subscribers wait for.
+    fn awaited_peers(&self) -> impl Iterator<Item = &PeerRouter> {
         let all = self.peers.iter().map(|(_, router)| router);
-        all.filter(|router| router.up && !router.slow)
+        all.filter(|router| router.is_up && !router.is_slow)
     }
 
-    /// Whether a session must wait until the others know what is known here now, and until what the others know is known
-    /// here; [`RouteExchange::announced`] tells when.
+    /// Returns true if a session must wait until the other routers know the current routes of this
+    /// router, and this router has applied the metadata log as far as they have.
+    /// [`RouteExchange::next_announced`] returns the session when it may continue.
     pub fn announce(&mut self, session: u64) -> bool {
-        if self.waited_for().next().is_none() {
+        if self.awaited_peers().next().is_none() {
             return false;
         }
-        let Some(news) = &mut self.news else {
+        let Some(announcements) = &mut self.announcements else {
             return false;
         };
-        news.question += 1;
-        news.until = news.applied;
-        self.announcing.push_back(PendingAnnouncement {
-            version: news.routes.version(),
-            question: news.question,
+        announcements.question += 1;
+        announcements.until = announcements.applied;
+        self.pending_announcements.push_back(PendingAnnouncement {
+            version: announcements.routes.version(),
+            question: announcements.question,
             until: self.now + self.limits.announce,
             session,
         });
@@ -314,24 +337,24 @@ impl RouteExchange {
         true
     }
 
-    /// A session that need not wait any more.
-    pub fn announced(&mut self) -> Option<u64> {
+    /// Returns a session that need not wait any longer.
+    pub fn next_announced(&mut self) -> Option<u64> {
         let PendingAnnouncement {
             version,
             question,
             until,
             ..
-        } = *self.announcing.front()?;
+        } = *self.pending_announcements.front()?;
         let late = until <= self.now;
         if late {
             for (_, router) in self.peers.iter_mut() {
-                router.slow |= router.up && !router.knows(version, question);
+                router.is_slow |= router.is_up && !router.knows(version, question);
             }
         }
         let all =
             |router: &PeerRouter| router.knows(version, question) && router.applied <= self.applied;
-        let done = late || self.waited_for().all(all);
-        let first = self.announcing.pop_front_if(|_| done);
+        let done = late || self.awaited_peers().all(all);
+        let first = self.pending_announcements.pop_front_if(|_| done);
         first.map(|first| first.session)
     }
 
@@ -341,7 +364,7 @@ impl RouteExchange {
         let routers = routers
             .filter_map(|(_, router)| router.wake_at(patience))
             .min();
-        let announcing = self.announcing.front().map(|first| first.until);
+        let announcing = self.pending_announcements.front().map(|first| first.until);
         [routers, announcing].into_iter().flatten().min()
     }
 

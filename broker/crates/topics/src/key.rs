@@ -1,9 +1,11 @@
-//! Topics as routing keys: `/` and `.` change places, `+` is `*`. In RabbitMQ a level that is a plain `*` becomes a
-//! wildcard on the way; between MQTT clients it is a word like others.
+//! Conversion of MQTT topics and filters to routing keys: `/` and `.` are swapped and `+` becomes
+//! `*`. In RabbitMQ a topic level that is a plain `*` turns into a wildcard; between MQTT clients
+//! of this broker it is an ordinary level.
 
 use smallvec::SmallVec;
 
-/// Stands in front of a word that would be a wildcard. No topic has this character [MQTT-4.7.3-2].
+/// Prefix of a level that would otherwise be a wildcard. No topic contains this character
+/// [MQTT-4.7.3-2].
 const LITERAL: char = '\0';
 
 fn swapped(byte: u8) -> u8 {
@@ -14,31 +16,33 @@ fn swapped(byte: u8) -> u8 {
     }
 }
 
-/// The routing key of a topic name, without an allocation where that is short.
+/// The routing key of a topic name. Short keys need no allocation.
 #[derive(Clone, Debug)]
 pub struct RoutingKey(SmallVec<[u8; 128]>);
 
 impl RoutingKey {
+    /// Converts a topic name.
     pub fn of(topic: &str) -> RoutingKey {
         let mut key = SmallVec::from_slice(topic.as_bytes());
         key.iter_mut().for_each(|byte| *byte = swapped(*byte));
         RoutingKey(key)
     }
 
+    /// Returns the routing key.
     pub fn as_str(&self) -> &str {
-        // Of the text only ASCII was changed.
+        // Only ASCII bytes were replaced, so this is still UTF-8.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
-/// The routing key of a topic name, for exchanges.
+/// Returns the routing key of a topic name, as exchanges use it.
 pub fn key_of(topic: &str) -> String {
     let mut key = String::new();
     push_swapped(topic, &mut key);
     key
 }
 
-/// The topic name of a routing key.
+/// Returns the topic name of a routing key.
 pub fn topic_of(key: &str) -> String {
     key_of(key)
 }
@@ -49,14 +53,14 @@ fn push_swapped(text: &str, out: &mut String) {
     *out = String::from_utf8(bytes).unwrap_or_default();
 }
 
-/// Whether the trie has the topic's levels as they are.
+/// Returns true if the levels of the topic are stored unchanged in the trie.
 pub(crate) fn has_plain_levels(topic: &str) -> bool {
     let plain = |byte: u8| byte != b'.' && byte != b'*';
-    // Without a branch for each byte.
+    // `fold` instead of `all`: it compiles to code without a branch per byte.
     topic.bytes().fold(true, |all, byte| all & plain(byte))
 }
 
-/// The key that the trie has a topic under; to the end of `out`.
+/// Appends to `out` the key under which the trie stores a topic.
 pub(crate) fn push_topic(topic: &str, out: &mut String) {
     if !topic.contains('*') {
         return push_swapped(topic, out);
@@ -66,7 +70,7 @@ pub(crate) fn push_topic(topic: &str, out: &mut String) {
     }
 }
 
-/// The key that the trie has a filter under.
+/// Returns the key under which the trie stores a filter.
 pub(crate) fn filter_key(filter: &str) -> String {
     let mut out = String::with_capacity(filter.len());
     for (n, level) in filter.split('/').enumerate() {
@@ -79,11 +83,11 @@ pub(crate) fn filter_key(filter: &str) -> String {
     out
 }
 
-fn push_raw(n: usize, peer_message: &str, out: &mut String) {
+fn push_raw(n: usize, text: &str, out: &mut String) {
     if n > 0 {
         out.push('.');
     }
-    out.push_str(peer_message);
+    out.push_str(text);
 }
 
 fn push_level(n: usize, level: &str, out: &mut String) {
@@ -99,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slash_and_dot_change_places() {
+    fn slash_and_dot_are_swapped() {
         assert_eq!(key_of("a/b.c/*"), "a.b/c.*");
         assert_eq!(topic_of("a.b/c.*"), "a/b.c/*");
         let long = "é/ü.".repeat(100);
@@ -111,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_is_no_wildcard_in_mqtt() {
+    fn star_is_no_wildcard_in_mqtt() {
         assert_eq!(filter_key("a/*/b*"), "a.\0*.b*");
         let mut out = String::new();
         push_topic("a/*/b*", &mut out);

@@ -1,8 +1,15 @@
-//! Subscriptions by topic that are no queues (Q5): who gets a message, what is retained, and who holds a client id.
+//! MQTT subscriptions that are not backed by a queue: routing by topic filter, retained messages
+//! and ownership of client ids.
 //!
-//! A [`MqttRouter`] is one shard's part. It has no I/O and no clock: sessions call it, and what it has to say to sessions is taken from it
-//! with [`MqttRouter::take`]. Nothing in it is replicated or on disk: sessions that outlive their connection, and retained
-//! messages, live as long as the process.
+//! A [`MqttRouter`] is the part of one shard. It has neither I/O nor a clock: sessions call it, and
+//! the shard drains the outputs for sessions with [`MqttRouter::take`]. The router stores nothing
+//! on disk and replicates nothing: parked sessions and retained messages live as long as the
+//! process.
+//!
+//! Routers exchange three kinds of frames, each with its own codec: [`PeerMessage`] (subscriptions
+//! and forwarded messages), [`ClaimMessage`] (ownership of client ids) and [`WillMessage`]
+//! (replicas of wills).
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod address;
@@ -29,7 +36,7 @@ pub use key::{RoutingKey, key_of, topic_of};
 pub use retained::is_fresh;
 pub use router::{
     ClaimOutcome, MqttRouter, ParkedSession, PublishOutcome, Publisher, RetainedLimitReached,
-    RouterCounters, RouterLimits, RouterOutput, SessionRelease, Will, is_servers,
+    RouterCounters, RouterLimits, RouterOutput, SessionRelease, Will, is_sys_topic,
 };
 pub use routes::Subscription;
 pub use wills::will_message::{WillMessage, WillMessageError};
@@ -38,37 +45,41 @@ use codec_mqtt::Qos;
 use message::Message;
 use smallvec::SmallVec;
 
-/// A client of the hub, connected or away.
+/// A client of the router, connected or disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubscriberId(pub(crate) u32);
 
 impl SubscriberId {
-    /// No client has it. For those who have no room for an `Option`.
-    pub const NOBODY: SubscriberId = SubscriberId(u32::MAX);
+    /// Belongs to no client. For fields that have no room for an `Option`.
+    pub const NONE: SubscriberId = SubscriberId(u32::MAX);
 
-    pub fn known(self) -> Option<SubscriberId> {
-        (self != SubscriberId::NOBODY).then_some(self)
+    /// Returns `None` for [`SubscriberId::NONE`].
+    pub fn to_option(self) -> Option<SubscriberId> {
+        (self != SubscriberId::NONE).then_some(self)
     }
 }
 
-/// A subscription that a message belongs to.
+/// A subscription that matched a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SubscriptionMatch {
-    /// At most this.
+    /// The maximum QoS that the client asked for.
     pub qos: Qos,
+    /// The Retain As Published option.
     pub retain_as_published: bool,
-    /// The client's name for the subscription; 0: none.
+    /// The Subscription Identifier (section 3.8.2.1.2); 0 if there is none.
     pub identifier: u32,
 }
 
-/// A message for a subscriber, with all its subscriptions that it belongs to.
+/// A message for one subscriber, with all of its subscriptions that matched.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     /// Its properties are an [`Envelope`].
     pub message: Message,
+    /// All matching subscriptions of the subscriber.
     pub hits: SmallVec<[SubscriptionMatch; 1]>,
-    /// It was retained, and comes because of a new subscription.
+    /// True if this is a retained message sent because of a new subscription.
     pub retained: bool,
-    /// The number, in this hub, of the shared subscription whose member was chosen; 0: it is for a subscription of the client alone.
+    /// The router's number for the shared subscription that selected this member; 0 for non-shared
+    /// subscriptions.
     pub group: u32,
 }

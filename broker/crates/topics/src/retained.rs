@@ -1,4 +1,5 @@
-//! Retained messages (section 3.3.1.3), by topic level, so that a filter visits only what it can match.
+//! Retained messages (section 3.3.1.3) as a tree of topic levels, so that a filter visits only
+//! levels that it can match.
 
 use env::WallTime;
 use message::Message;
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 struct Node {
     message: Option<Message>,
-    below: BTreeMap<Box<str>, Node>,
+    children: BTreeMap<Box<str>, Node>,
 }
 
 #[derive(Debug, Default)]
@@ -22,16 +23,16 @@ impl Retained {
         self.messages
     }
 
-    /// Of messages, containers included.
+    /// Size of the retained messages in bytes, containers included.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The bytes that a message under this topic has now.
+    /// Size in bytes of the message that is currently retained for this topic.
     pub fn size_of(&self, topic: &str) -> Option<usize> {
         let mut at = &self.root;
         for level in topic.split('/') {
-            at = at.below.get(level)?;
+            at = at.children.get(level)?;
         }
         at.message.as_ref().map(|m| m.as_bytes().len())
     }
@@ -39,11 +40,11 @@ impl Retained {
     pub fn set(&mut self, topic: &str, message: Message) {
         let mut at = &mut self.root;
         for level in topic.split('/') {
-            // Looked up first: most are there, and a look-up needs no box.
-            if !at.below.contains_key(level) {
-                at.below.insert(level.into(), Node::default());
+            // Look up first: most levels exist, and a look-up needs no `Box`.
+            if !at.children.contains_key(level) {
+                at.children.insert(level.into(), Node::default());
             }
-            let Some(next) = at.below.get_mut(level) else {
+            let Some(next) = at.children.get_mut(level) else {
                 return;
             };
             at = next;
@@ -58,14 +59,14 @@ impl Retained {
 
     pub fn remove(&mut self, topic: &str) {
         let levels: Vec<&str> = topic.split('/').collect();
-        // Down to the message, remembering the last node that must stay.
-        let mut keep = 0;
+        // Walk down to the message and remember the deepest level whose node must stay.
+        let mut deepest_kept = 0;
         let mut at = &self.root;
         for (n, level) in levels.iter().enumerate() {
-            if at.below.len() > 1 || at.message.is_some() {
-                keep = n;
+            if at.children.len() > 1 || at.message.is_some() {
+                deepest_kept = n;
             }
-            let Some(next) = at.below.get(*level) else {
+            let Some(next) = at.children.get(*level) else {
                 return;
             };
             at = next;
@@ -73,16 +74,16 @@ impl Retained {
         let Some(size) = at.message.as_ref().map(|m| m.as_bytes().len()) else {
             return;
         };
-        let leaf = at.below.is_empty();
+        let leaf = at.children.is_empty();
         self.messages -= 1;
         self.bytes -= size;
         let mut at = &mut self.root;
         for (n, level) in levels.iter().enumerate() {
-            if leaf && n == keep {
-                at.below.remove(*level);
+            if leaf && n == deepest_kept {
+                at.children.remove(*level);
                 return;
             }
-            let Some(next) = at.below.get_mut(*level) else {
+            let Some(next) = at.children.get_mut(*level) else {
                 return;
             };
             at = next;
@@ -90,32 +91,35 @@ impl Retained {
         at.message = None;
     }
 
-    /// All messages whose topic a filter matches and whose time has not run out, in the order of their topics' levels, as
-    /// long as `found` wants more. False: it did not.
+    /// Calls `visit` for each unexpired message whose topic matches the filter, in the order of
+    /// their topic levels, until it returns false. Returns false if it did.
     pub fn matching(
         &self,
         filter: &str,
         now: WallTime,
-        mut found: impl FnMut(&Message) -> bool,
+        mut visit: impl FnMut(&Message) -> bool,
     ) -> bool {
         let levels: Vec<&str> = filter.split('/').collect();
-        // Depth-first by hand: a topic may have 32,768 levels.
+        // An explicit stack instead of recursion: a topic may have 32,768 levels.
         let mut walk: Vec<(&Node, usize)> = vec![(&self.root, 0)];
         while let Some((node, depth)) = walk.pop() {
-            let wanted = levels.get(depth).copied();
-            if matches!(wanted, None | Some("#"))
+            let filter_level = levels.get(depth).copied();
+            if matches!(filter_level, None | Some("#"))
                 && let Some(message) = &node.message
                 && is_fresh(message, now)
-                && !found(message)
+                && !visit(message)
             {
                 return false;
             }
-            match wanted {
+            match filter_level {
                 None => {}
-                Some("#") => walk.extend(below(node, depth == 0).map(|child| (child, depth))),
-                Some("+") => walk.extend(below(node, depth == 0).map(|child| (child, depth + 1))),
+                Some("#") => {
+                    walk.extend(children_in_reverse(node, depth == 0).map(|child| (child, depth)))
+                }
+                Some("+") => walk
+                    .extend(children_in_reverse(node, depth == 0).map(|child| (child, depth + 1))),
                 Some(level) => {
-                    walk.extend(node.below.get(level).map(|child| (child, depth + 1)));
+                    walk.extend(node.children.get(level).map(|child| (child, depth + 1)));
                 }
             }
         }
@@ -123,16 +127,16 @@ impl Retained {
     }
 }
 
-/// The last first, so that a stack yields them in order. Levels that begin with `$` are not for a wildcard in front
-/// [MQTT-4.7.2-1].
-fn below(node: &Node, first_level: bool) -> impl Iterator<Item = &Node> {
-    let children = node.below.iter().rev();
+/// Yields the children in reverse order, so that a stack pops them in order. A leading wildcard
+/// does not match levels that begin with `$` [MQTT-4.7.2-1].
+fn children_in_reverse(node: &Node, first_level: bool) -> impl Iterator<Item = &Node> {
+    let children = node.children.iter().rev();
     children
         .filter(move |(level, _)| !first_level || !level.starts_with('$'))
         .map(|(_, child)| child)
 }
 
-/// Its expiry, if it has one, is still ahead.
+/// Returns true if the message has no expiry or has not expired yet.
 pub fn is_fresh(message: &Message, now: WallTime) -> bool {
     message
         .ttl_ms()
@@ -160,7 +164,7 @@ mod tests {
         builder.build(topic.len(), [topic.as_bytes()]).unwrap()
     }
 
-    fn found(retained: &Retained, filter: &str, now: u64) -> Vec<String> {
+    fn matching(retained: &Retained, filter: &str, now: u64) -> Vec<String> {
         let mut all = Vec::new();
         retained.matching(filter, WallTime(now), |m| {
             all.push(String::from_utf8(m.body().to_vec()).unwrap());
@@ -170,16 +174,16 @@ mod tests {
     }
 
     #[test]
-    fn what_has_expired_is_not_found() {
+    fn expired_message_is_not_found() {
         let mut retained = Retained::default();
         retained.set("a", message("a", Some(500)));
-        assert_eq!(found(&retained, "#", 1499), ["a"]);
-        assert!(found(&retained, "#", 1500).is_empty());
+        assert_eq!(matching(&retained, "#", 1499), ["a"]);
+        assert!(matching(&retained, "#", 1500).is_empty());
     }
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_plain_list(
+        fn retained_messages_match_a_plain_list(
             steps in proptest::collection::vec((any::<bool>(), "[ab$](/[ab]?){0,3}"), 1..40),
             filters in proptest::collection::vec("([ab$]|\\+)(/([ab]|\\+)?){0,2}(/#)?|#", 1..8),
         ) {
@@ -198,7 +202,7 @@ mod tests {
                 prop_assert_eq!(retained.size_of(topic), model.get(topic).copied());
             }
             for filter in &filters {
-                let mut got = found(&retained, filter, 1000);
+                let mut got = matching(&retained, filter, 1000);
                 got.sort();
                 let want: Vec<&String> = model.keys().filter(|topic| matches(filter, topic)).collect();
                 prop_assert_eq!(got.iter().collect::<Vec<_>>(), want, "{}", filter);
@@ -206,7 +210,7 @@ mod tests {
             for topic in model.keys() {
                 retained.remove(topic);
             }
-            prop_assert!(retained.root.below.is_empty(), "nodes are left behind");
+            prop_assert!(retained.root.children.is_empty(), "nodes are left behind");
         }
     }
 }

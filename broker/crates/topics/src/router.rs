@@ -1,4 +1,5 @@
-//! The hub: who is here, who is away, and what each is told.
+//! The MQTT router of a shard: its clients, connected and disconnected, and the outputs for their
+//! sessions.
 
 mod claims;
 mod clients;
@@ -35,20 +36,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use subscriber::{DisconnectedClient, SeatOwner, Subscriber, VhostName};
 use sys_topics::SysTopicTree;
-pub use sys_topics::is_servers;
+pub use sys_topics::is_sys_topic;
 
 type ByName<V> = HashMap<Arc<str>, V, foldhash::fast::FixedState>;
 
-/// Bounds of what clients may make a hub hold.
+/// Limits on the state that clients can create in a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouterLimits {
-    /// Retained messages of a vhost.
+    /// Maximum number of retained messages per vhost.
     pub retained_messages: usize,
-    /// Bytes of the same.
+    /// Maximum bytes of retained messages per vhost.
     pub retained_bytes: usize,
-    /// Clients that are away and whose sessions are kept, over all vhosts.
+    /// Maximum number of parked sessions over all vhosts.
     pub parked: usize,
-    /// Of what is kept for other hubs.
+    /// Limits on the state kept for other routers.
     pub routers: RouteExchangeLimits,
 }
 
@@ -63,160 +64,224 @@ impl Default for RouterLimits {
     }
 }
 
-/// A client's session while no connection has it.
+/// The session of a disconnected client.
 pub trait ParkedSession: Send {
-    /// A message for it. False: it was not kept.
+    /// Stores a message for the client. Returns false if it was dropped.
     fn deliver(&mut self, delivery: Delivery) -> bool;
-    /// A queue or another hub answers a publish of one of its earlier connections ([`MqttRouter::expect_late_answers`]).
+    /// A queue or another router confirmed or rejected a publish of an earlier connection
+    /// ([`MqttRouter::expect_late_answers`]).
     fn answered(&mut self, session: u64, tag: u64, taken: bool) {
         let _ = (session, tag, taken);
     }
-    /// Whether all of those are answered.
+    /// Returns true if all of these publishes are answered.
     fn is_settled(&self) -> bool {
         true
     }
-    /// The session goes on at another hub: the state that goes with it, [`HANDOVER_BYTES`](crate::HANDOVER_BYTES) at most. Empty:
-    /// none does.
+    /// The session continues at another router. Returns the state to hand over, at most
+    /// [`HANDOVER_BYTES`](crate::HANDOVER_BYTES); empty if there is none.
     fn hand_over(&mut self) -> Bytes {
         Bytes::new()
     }
-    /// The session is over: what another member of a shared subscription is to have.
+    /// The session has ended. Returns the messages that another member of a shared subscription
+    /// must receive.
     fn take_undelivered(&mut self) -> Vec<Delivery> {
         Vec::new()
     }
+
+    /// Converts the state for a downcast to its concrete type.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
-/// A message to be published when its client does not come back.
+/// A message to publish if its client does not come back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Will {
+    /// The topic name.
     pub topic: Arc<str>,
+    /// The message.
     pub message: Message,
+    /// True if the will must be retained.
     pub retain: bool,
 }
 
-/// What came of [`MqttRouter::claim`].
+/// The result of [`MqttRouter::claim`].
 pub enum ClaimOutcome {
-    /// The client id is the asker's.
+    /// The session now holds the client id.
     Granted {
+        /// The client.
         subscriber: SubscriberId,
-        /// What its last connection left here, if anything. It is not over yet: the asker says either [`MqttRouter::came_back`] or, when its
-        /// own connection is not let in, [`MqttRouter::leave`] with what was left.
-        left: SessionRelease,
-        /// State of the session from the hub that it was at ([`ParkedSession::hand_over`]); empty: there is none.
+        /// The state of the client's last connection to this router, if any. The caller must call
+        /// either [`MqttRouter::session_resumed`] or, if it rejects the new connection,
+        /// [`MqttRouter::leave`] with this state.
+        previous: SessionRelease,
+        /// Session state from the router where the client was before
+        /// ([`ParkedSession::hand_over`]); empty if there is none.
         handover: Bytes,
     },
-    /// Another connection has it and has been told to leave: claim again on [`RouterOutput::Free`].
+    /// Another connection holds the id and was told to leave: claim again after
+    /// [`RouterOutput::ClaimAgain`].
     Wait,
 }
 
-/// How a connection leaves its client id.
+/// The state in which a connection releases its client id.
 #[derive(Default)]
 pub struct SessionRelease {
-    /// None: the session is over.
+    /// `None` if the session has ended.
     pub state: Option<Box<dyn ParkedSession>>,
-    /// When the session is over; None: never.
+    /// When the session expires; `None`: never.
     pub until: Option<Time>,
-    /// To be published at that time, or when the session is over if that comes first.
+    /// The will and the time to publish it. It is published earlier if the session ends before.
     pub will: Option<(Time, Will)>,
-    /// Of a session that is over: messages of shared subscriptions that another member is to have.
+    /// Messages of shared subscriptions that another member must receive, if the session has ended.
     pub undelivered: Vec<Delivery>,
 }
 
-/// What a hub has to say.
+/// An output of the router for a session or for the shard.
 #[derive(Debug)]
 pub enum RouterOutput {
-    /// To a session, by its number.
-    Deliver { session: u64, delivery: Delivery },
-    /// To a session: another connection claims its client id, or the claim that it waits for; it must leave.
-    TakenOver { session: u64 },
-    /// To a session that waits: claim again.
-    Free { session: u64 },
-    /// A client did not come back: publish this.
-    Will { vhost: Arc<str>, will: Will },
-    /// To a session: another hub has its message with this tag, or will never be there to have it.
-    Heard {
+    /// To a session: deliver a message.
+    Deliver {
+        /// The number of the session.
         session: u64,
+        /// The message to deliver.
+        delivery: Delivery,
+    },
+    /// To a session: another connection claims its client id, or replaces its waiting claim; it
+    /// must disconnect.
+    TakenOver {
+        /// The number of the session.
+        session: u64,
+    },
+    /// To a session with a waiting claim: claim again.
+    ClaimAgain {
+        /// The number of the session.
+        session: u64,
+    },
+    /// Publish this will, because its client did not come back.
+    Will {
+        /// The vhost of the client.
+        vhost: Arc<str>,
+        /// The will.
+        will: Will,
+    },
+    /// To a session: another router has received the message with this tag, or will never be able
+    /// to.
+    Confirmed {
+        /// The number of the session.
+        session: u64,
+        /// The channel of the publisher.
         channel: u16,
+        /// The tag of the message.
         tag: u64,
     },
-    /// To a session: a publish of its client's earlier connection `publisher` was answered.
-    AnsweredLate {
+    /// To a session: a publish of its client's earlier session `publisher` was confirmed or
+    /// rejected.
+    LateAnswer {
+        /// The number of the session.
         session: u64,
+        /// The client.
         client: SubscriberId,
+        /// The number of the session that published the message.
         publisher: u64,
+        /// The tag of the message.
         tag: u64,
+        /// True if the publish was confirmed, false if it was rejected.
         taken: bool,
     },
-    /// To a session that was told [`PublishOutcome::behind`].
-    Relieved { session: u64 },
-    /// To a session that waits after [`MqttRouter::announce`].
-    Known { session: u64 },
-    /// To a session: this node was out of reach, and messages of QoS 1 or 2 that were for it here are lost.
-    Missed { session: u64 },
-    /// A member of a group has its messages in this queue, and is to have this one.
-    ToQueue { queue: u64, message: Message },
-    /// To a session: another hub is to keep its will ([`MqttRouter::keep_will`]).
-    TellWill { session: u64 },
-    /// Somebody listens to the server's own topics: [`MqttRouter::say_figures`] what they say.
-    Figures,
+    /// To a session that got [`PublishOutcome::behind`]: it may publish again.
+    Unblocked {
+        /// The number of the session.
+        session: u64,
+    },
+    /// To a session that waits after [`MqttRouter::announce`]: its subscriptions are known to the
+    /// other routers.
+    Announced {
+        /// The number of the session.
+        session: u64,
+    },
+    /// To a session: this node was unreachable, and QoS 1 or 2 messages for the session are lost.
+    MessagesLost {
+        /// The number of the session.
+        session: u64,
+    },
+    /// Store this message in the queue of the member that a shared subscription selected.
+    ToQueue {
+        /// The number of the queue.
+        queue: u64,
+        /// The message.
+        message: Message,
+    },
+    /// To a session: call [`MqttRouter::replicate_will`] again, because the replica of its will must
+    /// move.
+    ReplicateWill {
+        /// The number of the session.
+        session: u64,
+    },
+    /// Clients are subscribed to `$SYS` topics: call [`MqttRouter::set_sys_topics`].
+    SysTopicsDue,
 }
 
-/// Who publishes a message.
+/// The publisher of a message.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Publisher {
-    /// None: no client of the hub's.
+    /// `None` if the publisher is not a client of this router.
     pub subscriber: Option<SubscriberId>,
-    /// The session that hears of other hubs; 0: none does.
+    /// The session that receives confirms of other routers; 0 if there is none.
     pub session: u64,
-    /// Its words for the message, for [`RouterOutput::Heard`]; tag 0: it does not wait.
+    /// The session's reference to the message, for [`RouterOutput::Confirmed`]. If the tag is 0, it
+    /// does not wait for confirms.
     pub channel: u16,
+    /// The delivery tag; 0 if the session does not wait.
     pub tag: u64,
 }
 
-/// What became of a message.
+/// The result of a publish.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublishOutcome {
-    /// Somebody here has subscribed to it, were it only the publisher, who does not want it back.
+    /// At least one local subscription matched, possibly only one of the publisher with No Local.
     pub matched: bool,
-    /// Subscribers here, and other hubs.
+    /// Number of local subscribers and other routers that receive the message.
     pub receivers: usize,
-    /// Other hubs that will say when they have it: [`RouterOutput::Heard`] comes as often.
+    /// Number of other routers that will confirm the message, each with a [`RouterOutput::Confirmed`].
     pub awaited: usize,
-    /// Another hub does not keep up: publish no more until [`RouterOutput::Relieved`].
+    /// Another router does not keep up: stop publishing until [`RouterOutput::Unblocked`].
     pub behind: bool,
-    /// There was no room for it on its way to another hub.
+    /// Another router's queue is full, so it does not get the message.
     pub refused: bool,
 }
 
-/// There is no room for another retained message.
+/// The vhost's limit on retained messages is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetainedLimitReached;
 
-/// Figures for metrics.
+/// Counters and gauges for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterCounters {
+    /// Connected clients.
     pub connected: usize,
+    /// Parked sessions.
     pub parked: usize,
-    /// Most of both that there ever were at the same time.
-    pub most: usize,
-    /// Sessions that ended because their time was over, since the start.
+    /// Maximum number of clients, connected or parked, at any time.
+    pub peak: usize,
+    /// Sessions that expired since the start.
     pub expired: u64,
+    /// Subscriptions of all clients.
     pub subscriptions: usize,
+    /// Retained messages.
     pub retained: usize,
-    /// Messages that a client that was away had no room for, since the start.
+    /// Messages dropped because a parked session was full, since the start.
     pub not_kept: u64,
-    /// Messages of QoS 0 that were dropped because a client did not read (Q6), since the start.
+    /// QoS 0 messages dropped because a client did not read fast enough, since the start.
     pub dropped: u64,
-    /// Wills of other nodes' clients that this hub keeps.
+    /// Replicas of wills kept for clients of other nodes.
     pub wills: usize,
-    /// Those that it had no room for, since the start.
+    /// Replicas of wills that exceeded the limit, since the start.
     pub wills_not_kept: u64,
-    /// Other hubs that are known.
+    /// Number of known other routers.
     pub routers: usize,
-    /// Messages of QoS 0 that were dropped because another hub does not keep up or cannot be reached, since the start.
+    /// QoS 0 messages dropped because another router is slow or unreachable, since the start.
     pub dropped_between: u64,
-    /// Messages of QoS 1 and 2 that another hub does not get because it could not be reached for too long, since the start.
+    /// QoS 1 and 2 messages lost because another router was unreachable for too long, since the
+    /// start.
     pub lost_between: u64,
 }
 
@@ -232,38 +297,39 @@ impl std::ops::AddAssign for PublishOutcome {
 
 #[derive(Default)]
 struct Vhost {
-    /// None: it has had no client.
+    /// `None` until the vhost has its first client.
     name: Option<Arc<VhostName>>,
     clients: Clients,
     routes: Routes,
     retained: Retained,
 }
 
+/// The MQTT router of one shard; see the crate documentation.
 pub struct MqttRouter {
     limits: RouterLimits,
     vhosts: ByName<Vhost>,
     subscribers: Slab<Subscriber>,
-    /// Sessions that claim what a connected client has, and come next.
+    /// Local sessions that claim the id of a connected client, and get it when that leaves.
     waiting: BTreeMap<SubscriberId, u64>,
-    /// When something is due for a client that is away.
+    /// The next expiry or will of each disconnected client.
     timers: BTreeSet<(Time, SubscriberId)>,
     outputs: VecDeque<RouterOutput>,
     found: Matches,
     room: Room,
-    /// Queues of sessions that are over, until they are gone.
-    ending: BTreeSet<u64>,
+    /// Queues of ended sessions that are not deleted yet.
+    deleting_queues: BTreeSet<u64>,
     routers: RouteExchange,
-    /// Room for what other hubs say.
+    /// Reused buffer for the events of other routers.
     events: Vec<PeerEvent>,
     claims: Claims,
-    late: LateAnswers,
-    server: SysTopicTree,
+    late_answers: LateAnswers,
+    sys_topics: SysTopicTree,
     wills: Wills,
     parked: usize,
     subscriptions: usize,
-    /// Clients, connected or away, that there ever were at the same time.
-    most: usize,
-    /// Sessions that ended because their time was over, since the start.
+    /// Maximum number of clients, connected or disconnected, at any time.
+    peak: usize,
+    /// Sessions that expired since the start.
     expired: u64,
     not_kept: u64,
     dropped: u64,
@@ -276,6 +342,7 @@ impl Default for MqttRouter {
 }
 
 impl MqttRouter {
+    /// Creates a router without clients.
     pub fn new(limits: RouterLimits) -> MqttRouter {
         MqttRouter {
             claims: Claims::default(),
@@ -288,49 +355,50 @@ impl MqttRouter {
             outputs: VecDeque::new(),
             found: Matches::default(),
             room: Room::default(),
-            ending: BTreeSet::new(),
+            deleting_queues: BTreeSet::new(),
             events: Vec::new(),
-            late: LateAnswers::default(),
-            server: SysTopicTree::default(),
+            late_answers: LateAnswers::default(),
+            sys_topics: SysTopicTree::default(),
             wills: Wills::default(),
             parked: 0,
             subscriptions: 0,
-            most: 0,
+            peak: 0,
             expired: 0,
             not_kept: 0,
             dropped: 0,
         }
     }
 
-    /// What there is to say, in order.
+    /// Takes the next output, in order.
     pub fn take(&mut self) -> Option<RouterOutput> {
         if self.outputs.is_empty() {
-            self.hear_own_messages();
+            self.handle_own_messages();
         }
         self.outputs.pop_front()
     }
 
-    /// Who has this client id in a vhost, connected or away.
+    /// Returns the client with this id in a vhost, connected or disconnected.
     fn client(&self, vhost: &str, client: &str) -> Option<SubscriberId> {
-        let there = self.vhosts.get(vhost)?;
-        there.clients.find(client, &self.subscribers)
+        let vhost_state = self.vhosts.get(vhost)?;
+        vhost_state.clients.find(client, &self.subscribers)
     }
 
-    /// A client's id: it stands here alone, for sessions are small.
+    /// Returns a client's id. Sessions do not store it, to stay small.
     pub fn client_id(&self, subscriber: SubscriberId) -> Option<&str> {
         let entry = self.subscribers.get(subscriber.0 as usize)?;
         Some(entry.client())
     }
 
-    /// Makes a client id the session's. Its old session goes on, unless `clean`: then that is over.
+    /// Claims a client id for a session. The client's previous session continues, unless `clean`:
+    /// then it ends.
     pub fn claim(&mut self, vhost: &str, client: &str, session: u64, clean: bool) -> ClaimOutcome {
         let known = self.client(vhost, client);
         let entry = known.and_then(|known| self.subscribers.get_mut(known.0 as usize));
         let held = entry.as_ref().map_or(0, |entry| entry.stamp);
         let yielding = known.is_some_and(|known| self.claims.yielding.contains_key(&known));
         if held == 0 || yielding {
-            return match self.ask(vhost, client, session, clean, yielding) {
-                Some(granted) => self.sit(known, (vhost, client), session, clean, granted),
+            return match self.claim_from_owner(vhost, client, session, clean, yielding) {
+                Some(granted) => self.assign_seat(known, (vhost, client), session, clean, granted),
                 None => ClaimOutcome::Wait,
             };
         }
@@ -342,11 +410,12 @@ impl MqttRouter {
             return ClaimOutcome::Wait;
         }
         let held = (held, Bytes::new());
-        self.sit(known, (vhost, client), session, clean, held)
+        self.assign_seat(known, (vhost, client), session, clean, held)
     }
 
-    /// The client id is the session's, under this stamp and with this handover; what is known of the client is away.
-    fn sit(
+    /// Gives the client id to the session, with this stamp and handover. A known client must be
+    /// disconnected.
+    fn assign_seat(
         &mut self,
         known: Option<SubscriberId>,
         (vhost, client): (&str, &str),
@@ -354,38 +423,38 @@ impl MqttRouter {
         clean: bool,
         (stamp, handover): (u64, Bytes),
     ) -> ClaimOutcome {
-        let there = known.and_then(|known| {
+        let known_client = known.and_then(|known| {
             let entry = self.subscribers.get_mut(known.0 as usize)?;
             Some((known, entry))
         });
-        let Some((subscriber, entry)) = there else {
+        let Some((subscriber, entry)) = known_client else {
             return ClaimOutcome::Granted {
-                subscriber: self.seat_new(vhost, client, session, stamp),
-                left: SessionRelease::default(),
+                subscriber: self.add_client(vhost, client, session, stamp),
+                previous: SessionRelease::default(),
                 handover,
             };
         };
         if clean {
-            // The id stays here.
+            // The router continues to hold the id: a stamp of 0 keeps `remove_client` from releasing it.
             entry.stamp = 0;
-            self.forget(subscriber);
-            let new = self.seat_new(vhost, client, session, stamp);
-            self.hold_on(subscriber, new);
+            self.remove_client(subscriber);
+            let new = self.add_client(vhost, client, session, stamp);
+            self.move_report(subscriber, new);
             return ClaimOutcome::Granted {
                 subscriber: new,
-                left: SessionRelease::default(),
+                previous: SessionRelease::default(),
                 handover,
             };
         }
         entry.stamp = stamp;
-        let was = self.change_seat(subscriber, SeatOwner::Connected(session));
-        let Some(SeatOwner::Away(away)) = was else {
+        let previous = self.change_seat(subscriber, SeatOwner::Connected(session));
+        let Some(SeatOwner::Away(away)) = previous else {
             return ClaimOutcome::Wait;
         };
         let DisconnectedClient { state, until, will } = *away;
-        self.stop_timer(subscriber, due(until, &will));
+        self.stop_timer(subscriber, next_timer(until, &will));
         self.parked -= 1;
-        let left = SessionRelease {
+        let previous = SessionRelease {
             state,
             until,
             will,
@@ -393,45 +462,48 @@ impl MqttRouter {
         };
         ClaimOutcome::Granted {
             subscriber,
-            left,
+            previous,
             handover,
         }
     }
 
-    /// Other hubs hear what this means for them. What was before; None: there is no such client.
+    /// Replaces the owner of a client's seat, announces the effect to other routers and returns the
+    /// previous owner; `None` if there is no such client.
     fn change_seat(&mut self, subscriber: SubscriberId, seat: SeatOwner) -> Option<SeatOwner> {
-        self.count_all(subscriber, false);
-        self.watch_all(subscriber, false);
+        self.count_routes(subscriber, false);
+        self.count_sys_subscriptions(subscriber, false);
         let entry = self.subscribers.get_mut(subscriber.0 as usize)?;
-        let was = entry.sit(seat);
-        self.count_all(subscriber, true);
-        self.watch_all(subscriber, true);
-        Some(was)
+        let previous = entry.set_owner(seat);
+        self.count_routes(subscriber, true);
+        self.count_sys_subscriptions(subscriber, true);
+        Some(previous)
     }
 
-    fn seat_new(&mut self, vhost: &str, client: &str, session: u64, stamp: u64) -> SubscriberId {
+    fn add_client(&mut self, vhost: &str, client: &str, session: u64, stamp: u64) -> SubscriberId {
         let vhost: Arc<str> = match self.vhosts.get_key_value(vhost) {
             Some((name, _)) => name.clone(),
             None => vhost.into(),
         };
-        let there = self.vhosts.entry(vhost.clone()).or_default();
-        let name = there.name.get_or_insert_with(|| Arc::new(VhostName(vhost)));
+        let vhost_state = self.vhosts.entry(vhost.clone()).or_default();
+        let name = vhost_state
+            .name
+            .get_or_insert_with(|| Arc::new(VhostName(vhost)));
         let new = Subscriber::new(name.clone(), client, session, stamp);
-        // Fewer than 2^32 clients fit in any memory.
+        // Fewer than 2^32 clients fit in memory.
         let subscriber = SubscriberId(self.subscribers.insert(new) as u32);
-        self.most = self.most.max(self.subscribers.len());
-        there.clients.insert(subscriber, &self.subscribers);
+        self.peak = self.peak.max(self.subscribers.len());
+        vhost_state.clients.insert(subscriber, &self.subscribers);
         subscriber
     }
 
-    /// A session that waits for a client id gives up.
+    /// A session stops waiting for a client id.
     pub fn withdraw(&mut self, vhost: &str, client: &str, session: u64) {
         if let Some(subscriber) = self.client(vhost, client)
             && self.waiting.get(&subscriber) == Some(&session)
         {
             self.waiting.remove(&subscriber);
         }
-        self.ask_no_more(vhost, client, session);
+        self.withdraw_claim(vhost, client, session);
     }
 
     /// The connection of a client ends.
@@ -449,8 +521,8 @@ impl MqttRouter {
         }
         match leave.state {
             Some(mut state) if self.parked < self.limits.parked => {
-                self.not_kept += take_back(&mut self.outputs, session, state.as_mut());
-                let timer = due(leave.until, &leave.will);
+                self.not_kept += move_to_parked(&mut self.outputs, session, state.as_mut());
+                let timer = next_timer(leave.until, &leave.will);
                 let away = DisconnectedClient {
                     state: Some(state),
                     until: leave.until,
@@ -472,8 +544,8 @@ impl MqttRouter {
                 if entry.filters().len() > 0 {
                     undelivered.extend(handover::take_unsent(&mut self.outputs, session));
                 }
-                self.forget(subscriber);
-                self.hand_over(&vhost, undelivered);
+                self.remove_client(subscriber);
+                self.hand_over_undelivered(&vhost, undelivered);
                 let will = leave
                     .will
                     .map(|(_, will)| RouterOutput::Will { vhost, will });
@@ -481,21 +553,23 @@ impl MqttRouter {
             }
         }
         self.outputs
-            .extend(waiting.map(|session| RouterOutput::Free { session }));
-        self.left(subscriber, id);
+            .extend(waiting.map(|session| RouterOutput::ClaimAgain { session }));
+        self.seat_released(subscriber, id);
     }
 
-    /// A client is let in whose last connection had left this will, or none.
-    pub fn came_back(&mut self, subscriber: SubscriberId, will: Option<(Time, Will)>) {
+    /// A client's connection was accepted. `will` is the pending will of its last connection, if
+    /// there is one.
+    pub fn session_resumed(&mut self, subscriber: SubscriberId, will: Option<(Time, Will)>) {
         self.wills.drop(subscriber);
         if let (Some(entry), Some(will)) = (self.subscribers.get(subscriber.0 as usize), will) {
             let vhost = entry.vhost().clone();
-            self.spare(&vhost, Some(will));
+            self.cancel_will(&vhost, Some(will));
         }
     }
 
-    /// A client has come back: its will is not published [MQTT-3.1.3-9].
-    fn spare(&mut self, vhost: &str, will: Option<(Time, Will)>) {
+    /// The client has come back before the Will Delay Interval has passed, so its will is not
+    /// published [MQTT-3.1.3-9].
+    fn cancel_will(&mut self, vhost: &str, will: Option<(Time, Will)>) {
         if let (true, Some((_, will))) = (planted::is(Bug::WillInSpite), will) {
             let vhost = vhost.into();
             self.outputs.push_back(RouterOutput::Will { vhost, will });
@@ -508,16 +582,16 @@ impl MqttRouter {
         }
     }
 
-    /// Its session is over: its will is published, its subscriptions go.
-    fn forget(&mut self, subscriber: SubscriberId) {
-        self.count_all(subscriber, false);
-        self.watch_all(subscriber, false);
+    /// Ends a client's session: publishes its will and removes its subscriptions.
+    fn remove_client(&mut self, subscriber: SubscriberId) {
+        self.count_routes(subscriber, false);
+        self.count_sys_subscriptions(subscriber, false);
         let Some(mut entry) = self.subscribers.remove(subscriber.0 as usize) else {
             return;
         };
         self.wills.drop(subscriber);
-        self.late.forget(subscriber);
-        self.let_go((entry.vhost(), entry.client()), entry.stamp, Bytes::new());
+        self.late_answers.remove_client(subscriber);
+        self.report_free((entry.vhost(), entry.client()), entry.stamp, Bytes::new());
         if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
             vhost.clients.remove(entry.client(), subscriber);
             for (filter, subscription) in entry.filters().iter() {
@@ -529,20 +603,20 @@ impl MqttRouter {
             let DisconnectedClient { until, will, state } = std::mem::take(away);
             let undelivered = state.map(|mut state| state.take_undelivered());
             self.parked -= 1;
-            self.stop_timer(subscriber, due(until, &will));
+            self.stop_timer(subscriber, next_timer(until, &will));
             let vhost = entry.vhost().clone();
-            self.hand_over(&vhost, undelivered.unwrap_or_default());
+            self.hand_over_undelivered(&vhost, undelivered.unwrap_or_default());
             self.outputs
                 .extend(will.map(|(_, will)| RouterOutput::Will { vhost, will }));
         }
-        // Hubs may wait for its id.
-        self.settle(subscriber);
+        // Other routers may wait for its id.
+        self.confirm_arrived(subscriber);
     }
 
-    /// Ends all subscriptions of a client.
+    /// Removes all subscriptions of a client.
     pub fn unsubscribe_all(&mut self, subscriber: SubscriberId) {
-        self.count_all(subscriber, false);
-        self.watch_all(subscriber, false);
+        self.count_routes(subscriber, false);
+        self.count_sys_subscriptions(subscriber, false);
         let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
             return;
         };
@@ -555,7 +629,7 @@ impl MqttRouter {
         }
     }
 
-    /// Whether the subscription was there before: then it is replaced.
+    /// Returns true if this replaced an existing subscription.
     pub fn subscribe(
         &mut self,
         subscriber: SubscriberId,
@@ -577,16 +651,16 @@ impl MqttRouter {
             vhost.routes.remove(filter, subscriber, old);
         }
         vhost.routes.add(filter, subscriber, subscription);
-        // The new one first: others need not hear that nobody was there in between.
-        self.count(subscriber, filter, subscription, true);
+        // Add the new one first, so that other routers see no gap.
+        self.count_route(subscriber, filter, subscription, true);
         match old {
-            Some(old) => self.count(subscriber, filter, old, false),
-            None => self.watch(subscriber, filter, true),
+            Some(old) => self.count_route(subscriber, filter, old, false),
+            None => self.count_sys_subscription(subscriber, filter, true),
         }
         old.is_some()
     }
 
-    /// False: there was no such subscription.
+    /// Returns false if there was no such subscription.
     pub fn unsubscribe(&mut self, subscriber: SubscriberId, filter: &str) -> bool {
         let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
             return false;
@@ -598,24 +672,24 @@ impl MqttRouter {
         if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
             vhost.routes.remove(filter, subscriber, subscription);
         }
-        self.count(subscriber, filter, subscription, false);
-        self.watch(subscriber, filter, false);
+        self.count_route(subscriber, filter, subscription, false);
+        self.count_sys_subscription(subscriber, filter, false);
         true
     }
 
-    /// How many subscriptions a client has.
+    /// Number of subscriptions of a client.
     pub fn subscriptions_of(&self, subscriber: SubscriberId) -> usize {
         let entry = self.subscribers.get(subscriber.0 as usize);
         entry.map_or(0, |entry| entry.filters().len())
     }
 
-    /// Whether anybody in a vhost has a subscription.
-    pub fn is_listening(&self, vhost: &str) -> bool {
-        let there = self.vhosts.get(vhost);
-        there.is_some_and(|there| !there.routes.is_empty())
+    /// Returns true if any client or other router has a subscription in the vhost.
+    pub fn has_subscribers(&self, vhost: &str) -> bool {
+        let vhost_state = self.vhosts.get(vhost);
+        vhost_state.is_some_and(|vhost_state| !vhost_state.routes.is_empty())
     }
 
-    /// Keeps a message for those who subscribe later; None removes what is kept.
+    /// Retains a message for later subscribers; `None` removes the retained message.
     pub fn retain(
         &mut self,
         vhost: &str,
@@ -625,32 +699,33 @@ impl MqttRouter {
         if !self.vhosts.contains_key(vhost) {
             self.vhosts.insert(vhost.into(), Vhost::default());
         }
-        let Some(there) = self.vhosts.get_mut(vhost) else {
+        let Some(vhost_state) = self.vhosts.get_mut(vhost) else {
             return Ok(());
         };
         let Some(message) = message else {
-            there.retained.remove(topic);
+            vhost_state.retained.remove(topic);
             return Ok(());
         };
-        let old = there.retained.size_of(topic);
-        let bytes = there.retained.bytes() - old.unwrap_or(0) + message.as_bytes().len();
-        let messages = there.retained.len() + usize::from(old.is_none());
+        let old = vhost_state.retained.size_of(topic);
+        let bytes = vhost_state.retained.bytes() - old.unwrap_or(0) + message.as_bytes().len();
+        let messages = vhost_state.retained.len() + usize::from(old.is_none());
         if messages > self.limits.retained_messages || bytes > self.limits.retained_bytes {
             return Err(RetainedLimitReached);
         }
-        there.retained.set(topic, message);
+        vhost_state.retained.set(topic, message);
         Ok(())
     }
 
-    /// Forgets what is retained in all vhosts.
+    /// Removes the retained messages of all vhosts.
     pub fn clear_retained(&mut self) {
         for vhost in self.vhosts.values_mut() {
             vhost.retained = Retained::default();
         }
     }
 
-    /// Appends what is retained for a client's filter, until there are `limit`, and what the server says under it. False: there is
-    /// more. `asked`: as it was subscribed to, though the same packet may have changed that since.
+    /// Appends the retained messages for a client's filter until `found` has `limit` entries, and
+    /// the current `$SYS` messages. Returns false if there are more. `asked` is the subscription as
+    /// it was requested, even if a later filter of the same packet has replaced it.
     pub fn retained_for(
         &mut self,
         subscriber: SubscriberId,
@@ -659,7 +734,7 @@ impl MqttRouter {
         limit: usize,
         found: &mut Vec<Delivery>,
     ) -> bool {
-        self.ask_server(subscriber, filter, limit, found);
+        self.append_sys_topics(subscriber, filter, limit, found);
         let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
             return true;
         };
@@ -674,7 +749,7 @@ impl MqttRouter {
             if room {
                 found.push(Delivery {
                     message: message.clone(),
-                    hits: SmallVec::from_buf([asked.hit()]),
+                    hits: SmallVec::from_buf([asked.to_match()]),
                     retained: true,
                     group: 0,
                 });
@@ -683,36 +758,37 @@ impl MqttRouter {
         })
     }
 
-    /// Where a message may be laid out that no longer is there when the turn ends.
+    /// The buffer for messages that do not outlive the turn.
     pub fn room(&mut self) -> &mut Room {
         &mut self.room
     }
 
-    /// A message of QoS 0 was dropped because its client does not read.
+    /// Counts a QoS 0 message that was dropped because its client does not read fast enough.
     pub fn count_dropped(&mut self) {
         self.dropped += 1;
     }
 
+    /// Returns the current counters.
     pub fn counts(&self) -> RouterCounters {
         RouterCounters {
             connected: self.subscribers.len() - self.parked,
             parked: self.parked,
-            most: self.most,
+            peak: self.peak,
             expired: self.expired,
             subscriptions: self.subscriptions,
             retained: self.vhosts.values().map(|v| v.retained.len()).sum(),
             not_kept: self.not_kept,
             dropped: self.dropped,
-            wills: self.wills.kept(),
-            wills_not_kept: self.wills.not_kept,
+            wills: self.wills.peer_will_count(),
+            wills_not_kept: self.wills.rejected,
             routers: self.routers.len(),
             dropped_between: self.routers.dropped,
             lost_between: self.routers.lost,
         }
     }
 
-    /// The vhost is no more: retained messages and sessions of clients that are away go. What clients that are connected
-    /// have stays until they leave.
+    /// Removes the retained messages and disconnected sessions of a deleted vhost. Connected
+    /// clients keep their state until they leave.
     pub fn remove_vhost(&mut self, vhost: &str) {
         let away: Vec<SubscriberId> = self
             .subscribers
@@ -721,16 +797,17 @@ impl MqttRouter {
             .map(|(key, _)| SubscriberId(key as u32))
             .collect();
         for subscriber in away {
-            self.forget(subscriber);
+            self.remove_client(subscriber);
         }
-        if let Some(there) = self.vhosts.get_mut(vhost) {
-            there.retained = Retained::default();
-            if there.is_empty() {
+        if let Some(vhost_state) = self.vhosts.get_mut(vhost) {
+            vhost_state.retained = Retained::default();
+            if vhost_state.is_empty() {
                 self.vhosts.remove(vhost);
             }
         }
     }
 
+    /// The time at which [`MqttRouter::tick`] must be called next.
     pub fn wake_at(&self) -> Option<Time> {
         let timer = self.timers.first().map(|(at, _)| *at);
         let own = self.claims.wake_at();
@@ -740,22 +817,22 @@ impl MqttRouter {
             own,
             wills,
             self.routers.wake_at(),
-            self.server.wake_at(),
+            self.sys_topics.wake_at(),
         ]
         .into_iter()
         .flatten()
         .min()
     }
 
-    /// Time has come to `now`: sessions end, wills are published.
+    /// Advances the time: expires sessions and publishes wills that are due.
     pub fn tick(&mut self, now: Time) {
         self.tick_routers(now);
-        self.tick_server(now);
-        self.tell_keepers(now);
-        self.publish_kept(now);
-        self.tell_owners();
-        self.settle_late();
-        self.lose_patience();
+        self.tick_sys_topics(now);
+        self.send_replicas(now);
+        self.publish_due_wills(now);
+        self.report_holdings();
+        self.release_unsettled();
+        self.grant_overdue_claims();
         while let Some(&(at, subscriber)) = self.timers.first()
             && at <= now
         {
@@ -769,22 +846,22 @@ impl MqttRouter {
             };
             if until.is_some_and(|until| until <= now) {
                 self.expired += 1;
-                self.forget(subscriber);
+                self.remove_client(subscriber);
                 continue;
             }
             let until = *until;
-            let due = will
+            let due_will = will
                 .take()
                 .map(|(_, will)| RouterOutput::Will { vhost, will });
-            self.outputs.extend(due);
+            self.outputs.extend(due_will);
             self.wills.drop(subscriber);
             self.timers.extend(until.map(|at| (at, subscriber)));
         }
     }
 }
 
-/// What a session was to be given and has not been waits for its client instead. How many messages found no room.
-fn take_back(
+/// Moves undelivered messages of a session into its parked state. Returns how many were dropped.
+fn move_to_parked(
     outputs: &mut VecDeque<RouterOutput>,
     session: u64,
     state: &mut dyn ParkedSession,
@@ -802,8 +879,8 @@ fn take_back(
     not_kept
 }
 
-/// The first thing that time brings to a client that is away.
-fn due(until: Option<Time>, will: &Option<(Time, Will)>) -> Option<Time> {
+/// The time of the next timer of a disconnected client.
+fn next_timer(until: Option<Time>, will: &Option<(Time, Will)>) -> Option<Time> {
     let will = will.as_ref().map(|(at, _)| *at);
     [until, will].into_iter().flatten().min()
 }

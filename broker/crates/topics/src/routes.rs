@@ -1,4 +1,5 @@
-//! One vhost's subscriptions: filters to subscribers, groups that share one, and other hubs that have either.
+//! The subscriptions of one vhost: maps topic filters to subscribers, to shared subscriptions and
+//! to other routers with interest in them.
 
 mod group;
 
@@ -15,24 +16,27 @@ use std::sync::Arc;
 
 pub(crate) use group::{GroupChoice, MemberLocation, MemberLocations};
 
-/// What a client asked for with a filter.
+/// The options of a client's subscription (section 3.8.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subscription {
+    /// The maximum QoS.
     pub qos: Qos,
+    /// The No Local option.
     pub no_local: bool,
+    /// The Retain As Published option.
     pub retain_as_published: bool,
-    /// 0: none.
+    /// The Subscription Identifier; 0 if there is none.
     pub identifier: u32,
 }
 
 impl Subscription {
-    /// Whether what it matches goes into the queue of a client that has one.
-    pub(crate) fn keeps(&self) -> bool {
+    /// Returns true if matching messages are stored in the client's queue, if it has one.
+    pub(crate) fn is_stored(&self) -> bool {
         self.qos != Qos::AtMostOnce
     }
 
-    /// What of it matters for a message that belongs to it.
-    pub fn hit(self) -> SubscriptionMatch {
+    /// Returns the part that a delivery needs.
+    pub fn to_match(self) -> SubscriptionMatch {
         SubscriptionMatch {
             qos: self.qos,
             retain_as_published: self.retain_as_published,
@@ -41,7 +45,7 @@ impl Subscription {
     }
 }
 
-/// What another hub has subscribers of a filter for; see [`InterestCounts`].
+/// What another router wants to receive for a filter; see [`InterestCounts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Interest {
     plain: bool,
@@ -55,20 +59,21 @@ enum Target {
     Hub(RouterId, Interest),
 }
 
-/// What the trie has at the end of a filter.
+/// An entry in the trie for a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Route {
     to: Target,
     subscription: Subscription,
-    /// The filter begins with a wildcard: not for topics that begin with `$`.
-    wild: bool,
+    /// True if the filter begins with a wildcard, so that it does not match topics that begin with
+    /// `$`.
+    is_wild: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Routes {
     trie: Bindings<Route>,
     groups: Slab<Group>,
-    /// By the whole filter, `$share/` and all.
+    /// Index into `groups` by the whole filter, including `$share/`.
     by_filter: HashMap<Arc<str>, usize, foldhash::fast::FixedState>,
     scratch: Vec<Route>,
     key: String,
@@ -86,12 +91,12 @@ impl Default for Routes {
     }
 }
 
-/// A match: who, and by which subscription.
+/// A matching subscription of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RouteMatch {
-    pub who: SubscriberId,
-    /// The group that chose the subscriber; see [`Delivery::group`](crate::Delivery). Before the subscription, so that those of a
-    /// client that are not shared stand together.
+    pub subscriber: SubscriberId,
+    /// The group that selected the subscriber; see [`Delivery::group`](crate::Delivery). Ordered
+    /// before the subscription, so that the non-shared subscriptions of a client are adjacent.
     pub group: u32,
     pub subscription: Subscription,
 }
@@ -102,26 +107,26 @@ impl RouteMatch {
     }
 }
 
-/// A hub that is to have a message.
+/// Another router that must receive the message.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PeerMatch {
     pub router: RouterId,
-    /// For one member of this.
+    /// The shared subscription one member of which must receive the message.
     pub group: Option<Arc<str>>,
     pub numbered: bool,
 }
 
-/// Everybody a message is for.
+/// All receivers of a message.
 #[derive(Debug, Default)]
 pub(crate) struct Matches {
-    /// In order, one entry for each subscription.
+    /// Sorted, one entry per subscription.
     pub here: Vec<RouteMatch>,
-    /// In order, each hub once but for groups.
+    /// Sorted, one entry per router and shared subscription.
     pub routers: Vec<PeerMatch>,
 }
 
 fn plain(filter: &str) -> (&str, bool) {
-    // It was checked when it came.
+    // The filter was validated when the client subscribed.
     match codec_mqtt::shared(filter) {
         Ok(Some(Shared { filter, .. })) => (filter, true),
         _ => (filter, false),
@@ -133,21 +138,21 @@ impl Routes {
         self.trie.is_empty()
     }
 
-    pub fn add(&mut self, filter: &str, who: SubscriberId, subscription: Subscription) {
+    pub fn add(&mut self, filter: &str, subscriber: SubscriberId, subscription: Subscription) {
         let (plain, is_shared) = plain(filter);
         if is_shared {
-            return self.group_of(filter).join(who, subscription);
+            return self.group_mut(filter).join(subscriber, subscription);
         }
         let route = Route {
-            to: Target::One(who),
+            to: Target::One(subscriber),
             subscription,
-            wild: is_wild(plain),
+            is_wild: is_wild(plain),
         };
         self.bind(plain, route);
     }
 
-    /// The group of a shared filter, which is made if it is not there.
-    fn group_of(&mut self, filter: &str) -> &mut Group {
+    /// Returns the group of a shared filter; creates it if necessary.
+    fn group_mut(&mut self, filter: &str) -> &mut Group {
         let index = match self.by_filter.get(filter) {
             Some(&index) => index,
             None => {
@@ -172,21 +177,21 @@ impl Routes {
         self.trie.remove(&key, &Table::default(), route);
     }
 
-    /// Undoes an [`Routes::add`] with the same words.
-    pub fn remove(&mut self, filter: &str, who: SubscriberId, subscription: Subscription) {
+    /// Undoes [`Routes::add`] with the same arguments.
+    pub fn remove(&mut self, filter: &str, subscriber: SubscriberId, subscription: Subscription) {
         let (plain, is_shared) = plain(filter);
         if is_shared {
-            return self.change_group(filter, |group| group.leave(who));
+            return self.change_group(filter, |group| group.leave(subscriber));
         }
         let route = Route {
-            to: Target::One(who),
+            to: Target::One(subscriber),
             subscription,
-            wild: is_wild(plain),
+            is_wild: is_wild(plain),
         };
         self.unbind(plain, route);
     }
 
-    /// Changes a group that is there; without members it goes.
+    /// Changes an existing group and removes it when it has no member left.
     fn change_group(&mut self, filter: &str, change: impl FnOnce(&mut Group)) {
         let Some(&index) = self.by_filter.get(filter) else {
             return;
@@ -203,56 +208,58 @@ impl Routes {
         }
     }
 
-    /// Another hub has subscribers of a filter, or others than before.
+    /// Replaces the interest of another router in a filter.
     pub fn set_router(
         &mut self,
         filter: &str,
         router: RouterId,
-        was: InterestCounts,
-        is: InterestCounts,
+        previous: InterestCounts,
+        current: InterestCounts,
     ) {
-        let route = |wants: InterestCounts| Route {
+        let route = |interest: InterestCounts| Route {
             to: Target::Hub(
                 router,
                 Interest {
-                    plain: wants.plain > 0,
-                    acknowledged: wants.acknowledged > 0,
+                    plain: interest.plain > 0,
+                    acknowledged: interest.acknowledged > 0,
                 },
             ),
             subscription: Subscription::default(),
-            wild: is_wild(filter),
+            is_wild: is_wild(filter),
         };
-        if !is.is_none() {
-            self.bind(filter, route(is));
+        if !current.is_none() {
+            self.bind(filter, route(current));
         }
-        if !was.is_none() {
-            self.unbind(filter, route(was));
+        if !previous.is_none() {
+            self.unbind(filter, route(previous));
         }
     }
 
-    /// Another hub has members of a group that are in no queue.
+    /// Sets the members of a shared subscription that are connected to another router and have no
+    /// queue.
     pub fn set_members(&mut self, filter: &str, router: RouterId, members: InterestCounts) {
         match members.is_none() {
-            true => self.change_group(filter, |group| group.set_elsewhere(router, members)),
-            false => self.group_of(filter).set_elsewhere(router, members),
+            true => self.change_group(filter, |group| group.set_peer_members(router, members)),
+            false => self.group_mut(filter).set_peer_members(router, members),
         }
     }
 
-    /// Appends everybody a message with this topic is for. Of a group it is one member, wherever that is. `durable`: it is of QoS 1 or 2.
+    /// Appends all receivers of a message. Selects one member per shared subscription, anywhere in
+    /// the cluster. `durable`: the message has QoS 1 or 2.
     pub fn find(
         &mut self,
         topic: &str,
         durable: bool,
-        seats: &impl MemberLocations,
+        locations: &impl MemberLocations,
         found: &mut Matches,
     ) {
         self.look_up(topic);
         for route in &self.scratch {
             match route.to {
-                Target::One(who) => found.here.push(one(who, route)),
-                Target::Hub(router, wants) => {
-                    let numbered = durable && wants.acknowledged;
-                    if numbered || !durable || wants.plain {
+                Target::One(subscriber) => found.here.push(non_shared_match(subscriber, route)),
+                Target::Hub(router, interest) => {
+                    let numbered = durable && interest.acknowledged;
+                    if numbered || !durable || interest.plain {
                         found.routers.push(PeerMatch {
                             router,
                             group: None,
@@ -262,18 +269,18 @@ impl Routes {
                 }
                 Target::Group(index) => {
                     if let Some(group) = self.groups.get_mut(index as usize) {
-                        let pick = group.pick(durable, seats);
+                        let pick = group.pick(durable, locations);
                         let next =
-                            planted::is(Bug::SharedTwice).then(|| group.pick(durable, seats));
+                            planted::is(Bug::SharedTwice).then(|| group.pick(durable, locations));
                         pick.into_iter()
                             .chain(next.flatten())
-                            .for_each(|p| found.picked(p, (&group.name, index + 1)));
+                            .for_each(|p| found.add_choice(p, (&group.name, index + 1)));
                     }
                 }
             }
         }
         found.here.sort_unstable();
-        // Of the same hub the numbered one first: it goes as that.
+        // Numbered entries first: `dedup_by` keeps the first entry of a router.
         found.routers.sort_unstable_by(|a, b| {
             (a.router, &a.group, b.numbered).cmp(&(b.router, &b.group, a.numbered))
         });
@@ -282,46 +289,49 @@ impl Routes {
             .dedup_by(|b, a| a.router == b.router && a.group == b.group);
     }
 
-    /// The same, of a message that another hub has given out: subscribers here alone, and no groups.
+    /// Like [`Routes::find`] for a message forwarded by another router: only local subscribers, no
+    /// shared subscriptions.
     pub fn find_here(&mut self, topic: &str, found: &mut Vec<RouteMatch>) {
         self.look_up(topic);
         for route in &self.scratch {
-            if let Target::One(who) = route.to {
-                found.push(one(who, route));
+            if let Target::One(subscriber) = route.to {
+                found.push(non_shared_match(subscriber, route));
             }
         }
         found.sort_unstable();
     }
 
-    /// One member of a group, for a message that another hub gives to this one. `anywhere`: it need not be connected here.
+    /// Selects a member of a shared subscription for a message forwarded by another router.
+    /// `anywhere`: the member may be connected elsewhere or disconnected.
     pub fn pick(
         &mut self,
         filter: &str,
         durable: bool,
         anywhere: bool,
-        seats: &impl MemberLocations,
+        locations: &impl MemberLocations,
     ) -> Option<GroupChoice> {
         let group = self.groups.get_mut(*self.by_filter.get(filter)?)?;
         match anywhere {
-            true => group.pick(durable, seats),
-            false => group.pick_here(seats),
+            true => group.pick(durable, locations),
+            false => group.pick_here(locations),
         }
     }
 
-    /// The number of a group in [`Delivery::group`](crate::Delivery); 0: there is no such group.
+    /// Returns the number of a group for [`Delivery::group`](crate::Delivery); 0 if there is no
+    /// such group.
     pub fn group_number(&self, filter: &str) -> u32 {
         let index = self.by_filter.get(filter);
-        // Each group has a member, and clients have numbers of 32 bits.
+        // Each group has a member and client numbers have 32 bits, so the index fits.
         index.map_or(0, |index| *index as u32 + 1)
     }
 
-    /// The filter of the group with this number.
+    /// Returns the filter of the group with this number.
     pub fn group_name(&self, number: u32) -> Option<&Arc<str>> {
         let index = usize::try_from(number.checked_sub(1)?).ok()?;
         Some(&self.groups.get(index)?.name)
     }
 
-    /// What the trie has for a topic, in `scratch`.
+    /// Writes the trie entries that match the topic to `scratch`.
     fn look_up(&mut self, topic: &str) {
         self.scratch.clear();
         if key::has_plain_levels(topic) {
@@ -332,26 +342,35 @@ impl Routes {
             self.trie.route_words(&self.key, b'.', &mut self.scratch);
         }
         if topic.starts_with('$') {
-            self.scratch.retain(|route| !route.wild);
+            self.scratch.retain(|route| !route.is_wild);
         }
     }
 
-    /// Appends the subscriptions of one client: those that are shared in the place of others only when none of these keeps messages.
-    /// Nobody's turn passes.
-    pub fn find_of(&mut self, topic: &str, who: SubscriberId, found: &mut Vec<Subscription>) {
+    /// Appends the matching subscriptions of one client. If none of its non-shared subscriptions
+    /// stores messages in its queue and it has shared ones, only the shared ones are appended. Does
+    /// not advance the turn of any group.
+    pub fn find_client_subscriptions(
+        &mut self,
+        topic: &str,
+        subscriber: SubscriberId,
+        found: &mut Vec<Subscription>,
+    ) {
         self.look_up(topic);
         let before = found.len();
-        let own = self.scratch.iter().filter(|r| r.to == Target::One(who));
+        let own = self
+            .scratch
+            .iter()
+            .filter(|r| r.to == Target::One(subscriber));
         found.extend(own.map(|route| route.subscription));
         let own = found.len();
-        if found.iter().skip(before).any(Subscription::keeps) {
+        if found.iter().skip(before).any(Subscription::is_stored) {
             return;
         }
         for route in &self.scratch {
             if let Target::Group(index) = route.to
                 && let Some(group) = self.groups.get(index as usize)
             {
-                found.extend(group.subscriptions_of(who));
+                found.extend(group.subscriptions_of(subscriber));
             }
         }
         if found.len() > own {
@@ -366,11 +385,12 @@ impl Matches {
         self.routers.clear();
     }
 
-    /// `group`: its filter and its number.
-    pub fn picked(&mut self, pick: GroupChoice, (group, number): (&Arc<str>, u32)) {
+    /// Adds a selected member. `group` and `number` are the filter and the number of the shared
+    /// subscription.
+    pub fn add_choice(&mut self, pick: GroupChoice, (group, number): (&Arc<str>, u32)) {
         match pick {
-            GroupChoice::Member(who, subscription) => self.here.push(RouteMatch {
-                who,
+            GroupChoice::Member(subscriber, subscription) => self.here.push(RouteMatch {
+                subscriber,
                 subscription,
                 group: number,
             }),
@@ -383,9 +403,9 @@ impl Matches {
     }
 }
 
-fn one(who: SubscriberId, route: &Route) -> RouteMatch {
+fn non_shared_match(subscriber: SubscriberId, route: &Route) -> RouteMatch {
     RouteMatch {
-        who,
+        subscriber,
         subscription: route.subscription,
         group: 0,
     }
@@ -393,10 +413,10 @@ fn one(who: SubscriberId, route: &Route) -> RouteMatch {
 
 fn group_route(group: usize, filter: &str) -> Route {
     Route {
-        // Fewer than 2^32 groups fit in any memory.
+        // Fewer than 2^32 groups fit in memory.
         to: Target::Group(group as u32),
         subscription: Subscription::default(),
-        wild: is_wild(filter),
+        is_wild: is_wild(filter),
     }
 }
 

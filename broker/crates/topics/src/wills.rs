@@ -1,8 +1,10 @@
-//! Wills of clients whose node dies: each has a copy at a hub of another node, its keeper (docs/decisions/0012-mqtt-wills.md).
+//! Replicas of wills, so that a will is published although its client's node fails
+//! (docs/decisions/0012-mqtt-wills.md).
 //!
-//! The keeper of a will is the hub that would own the client's id if the client's node were gone ([`crate::claims`]): so it hears of it
-//! when the client comes back elsewhere. What a broken link lost is made up for as there: when it is up again the keeper has forgotten
-//! that hub's wills, and is told all of them anew.
+//! Each will has one replica on a router of another node: the router that would own the client id
+//! if the client's node were gone ([`crate::claims`]). That router learns when the client
+//! reconnects elsewhere. Losses of a broken link are repaired as for claims: when the link is up
+//! again, the replica router has forgotten that router's wills and receives all of them again.
 
 pub(crate) mod will_message;
 
@@ -12,279 +14,294 @@ use env::planted::{self, Bug};
 use env::{Incarnation, NodeId, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use will_message::{WillMessage, size_of_kept};
+use will_message::{WillMessage, peer_will_size};
 
-/// Bytes of other nodes' wills that a hub keeps at most; what is beyond that goes with its node, and is counted.
-pub(crate) const KEPT_BYTES: usize = 64 << 20;
+/// Maximum bytes of replicas that a router keeps for other nodes. Wills beyond that are lost with
+/// their node and counted.
+pub(crate) const MAX_PEER_WILL_BYTES: usize = 64 << 20;
 
-/// How long a node is out of reach before it counts as gone, as with messages for its hubs.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a node must be unreachable before it counts as failed; the same time as for forwarded
+/// messages.
+const FAILURE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long after it was out of reach a node ends connections because of that.
-const AFTERMATH: Duration = Duration::from_secs(60);
+/// For how long after a partition a node still attributes the end of connections to the partition.
+const AFTERMATH_TIME: Duration = Duration::from_secs(60);
 
-/// Words of a frame, and their bytes, at most.
-const WORDS: usize = 512;
-const WORDS_BYTES: usize = 256 << 10;
+/// Maximum number of messages per frame, and the bytes after which a frame is full.
+const MAX_MESSAGES: usize = 512;
+const MAX_FRAME_BYTES: usize = 256 << 10;
 
-/// Wills that are published at one time.
-const AT_ONCE: usize = 1024;
+/// Maximum number of wills published per tick.
+const MAX_DUE_PER_TICK: usize = 1024;
 
-/// Where another hub's copy of a will is.
+/// The replica of a local client's will.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WillReplica {
     pub number: u64,
-    pub keeper: Option<RouterAddress>,
-    /// That one has asked for it, and may have it or not.
-    pub again: bool,
+    pub router: Option<RouterAddress>,
+    /// The replica router has requested all wills and may or may not have this one.
+    pub is_requested: bool,
 }
 
-/// Another hub's will.
+/// A replica of another router's will.
 pub(crate) struct PeerWill {
     id: ClientId,
-    /// From when its node counts as gone.
+    /// Time between the failure of the node and the publication of the will.
     pub delay: Duration,
     pub will: Will,
 }
 
 #[derive(Default)]
 pub(crate) struct Wills {
-    /// The whole cluster understands words about wills.
-    pub on: bool,
-    /// Since when this node is not with a majority; None: it is.
-    alone_since: Option<Time>,
-    /// Until when connections end because this node was not with a majority, and the newest will of then: others have published it.
+    /// True if all nodes of the cluster support replicas of wills.
+    pub is_enabled: bool,
+    /// Since when this node has no majority; `None` if it has.
+    without_majority_since: Option<Time>,
+    /// The time until which connections end because of the last partition, and the newest will at
+    /// its end: the other nodes have published the wills up to that one.
     aftermath: Option<(Time, u64)>,
-    /// Of clients of this hub that have a will.
-    pub told: BTreeMap<SubscriberId, WillReplica>,
-    /// Those whose keeper may have changed.
-    pub untold: BTreeSet<SubscriberId>,
+    /// Wills of this router's clients.
+    pub replicas: BTreeMap<SubscriberId, WillReplica>,
+    /// Clients whose replica router may have changed.
+    pub outdated: BTreeSet<SubscriberId>,
     last_number: u64,
-    kept: BTreeMap<(RouterAddress, u64), PeerWill>,
-    /// The newest one of each client.
+    peer_wills: BTreeMap<(RouterAddress, u64), PeerWill>,
+    /// The newest replica of each client.
     by_client: BTreeMap<ClientId, (RouterAddress, u64)>,
-    kept_bytes: usize,
-    /// Hubs of nodes that are out of reach, or of lives that are over, and that have wills here.
+    peer_will_bytes: usize,
+    /// Routers with replicas here whose node is unreachable or whose incarnation is over, and since
+    /// when.
     gone: BTreeMap<RouterAddress, Time>,
     due: BTreeSet<(Time, RouterAddress, u64)>,
     outgoing: BTreeMap<RouterAddress, VecDeque<WillMessage>>,
-    /// Wills that there was no room for, since the start.
-    pub not_kept: u64,
+    /// Wills that exceeded [`MAX_PEER_WILL_BYTES`] since the start.
+    pub rejected: u64,
 }
 
-/// Of this hub's own clients.
+/// Wills of this router's own clients.
 impl Wills {
     pub fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
     }
 
-    pub fn send(&mut self, to: RouterAddress, peer_message: WillMessage) {
-        self.outgoing.entry(to).or_default().push_back(peer_message);
+    pub fn send(&mut self, to: RouterAddress, message: WillMessage) {
+        self.outgoing.entry(to).or_default().push_back(message);
     }
 
-    /// A client has no will any more.
-    pub fn drop(&mut self, who: SubscriberId) {
-        self.untold.remove(&who);
-        if let Some(told) = self.told.remove(&who)
-            && let Some(keeper) = told.keeper
+    /// The client has no will any more.
+    pub fn drop(&mut self, subscriber: SubscriberId) {
+        self.outdated.remove(&subscriber);
+        if let Some(replica) = self.replicas.remove(&subscriber)
+            && let Some(router) = replica.router
             && !planted::is(Bug::WillKeptOn)
         {
-            let number = told.number;
-            self.send(keeper, WillMessage::Drop { number });
+            let number = replica.number;
+            self.send(router, WillMessage::Drop { number });
         }
     }
 
-    /// A hub asks for all that is told to it.
-    pub fn asked_by(&mut self, keeper: RouterAddress) {
-        let all = self.told.iter_mut();
-        for (who, told) in all.filter(|(_, told)| told.keeper == Some(keeper)) {
-            told.again = true;
-            self.untold.insert(*who);
+    /// A replica router requests all wills that it should have.
+    pub fn replicas_requested_by(&mut self, router: RouterAddress) {
+        let all = self.replicas.iter_mut();
+        for (subscriber, replica) in all.filter(|(_, replica)| replica.router == Some(router)) {
+            replica.is_requested = true;
+            self.outdated.insert(*subscriber);
         }
     }
 
-    /// Words for other hubs than these are forgotten.
-    pub fn only(&mut self, is_there: impl Fn(RouterAddress) -> bool) {
-        self.outgoing.retain(|address, _| is_there(*address));
+    /// Drops outgoing messages for all other routers.
+    pub fn retain_outgoing(&mut self, is_live: impl Fn(RouterAddress) -> bool) {
+        self.outgoing.retain(|address, _| is_live(*address));
     }
 
-    /// Words for another hub, a frame's worth.
+    /// Takes one frame of messages for another router.
     pub fn take(&mut self) -> Option<(RouterAddress, Vec<WillMessage>)> {
         let mut first = self.outgoing.first_entry()?;
         let (address, all) = (*first.key(), first.get_mut());
-        let (mut peer_messages, mut size) = (Vec::new(), 0);
-        while size < WORDS_BYTES && peer_messages.len() < WORDS {
-            let Some(peer_message) = all.pop_front() else {
+        let (mut messages, mut size) = (Vec::new(), 0);
+        while size < MAX_FRAME_BYTES && messages.len() < MAX_MESSAGES {
+            let Some(message) = all.pop_front() else {
                 break;
             };
-            size += peer_message.size();
-            peer_messages.push(peer_message);
+            size += message.size();
+            messages.push(message);
         }
         if all.is_empty() {
             first.remove();
         }
-        Some((address, peer_messages))
+        Some((address, messages))
     }
 
     pub fn set_majority(&mut self, majority: bool, now: Time) {
-        let before = self.alone_since;
-        self.alone_since = (!majority).then(|| before.unwrap_or(now));
+        let before = self.without_majority_since;
+        self.without_majority_since = (!majority).then(|| before.unwrap_or(now));
         if let (true, Some(since)) = (majority, before)
-            && now >= since + PATIENCE
+            && now >= since + FAILURE_TIMEOUT
         {
-            self.aftermath = Some((now + AFTERMATH, self.last_number));
+            self.aftermath = Some((now + AFTERMATH_TIME, self.last_number));
         }
     }
 
     pub fn has_majority(&self) -> bool {
-        self.alone_since.is_none()
+        self.without_majority_since.is_none()
     }
 
-    /// Whether another node has published this will because this one was out of reach.
-    pub fn was_published(&self, who: SubscriberId, now: Time) -> bool {
-        let Some(told) = self.told.get(&who) else {
+    /// Returns true if another node has published this will because this node was unreachable.
+    pub fn was_published(&self, subscriber: SubscriberId, now: Time) -> bool {
+        let Some(replica) = self.replicas.get(&subscriber) else {
             return false;
         };
-        let alone = self.alone_since.is_some_and(|at| now >= at + PATIENCE);
-        let after = self.aftermath;
-        alone || after.is_some_and(|(until, newest)| now < until && told.number <= newest)
+        let is_alone = self
+            .without_majority_since
+            .is_some_and(|at| now >= at + FAILURE_TIMEOUT);
+        let aftermath = self.aftermath;
+        is_alone || aftermath.is_some_and(|(until, newest)| now < until && replica.number <= newest)
     }
 }
 
-/// Of other hubs' clients.
+/// Replicas of other routers' wills.
 impl Wills {
-    /// A hub that is there wants this kept, or no more.
-    pub fn hear(&mut self, from: RouterAddress, peer_message: WillMessage) {
-        match peer_message {
-            WillMessage::Drop { number } => drop(self.forget((from, number))),
+    /// Handles a message of a reachable router: store a replica or drop it.
+    pub fn handle(&mut self, from: RouterAddress, message: WillMessage) {
+        match message {
+            WillMessage::Drop { number } => drop(self.remove((from, number))),
             WillMessage::Keep {
                 number,
                 id,
                 delay,
                 will,
             } => {
-                self.forget((from, number));
-                // Its client is there now.
+                self.remove((from, number));
+                // The client is connected to `from` now, so the older replica is obsolete.
                 if let Some(older) = self.by_client.get(&id).copied() {
-                    self.forget(older);
+                    self.remove(older);
                 }
-                let size = size_of_kept(&id, &will);
-                if self.kept_bytes + size > KEPT_BYTES {
-                    self.not_kept += 1;
+                let size = peer_will_size(&id, &will);
+                if self.peer_will_bytes + size > MAX_PEER_WILL_BYTES {
+                    self.rejected += 1;
                     return;
                 }
-                self.kept_bytes += size;
+                self.peer_will_bytes += size;
                 self.by_client.insert(id.clone(), (from, number));
                 let delay = Duration::from_secs(delay.into());
-                self.kept
+                self.peer_wills
                     .insert((from, number), PeerWill { id, delay, will });
             }
         }
     }
 
-    fn forget(&mut self, which: (RouterAddress, u64)) -> Option<PeerWill> {
-        let kept = self.kept.remove(&which)?;
-        self.kept_bytes -= size_of_kept(&kept.id, &kept.will);
-        if self.by_client.get(&kept.id) == Some(&which) {
-            self.by_client.remove(&kept.id);
+    fn remove(&mut self, key: (RouterAddress, u64)) -> Option<PeerWill> {
+        let peer_will = self.peer_wills.remove(&key)?;
+        self.peer_will_bytes -= peer_will_size(&peer_will.id, &peer_will.will);
+        if self.by_client.get(&peer_will.id) == Some(&key) {
+            self.by_client.remove(&peer_will.id);
         }
-        let (address, number) = which;
+        let (address, number) = key;
         if let Some(since) = self.gone.get(&address) {
             self.due
-                .remove(&(*since + PATIENCE + kept.delay, address, number));
-            if self.of(address).next().is_none() {
+                .remove(&(*since + FAILURE_TIMEOUT + peer_will.delay, address, number));
+            if self.wills_of(address).next().is_none() {
                 self.gone.remove(&address);
             }
         }
-        Some(kept)
+        Some(peer_will)
     }
 
-    fn of(&self, address: RouterAddress) -> impl Iterator<Item = (u64, &PeerWill)> {
-        let all = self.kept.range((address, 0)..=(address, u64::MAX));
-        all.map(|((_, number), kept)| (*number, kept))
+    fn wills_of(&self, address: RouterAddress) -> impl Iterator<Item = (u64, &PeerWill)> {
+        let all = self.peer_wills.range((address, 0)..=(address, u64::MAX));
+        all.map(|((_, number), peer_will)| (*number, peer_will))
     }
 
-    /// The hubs of a node that have wills here.
-    fn places(&self, node: NodeId) -> Vec<RouterAddress> {
-        let mut all: Vec<RouterAddress> = self.kept.keys().map(|(address, _)| *address).collect();
+    /// The routers of a node that have replicas here.
+    fn routers_of(&self, node: NodeId) -> Vec<RouterAddress> {
+        let mut all: Vec<RouterAddress> = self
+            .peer_wills
+            .keys()
+            .map(|(address, _)| *address)
+            .collect();
         all.dedup();
         all.retain(|address| address.node == node);
         all
     }
 
-    /// A node is out of reach.
-    pub fn part(&mut self, node: NodeId, now: Time) {
-        for address in self.places(node) {
-            self.mourn(address, now);
+    /// The node became unreachable.
+    pub fn node_down(&mut self, node: NodeId, now: Time) {
+        for address in self.routers_of(node) {
+            self.mark_gone(address, now);
         }
     }
 
-    fn mourn(&mut self, address: RouterAddress, now: Time) {
+    fn mark_gone(&mut self, address: RouterAddress, now: Time) {
         if self.gone.contains_key(&address) {
             return;
         }
         self.gone.insert(address, now);
-        let due = |(number, kept): (u64, &PeerWill)| (now + PATIENCE + kept.delay, address, number);
-        let due: Vec<_> = self.of(address).map(due).collect();
+        let due = |(number, peer_will): (u64, &PeerWill)| {
+            (now + FAILURE_TIMEOUT + peer_will.delay, address, number)
+        };
+        let due: Vec<_> = self.wills_of(address).map(due).collect();
         self.due.extend(due);
     }
 
-    /// A node is up in this life (None: it never comes back): it tells its wills anew, and clients of its other lives are gone.
-    pub fn meet(&mut self, node: NodeId, life: Option<Incarnation>, now: Time) {
-        for address in self.places(node) {
-            if Some(address.incarnation) != life {
-                self.mourn(address, now);
+    /// The node is up with this incarnation, or will never come back if `None`. It sends its wills
+    /// again; the clients of its other incarnations are gone.
+    pub fn node_up(&mut self, node: NodeId, incarnation: Option<Incarnation>, now: Time) {
+        for address in self.routers_of(node) {
+            if Some(address.incarnation) != incarnation {
+                self.mark_gone(address, now);
                 continue;
             }
-            let numbers: Vec<u64> = self.of(address).map(|(number, _)| number).collect();
+            let numbers: Vec<u64> = self.wills_of(address).map(|(number, _)| number).collect();
             for number in numbers {
-                self.forget((address, number));
+                self.remove((address, number));
             }
         }
     }
 
-    /// A client's newest connection is at this hub: what an older one's will was, if it was kept here.
-    pub fn client_is_at(&mut self, id: &ClientId, address: RouterAddress) -> Option<PeerWill> {
-        let which = *self.by_client.get(id)?;
-        if which.0 == address {
+    /// A client's newest connection is at this router. Takes the replica of an older connection's
+    /// will.
+    pub fn take_superseded(&mut self, id: &ClientId, address: RouterAddress) -> Option<PeerWill> {
+        let key = *self.by_client.get(id)?;
+        if key.0 == address {
             return None;
         }
-        self.forget(which)
+        self.remove(key)
     }
 
-    /// Whether what this node knows of the others matters.
+    /// Returns true if replicas are due later, so that the shard has to report whether this node
+    /// has a majority.
     pub fn waits_for_majority(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// Wills to be published now, with their clients.
-    pub fn overdue(&mut self, now: Time) -> Vec<(ClientId, Will)> {
+    /// Takes the wills that are due, with their clients. Takes none without a majority.
+    pub fn take_due(&mut self, now: Time) -> Vec<(ClientId, Will)> {
         let mut all = Vec::new();
         while self.has_majority()
             && !planted::is(Bug::WillOfTheDead)
-            && all.len() < AT_ONCE
+            && all.len() < MAX_DUE_PER_TICK
             && let Some(&(at, address, number)) = self.due.first()
             && at <= now
         {
             self.due.pop_first();
-            if let Some(kept) = self.forget((address, number)) {
-                all.push((kept.id, kept.will));
+            if let Some(peer_will) = self.remove((address, number)) {
+                all.push((peer_will.id, peer_will.will));
             }
         }
         all
     }
 
     pub fn wake_at(&self, now: Time) -> Option<Time> {
-        if !self.untold.is_empty() {
+        if !self.outdated.is_empty() {
             return Some(now);
         }
         let first = self.due.first().map(|(at, _, _)| *at);
         first.filter(|_| self.has_majority())
     }
 
-    /// How many are kept for others.
-    pub fn kept(&self) -> usize {
-        self.kept.len()
+    /// Number of replicas kept for other nodes.
+    pub fn peer_will_count(&self) -> usize {
+        self.peer_wills.len()
     }
 }

@@ -1,4 +1,4 @@
-//! Client ids among hubs whose links lose, delay and break, and which start anew (M4).
+//! Ownership of client ids among routers that restart, over links that delay, lose and break.
 #![forbid(unsafe_code)]
 
 use bytes::Bytes;
@@ -14,10 +14,10 @@ use topics::{
 
 const CLIENTS: [&str; 3] = ["a", "b", "c"];
 
-/// A session that is kept: the number of its last connection.
-struct Kept(u64);
+/// A parked session, identified by the number of its last connection.
+struct Parked(u64);
 
-impl ParkedSession for Kept {
+impl ParkedSession for Parked {
     fn deliver(&mut self, _: Delivery) -> bool {
         true
     }
@@ -29,41 +29,41 @@ impl ParkedSession for Kept {
     }
 }
 
-/// What comes to a hub from another.
+/// An item that arrives at a router from another one.
 enum Item {
-    Words(Vec<ClaimMessage>),
+    Messages(Vec<ClaimMessage>),
     Down,
     Up(RouterAddress),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Session {
-    Waits,
+    Waiting,
     /// Connected.
-    Has(SubscriberId),
+    Connected(SubscriberId),
 }
 
 struct Node {
     router: MqttRouter,
     address: RouterAddress,
-    /// Whom it believes to be there.
+    /// The routers that this one considers live.
     view: BTreeMap<usize, RouterAddress>,
-    /// From each other one.
+    /// By sending router.
     inbound: BTreeMap<usize, VecDeque<Item>>,
     sessions: BTreeMap<u64, (&'static str, bool, Session)>,
 }
 
 struct World {
     nodes: Vec<Node>,
-    /// Links that are broken, the smaller first.
+    /// Broken links, with the smaller index first.
     broken: Vec<(usize, usize)>,
     time: Time,
     next_session: u64,
-    lives: u64,
-    /// Sessions that were told that another has their id.
+    incarnations: u64,
+    /// Sessions that were told that another connection took over their id.
     taken_over: Vec<u64>,
-    /// Connections that had an id, in their order, with the connection whose state they got.
-    successions: BTreeMap<&'static str, Vec<(u64, Option<u64>)>>,
+    /// The connections that held an id, in order, each with the connection whose state it received.
+    state_sources: BTreeMap<&'static str, Vec<(u64, Option<u64>)>>,
 }
 
 fn router() -> MqttRouter {
@@ -83,9 +83,9 @@ impl World {
             broken: Vec::new(),
             time: Time::ZERO,
             next_session: 1,
-            lives: 1,
+            incarnations: 1,
             taken_over: Vec::new(),
-            successions: BTreeMap::new(),
+            state_sources: BTreeMap::new(),
         };
         for at in 0..count {
             let address = world.address(at);
@@ -104,7 +104,7 @@ impl World {
                     world.nodes[at].view.insert(other, address);
                 }
             }
-            world.tell_view(at);
+            world.apply_view(at);
         }
         world.settle();
         world
@@ -113,12 +113,12 @@ impl World {
     fn address(&self, at: usize) -> RouterAddress {
         RouterAddress {
             node: NodeId(at as u64 + 1),
-            incarnation: Incarnation(self.lives),
+            incarnation: Incarnation(self.incarnations),
             shard: 0,
         }
     }
 
-    fn tell_view(&mut self, at: usize) {
+    fn apply_view(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let others = node.view.values().copied().collect();
         node.router.set_routers(node.address, others);
@@ -128,8 +128,8 @@ impl World {
     fn connect(&mut self, at: usize, client: &'static str, clean: bool) -> u64 {
         let session = self.next_session;
         self.next_session += 1;
-        let waits = (client, clean, Session::Waits);
-        self.nodes[at].sessions.insert(session, waits);
+        let waiting = (client, clean, Session::Waiting);
+        self.nodes[at].sessions.insert(session, waiting);
         self.claim(at, session);
         self.outputs(at);
         session
@@ -140,40 +140,37 @@ impl World {
         let Some((client, clean, state)) = node.sessions.get_mut(&session) else {
             return;
         };
-        assert_eq!(*state, Session::Waits);
+        assert_eq!(*state, Session::Waiting);
         if let ClaimOutcome::Granted {
             subscriber,
-            left,
+            previous,
             handover,
         } = node.router.claim("/", client, session, *clean)
         {
-            *state = Session::Has(subscriber);
-            let kept = left
+            *state = Session::Connected(subscriber);
+            let parked = previous
                 .state
                 .and_then(|state| state.into_any().downcast().ok());
-            let kept = kept.map(|kept: Box<Kept>| kept.0);
+            let parked = parked.map(|parked: Box<Parked>| parked.0);
             let handed_over = <[u8; 8]>::try_from(&handover[..]).map(u64::from_be_bytes);
-            let epoch_consumer = (session, kept.or(handed_over.ok()));
-            self.successions
-                .entry(client)
-                .or_default()
-                .push(epoch_consumer);
+            let entry = (session, parked.or(handed_over.ok()));
+            self.state_sources.entry(client).or_default().push(entry);
             let all = Subscription::default();
             node.router.subscribe(subscriber, "#", all);
         }
     }
 
-    /// The connection ends; what it has is kept unless it is clean.
+    /// Ends a connection. Its session is parked unless it is clean.
     fn disconnect(&mut self, at: usize, session: u64) {
         let node = &mut self.nodes[at];
         let Some((client, clean, state)) = node.sessions.remove(&session) else {
             return;
         };
         match state {
-            Session::Waits => node.router.withdraw("/", client, session),
-            Session::Has(subscriber) => {
+            Session::Waiting => node.router.withdraw("/", client, session),
+            Session::Connected(subscriber) => {
                 let leave = SessionRelease {
-                    state: (!clean).then(|| Box::new(Kept(session)) as Box<dyn ParkedSession>),
+                    state: (!clean).then(|| Box::new(Parked(session)) as Box<dyn ParkedSession>),
                     ..SessionRelease::default()
                 };
                 node.router.leave(subscriber, leave);
@@ -188,41 +185,41 @@ impl World {
                     self.taken_over.push(session);
                     self.disconnect(at, session);
                 }
-                RouterOutput::Free { session } => self.claim(at, session),
+                RouterOutput::ClaimAgain { session } => self.claim(at, session),
                 _ => {}
             }
         }
-        while let Some((to, peer_messages)) = self.nodes[at].router.say_claims() {
+        while let Some((to, messages)) = self.nodes[at].router.next_claim_messages() {
             let other = to.node.0 as usize - 1;
             let reached = !self.broken.contains(&link(at, other));
             if reached && self.nodes[other].address == to {
                 let inbound = self.nodes[other].inbound.entry(at).or_default();
-                inbound.push_back(Item::Words(peer_messages));
+                inbound.push_back(Item::Messages(messages));
             }
         }
     }
 
-    /// The next thing that has come from there.
+    /// Handles the next item from that router.
     fn deliver(&mut self, at: usize, from: usize) -> bool {
         let inbound = self.nodes[at].inbound.entry(from).or_default();
         let Some(item) = inbound.pop_front() else {
             return false;
         };
         match item {
-            Item::Words(peer_messages) => {
+            Item::Messages(messages) => {
                 let node = &mut self.nodes[at];
                 if let Some(address) = node.view.get(&from).copied() {
-                    node.router.hear_claims(address, peer_messages);
+                    node.router.handle_claim_messages(address, messages);
                 }
                 self.outputs(at);
             }
             Item::Down => {
                 self.nodes[at].view.remove(&from);
-                self.tell_view(at);
+                self.apply_view(at);
             }
             Item::Up(address) => {
                 self.nodes[at].view.insert(from, address);
-                self.tell_view(at);
+                self.apply_view(at);
             }
         }
         true
@@ -235,8 +232,8 @@ impl World {
         self.broken.push(link(a, b));
         for (at, from) in [(a, b), (b, a)] {
             let inbound = self.nodes[at].inbound.entry(from).or_default();
-            // What they do not know yet of the link they still hear.
-            inbound.retain(|item| !matches!(item, Item::Words(_)));
+            // The notice of the broken link itself still arrives.
+            inbound.retain(|item| !matches!(item, Item::Messages(_)));
             inbound.push_back(Item::Down);
         }
     }
@@ -258,7 +255,7 @@ impl World {
         for other in 0..count {
             self.cut(at, other);
         }
-        self.lives += 1;
+        self.incarnations += 1;
         let address = self.address(at);
         self.nodes[at] = Node {
             router: router(),
@@ -267,7 +264,7 @@ impl World {
             inbound: BTreeMap::new(),
             sessions: BTreeMap::new(),
         };
-        self.tell_view(at);
+        self.apply_view(at);
         for other in 0..count {
             self.mend(at, other);
         }
@@ -277,7 +274,7 @@ impl World {
         self.time = self.time + time;
         for at in 0..self.nodes.len() {
             let router = &mut self.nodes[at].router;
-            router.clock(self.time, WallTime(self.time.0 / 1_000_000));
+            router.set_time(self.time, WallTime(self.time.0 / 1_000_000));
             router.tick(self.time);
             self.outputs(at);
         }
@@ -297,10 +294,10 @@ impl World {
                 return;
             }
         }
-        panic!("it never ends");
+        panic!("links never become idle");
     }
 
-    /// Everything that was broken is whole again, and everything is heard.
+    /// Mends all links and delivers everything.
     fn heal(&mut self) {
         for (a, b) in self.broken.clone() {
             self.mend(a, b);
@@ -322,7 +319,7 @@ impl World {
     fn connected(&self, client: &str) -> usize {
         let sessions = self.nodes.iter().flat_map(|node| node.sessions.values());
         sessions
-            .filter(|(c, _, state)| *c == client && matches!(state, Session::Has(_)))
+            .filter(|(c, _, state)| *c == client && matches!(state, Session::Connected(_)))
             .count()
     }
 
@@ -334,18 +331,18 @@ impl World {
             assert!(self.connected(client) <= holders.len());
             elsewhere += holders.len();
         }
-        let waits = |node: &Node| node.sessions.values().any(|s| s.2 == Session::Waits);
-        assert!(!self.nodes.iter().any(waits), "a claim waits for ever");
+        let waiting = |node: &Node| node.sessions.values().any(|s| s.2 == Session::Waiting);
+        assert!(!self.nodes.iter().any(waiting), "a claim waits forever");
         let (asking, owned) = self
             .nodes
             .iter()
             .map(|node| node.router.claims())
             .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         assert_eq!(asking, 0);
-        // An owner may go on believing that somebody holds an id who has let go when the view was another: it hears so when
-        // somebody asks. More than one entry for an id there is nowhere.
+        // An owner may keep an entry for a holder that released the id while it had another view;
+        // it learns so at the next claim. But only one router has an entry for the id.
         assert!(owned <= CLIENTS.len(), "{owned} owned, {elsewhere} held");
-        // Whoever comes next gets it, and nobody else has it then.
+        // The next session gets the id, and no other session holds it then.
         for client in CLIENTS {
             for at in 0..self.nodes.len() {
                 self.connect(at, client, false);
@@ -417,9 +414,10 @@ fn run(world: &mut World, op: &Op) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Whatever links and hubs do: afterwards an id has one holder, nobody waits, and owners know of nothing that is not.
+    /// Whatever happens to links and routers, in the end each id has at most one holder, no claim
+    /// waits, and owners have no stale entries.
     #[test]
-    fn in_the_end_an_id_has_one_holder(
+    fn client_id_has_one_holder_after_faults_heal(
         nodes in 2usize..5,
         ops in prop::collection::vec(op(4, true), 1..120),
     ) {
@@ -438,9 +436,9 @@ proptest! {
         world.check_settled();
     }
 
-    /// While all links are whole there are never two, not even for a moment.
+    /// While all links are up, an id never has two holders, not even for a moment.
     #[test]
-    fn an_id_never_has_two_holders_while_links_are_whole(
+    fn client_id_never_has_two_holders_while_links_are_up(
         ops in prop::collection::vec(op(3, false), 1..150),
     ) {
         let mut world = World::new(3);
@@ -458,24 +456,25 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Wherever a client connects, and however often it gives up before it has its id: its state comes with it, if links are whole.
+    /// If all links are up, the session state moves with the client, wherever it connects and
+    /// however often it withdraws before it holds its id.
     #[test]
-    fn session_state_follows_the_client(
+    fn session_state_moves_with_the_client(
         ops in prop::collection::vec(op(3, false), 1..150),
     ) {
         let mut world = World::new(3);
         for op in &ops {
             match *op {
                 Op::Connect(at, client, _) => run(&mut world, &Op::Connect(at, client, false)),
-                // A holder that says nothing for long is passed over.
+                // Time stands still: a slow holder would be skipped.
                 Op::Pass(_) => {}
                 _ => run(&mut world, op),
             }
         }
         world.settle();
-        for (client, successions) in &world.successions {
+        for (client, state_sources) in &world.state_sources {
             let mut last = None;
-            for (session, predecessor) in successions {
+            for (session, predecessor) in state_sources {
                 prop_assert_eq!(*predecessor, last, "{} of {}", session, client);
                 last = Some(*session);
             }
@@ -484,7 +483,7 @@ proptest! {
 }
 
 #[test]
-fn the_last_one_gets_it_and_the_others_hear_so() {
+fn newest_connection_takes_over_client_id_across_routers() {
     for first in 0..3 {
         for second in 0..3 {
             let mut world = World::new(3);
@@ -497,7 +496,7 @@ fn the_last_one_gets_it_and_the_others_hear_so() {
             assert!(world.nodes[second].sessions.contains_key(&two));
             world.disconnect(second, two);
             world.settle();
-            assert_eq!(world.holders("a"), [second], "its session is kept there");
+            assert_eq!(world.holders("a"), [second], "its session is parked there");
             world.connect(first, "a", true);
             world.settle();
             assert_eq!(world.holders("a"), [first]);
@@ -506,14 +505,14 @@ fn the_last_one_gets_it_and_the_others_hear_so() {
 }
 
 #[test]
-fn a_holder_that_says_nothing_is_passed_over() {
+fn claim_is_granted_when_holder_does_not_yield_in_time() {
     for holder in 0..3 {
         for next in (0..3).filter(|at| *at != holder) {
             let mut world = World::new(3);
             world.connect(holder, "a", false);
             world.settle();
             world.connect(next, "a", false);
-            // Everybody but the holder goes on.
+            // All routers but the holder make progress.
             for _ in 0..20 {
                 for at in (0..3).filter(|at| *at != holder) {
                     for from in 0..3 {
@@ -523,16 +522,17 @@ fn a_holder_that_says_nothing_is_passed_over() {
                 world.pass(Duration::from_millis(500));
             }
             let mut sessions = world.nodes[next].sessions.values();
-            let waits = sessions.any(|s| s.2 == Session::Waits);
-            // Where the holder is the owner too nobody answers: that is its node's failure detector's matter.
-            let claims = |peer_messages: &[ClaimMessage]| {
-                let claim = |w: &ClaimMessage| matches!(w.what, ClaimVerb::Claim { .. });
-                peer_messages.iter().any(claim)
+            let waiting = sessions.any(|s| s.2 == Session::Waiting);
+            // If the holder is also the owner, nobody answers: detecting that is the task of the
+            // node's failure detector.
+            let claims = |messages: &[ClaimMessage]| {
+                let claim = |w: &ClaimMessage| matches!(w.verb, ClaimVerb::Claim { .. });
+                messages.iter().any(claim)
             };
             let unheard = world.nodes[holder].inbound.get(&next).into_iter().flatten();
-            let mut unheard = unheard
-                .filter(|i| matches!(i, Item::Words(peer_messages) if claims(peer_messages)));
-            assert_eq!(waits, unheard.next().is_some());
+            let mut unheard =
+                unheard.filter(|i| matches!(i, Item::Messages(messages) if claims(messages)));
+            assert_eq!(waiting, unheard.next().is_some());
             world.settle();
             assert_eq!(world.holders("a"), [next]);
         }
@@ -540,7 +540,7 @@ fn a_holder_that_says_nothing_is_passed_over() {
 }
 
 #[test]
-fn a_hub_alone_needs_nobody() {
+fn single_router_tracks_no_claims() {
     let mut world = World::new(1);
     for client in CLIENTS {
         world.connect(0, client, false);

@@ -1,4 +1,4 @@
-//! The hub as sessions see it.
+//! The router as sessions see it.
 
 use codec_mqtt::{Properties, Qos, matches};
 use env::{Time, WallTime};
@@ -36,11 +36,11 @@ fn will(topic: &str) -> Will {
     }
 }
 
-/// What was delivered to a client that is away.
+/// A parked session that collects the messages delivered to it.
 #[derive(Clone, Default)]
-struct Basket(Arc<Mutex<Vec<Delivery>>>);
+struct CollectingSession(Arc<Mutex<Vec<Delivery>>>);
 
-impl ParkedSession for Basket {
+impl ParkedSession for CollectingSession {
     fn deliver(&mut self, delivery: Delivery) -> bool {
         self.0.lock().unwrap().push(delivery);
         true
@@ -50,35 +50,41 @@ impl ParkedSession for Basket {
     }
 }
 
-fn enter(router: &mut MqttRouter, client: &str, session: u64) -> SubscriberId {
+fn connect(router: &mut MqttRouter, client: &str, session: u64) -> SubscriberId {
     match router.claim("/", client, session, false) {
         ClaimOutcome::Granted { subscriber, .. } => subscriber,
-        ClaimOutcome::Wait => panic!("somebody has it"),
+        ClaimOutcome::Wait => panic!("another session holds the client id"),
     }
 }
 
-/// A client that was here before, and what it had left.
-fn find(router: &mut MqttRouter, client: &str, session: u64) -> (SubscriberId, SessionRelease) {
+/// Claims the id of a known client; returns its previous state.
+fn reconnect(
+    router: &mut MqttRouter,
+    client: &str,
+    session: u64,
+) -> (SubscriberId, SessionRelease) {
     match router.claim("/", client, session, false) {
         ClaimOutcome::Granted {
-            subscriber, left, ..
-        } => (subscriber, left),
-        ClaimOutcome::Wait => panic!("somebody has it"),
+            subscriber,
+            previous,
+            ..
+        } => (subscriber, previous),
+        ClaimOutcome::Wait => panic!("another session holds the client id"),
     }
 }
 
-fn is_new(claim: ClaimOutcome) -> bool {
-    matches!(claim, ClaimOutcome::Granted { left, .. } if left.state.is_none())
+fn has_no_state(claim: ClaimOutcome) -> bool {
+    matches!(claim, ClaimOutcome::Granted { previous, .. } if previous.state.is_none())
 }
 
-fn by(client: SubscriberId) -> Publisher {
+fn published_by(client: SubscriberId) -> Publisher {
     Publisher {
         subscriber: Some(client),
         ..Publisher::default()
     }
 }
 
-/// How many get it.
+/// Returns the number of receivers.
 fn publish(router: &mut MqttRouter, vhost: &str, topic: &str) -> usize {
     let nobody = Publisher::default();
     let message = message(topic, b"x");
@@ -94,7 +100,7 @@ fn at(qos: Qos) -> Subscription {
     }
 }
 
-fn said(router: &mut MqttRouter) -> Vec<String> {
+fn outputs(router: &mut MqttRouter) -> Vec<String> {
     let mut all = Vec::new();
     while let Some(output) = router.take() {
         all.push(match output {
@@ -103,7 +109,7 @@ fn said(router: &mut MqttRouter) -> Vec<String> {
                 format!("{session} gets {ids:?}")
             }
             RouterOutput::TakenOver { session } => format!("{session} leaves"),
-            RouterOutput::Free { session } => format!("{session} again"),
+            RouterOutput::ClaimAgain { session } => format!("{session} again"),
             RouterOutput::Will { vhost, will } => format!("will {vhost} {}", will.topic),
             other => format!("{other:?}"),
         });
@@ -111,14 +117,14 @@ fn said(router: &mut MqttRouter) -> Vec<String> {
     all
 }
 
-fn seconds(n: u64) -> Time {
+fn at_seconds(n: u64) -> Time {
     Time::ZERO + Duration::from_secs(n)
 }
 
 #[test]
-fn the_last_to_come_has_the_client_id() {
+fn newest_connection_takes_over_client_id() {
     let mut router = MqttRouter::new(RouterLimits::default());
-    let first = enter(&mut router, "c", 1);
+    let first = connect(&mut router, "c", 1);
     assert!(matches!(
         router.claim("/", "c", 2, false),
         ClaimOutcome::Wait
@@ -127,66 +133,72 @@ fn the_last_to_come_has_the_client_id() {
         router.claim("/", "c", 3, false),
         ClaimOutcome::Wait
     ));
-    assert_eq!(said(&mut router), ["1 leaves", "2 leaves"]);
+    assert_eq!(outputs(&mut router), ["1 leaves", "2 leaves"]);
     router.withdraw("/", "c", 2);
-    let basket = Basket::default();
+    let collected = CollectingSession::default();
     router.leave(
         first,
         SessionRelease {
-            state: Some(Box::new(basket)),
+            state: Some(Box::new(collected)),
             ..SessionRelease::default()
         },
     );
-    assert_eq!(said(&mut router), ["3 again"]);
+    assert_eq!(outputs(&mut router), ["3 again"]);
     let ClaimOutcome::Granted {
-        subscriber, left, ..
+        subscriber,
+        previous,
+        ..
     } = router.claim("/", "c", 3, false)
     else {
-        panic!("nobody has it");
+        panic!("no session holds the client id");
     };
     assert_eq!(subscriber, first);
-    assert!(left.state.is_some_and(|s| s.into_any().is::<Basket>()));
-    // In another vhost it is another client.
-    assert!(is_new(router.claim("other", "c", 4, false)));
+    assert!(
+        previous
+            .state
+            .is_some_and(|s| s.into_any().is::<CollectingSession>())
+    );
+    // The same id in another vhost is another client.
+    assert!(has_no_state(router.claim("other", "c", 4, false)));
 }
 
 #[test]
-fn who_gave_up_waiting_is_not_called() {
+fn withdrawn_claim_is_not_woken() {
     let mut router = MqttRouter::new(RouterLimits::default());
-    let first = enter(&mut router, "c", 1);
+    let first = connect(&mut router, "c", 1);
     assert!(matches!(
         router.claim("/", "c", 2, false),
         ClaimOutcome::Wait
     ));
     router.withdraw("/", "c", 2);
     router.leave(first, SessionRelease::default());
-    assert_eq!(said(&mut router), ["1 leaves"]);
+    assert_eq!(outputs(&mut router), ["1 leaves"]);
     assert_eq!(router.counts().connected, 0);
 }
 
 #[test]
-fn a_session_that_is_away_goes_on_collecting_until_its_time_is_over() {
+fn parked_session_collects_messages_until_it_expires() {
     let mut router = MqttRouter::new(RouterLimits::default());
-    let who = enter(&mut router, "c", 1);
-    assert!(!router.subscribe(who, "a/#", at(Qos::AtLeastOnce)));
-    let basket = Basket::default();
+    let subscriber = connect(&mut router, "c", 1);
+    assert!(!router.subscribe(subscriber, "a/#", at(Qos::AtLeastOnce)));
+    let collected = CollectingSession::default();
     let leave = SessionRelease {
-        state: Some(Box::new(basket.clone())),
-        until: Some(seconds(60)),
-        will: Some((seconds(10), will("w"))),
+        state: Some(Box::new(collected.clone())),
+        until: Some(at_seconds(60)),
+        will: Some((at_seconds(10), will("w"))),
         ..SessionRelease::default()
     };
-    router.leave(who, leave);
+    router.leave(subscriber, leave);
     assert_eq!(publish(&mut router, "/", "a/b"), 1);
-    assert_eq!(basket.0.lock().unwrap().len(), 1);
-    assert_eq!(router.wake_at(), Some(seconds(10)));
-    router.tick(seconds(9));
-    assert_eq!(said(&mut router), [""; 0]);
-    router.tick(seconds(10));
-    assert_eq!(said(&mut router), ["will / w"]);
-    assert_eq!(router.wake_at(), Some(seconds(60)));
+    assert_eq!(collected.0.lock().unwrap().len(), 1);
+    assert_eq!(router.wake_at(), Some(at_seconds(10)));
+    router.tick(at_seconds(9));
+    assert_eq!(outputs(&mut router), [""; 0]);
+    router.tick(at_seconds(10));
+    assert_eq!(outputs(&mut router), ["will / w"]);
+    assert_eq!(router.wake_at(), Some(at_seconds(60)));
     assert_eq!(router.counts().parked, 1);
-    router.tick(seconds(60));
+    router.tick(at_seconds(60));
     assert_eq!(
         (router.counts().parked, router.counts().subscriptions),
         (0, 0)
@@ -196,94 +208,95 @@ fn a_session_that_is_away_goes_on_collecting_until_its_time_is_over() {
 }
 
 #[test]
-fn what_was_on_its_way_when_a_client_left_waits_for_it() {
+fn undelivered_messages_are_parked_when_client_leaves() {
     let mut router = MqttRouter::new(RouterLimits::default());
-    let who = enter(&mut router, "c", 1);
-    let other = enter(&mut router, "d", 2);
-    for id in [who, other] {
+    let subscriber = connect(&mut router, "c", 1);
+    let other = connect(&mut router, "d", 2);
+    for id in [subscriber, other] {
         router.subscribe(id, "a", at(Qos::AtLeastOnce));
     }
     publish(&mut router, "/", "a");
-    let basket = Basket::default();
+    let collected = CollectingSession::default();
     let leave = SessionRelease {
-        state: Some(Box::new(basket.clone())),
+        state: Some(Box::new(collected.clone())),
         ..SessionRelease::default()
     };
-    router.leave(who, leave);
-    assert_eq!(basket.0.lock().unwrap().len(), 1);
-    assert_eq!(said(&mut router), ["2 gets [0]"]);
+    router.leave(subscriber, leave);
+    assert_eq!(collected.0.lock().unwrap().len(), 1);
+    assert_eq!(outputs(&mut router), ["2 gets [0]"]);
 }
 
 #[test]
-fn a_will_is_published_when_the_session_ends_first_and_not_when_the_client_is_back() {
+fn will_is_published_at_session_end_and_cancelled_by_reconnect() {
     let mut router = MqttRouter::new(RouterLimits::default());
     let away = || SessionRelease {
-        state: Some(Box::new(Basket::default())),
-        until: Some(seconds(5)),
-        will: Some((seconds(10), will("w"))),
+        state: Some(Box::new(CollectingSession::default())),
+        until: Some(at_seconds(5)),
+        will: Some((at_seconds(10), will("w"))),
         ..SessionRelease::default()
     };
-    // The session's end comes first.
-    let who = enter(&mut router, "c", 1);
-    router.leave(who, away());
-    router.tick(seconds(5));
-    assert_eq!(said(&mut router), ["will / w"]);
-    // Back in time.
-    let who = enter(&mut router, "c", 2);
-    router.leave(who, away());
-    let (who, left) = find(&mut router, "c", 3);
-    router.came_back(who, left.will);
-    router.tick(seconds(100));
-    assert_eq!(said(&mut router), [""; 0]);
-    // A new session ends the old one.
-    router.leave(who, away());
-    assert!(is_new(router.claim("/", "c", 4, true)));
-    assert_eq!(said(&mut router), ["will / w"]);
-    // No session is kept at all: at once.
-    let who = enter(&mut router, "d", 5);
+    // The session expires before the will delay.
+    let subscriber = connect(&mut router, "c", 1);
+    router.leave(subscriber, away());
+    router.tick(at_seconds(5));
+    assert_eq!(outputs(&mut router), ["will / w"]);
+    // The client comes back in time.
+    let subscriber = connect(&mut router, "c", 2);
+    router.leave(subscriber, away());
+    let (subscriber, previous) = reconnect(&mut router, "c", 3);
+    router.session_resumed(subscriber, previous.will);
+    router.tick(at_seconds(100));
+    assert_eq!(outputs(&mut router), [""; 0]);
+    // A clean start ends the old session.
+    router.leave(subscriber, away());
+    assert!(has_no_state(router.claim("/", "c", 4, true)));
+    assert_eq!(outputs(&mut router), ["will / w"]);
+    // Without a session the will is published at once.
+    let subscriber = connect(&mut router, "d", 5);
     router.leave(
-        who,
+        subscriber,
         SessionRelease {
-            will: Some((seconds(10), will("v"))),
+            will: Some((at_seconds(10), will("v"))),
             ..SessionRelease::default()
         },
     );
-    assert_eq!(said(&mut router), ["will / v"]);
+    assert_eq!(outputs(&mut router), ["will / v"]);
 }
 
 #[test]
-fn a_connection_that_is_not_let_in_leaves_the_session_and_its_will_as_they_were() {
-    // [MQTT-3.1.3-9]: the will is spared by a connection to the session, which it was not.
+fn rejected_connection_keeps_previous_session_and_will() {
+    // Only a connection that resumes the session cancels the will [MQTT-3.1.3-9]; this one was
+    // rejected.
     let mut router = MqttRouter::new(RouterLimits::default());
-    let who = enter(&mut router, "c", 1);
+    let subscriber = connect(&mut router, "c", 1);
     let away = SessionRelease {
-        state: Some(Box::new(Basket::default())),
-        until: Some(seconds(20)),
-        will: Some((seconds(10), will("w"))),
+        state: Some(Box::new(CollectingSession::default())),
+        until: Some(at_seconds(20)),
+        will: Some((at_seconds(10), will("w"))),
         ..SessionRelease::default()
     };
-    router.leave(who, away);
+    router.leave(subscriber, away);
     for session in 2..4 {
-        let (again, left) = find(&mut router, "c", session);
-        assert_eq!((again, left.until), (who, Some(seconds(20))));
-        assert!(left.state.is_some());
-        router.leave(again, left);
-        assert_eq!(said(&mut router), [""; 0]);
+        let (again, previous) = reconnect(&mut router, "c", session);
+        assert_eq!((again, previous.until), (subscriber, Some(at_seconds(20))));
+        assert!(previous.state.is_some());
+        router.leave(again, previous);
+        assert_eq!(outputs(&mut router), [""; 0]);
     }
-    router.tick(seconds(10));
-    assert_eq!(said(&mut router), ["will / w"]);
-    router.tick(seconds(20));
+    router.tick(at_seconds(10));
+    assert_eq!(outputs(&mut router), ["will / w"]);
+    router.tick(at_seconds(20));
     assert!(!router.holds("/", "c"));
-    assert_eq!(said(&mut router), [""; 0]);
+    assert_eq!(outputs(&mut router), [""; 0]);
 }
 
 #[test]
-fn one_delivery_names_all_subscriptions_that_match() {
+fn delivery_lists_all_matching_subscriptions() {
     let mut router = MqttRouter::new(RouterLimits::default());
-    let who = enter(&mut router, "c", 1);
+    let subscriber = connect(&mut router, "c", 1);
     for (filter, identifier) in [("a/+", 7), ("a/#", 8), ("b", 9)] {
         router.subscribe(
-            who,
+            subscriber,
             filter,
             Subscription {
                 identifier,
@@ -292,10 +305,10 @@ fn one_delivery_names_all_subscriptions_that_match() {
         );
     }
     assert_eq!(publish(&mut router, "/", "a/b"), 1);
-    assert_eq!(said(&mut router), ["1 gets [7, 8]"]);
-    // Replaced, not added.
+    assert_eq!(outputs(&mut router), ["1 gets [7, 8]"]);
+    // The subscription is replaced, not added.
     assert!(router.subscribe(
-        who,
+        subscriber,
         "a/+",
         Subscription {
             identifier: 5,
@@ -303,19 +316,19 @@ fn one_delivery_names_all_subscriptions_that_match() {
         }
     ));
     publish(&mut router, "/", "a/b");
-    assert_eq!(said(&mut router), ["1 gets [5, 8]"]);
-    assert!(router.unsubscribe(who, "a/#"));
-    assert!(!router.unsubscribe(who, "a/#"));
+    assert_eq!(outputs(&mut router), ["1 gets [5, 8]"]);
+    assert!(router.unsubscribe(subscriber, "a/#"));
+    assert!(!router.unsubscribe(subscriber, "a/#"));
     publish(&mut router, "/", "a/b");
-    assert_eq!(said(&mut router), ["1 gets [5]"]);
+    assert_eq!(outputs(&mut router), ["1 gets [5]"]);
     assert_eq!(publish(&mut router, "other", "a/b"), 0);
 }
 
 #[test]
-fn no_local_is_about_the_publisher() {
+fn no_local_excludes_only_the_publisher() {
     let mut router = MqttRouter::new(RouterLimits::default());
-    let one = enter(&mut router, "c", 1);
-    let two = enter(&mut router, "d", 2);
+    let one = connect(&mut router, "c", 1);
+    let two = connect(&mut router, "d", 2);
     let no_local = Subscription {
         no_local: true,
         ..Subscription::default()
@@ -324,34 +337,40 @@ fn no_local_is_about_the_publisher() {
     router.subscribe(two, "a", no_local);
     assert_eq!(
         router
-            .publish("/", "a", &message("a", b""), by(one), &mut Vec::new())
+            .publish(
+                "/",
+                "a",
+                &message("a", b""),
+                published_by(one),
+                &mut Vec::new()
+            )
             .receivers,
         1
     );
-    assert_eq!(said(&mut router), ["2 gets [0]"]);
+    assert_eq!(outputs(&mut router), ["2 gets [0]"]);
 }
 
 #[test]
-fn a_group_takes_turns_and_prefers_who_is_here() {
+fn shared_subscription_rotates_and_prefers_connected_members() {
     let mut router = MqttRouter::new(RouterLimits::default());
     let ids: Vec<SubscriberId> = (1..=3)
-        .map(|n| enter(&mut router, &format!("c{n}"), n))
+        .map(|n| connect(&mut router, &format!("c{n}"), n))
         .collect();
     for &id in &ids {
         router.subscribe(id, "$share/g/a/+", Subscription::default());
     }
     let publish = |router: &mut MqttRouter| {
         assert_eq!(publish(router, "/", "a/b"), 1);
-        said(router).concat()
+        outputs(router).concat()
     };
-    // As mosquitto: in the order in which they came.
+    // Like Mosquitto, in the order in which they joined.
     let turns: Vec<String> = (0..3).map(|_| publish(&mut router)).collect();
     assert_eq!(turns, ["1 gets [0]", "2 gets [0]", "3 gets [0]"]);
-    let basket = Basket::default();
+    let collected = CollectingSession::default();
     router.leave(
         ids[0],
         SessionRelease {
-            state: Some(Box::new(basket.clone())),
+            state: Some(Box::new(collected.clone())),
             ..SessionRelease::default()
         },
     );
@@ -359,14 +378,14 @@ fn a_group_takes_turns_and_prefers_who_is_here() {
     for _ in 0..3 {
         assert_eq!(publish(&mut router), "3 gets [0]");
     }
-    // Nobody is here: it waits for one who comes back.
+    // No member is connected: the message waits for a disconnected one.
     router.leave(ids[2], SessionRelease::default());
     assert_eq!(publish(&mut router), "");
-    assert_eq!(basket.0.lock().unwrap().len(), 1);
+    assert_eq!(collected.0.lock().unwrap().len(), 1);
 }
 
 #[test]
-fn retained_messages_are_for_those_who_come_later_and_have_a_bound() {
+fn retained_messages_reach_later_subscribers_and_are_limited() {
     let limits = RouterLimits {
         retained_messages: 2,
         ..RouterLimits::default()
@@ -382,17 +401,29 @@ fn retained_messages_are_for_those_who_come_later_and_have_a_bound() {
         router.retain("/", "a/3", Some(message("a/3", b"x"))),
         Err(RetainedLimitReached)
     );
-    let who = enter(&mut router, "c", 1);
+    let subscriber = connect(&mut router, "c", 1);
     let subscription = Subscription {
         identifier: 4,
         ..Subscription::default()
     };
-    router.subscribe(who, "a/#", subscription);
+    router.subscribe(subscriber, "a/#", subscription);
     let mut found = Vec::new();
-    assert!(router.retained_for(who, ("a/#", subscription), WallTime(0), 9, &mut found));
+    assert!(router.retained_for(
+        subscriber,
+        ("a/#", subscription),
+        WallTime(0),
+        9,
+        &mut found
+    ));
     let ids: Vec<u32> = found.iter().map(|d| d.hits[0].identifier).collect();
     assert_eq!((ids, found[0].retained), (vec![4, 4], true));
-    assert!(!router.retained_for(who, ("a/#", subscription), WallTime(0), 3, &mut found));
+    assert!(!router.retained_for(
+        subscriber,
+        ("a/#", subscription),
+        WallTime(0),
+        3,
+        &mut found
+    ));
     assert_eq!(found.len(), 3);
     assert_eq!(router.retain("/", "a/1", None), Ok(()));
     assert_eq!(router.counts().retained, 1);
@@ -401,58 +432,58 @@ fn retained_messages_are_for_those_who_come_later_and_have_a_bound() {
 }
 
 #[test]
-fn a_client_with_a_queue_gets_the_rest_from_the_hub() {
+fn router_delivers_only_messages_outside_the_client_queue() {
     let mut router = MqttRouter::new(RouterLimits::default());
-    let one = enter(&mut router, "one", 1);
-    router.store_in(one, 7);
+    let one = connect(&mut router, "one", 1);
+    router.use_queue(one, 7);
     router.subscribe(one, "a", at(Qos::AtLeastOnce));
     router.subscribe(one, "b", at(Qos::AtMostOnce));
     router.subscribe(one, "$share/g/c", at(Qos::AtLeastOnce));
     let publish = |router: &mut MqttRouter, topic| {
         let mut queues = Vec::new();
-        let heard = router.publish(
+        let outcome = router.publish(
             "/",
             topic,
             &message(topic, b""),
             Publisher::default(),
             &mut queues,
         );
-        (heard.receivers, queues, said(router))
+        (outcome.receivers, queues, outputs(router))
     };
     assert_eq!(
         publish(&mut router, "a"),
         (0, vec![], vec![]),
-        "the exchange's"
+        "the exchange routes it to the queue"
     );
     assert_eq!(publish(&mut router, "b").2, ["1 gets [0]"]);
     assert_eq!(publish(&mut router, "c"), (0, vec![7], vec![]));
-    // Away, and in another life of the node.
+    // The client is disconnected, and its queue is announced again as after a restart.
     router.leave(one, SessionRelease::default());
     assert_eq!(publish(&mut router, "c").1, [0; 0]);
-    router.adopt(("/", "one"), 7, "$share/g/c", at(Qos::AtLeastOnce));
+    router.add_queue_member(("/", "one"), 7, "$share/g/c", at(Qos::AtLeastOnce));
     assert_eq!(publish(&mut router, "c").1, [7]);
-    router.disown(("/", "one"), "$share/g/c");
+    router.remove_queue_member(("/", "one"), "$share/g/c");
     assert_eq!(publish(&mut router, "c").1, [0; 0]);
-    router.adopt(("/", "one"), 7, "$share/g/c", at(Qos::AtLeastOnce));
-    router.queue_ends(7);
-    assert!(router.is_ending(7));
-    router.queue_gone("/", "one", 7);
-    assert!(!router.is_ending(7) && !router.is_listening("/"));
+    router.add_queue_member(("/", "one"), 7, "$share/g/c", at(Qos::AtLeastOnce));
+    router.queue_deleting(7);
+    assert!(router.is_queue_deleting(7));
+    router.queue_deleted("/", "one", 7);
+    assert!(!router.is_queue_deleting(7) && !router.has_subscribers("/"));
     assert_eq!(router.counts().parked, 0);
 }
 
 #[test]
-fn as_many_sessions_are_kept_as_may_be() {
+fn parked_sessions_are_limited() {
     let mut router = MqttRouter::new(RouterLimits {
         parked: 1,
         ..RouterLimits::default()
     });
     for client in ["a", "b"] {
-        let who = enter(&mut router, client, 1);
+        let subscriber = connect(&mut router, client, 1);
         router.leave(
-            who,
+            subscriber,
             SessionRelease {
-                state: Some(Box::new(Basket::default())),
+                state: Some(Box::new(CollectingSession::default())),
                 ..SessionRelease::default()
             },
         );
@@ -465,19 +496,19 @@ fn qos_of(identifier: u32) -> Qos {
 }
 
 proptest! {
-    /// Few filters are compared one by one, many are looked up.
+    /// Few filters are compared one by one, many are looked up in the trie.
     #[test]
-    fn a_clients_own_filters_are_found(
+    fn matching_finds_own_subscriptions_of_client(
         filters in proptest::collection::btree_set("(\\$share/[gh]/)?([ab$]|\\+)(/([ab]|\\+)?){0,2}(/#)?", 1..80),
         topics in proptest::collection::vec("[ab$](/[ab]?){0,3}", 1..8),
     ) {
         let mut router = MqttRouter::new(RouterLimits::default());
-        let who = enter(&mut router, "c", 1);
-        let other = enter(&mut router, "d", 2);
+        let subscriber = connect(&mut router, "c", 1);
+        let other = connect(&mut router, "d", 2);
         for (n, filter) in filters.iter().enumerate() {
             let identifier = n as u32 + 1;
             let qos = qos_of(identifier);
-            router.subscribe(who, filter, Subscription { identifier, qos, ..Subscription::default() });
+            router.subscribe(subscriber, filter, Subscription { identifier, qos, ..Subscription::default() });
             router.subscribe(other, filter, Subscription::default());
         }
         for topic in &topics {
@@ -488,64 +519,65 @@ proptest! {
                     _ => !shared && matches(filter, topic),
                 }).map(|(_, n)| n).collect()
             };
-            let mut want = named(false);
-            if want.iter().all(|n| qos_of(*n) == Qos::AtMostOnce) {
+            let mut expected = named(false);
+            if expected.iter().all(|n| qos_of(*n) == Qos::AtMostOnce) {
                 let shared = named(true);
                 if !shared.is_empty() {
-                    want = shared;
+                    expected = shared;
                 }
             }
-            want.sort_unstable();
+            expected.sort_unstable();
             let mut found = Vec::new();
-            router.matching(who, topic, &mut found);
-            let mut got: Vec<u32> = found.iter().map(|s| s.identifier).collect();
-            got.sort_unstable();
-            prop_assert_eq!(got, want, "{}", topic);
+            router.matching(subscriber, topic, &mut found);
+            let mut actual: Vec<u32> = found.iter().map(|s| s.identifier).collect();
+            actual.sort_unstable();
+            prop_assert_eq!(actual, expected, "{}", topic);
         }
     }
 
-    /// Against a list of subscriptions and the definition of matching.
+    /// Compares routing with a list of subscriptions and the definition of matching.
     #[test]
-    fn it_agrees_with_a_plain_list(
+    fn routing_matches_a_plain_list(
         steps in proptest::collection::vec((0u64..3, any::<bool>(), "([ab$*]|\\+)(/([a*]|\\+)?){0,2}(/#)?|#"), 1..30),
         topics in proptest::collection::vec("[ab$*](/[a*]?){0,3}", 1..8),
     ) {
         let mut router = MqttRouter::new(RouterLimits::default());
-        let ids: Vec<SubscriberId> = (0..3).map(|n| enter(&mut router, &n.to_string(), n)).collect();
+        let ids: Vec<SubscriberId> = (0..3).map(|n| connect(&mut router, &n.to_string(), n)).collect();
         let mut model: BTreeMap<(u64, String), ()> = BTreeMap::new();
         for (client, add, filter) in steps {
             let key = (client, filter.clone());
             if add {
-                let was = router.subscribe(ids[client as usize], &filter, Subscription::default());
-                prop_assert_eq!(was, model.insert(key, ()).is_some());
+                let existed = router.subscribe(ids[client as usize], &filter, Subscription::default());
+                prop_assert_eq!(existed, model.insert(key, ()).is_some());
             } else {
-                let was = router.unsubscribe(ids[client as usize], &filter);
-                prop_assert_eq!(was, model.remove(&key).is_some());
+                let existed = router.unsubscribe(ids[client as usize], &filter);
+                prop_assert_eq!(existed, model.remove(&key).is_some());
             }
         }
         for topic in &topics {
-            let mut want: BTreeMap<u64, usize> = BTreeMap::new();
+            let mut expected: BTreeMap<u64, usize> = BTreeMap::new();
             for (client, _) in model.keys().filter(|(_, filter)| matches(filter, topic)) {
-                *want.entry(*client).or_default() += 1;
+                *expected.entry(*client).or_default() += 1;
             }
-            prop_assert_eq!(router.publish("/", topic, &message(topic, b""), Publisher::default(), &mut Vec::new()).receivers, want.len());
-            let mut got: BTreeMap<u64, usize> = BTreeMap::new();
+            prop_assert_eq!(router.publish("/", topic, &message(topic, b""), Publisher::default(), &mut Vec::new()).receivers, expected.len());
+            let mut actual: BTreeMap<u64, usize> = BTreeMap::new();
             while let Some(output) = router.take() {
                 if let RouterOutput::Deliver { session, delivery } = output {
-                    prop_assert!(got.insert(session, delivery.hits.len()).is_none());
+                    prop_assert!(actual.insert(session, delivery.hits.len()).is_none());
                 }
             }
-            prop_assert_eq!(&got, &want, "{}", topic);
+            prop_assert_eq!(&actual, &expected, "{}", topic);
         }
         for id in ids {
             router.leave(id, SessionRelease::default());
         }
-        prop_assert!(!router.is_listening("/"));
+        prop_assert!(!router.has_subscribers("/"));
     }
 }
 
-/// What clients hear of the server's own topics: session, payload and whether it counts as retained; that it is asked for figures.
-fn heard(router: &mut MqttRouter) -> Vec<String> {
+/// The outputs about `$SYS` topics: session, payload and the retained flag, or the request for
+/// values.
+fn sys_outputs(router: &mut MqttRouter) -> Vec<String> {
     let mut all = Vec::new();
     while let Some(output) = router.take() {
         all.push(match output {
@@ -560,19 +592,19 @@ fn heard(router: &mut MqttRouter) -> Vec<String> {
     all
 }
 
-fn tell(router: &mut MqttRouter, now: u64, uptime: &str) {
-    let figures = [
+fn set_values(router: &mut MqttRouter, now: u64, uptime: &str) {
+    let values = [
         ("$SYS/broker/version", "v1".to_owned()),
         ("$SYS/broker/uptime", uptime.to_owned()),
     ];
-    router.say_figures((seconds(now), WallTime(0)), "amq.topic", figures);
+    router.set_sys_topics((at_seconds(now), WallTime(0)), "amq.topic", values);
 }
 
-fn ask(router: &mut MqttRouter, who: SubscriberId, filter: &str) -> usize {
-    router.subscribe(who, filter, at(Qos::AtLeastOnce));
+fn subscribe_sys(router: &mut MqttRouter, subscriber: SubscriberId, filter: &str) -> usize {
+    router.subscribe(subscriber, filter, at(Qos::AtLeastOnce));
     let mut found = Vec::new();
     assert!(router.retained_for(
-        who,
+        subscriber,
         (filter, Subscription::default()),
         WallTime(0),
         100,
@@ -582,73 +614,74 @@ fn ask(router: &mut MqttRouter, who: SubscriberId, filter: &str) -> usize {
 }
 
 #[test]
-fn the_servers_own_topics_are_told_to_those_who_ask_and_cost_nothing_otherwise() {
+fn sys_topics_are_published_only_while_subscribed() {
     let mut router = MqttRouter::new(RouterLimits::default());
-    router.set_server_interval(Some(Duration::from_secs(10)));
-    let (a, b) = (enter(&mut router, "a", 1), enter(&mut router, "b", 2));
+    router.set_sys_topic_interval(Some(Duration::from_secs(10)));
+    let (a, b) = (connect(&mut router, "a", 1), connect(&mut router, "b", 2));
     for filter in ["#", "+/broker/uptime", "$SYSTEM/#"] {
-        assert_eq!(ask(&mut router, a, filter), 0);
+        assert_eq!(subscribe_sys(&mut router, a, filter), 0);
     }
-    router.tick(seconds(100));
-    assert_eq!((heard(&mut router), router.wake_at()), (vec![], None));
-    // The first has to wait until there is something to say, who comes meanwhile too.
-    assert_eq!(ask(&mut router, a, "$SYS/#"), 0);
-    assert_eq!(ask(&mut router, b, "$SYS/broker/uptime"), 0);
-    assert_eq!(heard(&mut router), ["Figures"]);
-    tell(&mut router, 100, "0 seconds");
+    router.tick(at_seconds(100));
+    assert_eq!((sys_outputs(&mut router), router.wake_at()), (vec![], None));
+    // The first subscription waits until there are values, as does one that arrives in the
+    // meantime.
+    assert_eq!(subscribe_sys(&mut router, a, "$SYS/#"), 0);
+    assert_eq!(subscribe_sys(&mut router, b, "$SYS/broker/uptime"), 0);
+    assert_eq!(sys_outputs(&mut router), ["SysTopicsDue"]);
+    set_values(&mut router, 100, "0 seconds");
     let all = [
         "1 0 seconds retained",
         "1 v1 retained",
         "2 0 seconds retained",
     ];
-    assert_eq!(heard(&mut router), all);
-    // Now and then what has changed.
-    assert_eq!(router.wake_at(), Some(seconds(110)));
-    router.tick(seconds(109));
-    assert_eq!(heard(&mut router), [""; 0]);
-    router.tick(seconds(110));
-    router.tick(seconds(111));
-    assert_eq!(heard(&mut router), ["Figures"]);
-    tell(&mut router, 111, "11 seconds");
-    assert_eq!(heard(&mut router), ["1 11 seconds", "2 11 seconds"]);
-    // Who comes later finds what was said last.
-    assert_eq!(ask(&mut router, b, "$SYS/broker/+"), 2);
-    // Nobody is left: nothing is said, and what was said is forgotten.
+    assert_eq!(sys_outputs(&mut router), all);
+    // After the interval, only changed values are sent.
+    assert_eq!(router.wake_at(), Some(at_seconds(110)));
+    router.tick(at_seconds(109));
+    assert_eq!(sys_outputs(&mut router), [""; 0]);
+    router.tick(at_seconds(110));
+    router.tick(at_seconds(111));
+    assert_eq!(sys_outputs(&mut router), ["SysTopicsDue"]);
+    set_values(&mut router, 111, "11 seconds");
+    assert_eq!(sys_outputs(&mut router), ["1 11 seconds", "2 11 seconds"]);
+    // A later subscription gets the latest values.
+    assert_eq!(subscribe_sys(&mut router, b, "$SYS/broker/+"), 2);
+    // Nobody is subscribed: nothing is published and the values are dropped.
     assert!(router.unsubscribe(a, "$SYS/#"));
     router.leave(b, SessionRelease::default());
     assert_eq!(router.wake_at(), None);
-    router.tick(seconds(1000));
-    tell(&mut router, 1000, "late");
-    assert_eq!(heard(&mut router), [""; 0]);
-    assert_eq!(ask(&mut router, a, "$SYS/broker/version"), 0);
-    assert_eq!(heard(&mut router), ["Figures"]);
+    router.tick(at_seconds(1000));
+    set_values(&mut router, 1000, "late");
+    assert_eq!(sys_outputs(&mut router), [""; 0]);
+    assert_eq!(subscribe_sys(&mut router, a, "$SYS/broker/version"), 0);
+    assert_eq!(sys_outputs(&mut router), ["SysTopicsDue"]);
 }
 
 #[test]
-fn the_servers_own_topics_are_for_clients_that_are_here_and_only_if_wanted() {
+fn sys_topics_are_sent_to_connected_clients_if_enabled() {
     let mut router = MqttRouter::new(RouterLimits::default());
-    let a = enter(&mut router, "a", 1);
-    assert_eq!(ask(&mut router, a, "$SYS/#"), 0);
-    assert_eq!((heard(&mut router), router.wake_at()), (vec![], None));
+    let a = connect(&mut router, "a", 1);
+    assert_eq!(subscribe_sys(&mut router, a, "$SYS/#"), 0);
+    assert_eq!((sys_outputs(&mut router), router.wake_at()), (vec![], None));
     let mut router = MqttRouter::new(RouterLimits::default());
-    router.set_server_interval(Some(Duration::from_secs(10)));
-    let a = enter(&mut router, "a", 1);
-    ask(&mut router, a, "$SYS/#");
-    assert_eq!(heard(&mut router), ["Figures"]);
-    tell(&mut router, 0, "0 seconds");
-    heard(&mut router);
+    router.set_sys_topic_interval(Some(Duration::from_secs(10)));
+    let a = connect(&mut router, "a", 1);
+    subscribe_sys(&mut router, a, "$SYS/#");
+    assert_eq!(sys_outputs(&mut router), ["SysTopicsDue"]);
+    set_values(&mut router, 0, "0 seconds");
+    sys_outputs(&mut router);
     let away = SessionRelease {
-        state: Some(Box::new(Basket::default())),
+        state: Some(Box::new(CollectingSession::default())),
         ..SessionRelease::default()
     };
     router.leave(a, away);
     assert_eq!(router.wake_at(), None);
-    // It comes back: it has had what is retained, and hears of what is new.
-    assert_eq!(enter(&mut router, "a", 3), a);
-    router.tick(seconds(20));
-    assert_eq!(heard(&mut router), ["Figures"]);
-    tell(&mut router, 20, "20 seconds");
-    tell(&mut router, 30, "30 seconds");
-    assert_eq!(heard(&mut router), ["3 30 seconds"]);
-    assert_eq!((router.counts().most, router.counts().expired), (1, 0));
+    // After reconnecting, the client receives only updates, as it had the retained values before.
+    assert_eq!(connect(&mut router, "a", 3), a);
+    router.tick(at_seconds(20));
+    assert_eq!(sys_outputs(&mut router), ["SysTopicsDue"]);
+    set_values(&mut router, 20, "20 seconds");
+    set_values(&mut router, 30, "30 seconds");
+    assert_eq!(sys_outputs(&mut router), ["3 30 seconds"]);
+    assert_eq!((router.counts().peak, router.counts().expired), (1, 0));
 }

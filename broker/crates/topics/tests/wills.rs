@@ -1,4 +1,4 @@
-//! What hubs do with wills of clients of other nodes, where it takes a node that begins anew or very many bytes to see it.
+//! Replicas of wills in cases that need a restarted node or very large wills.
 #![forbid(unsafe_code)]
 
 use codec_mqtt::{Properties, Qos};
@@ -8,10 +8,10 @@ use topics::{
     ClaimOutcome, EnvelopeBuilder, MqttRouter, RouterAddress, RouterOutput, SubscriberId, Will,
 };
 
-fn address(node: u64, life: u64) -> RouterAddress {
+fn address(node: u64, incarnation: u64) -> RouterAddress {
     RouterAddress {
         node: NodeId(node),
-        incarnation: Incarnation(life),
+        incarnation: Incarnation(incarnation),
         shard: 0,
     }
 }
@@ -40,14 +40,14 @@ fn router(me: RouterAddress, other: RouterAddress) -> MqttRouter {
     router
 }
 
-/// All that one hub has to say to the other.
-fn pass_on(from: &mut MqttRouter, at: RouterAddress, to: &mut MqttRouter) {
-    while let Some((_, peer_messages)) = from.say_wills() {
-        to.hear_wills(at, peer_messages);
+/// Delivers all messages about wills from one router to the other.
+fn deliver_wills(from: &mut MqttRouter, at: RouterAddress, to: &mut MqttRouter) {
+    while let Some((_, messages)) = from.next_will_messages() {
+        to.handle_will_messages(at, messages);
     }
 }
 
-/// A client of the hub is connected: it is the owner of the id, or the other hub grants it.
+/// Connects a client: this router owns the id, or the other router grants it.
 fn connect(
     at: &mut MqttRouter,
     me: RouterAddress,
@@ -59,132 +59,136 @@ fn connect(
         if let ClaimOutcome::Granted { subscriber, .. } = at.claim("/", client, 1, false) {
             return subscriber;
         }
-        while let Some((_, peer_messages)) = at.say_claims() {
-            owner.hear_claims(me, peer_messages);
+        while let Some((_, messages)) = at.next_claim_messages() {
+            owner.handle_claim_messages(me, messages);
         }
-        while let Some((_, peer_messages)) = owner.say_claims() {
-            at.hear_claims(other, peer_messages);
+        while let Some((_, messages)) = owner.next_claim_messages() {
+            at.handle_claim_messages(other, messages);
         }
     }
-    panic!("{client} is not let in");
+    panic!("{client} is not granted its client id");
 }
 
-fn published(router: &mut MqttRouter, at: Time) -> usize {
-    router.clock(at, WallTime(0));
+fn count_published_wills(router: &mut MqttRouter, at: Time) -> usize {
+    router.set_time(at, WallTime(0));
     router.tick(at);
     let all = std::iter::from_fn(|| router.take());
     all.filter(|output| matches!(output, RouterOutput::Will { .. }))
         .count()
 }
 
-fn after(seconds: u64) -> Time {
+fn at_seconds(seconds: u64) -> Time {
     Time::ZERO + Duration::from_secs(seconds)
 }
 
-/// A client that is back, with a will again, where a node has begun anew: the old one is not news any more.
+/// If the client has reconnected to the restarted node, with a new will, the old will is not
+/// published.
 #[test]
-fn who_comes_back_to_a_node_that_began_anew_is_not_called_dead() {
-    for (back, expected) in [(true, 0), (false, 1)] {
-        let (first, keeper_at) = (address(1, 1), address(2, 1));
-        let mut keeper = router(keeper_at, first);
-        let mut node = router(first, keeper_at);
-        let who = connect(&mut node, first, &mut keeper, keeper_at, "c");
-        node.keep_will(who, &will(b"old"), 0);
-        pass_on(&mut node, first, &mut keeper);
-        assert_eq!(keeper.counts().wills, 1);
+fn will_is_not_published_when_client_reconnects_to_restarted_node() {
+    for (reconnects, expected) in [(true, 0), (false, 1)] {
+        let (first, replica_address) = (address(1, 1), address(2, 1));
+        let mut replica_router = router(replica_address, first);
+        let mut node = router(first, replica_address);
+        let subscriber = connect(&mut node, first, &mut replica_router, replica_address, "c");
+        node.replicate_will(subscriber, &will(b"old"), 0);
+        deliver_wills(&mut node, first, &mut replica_router);
+        assert_eq!(replica_router.counts().wills, 1);
 
-        keeper.part(NodeId(1));
-        keeper.set_routers(keeper_at, vec![]);
-        assert_eq!(published(&mut keeper, after(2)), 0);
+        replica_router.node_down(NodeId(1));
+        replica_router.set_routers(replica_address, vec![]);
+        assert_eq!(count_published_wills(&mut replica_router, at_seconds(2)), 0);
         let second = address(1, 2);
-        keeper.forget_routers(NodeId(1), Some(second.incarnation));
-        keeper.set_routers(keeper_at, vec![second]);
-        let mut node = router(second, keeper_at);
-        if back {
-            let who = connect(&mut node, second, &mut keeper, keeper_at, "c");
-            node.keep_will(who, &will(b"new"), 0);
-            pass_on(&mut node, second, &mut keeper);
+        replica_router.forget_routers(NodeId(1), Some(second.incarnation));
+        replica_router.set_routers(replica_address, vec![second]);
+        let mut node = router(second, replica_address);
+        if reconnects {
+            let subscriber = connect(&mut node, second, &mut replica_router, replica_address, "c");
+            node.replicate_will(subscriber, &will(b"new"), 0);
+            deliver_wills(&mut node, second, &mut replica_router);
         }
-        assert_eq!(published(&mut keeper, after(20)), expected);
-        assert_eq!(keeper.counts().wills, usize::from(back));
+        assert_eq!(
+            count_published_wills(&mut replica_router, at_seconds(20)),
+            expected
+        );
+        assert_eq!(replica_router.counts().wills, usize::from(reconnects));
     }
 }
 
 #[test]
-fn a_keeper_has_no_room_for_more_than_64_mib_and_counts_what_is_beyond() {
-    let (here, there) = (address(1, 1), address(2, 1));
-    let mut keeper = router(there, here);
-    let mut node = router(here, there);
+fn will_replicas_are_limited_to_64_mib_and_rejected_ones_counted() {
+    let (local, remote) = (address(1, 1), address(2, 1));
+    let mut replica_router = router(remote, local);
+    let mut node = router(local, remote);
     let large = will(&vec![7; 1 << 20]);
     let mut clients = Vec::new();
     for number in 0..70 {
         let client = format!("c{number}");
-        let who = connect(&mut node, here, &mut keeper, there, &client);
-        node.keep_will(who, &large, 0);
-        clients.push(who);
-        pass_on(&mut node, here, &mut keeper);
+        let subscriber = connect(&mut node, local, &mut replica_router, remote, &client);
+        node.replicate_will(subscriber, &large, 0);
+        clients.push(subscriber);
+        deliver_wills(&mut node, local, &mut replica_router);
     }
-    let counts = keeper.counts();
+    let counts = replica_router.counts();
     assert_eq!((counts.wills, counts.wills_not_kept), (63, 7));
-    // What ends makes room.
+    // Ending a session frees memory.
     node.leave(clients[0], topics::SessionRelease::default());
-    let who = connect(&mut node, here, &mut keeper, there, "late");
-    node.keep_will(who, &large, 0);
-    pass_on(&mut node, here, &mut keeper);
-    let counts = keeper.counts();
+    let subscriber = connect(&mut node, local, &mut replica_router, remote, "late");
+    node.replicate_will(subscriber, &large, 0);
+    deliver_wills(&mut node, local, &mut replica_router);
+    let counts = replica_router.counts();
     assert_eq!((counts.wills, counts.wills_not_kept), (63, 7));
 }
 
-const HERE: RouterAddress = RouterAddress {
+const LOCAL: RouterAddress = RouterAddress {
     node: NodeId(1),
     incarnation: Incarnation(1),
     shard: 0,
 };
-const THERE: RouterAddress = RouterAddress {
+const REMOTE: RouterAddress = RouterAddress {
     node: NodeId(2),
-    ..HERE
+    ..LOCAL
 };
 
-/// A hub, one that keeps a will of its, and the client that has the will.
-fn kept() -> (MqttRouter, MqttRouter, SubscriberId) {
-    let (mut node, mut keeper) = (router(HERE, THERE), router(THERE, HERE));
-    let who = connect(&mut node, HERE, &mut keeper, THERE, "c");
-    node.keep_will(who, &will(b"x"), 0);
-    pass_on(&mut node, HERE, &mut keeper);
-    (node, keeper, who)
+/// A router, the router with the replica of its client's will, and the client.
+fn with_replica() -> (MqttRouter, MqttRouter, SubscriberId) {
+    let (mut node, mut replica_router) = (router(LOCAL, REMOTE), router(REMOTE, LOCAL));
+    let subscriber = connect(&mut node, LOCAL, &mut replica_router, REMOTE, "c");
+    node.replicate_will(subscriber, &will(b"x"), 0);
+    deliver_wills(&mut node, LOCAL, &mut replica_router);
+    (node, replica_router, subscriber)
 }
 
-/// The keeper has met the hub again.
-fn asks(keeper: &mut MqttRouter, node: &mut MqttRouter) {
-    keeper.set_routers(THERE, vec![]);
-    keeper.set_routers(THERE, vec![HERE]);
-    while let Some((_, peer_messages)) = keeper.say_claims() {
-        node.hear_claims(THERE, peer_messages);
+/// The replica router reconnects and requests all wills.
+fn request_wills(replica_router: &mut MqttRouter, node: &mut MqttRouter) {
+    replica_router.set_routers(REMOTE, vec![]);
+    replica_router.set_routers(REMOTE, vec![LOCAL]);
+    while let Some((_, messages)) = replica_router.next_claim_messages() {
+        node.handle_claim_messages(REMOTE, messages);
     }
 }
 
-/// A hub that has lost what it was told asks for everything, and gets it.
+/// A router that has lost its replicas requests them and receives them.
 #[test]
-fn what_a_hub_asks_for_is_told_again() {
-    let (mut node, mut keeper, who) = kept();
-    keeper.forget_routers(NodeId(1), Some(Incarnation(1)));
-    assert_eq!(keeper.counts().wills, 0);
-    asks(&mut keeper, &mut node);
-    node.tick(after(1));
-    let asked = std::iter::from_fn(|| node.take());
-    let asked = asked.filter(|o| matches!(o, RouterOutput::TellWill { session: 1 }));
-    assert_eq!(asked.count(), 1);
-    node.keep_will(who, &will(b"x"), 0);
-    pass_on(&mut node, HERE, &mut keeper);
-    assert_eq!(keeper.counts().wills, 1);
+fn requested_wills_are_sent_again() {
+    let (mut node, mut replica_router, subscriber) = with_replica();
+    replica_router.forget_routers(NodeId(1), Some(Incarnation(1)));
+    assert_eq!(replica_router.counts().wills, 0);
+    request_wills(&mut replica_router, &mut node);
+    node.tick(at_seconds(1));
+    let requests = std::iter::from_fn(|| node.take());
+    let requests = requests.filter(|o| matches!(o, RouterOutput::ReplicateWill { session: 1 }));
+    assert_eq!(requests.count(), 1);
+    node.replicate_will(subscriber, &will(b"x"), 0);
+    deliver_wills(&mut node, LOCAL, &mut replica_router);
+    assert_eq!(replica_router.counts().wills, 1);
 }
 
-/// Between the question and the answer a client may say goodbye.
+/// The client may disconnect between the request and the answer.
 #[test]
-fn what_was_asked_for_and_is_over_is_not_kept() {
-    let (mut node, mut keeper, who) = kept();
-    asks(&mut keeper, &mut node);
-    node.leave(who, topics::SessionRelease::default());
-    pass_on(&mut node, HERE, &mut keeper);
-    assert_eq!(keeper.counts().wills, 0);
+fn will_of_disconnected_client_is_not_replicated_on_request() {
+    let (mut node, mut replica_router, subscriber) = with_replica();
+    request_wills(&mut replica_router, &mut node);
+    node.leave(subscriber, topics::SessionRelease::default());
+    deliver_wills(&mut node, LOCAL, &mut replica_router);
+    assert_eq!(replica_router.counts().wills, 0);
 }

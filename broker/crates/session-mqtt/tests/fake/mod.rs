@@ -1,4 +1,4 @@
-//! A node in memory with its hub, and any number of clients that speak in bytes.
+//! An in-memory node with its router, and any number of clients that exchange bytes with it.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 mod store;
@@ -34,32 +34,32 @@ pub struct Node {
     index: u64,
     random: u64,
     pub router: MqttRouter,
-    pub notices: VecDeque<(u64, SessionEvent)>,
-    /// Requests of these sessions reach their queues late: see [`World::hear`].
-    late: BTreeSet<u64>,
-    held: Vec<(u64, QueueId, Option<RequestBody>)>,
-    /// What queues were given.
+    pub events: VecDeque<(u64, SessionEvent)>,
+    /// Sessions whose requests reach their queues late: see [`World::deliver_delayed`].
+    delayed_sessions: BTreeSet<u64>,
+    delayed: Vec<(u64, QueueId, Option<RequestBody>)>,
+    /// Messages published to queues.
     pub queued: Vec<(QueueId, Message)>,
     /// The queues of sessions.
     stores: BTreeMap<QueueId, Store>,
-    /// The metadata group refuses everything.
-    pub refuses: bool,
+    /// The metadata group rejects every change.
+    pub rejects_changes: bool,
     requests: u64,
-    /// Queues say nothing; the tags are kept here.
-    pub silent: bool,
+    /// Queues do not confirm publishes; their tags are collected in `unconfirmed`.
+    pub withholds_confirms: bool,
     pub unconfirmed: Vec<(u64, QueueId, PublishTag)>,
     pub flow: Option<FlowState>,
     pub alarm: Option<&'static str>,
     pub draining: bool,
-    pub verdict: Option<PasswordCheck>,
-    /// Logins that succeeded, and those that failed.
+    pub password_check: Option<PasswordCheck>,
+    /// Successful and failed logins.
     pub logins: (u32, u32),
     pub admits: bool,
-    /// Clients that may send a large CONNECT.
-    pub places: usize,
-    /// What sessions have counted, by protocol.
+    /// Free slots for clients that send a large CONNECT.
+    pub connect_slots: usize,
+    /// Counts of the sessions, by protocol.
     pub all_counters: BTreeMap<&'static str, MessageCounters>,
-    /// The session that calls.
+    /// The number of the session that is running.
     number: u64,
 }
 
@@ -81,26 +81,26 @@ impl Node {
             index: 0,
             random: 0,
             router: MqttRouter::default(),
-            notices: VecDeque::new(),
-            late: BTreeSet::new(),
-            held: Vec::new(),
+            events: VecDeque::new(),
+            delayed_sessions: BTreeSet::new(),
+            delayed: Vec::new(),
             queued: Vec::new(),
             stores: BTreeMap::new(),
-            refuses: false,
+            rejects_changes: false,
             requests: 0,
-            silent: false,
+            withholds_confirms: false,
             unconfirmed: Vec::new(),
             flow: None,
             alarm: None,
             draining: false,
-            verdict: None,
+            password_check: None,
             logins: (0, 0),
             admits: true,
-            places: 1,
+            connect_slots: 1,
             all_counters: BTreeMap::new(),
             number: 0,
         };
-        node.must(Change::Bootstrap {
+        node.apply(Change::Bootstrap {
             cluster: "test".into(),
             nodes: vec![NodeRecord {
                 id: NodeId(1),
@@ -111,13 +111,13 @@ impl Node {
             }],
             user: user("guest"),
         });
-        node.must(Change::PutVhost {
+        node.apply(Change::PutVhost {
             name: "other".into(),
             description: "".into(),
             tags: Vec::new(),
         });
-        node.must(Change::PutUser(user("small")));
-        node.must(Change::PutPermission(PermissionRecord {
+        node.apply(Change::PutUser(user("small")));
+        node.apply(Change::PutPermission(PermissionRecord {
             user: "small".into(),
             vhost: "other".into(),
             configure: "^mqtt-subscription-mine".into(),
@@ -127,16 +127,16 @@ impl Node {
         node
     }
 
-    pub fn must(&mut self, change: Change) -> ChangeResult {
+    pub fn apply(&mut self, change: Change) -> ChangeResult {
         self.index += 1;
         self.tree
             .apply(self.index, &change)
             .expect("a change that can be made")
     }
 
-    /// A queue that an AMQP client bound to the topic exchange.
+    /// Declares a queue as an AMQP client and binds it to the topic exchange.
     pub fn queue(&mut self, name: &str, key: &str) -> QueueId {
-        let done = self.must(Change::DeclareQueue(QueueRecord {
+        let done = self.apply(Change::DeclareQueue(QueueRecord {
             id: QueueId(0),
             vhost: "/".into(),
             name: name.into(),
@@ -148,7 +148,7 @@ impl Node {
             members: vec![NodeId(1)],
             declared_by: "guest".into(),
         }));
-        self.must(Change::Bind(BindingRecord {
+        self.apply(Change::Bind(BindingRecord {
             vhost: "/".into(),
             source: "amq.topic".into(),
             destination: Destination::Queue(name.into()),
@@ -163,17 +163,17 @@ impl Node {
 }
 
 impl Node {
-    /// The socket of a session is gone: so are its consumers.
-    fn over(&mut self, number: u64) {
+    /// The socket of a session is closed, so its consumers are removed.
+    fn session_closed(&mut self, number: u64) {
         for (queue, store) in &mut self.stores {
-            match self.late.contains(&number) {
-                true => self.held.push((number, *queue, None)),
+            match self.delayed_sessions.contains(&number) {
+                true => self.delayed.push((number, *queue, None)),
                 false => store.session_over(number, self.now),
             }
         }
     }
 
-    /// Queues that nobody used for their time go.
+    /// Deletes queues that were unused for their expiry.
     fn expire(&mut self) {
         let due = |(id, store): (&QueueId, &Store)| {
             let record = self.tree.queue_by_id(*id)?;
@@ -195,30 +195,30 @@ impl Node {
                 },
             );
         }
-        self.notices.retain(|(number, _)| *number > 0);
+        self.events.retain(|(number, _)| *number > 0);
     }
 
-    /// The session's queue of a client.
-    pub fn stored(&self, client: &str) -> Option<Arc<QueueRecord>> {
+    /// Returns the queue of a client's session.
+    pub fn session_queue(&self, client: &str) -> Option<Arc<QueueRecord>> {
         let name = format!("mqtt-subscription-{client}qos1");
         self.tree.queue("/", &name).cloned()
     }
 
-    /// Messages that a queue has, given out or not.
-    pub fn kept(&self, queue: QueueId) -> usize {
+    /// Number of messages in a queue, ready or unacknowledged.
+    pub fn queue_len(&self, queue: QueueId) -> usize {
         self.stores.get(&queue).map_or(0, Store::len)
     }
 
-    /// Whether a queue's consumer says that it follows the one before.
+    /// Returns true if the queue's consumer named the previous connection.
     pub fn is_epoch_consumer(&self, queue: QueueId) -> bool {
-        self.stores.get(&queue).is_some_and(|s| s.succeeded)
+        self.stores.get(&queue).is_some_and(|s| s.is_epoch_consumer)
     }
 
-    /// A message from an AMQP client to a session's queue.
+    /// An AMQP client publishes to a session's queue.
     pub fn amqp(&mut self, queue: QueueId, message: Message) {
         if let Some(store) = self.stores.get_mut(&queue) {
             store.publish(message);
-            self.notices.extend(store.next(queue));
+            self.events.extend(store.next(queue));
         }
     }
 }
@@ -242,12 +242,12 @@ impl Broker for Node {
     }
     fn change(&mut self, token: u64, change: Change) {
         self.index += 1;
-        let result = match self.refuses {
+        let result = match self.rejects_changes {
             true => Err(ChangeError::Unavailable("no leader".into())),
             false => self.tree.apply(self.index, &change),
         };
         let number = self.number;
-        self.notices
+        self.events
             .push_back((number, SessionEvent::Changed { token, result }));
         for event in self.tree.take_events() {
             match event {
@@ -256,10 +256,11 @@ impl Broker for Node {
                 }
                 TreeEvent::QueueRemoved(record) => {
                     if let Some(client) = session_mqtt::client_of(&record.name) {
-                        self.router.queue_gone(&record.vhost, client, record.id.0);
+                        self.router
+                            .queue_deleted(&record.vhost, client, record.id.0);
                     }
                     let consumer = self.stores.remove(&record.id).and_then(|s| s.consumer());
-                    self.notices
+                    self.events
                         .extend(consumer.map(|number| (number, store::cancelled(record.id))));
                 }
                 _ => {}
@@ -272,14 +273,14 @@ impl Broker for Node {
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState {
         if let Some(store) = self.stores.get_mut(&queue) {
             store.publish(message.clone());
-            self.notices.extend(store.next(queue));
+            self.events.extend(store.next(queue));
         }
         self.queued.push((queue, message));
-        match (self.silent, tag.tag) {
+        match (self.withholds_confirms, tag.tag) {
             (_, 0) => {}
             (true, _) => self.unconfirmed.push((self.number, queue, tag)),
             (false, _) => self
-                .notices
+                .events
                 .push_back((self.number, SessionEvent::Published { queue, tag })),
         }
         self.flow.unwrap_or(FlowState::Steady)
@@ -288,24 +289,24 @@ impl Broker for Node {
         self.requests += 1;
         let seq = RequestSeq(self.requests);
         let number = self.number;
-        if self.late.contains(&number) {
-            self.held.push((number, queue, Some(body)));
+        if self.delayed_sessions.contains(&number) {
+            self.delayed.push((number, queue, Some(body)));
             return seq;
         }
         let by = self.id();
         if let Some(store) = self.stores.get_mut(&queue) {
             let answer = store.request(by, body, self.now);
-            self.notices.extend(answer.map(|answer| {
+            self.events.extend(answer.map(|answer| {
                 let session_event = SessionEvent::Answer { queue, seq, answer };
                 (number, session_event)
             }));
-            self.notices.extend(store.next(queue));
+            self.events.extend(store.next(queue));
         }
         seq
     }
     fn settling(&self, queue: QueueId, _: ConsumerId) -> Vec<(u64, u64)> {
         let mut settling = Vec::new();
-        for (number, of, body) in &self.held {
+        for (number, of, body) in &self.delayed {
             match body {
                 Some(RequestBody::Settle { ids, .. }) if (*number, *of) == (self.number, queue) => {
                     settling.extend(ids);
@@ -323,9 +324,9 @@ impl Broker for Node {
     }
     fn hold_unknown(&mut self, begins: bool) -> bool {
         match begins {
-            true if self.places == 0 => return false,
-            true => self.places -= 1,
-            false => self.places += 1,
+            true if self.connect_slots == 0 => return false,
+            true => self.connect_slots -= 1,
+            false => self.connect_slots += 1,
         }
         true
     }
@@ -354,12 +355,12 @@ impl Broker for Node {
     ) -> Result<(), ChangeError> {
         let taken = self.router.retain(vhost, topic, message);
         taken.map_err(|_| ChangeError::PreconditionFailed("no room".into()))?;
-        let result = match self.refuses {
+        let result = match self.rejects_changes {
             true => Err(ChangeError::Unavailable("no leader".into())),
             false => Ok(ChangeResult::Changed),
         };
         let number = self.number;
-        self.notices
+        self.events
             .extend((token != 0).then_some((number, SessionEvent::Changed { token, result })));
         Ok(())
     }
@@ -375,12 +376,12 @@ impl Broker for Node {
             true => PasswordCheck::Right,
             false => PasswordCheck::Wrong,
         };
-        self.verdict.unwrap_or(right)
+        self.password_check.unwrap_or(right)
     }
 }
 
-/// A connection: the session, and the client's end.
-struct Seat {
+/// A connection: the session and the client's end.
+struct Connection {
     session: MqttSession,
     out: Outbox,
     session_state: SessionState,
@@ -388,14 +389,14 @@ struct Seat {
     got: BytesMut,
     closed: bool,
     /// The client does not read.
-    stuck: bool,
+    is_stalled: bool,
     version: Version,
 }
 
 pub struct World {
     pub node: Node,
     settings: Arc<Settings>,
-    seats: Vec<Seat>,
+    connections: Vec<Connection>,
 }
 
 fn session_of(number: u64) -> SessionId {
@@ -417,11 +418,11 @@ impl World {
         World {
             node: Node::new(),
             settings: Arc::new(settings),
-            seats: Vec::new(),
+            connections: Vec::new(),
         }
     }
 
-    /// A connection on which nothing was sent yet.
+    /// Opens a connection on which nothing was sent yet.
     pub fn open(&mut self, version: Version) -> usize {
         self.open_from(version, true)
     }
@@ -430,7 +431,7 @@ impl World {
         self.open_over(version, peer_is_loopback, None)
     }
 
-    /// A connection over TLS, if `tls`.
+    /// Opens a connection, over TLS if `tls` is set.
     pub fn open_over(
         &mut self,
         version: Version,
@@ -442,32 +443,32 @@ impl World {
             tls: tls.map(Arc::new),
             settings: self.settings.clone(),
         };
-        self.seats.push(Seat {
+        self.connections.push(Connection {
             session: MqttSession::new(config, self.node.now),
             out: Outbox::default(),
             session_state: SessionState::Open,
             input: BytesMut::new(),
             got: BytesMut::new(),
             closed: false,
-            stuck: false,
+            is_stalled: false,
             version,
         });
-        self.seats.len() - 1
+        self.connections.len() - 1
     }
 
-    /// A client that is connected and has read its CONNACK.
+    /// Connects a client and reads its CONNACK.
     pub fn client(&mut self, version: Version, id: &str) -> usize {
         let c = self.open(version);
-        self.connect(c, |connect| connect.client_id = unstatic(id));
-        let said = self.said(c);
-        assert!(said[0].starts_with("CONNACK 0x00"), "{said:?}");
+        self.connect(c, |connect| connect.client_id = leak(id));
+        let output = self.output(c);
+        assert!(output[0].starts_with("CONNACK 0x00"), "{output:?}");
         c
     }
 
-    /// CONNECT of a clean session without a user name, changed as wanted.
+    /// Sends CONNECT of a clean session without a user name, as changed by `change`.
     pub fn connect(&mut self, c: usize, change: impl FnOnce(&mut Connect<'static>)) {
         let mut connect = Connect {
-            version: self.seats[c].version,
+            version: self.connections[c].version,
             clean_start: true,
             keep_alive: 0,
             properties: Properties::default(),
@@ -482,25 +483,26 @@ impl World {
 
     pub fn send(&mut self, c: usize, packet: &Packet<'_>) {
         let mut raw = BytesMut::new();
-        packet.encode(self.seats[c].version, &mut raw);
+        packet.encode(self.connections[c].version, &mut raw);
         self.send_raw(c, &raw);
     }
 
     pub fn send_raw(&mut self, c: usize, raw: &[u8]) {
-        self.seats[c].input.extend_from_slice(raw);
+        self.connections[c].input.extend_from_slice(raw);
         self.receive(c);
         self.settle();
     }
 
     fn receive(&mut self, c: usize) {
-        let seat = &mut self.seats[c];
-        if seat.closed || seat.session_state != SessionState::Open {
+        let connection = &mut self.connections[c];
+        if connection.closed || connection.session_state != SessionState::Open {
             return;
         }
         self.node.number = c as u64 + 1;
-        seat.session_state = seat
-            .session
-            .receive(&mut seat.input, &mut self.node, &mut seat.out);
+        connection.session_state =
+            connection
+                .session
+                .receive(&mut connection.input, &mut self.node, &mut connection.out);
     }
 
     pub fn publish(&mut self, c: usize, topic: &str, qos: Qos, id: u16, payload: &str) {
@@ -533,7 +535,7 @@ impl World {
         self.send(c, &Packet::Ack(Ack::new(kind, id, reason)));
     }
 
-    /// One filter, without reading the SUBACK.
+    /// Subscribes to one filter without reading SUBACK.
     pub fn subscribe_with(
         &mut self,
         c: usize,
@@ -547,7 +549,7 @@ impl World {
         }
         let mut raw = BytesMut::new();
         Filters::put(&mut raw, filter, options);
-        let version = self.seats[c].version;
+        let version = self.connections[c].version;
         self.send(
             c,
             &Packet::Subscribe(Subscribe {
@@ -561,15 +563,15 @@ impl World {
         );
     }
 
-    /// One filter; granted.
+    /// Subscribes to one filter, which must be granted.
     pub fn subscribe(&mut self, c: usize, filter: &str, qos: Qos) {
         let options = SubscribeOptions {
             qos,
             ..SubscribeOptions::default()
         };
         self.subscribe_with(c, filter, options, None);
-        let said = self.said(c);
-        assert_eq!(said, [format!("SUBACK 1 [{}]", qos as u8)]);
+        let output = self.output(c);
+        assert_eq!(output, [format!("SUBACK 1 [{}]", qos as u8)]);
     }
 
     pub fn unsubscribe(&mut self, c: usize, filters: &[&str]) {
@@ -587,62 +589,71 @@ impl World {
         );
     }
 
-    /// The client's socket breaks.
+    /// The client's connection breaks.
     pub fn cut(&mut self, c: usize) {
-        let seat = &mut self.seats[c];
-        if !seat.closed {
-            seat.closed = true;
+        let connection = &mut self.connections[c];
+        if !connection.closed {
+            connection.closed = true;
             self.node.number = c as u64 + 1;
-            seat.session.gone(&mut self.node);
-            self.node.over(c as u64 + 1);
+            connection.session.gone(&mut self.node);
+            self.node.session_closed(c as u64 + 1);
         }
         self.settle();
     }
 
-    /// From now on no queue hears what this client's session asks, until [`World::hear`].
+    /// Delays the requests of this client's session to queues until [`World::deliver_delayed`].
     pub fn delay(&mut self, c: usize) {
-        self.node.late.insert(c as u64 + 1);
+        self.node.delayed_sessions.insert(c as u64 + 1);
     }
 
-    /// A queue refuses what was asked last, instead of hearing it.
+    /// The queue rejects the last delayed request.
     pub fn refuse(&mut self) {
-        let (number, queue, _) = self.node.held.pop().expect("something is late");
+        let (number, queue, _) = self.node.delayed.pop().expect("something is late");
         let answer = QueueReply::Refused {
             code: 404,
             text: "the queue's node is down".to_owned(),
         };
         let seq = RequestSeq(self.node.requests);
         let session_event = SessionEvent::Answer { queue, seq, answer };
-        self.node.notices.push_back((number, session_event));
+        self.node.events.push_back((number, session_event));
         self.settle();
     }
 
-    /// Queues hear what was late.
-    pub fn hear(&mut self) {
-        self.node.late.clear();
-        for (number, queue, body) in std::mem::take(&mut self.node.held) {
+    /// Delivers the delayed requests to the queues.
+    pub fn deliver_delayed(&mut self) {
+        self.node.delayed_sessions.clear();
+        for (number, queue, body) in std::mem::take(&mut self.node.delayed) {
             let Some(store) = self.node.stores.get_mut(&queue) else {
                 continue;
             };
             store.late(session_of(number), body, self.node.now);
-            self.node.notices.extend(store.next(queue));
+            self.node.events.extend(store.next(queue));
         }
         self.settle();
     }
 
-    /// An earlier connection of a client takes the queue of its session from the one that is there, and leaves it.
-    pub fn usurp(&mut self, client: &str) {
-        let queue = self.node.stored(client).expect("the session's queue").id;
+    /// A late request of an earlier connection takes over the consumer of the session's queue, and
+    /// leaves.
+    pub fn take_over_consumer(&mut self, client: &str) {
+        let queue = self
+            .node
+            .session_queue(client)
+            .expect("the session's queue")
+            .id;
         let store = self.node.stores.get_mut(&queue);
         let ended = store.and_then(|store| store.end_consumer(self.node.now));
         let told = ended.map(|number| (number, store::cancelled(queue)));
-        self.node.notices.extend(told);
+        self.node.events.extend(told);
         self.settle();
     }
 
-    /// The client has used its session at another node meanwhile, and this one has not heard of it.
+    /// The client has used its session at another node in between, and this node does not know.
     pub fn consumed_elsewhere(&mut self, client: &str) {
-        let queue = self.node.stored(client).expect("the session's queue").id;
+        let queue = self
+            .node
+            .session_queue(client)
+            .expect("the session's queue")
+            .id;
         let by = SessionId {
             node: NodeId(2),
             ..session_of(1)
@@ -651,10 +662,10 @@ impl World {
         store.expect("a queue").consumed_elsewhere(by);
     }
 
-    /// The process is killed and starts again: what was in memory is gone.
+    /// Kills and restarts the process: its memory is lost.
     pub fn kill(&mut self) {
-        for seat in &mut self.seats {
-            seat.closed = true;
+        for connection in &mut self.connections {
+            connection.closed = true;
         }
         self.node.router = MqttRouter::default();
         for queue in self.node.tree.queues("/") {
@@ -662,66 +673,74 @@ impl World {
             for binding in self.node.tree.bindings_of_queue(queue.id) {
                 if let Some((filter, shared)) = session_mqtt::shared_subscription(binding) {
                     let router = &mut self.node.router;
-                    router.adopt(("/", client), queue.id.0, &filter, shared);
+                    router.add_queue_member(("/", client), queue.id.0, &filter, shared);
                 }
             }
         }
-        self.node.notices.clear();
+        self.node.events.clear();
         self.node.unconfirmed.clear();
-        self.node.late.clear();
-        self.node.held.clear();
-        for c in 0..self.seats.len() {
-            self.node.over(c as u64 + 1);
+        self.node.delayed_sessions.clear();
+        self.node.delayed.clear();
+        for c in 0..self.connections.len() {
+            self.node.session_closed(c as u64 + 1);
         }
     }
 
     pub fn session_event(&mut self, c: usize, session_event: SessionEvent) {
-        self.node.notices.push_back((c as u64 + 1, session_event));
+        self.node.events.push_back((c as u64 + 1, session_event));
         self.settle();
     }
 
-    /// Time passes.
-    pub fn after(&mut self, time: Duration) {
+    /// Advances the time.
+    pub fn advance(&mut self, time: Duration) {
         self.node.now = self.node.now + time;
         self.node.wall = WallTime(self.node.wall.0 + time.as_millis() as u64);
         self.node.router.tick(self.node.now);
         self.node.expire();
-        for c in 0..self.seats.len() {
-            let seat = &mut self.seats[c];
-            if !seat.closed && seat.session.wake_at().is_some_and(|at| at <= self.node.now) {
+        for c in 0..self.connections.len() {
+            let connection = &mut self.connections[c];
+            if !connection.closed
+                && connection
+                    .session
+                    .wake_at()
+                    .is_some_and(|at| at <= self.node.now)
+            {
                 self.node.number = c as u64 + 1;
-                seat.session_state = seat.session.tick(&mut self.node, &mut seat.out);
+                connection.session_state =
+                    connection.session.tick(&mut self.node, &mut connection.out);
             }
         }
         self.settle();
     }
 
-    /// Stops, or goes on, reading.
-    pub fn stick(&mut self, c: usize, stuck: bool) {
-        self.seats[c].stuck = stuck;
+    /// Stops or resumes reading.
+    pub fn set_stalled(&mut self, c: usize, stalled: bool) {
+        self.connections[c].is_stalled = stalled;
         self.settle();
     }
 
-    /// The socket took some of what there is: the session hears that not all of it went.
-    pub fn trickle(&mut self, c: usize) {
-        let seat = &mut self.seats[c];
+    /// The socket has taken only a part of the output.
+    pub fn partial_flush(&mut self, c: usize) {
+        let connection = &mut self.connections[c];
         self.node.number = c as u64 + 1;
-        seat.session_state = seat.session.drained(&mut self.node, &mut seat.out);
+        connection.session_state = connection
+            .session
+            .drained(&mut self.node, &mut connection.out);
     }
 
     pub fn is_paused(&self, c: usize) -> bool {
-        self.seats[c].session_state == SessionState::Paused
+        self.connections[c].session_state == SessionState::Paused
     }
 
     pub fn is_closed(&self, c: usize) -> bool {
-        self.seats[c].closed
+        self.connections[c].closed
     }
 
     pub fn outbox_len(&self, c: usize) -> usize {
-        self.seats[c].out.len()
+        self.connections[c].out.len()
     }
 
-    /// Everything goes as far as it can.
+    /// Runs until nothing is pending.
     pub fn settle(&mut self) {
         loop {
             let mut worked = false;
@@ -729,13 +748,15 @@ impl World {
                 worked = true;
                 match output {
                     RouterOutput::Deliver { session, delivery } => {
-                        self.tell(session, SessionEvent::Topic(delivery))
+                        self.send_event(session, SessionEvent::Topic(delivery))
                     }
                     RouterOutput::TakenOver { session } => {
-                        self.tell(session, SessionEvent::TakenOver)
+                        self.send_event(session, SessionEvent::TakenOver)
                     }
-                    RouterOutput::Free { session } => self.tell(session, SessionEvent::ClaimAgain),
-                    RouterOutput::AnsweredLate {
+                    RouterOutput::ClaimAgain { session } => {
+                        self.send_event(session, SessionEvent::ClaimAgain)
+                    }
+                    RouterOutput::LateAnswer {
                         session,
                         client: _,
                         publisher,
@@ -747,7 +768,7 @@ impl World {
                             tag,
                             taken,
                         };
-                        self.tell(session, session_event);
+                        self.send_event(session, session_event);
                     }
                     RouterOutput::Will { vhost, will } => {
                         publish_will(&mut self.node, &vhost, will)
@@ -757,14 +778,14 @@ impl World {
                         self.node.number = 0;
                         self.node.publish(QueueId(queue), tag, message);
                     }
-                    other => panic!("there is no other hub: {other:?}"),
+                    other => panic!("there is no other router: {other:?}"),
                 }
             }
-            while let Some((number, session_event)) = self.node.notices.pop_front() {
+            while let Some((number, session_event)) = self.node.events.pop_front() {
                 worked = true;
-                self.tell(number, session_event);
+                self.send_event(number, session_event);
             }
-            for c in 0..self.seats.len() {
+            for c in 0..self.connections.len() {
                 worked |= self.flush(c);
             }
             if !worked {
@@ -773,13 +794,15 @@ impl World {
         }
     }
 
-    fn tell(&mut self, number: u64, session_event: SessionEvent) {
-        let seat = &mut self.seats[number as usize - 1];
-        if !seat.closed {
+    fn send_event(&mut self, number: u64, session_event: SessionEvent) {
+        let connection = &mut self.connections[number as usize - 1];
+        if !connection.closed {
             self.node.number = number;
-            seat.session_state =
-                seat.session
-                    .session_event(session_event, &mut self.node, &mut seat.out);
+            connection.session_state = connection.session.session_event(
+                session_event,
+                &mut self.node,
+                &mut connection.out,
+            );
         } else if let Some((tag, taken)) =
             session_mqtt::publish_answer(&session_event, &self.node.tree)
         {
@@ -788,59 +811,62 @@ impl World {
     }
 
     fn flush(&mut self, c: usize) -> bool {
-        let seat = &mut self.seats[c];
-        if seat.closed {
+        let connection = &mut self.connections[c];
+        if connection.closed {
             return false;
         }
         let mut worked = false;
-        if !seat.stuck && !seat.out.is_empty() {
+        if !connection.is_stalled && !connection.out.is_empty() {
             worked = true;
-            let pieces: Vec<bytes::Bytes> = seat.out.pieces().iter().cloned().collect();
+            let pieces: Vec<bytes::Bytes> = connection.out.pieces().iter().cloned().collect();
             for piece in pieces {
-                seat.got.extend_from_slice(&piece);
-                seat.out.consume(piece.len());
+                connection.got.extend_from_slice(&piece);
+                connection.out.consume(piece.len());
             }
             self.node.number = c as u64 + 1;
-            seat.session_state = seat.session.drained(&mut self.node, &mut seat.out);
+            connection.session_state = connection
+                .session
+                .drained(&mut self.node, &mut connection.out);
         }
-        let seat = &mut self.seats[c];
-        if seat.session_state == SessionState::Closing && seat.out.is_empty() {
-            seat.closed = true;
+        let connection = &mut self.connections[c];
+        if connection.session_state == SessionState::Closing && connection.out.is_empty() {
+            connection.closed = true;
             self.node.number = c as u64 + 1;
-            seat.session.gone(&mut self.node);
-            self.node.over(c as u64 + 1);
+            connection.session.gone(&mut self.node);
+            self.node.session_closed(c as u64 + 1);
             return true;
         }
-        let left = seat.input.len();
-        if left > 0 && seat.session_state == SessionState::Open {
+        let left = connection.input.len();
+        if left > 0 && connection.session_state == SessionState::Open {
             self.receive(c);
-            worked |= self.seats[c].input.len() != left;
+            worked |= self.connections[c].input.len() != left;
         }
         worked
     }
 
-    /// What the client has read since it was asked last, a line for each packet; "END" when the connection is closed.
-    pub fn said(&mut self, c: usize) -> Vec<String> {
-        let seat = &mut self.seats[c];
-        let got = seat.got.split();
-        let mut said = Vec::new();
+    /// Reads the client's input since the last call, one line per packet; "END" if the connection
+    /// is closed.
+    pub fn output(&mut self, c: usize) -> Vec<String> {
+        let connection = &mut self.connections[c];
+        let got = connection.got.split();
+        let mut output = Vec::new();
         let mut at = 0;
         while let Some(frame) = parse_frame(&got[at..], usize::MAX).expect("a packet") {
             at += frame.wire_len();
-            said.push(show(
-                &Packet::decode(&frame, seat.version).expect("a packet"),
+            output.push(describe(
+                &Packet::decode(&frame, connection.version).expect("a packet"),
             ));
         }
         assert_eq!(at, got.len(), "part of a packet");
-        if seat.closed {
-            said.push("END".to_owned());
+        if connection.closed {
+            output.push("END".to_owned());
         }
-        said
+        output
     }
 
-    /// The same, as bytes.
+    /// Like [`World::output`], as bytes.
     pub fn bytes(&mut self, c: usize) -> Vec<u8> {
-        self.seats[c].got.split().to_vec()
+        self.connections[c].got.split().to_vec()
     }
 }
 
@@ -855,46 +881,46 @@ pub fn will(topic: &'static str, qos: Qos, retain: bool) -> Option<Will<'static>
     })
 }
 
-/// Tests are short: what they name may stay.
-pub fn unstatic(text: &str) -> &'static str {
+/// Leaks the text; tests are short.
+pub fn leak(text: &str) -> &'static str {
     Box::leak(text.to_owned().into_boxed_str())
 }
 
-fn show(packet: &Packet<'_>) -> String {
+fn describe(packet: &Packet<'_>) -> String {
     match packet {
         Packet::ConnAck(p) => {
-            let mut epoch = format!("CONNACK {:#04x}", p.reason as u8);
+            let mut line = format!("CONNACK {:#04x}", p.reason as u8);
             if p.session_present {
-                epoch += " present";
+                line += " present";
             }
             if let Some(text) = p.properties.reason_string {
-                epoch += &format!(" ({text})");
+                line += &format!(" ({text})");
             }
-            epoch
+            line
         }
         Packet::Publish(p) => {
             let payload = String::from_utf8_lossy(p.payload);
-            let mut epoch = format!("PUBLISH {} {payload} q{}", p.topic, p.qos as u8);
+            let mut line = format!("PUBLISH {} {payload} q{}", p.topic, p.qos as u8);
             if p.packet_id > 0 {
-                epoch += &format!(" #{}", p.packet_id);
+                line += &format!(" #{}", p.packet_id);
             }
             if p.dup {
-                epoch += " dup";
+                line += " dup";
             }
             if p.retain {
-                epoch += " retain";
+                line += " retain";
             }
             let ids: Vec<u32> = p.properties.subscription_identifiers().collect();
             if !ids.is_empty() {
-                epoch += &format!(" ids{ids:?}");
+                line += &format!(" ids{ids:?}");
             }
             if let Some(alias) = p.properties.topic_alias {
-                epoch += &format!(" alias{alias}");
+                line += &format!(" alias{alias}");
             }
             if let Some(expiry) = p.properties.message_expiry {
-                epoch += &format!(" expiry{expiry}");
+                line += &format!(" expiry{expiry}");
             }
-            epoch
+            line
         }
         Packet::Ack(p) => {
             let name = format!("{:?}", p.kind).to_uppercase();
@@ -911,24 +937,24 @@ fn show(packet: &Packet<'_>) -> String {
     }
 }
 
-/// Refuses every publish that waits for an answer.
+/// Rejects all unconfirmed publishes.
 pub fn refuse_all(world: &mut World) {
     for (number, queue, tag) in std::mem::take(&mut world.node.unconfirmed) {
         let why = RejectReason::MaxLength;
         world
             .node
-            .notices
+            .events
             .push_back((number, SessionEvent::NotPublished { queue, tag, why }));
     }
     world.settle();
 }
 
-/// Confirms every publish that waits for an answer.
+/// Confirms all unconfirmed publishes.
 pub fn confirm_all(world: &mut World) {
     for (number, queue, tag) in std::mem::take(&mut world.node.unconfirmed) {
         world
             .node
-            .notices
+            .events
             .push_back((number, SessionEvent::Published { queue, tag }));
     }
     world.settle();

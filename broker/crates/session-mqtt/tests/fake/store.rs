@@ -1,4 +1,5 @@
-//! A queue with one consumer, as sessions see queues: in order, unsettled messages bounded, what a consumer leaves goes back.
+//! A queue with one consumer as sessions see it: in order, with a prefetch, and requeueing what a
+//! consumer leaves.
 
 use env::Time;
 use message::Message;
@@ -10,8 +11,8 @@ use session::SessionEvent;
 use std::collections::VecDeque;
 
 #[derive(Clone)]
-struct Kept {
-    /// From 1.
+struct StoredMessage {
+    /// Starts at 1.
     number: u64,
     message: Message,
     redelivered: bool,
@@ -26,16 +27,16 @@ struct Consumer {
 
 #[derive(Default)]
 pub struct Store {
-    ready: VecDeque<Kept>,
-    out: VecDeque<(u64, Kept)>,
+    ready: VecDeque<StoredMessage>,
+    out: VecDeque<(u64, StoredMessage)>,
     consumer: Option<Consumer>,
-    /// Which connection began the line that consumed last.
+    /// The connection that began the epoch of the last consumer.
     epoch: Option<SessionId>,
     published: u64,
-    /// Whose consumer it ended.
+    /// The session whose consumer was ended by [`Store::end_consumer`].
     ended: Option<u64>,
-    /// Whether the last consumer came with [`RequestBody::Succeed`].
-    pub succeeded: bool,
+    /// The last consumer came with [`RequestBody::Succeed`].
+    pub is_epoch_consumer: bool,
     unused_since: Option<Time>,
 }
 
@@ -59,7 +60,7 @@ impl Store {
 
     pub fn publish(&mut self, message: Message) {
         self.published += 1;
-        self.ready.push_back(Kept {
+        self.ready.push_back(StoredMessage {
             number: self.published,
             message,
             redelivered: false,
@@ -72,9 +73,9 @@ impl Store {
         }
         self.consumer = None;
         self.unused_since = Some(now);
-        while let Some((_, mut kept)) = self.out.pop_back() {
-            kept.redelivered = true;
-            self.ready.push_front(kept);
+        while let Some((_, mut stored_message)) = self.out.pop_back() {
+            stored_message.redelivered = true;
+            self.ready.push_front(stored_message);
         }
     }
 
@@ -83,7 +84,7 @@ impl Store {
         match body {
             RequestBody::Consume { consumer, spec } => {
                 assert!(self.consumer.is_none(), "the last one has not left");
-                self.succeeded = false;
+                self.is_epoch_consumer = false;
                 return Some(self.begin(number, consumer, &spec));
             }
             RequestBody::Succeed(next) => {
@@ -93,7 +94,7 @@ impl Store {
                 if let Some(last) = self.consumer() {
                     self.session_over(last, now);
                 }
-                self.succeeded = true;
+                self.is_epoch_consumer = true;
                 let answer = self.begin(number, next.consumer, &next.spec);
                 return Some(match self.join_epoch(by, next.epoch) {
                     true => QueueReply::GoesOn,
@@ -134,7 +135,7 @@ impl Store {
         epoch == SessionEpoch::New && known.is_none()
     }
 
-    /// A connection at another node consumes, and ends.
+    /// A connection at another node has consumed and ended.
     pub fn consumed_elsewhere(&mut self, by: SessionId) {
         self.epoch = Some(by);
     }
@@ -150,7 +151,8 @@ impl Store {
         }
     }
 
-    /// A request that took its time, or (None) the end of the session. Another session may have come since.
+    /// A delayed request, or the end of the session if `None`. Another session may have consumed
+    /// since.
     pub fn late(&mut self, by: SessionId, body: Option<RequestBody>, now: Time) {
         let number = by.number;
         match body {
@@ -160,7 +162,8 @@ impl Store {
         }
     }
 
-    /// A request of an earlier connection comes late, and that one's end behind it: whoever consumes gets nothing more.
+    /// A late request and the end of an earlier connection: the current consumer gets no more
+    /// messages.
     pub fn end_consumer(&mut self, now: Time) -> Option<u64> {
         let number = self.consumer()?;
         self.session_over(number, now);
@@ -168,21 +171,21 @@ impl Store {
         Some(number)
     }
 
-    /// What the consumer is given now.
+    /// Delivers messages within the prefetch of the consumer.
     pub fn next(&mut self, queue: QueueId) -> Option<(u64, SessionEvent)> {
         let consumer = self.consumer.as_mut()?;
         let mut deliveries = Vec::new();
         while self.out.len() < consumer.prefetch
-            && let Some(kept) = self.ready.pop_front()
+            && let Some(stored_message) = self.ready.pop_front()
         {
             deliveries.push(Delivery {
                 id: consumer.next,
-                redelivered: kept.redelivered,
+                redelivered: stored_message.redelivered,
                 attempts: None,
-                left: kept.number,
-                message: kept.message.clone(),
+                left: stored_message.number,
+                message: stored_message.message.clone(),
             });
-            self.out.push_back((consumer.next, kept));
+            self.out.push_back((consumer.next, stored_message));
             consumer.next += 1;
         }
         let session_event = SessionEvent::Deliver {

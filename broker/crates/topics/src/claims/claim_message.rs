@@ -1,59 +1,92 @@
-//! What hubs say to each other about client ids. Integers big-endian; a frame is a list of:
+//! Messages between routers about client ids. Integers are big-endian; a frame is a list of:
 //!
 //! ```text
 //! kind u8 | vhost: u8 len, bytes | client: u16 len, bytes | number u64 | [Claim, Yield: clean u8 | Granted: stamp u64]
 //!     | [GrantedWith: stamp u64, handover | FreeWith: handover]
 //! handover: u16 len, bytes
-//! 1 Claim, 2 Granted, 3 Lost, 4 Yield, 5 Free, 6 Hold, 7 Tell (no names, number 0), 8 GrantedWith, 9 FreeWith
+//! 1 Claim, 2 Granted, 3 Lost, 4 Yield, 5 Free, 6 Hold, 7 ReportHolds (empty id, number 0), 8 GrantedWith, 9 FreeWith
 //! ```
 //!
-//! GrantedWith and FreeWith are Granted and Free with a handover that is not empty. Nodes send them only if the feature flag
-//! `mqtt_handover` is enabled.
+//! `GrantedWith` and `FreeWith` are `Granted` and `Free` with a handover that is not empty. Nodes
+//! send them only if the feature flag `mqtt_handover` is enabled.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::sync::Arc;
 
-/// A client of a vhost.
+/// A client id within a vhost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId {
+    /// The vhost of the client.
     pub vhost: Arc<str>,
+    /// The client id.
     pub client: Arc<str>,
 }
 
-/// About one client id. `stamp` names one holding of it: later ones have larger stamps.
+/// A message about one client id. A stamp identifies one holding of the id: later holdings have
+/// larger stamps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimMessage {
+    /// The client id that the message is about.
     pub id: ClientId,
-    pub what: ClaimVerb,
+    /// The claim, answer or report.
+    pub verb: ClaimVerb,
 }
 
-/// Bytes of a session's handover at most.
+/// Maximum size of a session's handover in bytes.
 pub const HANDOVER_BYTES: usize = 32 << 10;
 
+/// What a [`ClaimMessage`] says about its client id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimVerb {
-    /// To the owner: this session wants the id. `clean`: what is left of its old session is over.
-    Claim { session: u64, clean: bool },
-    /// From the owner: the id is the session's. `handover`: session state from the previous holder; empty if there is none.
-    Granted {
+    /// To the owner: this session wants the id. `clean`: its previous session must be discarded.
+    Claim {
+        /// The number of the claiming session.
         session: u64,
+        /// True if the previous session must be discarded.
+        clean: bool,
+    },
+    /// From the owner: the session holds the id. `handover`: session state from the previous
+    /// holder; empty if there is none.
+    Granted {
+        /// The number of the claiming session.
+        session: u64,
+        /// The stamp of the holding.
         stamp: u64,
+        /// State of the session; empty if there is none.
         handover: Bytes,
     },
-    /// From the owner: a newer claim has come; the session is not to wait any more.
-    Lost { session: u64 },
-    /// From the owner: let go of this holding, and say so.
-    Yield { stamp: u64, clean: bool },
-    /// To the owner: this holding is over. `handover`: session state for the next holder; empty if there is none.
-    Free { stamp: u64, handover: Bytes },
-    /// To the owner: the id is held here. For one that may not know.
-    Hold { stamp: u64 },
-    /// To a holder: tell what is held there and owned here. Of no id.
-    Tell,
+    /// From the owner: a newer claim replaces this one, so the session must stop waiting.
+    Lost {
+        /// The number of the claiming session.
+        session: u64,
+    },
+    /// From the owner: release the holding with this stamp and confirm with `Free`.
+    Yield {
+        /// The stamp of the holding.
+        stamp: u64,
+        /// True if the previous session must be discarded.
+        clean: bool,
+    },
+    /// To the owner: this holding has ended. `handover`: session state for the next holder; empty
+    /// if there is none.
+    Free {
+        /// The stamp of the holding.
+        stamp: u64,
+        /// State of the session; empty if there is none.
+        handover: Bytes,
+    },
+    /// To the owner, which may not know it: this router holds the id.
+    Hold {
+        /// The stamp of the holding.
+        stamp: u64,
+    },
+    /// To a holder: report all ids that you hold and that I own. The id of this message is empty.
+    ReportHolds,
 }
 
+/// A frame of [`ClaimMessage`]s is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a word about a client id cannot be read")]
+#[error("a message about client ids from another router is malformed")]
 pub struct ClaimMessageError;
 
 const CLAIM: u8 = 1;
@@ -62,15 +95,15 @@ const LOST: u8 = 3;
 const YIELD: u8 = 4;
 const FREE: u8 = 5;
 const HOLD: u8 = 6;
-const TELL: u8 = 7;
+const REPORT_HOLDS: u8 = 7;
 const GRANTED_WITH: u8 = 8;
 const FREE_WITH: u8 = 9;
 
 impl ClaimMessage {
-    /// Appends it to a frame.
+    /// Appends the message to a frame.
     pub fn encode(&self, out: &mut BytesMut) {
-        let handover = self.what.handover();
-        let (kind, number) = match &self.what {
+        let handover = self.verb.handover();
+        let (kind, number) = match &self.verb {
             ClaimVerb::Claim { session, .. } => (CLAIM, *session),
             ClaimVerb::Granted { session, .. } if handover.is_empty() => (GRANTED, *session),
             ClaimVerb::Granted { session, .. } => (GRANTED_WITH, *session),
@@ -79,16 +112,17 @@ impl ClaimMessage {
             ClaimVerb::Free { stamp, .. } if handover.is_empty() => (FREE, *stamp),
             ClaimVerb::Free { stamp, .. } => (FREE_WITH, *stamp),
             ClaimVerb::Hold { stamp } => (HOLD, *stamp),
-            ClaimVerb::Tell => (TELL, 0),
+            ClaimVerb::ReportHolds => (REPORT_HOLDS, 0),
         };
         out.put_u8(kind);
-        // Names of vhosts have 255 bytes at most, client ids 65,535.
+        // Vhost names have at most 255 bytes, client ids at most 65,535.
+        debug_assert!(self.id.vhost.len() <= 255);
         out.put_u8(self.id.vhost.len() as u8);
         out.put_slice(self.id.vhost.as_bytes());
         out.put_u16(self.id.client.len() as u16);
         out.put_slice(self.id.client.as_bytes());
         out.put_u64(number);
-        match &self.what {
+        match &self.verb {
             ClaimVerb::Claim { clean, .. } | ClaimVerb::Yield { clean, .. } => {
                 out.put_u8(u8::from(*clean));
             }
@@ -96,13 +130,13 @@ impl ClaimMessage {
             _ => {}
         }
         if !handover.is_empty() {
-            // HANDOVER_BYTES at most.
+            // At most `HANDOVER_BYTES`.
             out.put_u16(handover.len() as u16);
             out.put_slice(handover);
         }
     }
 
-    /// All words of a frame.
+    /// Decodes all messages of a frame.
     pub fn decode_all(mut frame: Bytes) -> Result<Vec<ClaimMessage>, ClaimMessageError> {
         let mut all = Vec::new();
         while !frame.is_empty() {
@@ -118,7 +152,7 @@ impl ClaimMessage {
         let length = from.try_get_u16().map_err(|_| ClaimMessageError)?;
         let client = text(from, length.into())?;
         let number = from.try_get_u64().map_err(|_| ClaimMessageError)?;
-        let what = match kind {
+        let verb = match kind {
             CLAIM => ClaimVerb::Claim {
                 session: number,
                 clean: flag(from)?,
@@ -138,16 +172,16 @@ impl ClaimMessage {
                 handover: handover(kind == FREE_WITH, from)?,
             },
             HOLD => ClaimVerb::Hold { stamp: number },
-            TELL => ClaimVerb::Tell,
+            REPORT_HOLDS => ClaimVerb::ReportHolds,
             _ => return Err(ClaimMessageError),
         };
         let id = ClientId { vhost, client };
-        Ok(ClaimMessage { id, what })
+        Ok(ClaimMessage { id, verb })
     }
 }
 
 impl ClaimVerb {
-    /// The session state that it carries; empty if there is none.
+    /// The session state in the message; empty if there is none.
     pub fn handover(&self) -> &Bytes {
         static NONE: Bytes = Bytes::new();
         match self {
@@ -157,15 +191,15 @@ impl ClaimVerb {
     }
 }
 
-fn handover(is_there: bool, from: &mut Bytes) -> Result<Bytes, ClaimMessageError> {
-    if !is_there {
+fn handover(is_present: bool, from: &mut Bytes) -> Result<Bytes, ClaimMessageError> {
+    if !is_present {
         return Ok(Bytes::new());
     }
     let length = usize::from(from.try_get_u16().map_err(|_| ClaimMessageError)?);
     if length == 0 || length > HANDOVER_BYTES || from.len() < length {
         return Err(ClaimMessageError);
     }
-    // A copy: the frame may be much larger.
+    // Copy, because the frame may be much larger.
     Ok(Bytes::copy_from_slice(&from.split_to(length)))
 }
 
@@ -206,13 +240,13 @@ mod tests {
             3 => ClaimVerb::Yield { stamp, clean },
             4 => ClaimVerb::Free { stamp, handover },
             5 => ClaimVerb::Hold { stamp },
-            _ => ClaimVerb::Tell,
+            _ => ClaimVerb::ReportHolds,
         })
     }
 
     proptest! {
         #[test]
-        fn words_return_and_cut_ones_do_not(
+        fn messages_roundtrip_and_truncated_ones_fail(
             list in prop::collection::vec(("[a-z/]{0,8}", "\\PC{0,12}", verbs()), 1..6),
             cut in any::<prop::sample::Index>(),
         ) {
@@ -220,13 +254,13 @@ mod tests {
             let mut ends = vec![0];
             let all: Vec<ClaimMessage> = list
                 .into_iter()
-                .map(|(vhost, client, what)| {
+                .map(|(vhost, client, verb)| {
                     let id = ClientId { vhost: vhost.into(), client: client.into() };
-                    ClaimMessage { id, what }
+                    ClaimMessage { id, verb }
                 })
                 .collect();
-            for peer_message in &all {
-                peer_message.encode(&mut out);
+            for message in &all {
+                message.encode(&mut out);
                 ends.push(out.len());
             }
             let bytes = out.freeze();
@@ -237,11 +271,11 @@ mod tests {
         }
 
         #[test]
-        fn handover_is_bounded(length in 1..=u16::MAX) {
+        fn handover_size_is_limited(length in 1..=u16::MAX) {
             let free = |handover| {
-                let what = ClaimVerb::Free { stamp: 1, handover };
+                let verb = ClaimVerb::Free { stamp: 1, handover };
                 let mut out = BytesMut::new();
-                ClaimMessage { id: ClientId::default(), what }.encode(&mut out);
+                ClaimMessage { id: ClientId::default(), verb }.encode(&mut out);
                 ClaimMessage::decode_all(out.freeze())
             };
             let decoded = free(Bytes::from(vec![7; length.into()]));
@@ -249,7 +283,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn decode_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let _ = ClaimMessage::decode_all(Bytes::from(bytes));
         }
     }

@@ -1,21 +1,22 @@
-//! What this hub is there for, as a numbered log of which only the newest word on each key is kept: a hub that knows nothing,
-//! one that was away for a while and one that is a single change behind are all told what came after the version they have.
+//! The routes of this router as a versioned log that keeps only the newest entry of each key.
+//! Whether a peer knows nothing, was away for a while or is one change behind, it receives the
+//! changes since the version that it has.
 
 use super::peer_message::{InterestCounts, InterestKey, RouteChanges};
 use bytes::BytesMut;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Changes told at once.
-const CHUNK: usize = 1024;
-/// Bytes of the same, about.
-const CHUNK_BYTES: usize = 64 << 10;
+/// Maximum number of changes per message.
+const MAX_CHANGES: usize = 1024;
+/// Approximate maximum of bytes per message.
+const MAX_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Default)]
 struct RouteRow {
     counts: InterestCounts,
-    /// As the others are told.
-    shown: InterestCounts,
+    /// The counts as announced to other routers.
+    announced: InterestCounts,
     version: u64,
 }
 
@@ -23,17 +24,18 @@ struct RouteRow {
 pub(crate) struct OwnRoutes {
     rows: HashMap<InterestKey, RouteRow, foldhash::fast::FixedState>,
     by_version: BTreeMap<u64, InterestKey>,
-    /// Versions of rows that are there only to say that nobody is.
-    gone: BTreeSet<u64>,
-    /// Of these, how many at most. Who knows less than what was forgotten begins anew.
-    keep_gone: usize,
-    /// The newest version that was forgotten.
-    forgotten: u64,
+    /// Versions of rows that only announce the removal of a route.
+    removed: BTreeSet<u64>,
+    /// Maximum size of `gone`. A peer whose version is older than a dropped row receives the full
+    /// list.
+    max_removed: usize,
+    /// The newest version whose row was dropped.
+    dropped_version: u64,
     version: u64,
     digest: u64,
 }
 
-/// Which of the counts somebody is one of.
+/// The field of [`InterestCounts`] in which a subscriber counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InterestClass {
     Stored,
@@ -42,13 +44,13 @@ pub(crate) enum InterestClass {
 }
 
 impl OwnRoutes {
-    pub fn new(keep_gone: usize) -> OwnRoutes {
+    pub fn new(max_removed: usize) -> OwnRoutes {
         OwnRoutes {
             rows: HashMap::default(),
             by_version: BTreeMap::new(),
-            gone: BTreeSet::new(),
-            keep_gone,
-            forgotten: 0,
+            removed: BTreeSet::new(),
+            max_removed,
+            dropped_version: 0,
             version: 0,
             digest: 0,
         }
@@ -58,8 +60,8 @@ impl OwnRoutes {
         self.version
     }
 
-    /// One more, or one fewer.
-    pub fn count(&mut self, key: InterestKey, class: InterestClass, more: bool) {
+    /// Adds or removes one subscriber.
+    pub fn count_route(&mut self, key: InterestKey, class: InterestClass, add: bool) {
         let exact = matches!(key, InterestKey::Group { .. });
         let row = self.rows.entry(key.clone()).or_default();
         let count = match class {
@@ -67,11 +69,11 @@ impl OwnRoutes {
             InterestClass::Plain => &mut row.counts.plain,
             InterestClass::Acknowledged => &mut row.counts.acknowledged,
         };
-        *count = match more {
+        *count = match add {
             true => count.saturating_add(1),
             false => count.saturating_sub(1),
         };
-        let shown = match exact {
+        let announced = match exact {
             true => row.counts,
             false => InterestCounts {
                 stored: row.counts.stored.min(1),
@@ -79,53 +81,53 @@ impl OwnRoutes {
                 acknowledged: row.counts.acknowledged.min(1),
             },
         };
-        if shown != row.shown {
-            self.show(key, shown);
+        if announced != row.announced {
+            self.announce(key, announced);
         }
     }
 
-    fn show(&mut self, key: InterestKey, shown: InterestCounts) {
+    fn announce(&mut self, key: InterestKey, announced: InterestCounts) {
         let Some(row) = self.rows.get_mut(&key) else {
             return;
         };
         self.by_version.remove(&row.version);
-        self.gone.remove(&row.version);
-        self.digest ^= digest_of(&key, row.shown) ^ digest_of(&key, shown);
+        self.removed.remove(&row.version);
+        self.digest ^= digest_of(&key, row.announced) ^ digest_of(&key, announced);
         self.version += 1;
         row.version = self.version;
-        row.shown = shown;
-        if shown.is_none() {
-            self.gone.insert(self.version);
+        row.announced = announced;
+        if announced.is_none() {
+            self.removed.insert(self.version);
         }
         self.by_version.insert(self.version, key);
-        while self.gone.len() > self.keep_gone
-            && let Some(oldest) = self.gone.pop_first()
+        while self.removed.len() > self.max_removed
+            && let Some(oldest) = self.removed.pop_first()
         {
-            self.forgotten = oldest;
+            self.dropped_version = oldest;
             if let Some(key) = self.by_version.remove(&oldest) {
                 self.rows.remove(&key);
             }
         }
     }
 
-    /// What is new to a hub that knows this version, or a part of it. None: nothing is.
-    pub fn since(&self, known: u64) -> Option<RouteChanges> {
+    /// Returns the changes since this version, or the first part of them; `None` if there are none.
+    pub fn changes_since(&self, known: u64) -> Option<RouteChanges> {
         if known == self.version {
             return None;
         }
         let from = match known {
-            known if known < self.forgotten || known > self.version => 0,
+            known if known < self.dropped_version || known > self.version => 0,
             known => known,
         };
         let (mut list, mut bytes, mut to) = (Vec::new(), 0, self.version);
         for (version, key) in self.by_version.range(from + 1..) {
-            if list.len() == CHUNK || bytes >= CHUNK_BYTES {
+            if list.len() == MAX_CHANGES || bytes >= MAX_BYTES {
                 to = version - 1;
                 break;
             }
             bytes += key.size();
-            let shown = self.rows.get(key).map(|row| row.shown);
-            list.push((key.clone(), shown.unwrap_or_default()));
+            let announced = self.rows.get(key).map(|row| row.announced);
+            list.push((key.clone(), announced.unwrap_or_default()));
         }
         Some(RouteChanges {
             from,
@@ -136,14 +138,15 @@ impl OwnRoutes {
     }
 }
 
-/// Of all rows it is the sum (exclusive or). FNV-1a: the same in every version of the program.
-pub(crate) fn digest_of(key: &InterestKey, wants: InterestCounts) -> u64 {
-    if wants.is_none() {
+/// The digest of one row. The digest of all rows is their exclusive or. FNV-1a: must be the same in
+/// every version.
+pub(crate) fn digest_of(key: &InterestKey, counts: InterestCounts) -> u64 {
+    if counts.is_none() {
         return 0;
     }
     let mut bytes = BytesMut::new();
     key.encode(&mut bytes);
-    wants.encode(&mut bytes);
+    counts.encode(&mut bytes);
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }

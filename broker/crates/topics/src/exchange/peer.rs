@@ -1,5 +1,6 @@
-//! One other hub: what it is there for, and what goes to and fro. No word is lost or changes its place as long as the link lasts;
-//! when it breaks, anything may be. So both number what they send, tell what they have, and go on from there.
+//! One peer router: its routes, and the messages exchanged with it. The link neither loses nor
+//! reorders messages while it is up, but may lose any when it breaks. So both sides number what
+//! they send, report what they have received, and resume from there.
 
 use super::own_routes::{OwnRoutes, digest_of};
 use super::peer_message::{
@@ -12,16 +13,17 @@ use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Bytes of one word with messages, about.
+/// Approximate bytes of one [`PeerMessage::Messages`].
 const BATCH_BYTES: usize = 256 << 10;
-/// Bytes of numbered messages that are on their way and not acknowledged; one may always be.
+/// Bytes of numbered messages in flight without acknowledgement. A single message may exceed it.
 const WINDOW_BYTES: usize = 4 << 20;
-/// Bytes of messages that are not numbered, after which the other side is told that they came.
-const TELL_PLAIN: u64 = 256 << 10;
-/// How long something may be unacknowledged on a link that is up, before it is asked about.
-const PROBE: Duration = Duration::from_secs(1);
+/// Received bytes of unnumbered messages after which they are acknowledged.
+const PLAIN_ACK_BYTES: u64 = 256 << 10;
+/// How long something may stay unacknowledged on a link that is up before the peer is asked for its
+/// state.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A session that waits for an answer, and its words for the message; tag 0: nobody waits.
+/// The session that waits for a confirm, and its tag for the message; nobody waits if the tag is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiter {
     pub session: u64,
@@ -31,160 +33,161 @@ pub(crate) struct Waiter {
 
 #[derive(Debug)]
 struct Unacknowledged {
-    sent: ForwardedMessage,
+    forwarded: ForwardedMessage,
     waiter: Waiter,
 }
 
-/// What this hub has to say to all others alike.
+/// State announced to all peers.
 #[derive(Debug)]
 pub(crate) struct RouteAnnouncements {
     pub routes: OwnRoutes,
-    /// How much of the metadata log is applied here.
+    /// The index up to which the metadata log is applied here.
     pub applied: u64,
-    /// What subscribers of this hub wait for; see [`PeerState::question`].
+    /// The newest question of this router's subscribers; see [`PeerState::question`].
     pub question: u64,
     pub until: u64,
 }
 
-/// What came of something that the other hub said.
+/// The effect of a message from the peer.
 #[derive(Debug, PartialEq)]
 pub(crate) enum PeerEvent {
-    /// It has a message that a session waits for, or nobody will have it.
+    /// The peer has the message that a session waits for, or nobody will ever receive it.
     Answered(Waiter),
-    /// A message for subscribers here.
+    /// A message for local subscribers.
     Message(ForwardedMessage),
-    /// It is there for something else than before.
+    /// The peer's interest in a key has changed.
     Route {
         key: InterestKey,
-        was: InterestCounts,
-        is: InterestCounts,
+        previous: InterestCounts,
+        current: InterestCounts,
     },
-    /// Messages for this hub were given up while it was out of reach.
+    /// The peer gave up messages for this router while it was unreachable.
     Missed,
 }
 
 #[derive(Debug)]
 pub(crate) struct PeerRouter {
     pub address: RouterAddress,
-    pub up: bool,
-    /// It has been out of reach for so long that nobody waits for it.
-    pub given_up: bool,
+    pub is_up: bool,
+    /// The peer was unreachable for so long that nobody waits for it.
+    pub is_given_up: bool,
     down_since: Time,
-    /// What it has is known, and what is sent follows that.
-    synced: bool,
+    /// The peer's state is known, and messages continue from it.
+    is_synced: bool,
     owes_state: bool,
-    /// Something did not fit; it was asked to send again.
-    again: bool,
-    asked_again: bool,
+    /// A message did not continue the previous one; the peer must send again.
+    needs_resend: bool,
+    resend_requested: bool,
     probe_at: Option<Time>,
     resync_at: Option<Time>,
 
-    /// Its routes, at which version of them, in which round of telling all of them.
+    /// The peer's routes, each with the round of the full list in which it was last seen.
     rows: HashMap<InterestKey, (InterestCounts, u32), foldhash::fast::FixedState>,
-    known: u64,
-    /// All that it had when it was met is known.
-    pub introduced: bool,
+    known_version: u64,
+    /// The peer's routes as of when the link came up are known.
+    pub has_initial_routes: bool,
     digest: u64,
     round: u32,
     sweeping: bool,
 
-    /// This hub's routes over there.
-    told: u64,
-    acknowledged: u64,
-    /// The newest question that it heard, and that it answered.
-    asked: u64,
-    answered: u64,
-    /// How much of the metadata log it has applied.
+    /// The version of this router's routes that was sent to the peer.
+    sent_version: u64,
+    acknowledged_version: u64,
+    /// The newest question that was sent to the peer, and the newest that it answered.
+    sent_question: u64,
+    answered_question: u64,
+    /// The index up to which the peer has applied the metadata log.
     pub applied: u64,
-    /// Its own question, and which of these was answered.
+    /// The peer's newest question and the index it requires, and the newest question that was
+    /// answered.
     question: (u64, u64),
-    told_answer: u64,
-    /// It did not answer for a long time: no subscriber waits for it.
-    pub slow: bool,
+    sent_answer: u64,
+    /// The peer did not answer in time: subscribers do not wait for it.
+    pub is_slow: bool,
 
-    /// Number of the next message.
-    next: u64,
+    /// The number of the next message.
+    next_number: u64,
     unacknowledged: VecDeque<Unacknowledged>,
     pub bytes: usize,
-    /// Of these, the first ones that were sent.
-    flying: usize,
-    flying_bytes: usize,
+    /// How many of `unacknowledged`, from the front, have been sent, and their bytes.
+    in_flight: usize,
+    in_flight_bytes: usize,
     plain: VecDeque<ForwardedMessage>,
-    /// Bytes of the same.
+    /// Bytes in `plain`.
     plain_waiting: u64,
     plain_sent: u64,
     plain_acknowledged: u64,
     lost: u64,
 
-    /// The other direction.
-    taken: u64,
-    their_plain: u64,
-    told_plain: u64,
-    their_lost: u64,
+    /// State of the receiving direction.
+    received: u64,
+    received_plain: u64,
+    reported_plain: u64,
+    reported_lost: u64,
 }
 
 impl PeerRouter {
     pub fn new(address: RouterAddress) -> PeerRouter {
         PeerRouter {
             address,
-            up: false,
-            given_up: false,
+            is_up: false,
+            is_given_up: false,
             down_since: Time::ZERO,
-            synced: false,
+            is_synced: false,
             owes_state: false,
-            again: false,
-            asked_again: false,
+            needs_resend: false,
+            resend_requested: false,
             probe_at: None,
             resync_at: None,
             rows: HashMap::default(),
-            known: 0,
-            introduced: false,
+            known_version: 0,
+            has_initial_routes: false,
             digest: 0,
             round: 0,
             sweeping: false,
-            told: 0,
-            acknowledged: 0,
-            asked: 0,
-            answered: 0,
+            sent_version: 0,
+            acknowledged_version: 0,
+            sent_question: 0,
+            answered_question: 0,
             applied: 0,
             question: (0, 0),
-            told_answer: 0,
-            slow: false,
-            next: 1,
+            sent_answer: 0,
+            is_slow: false,
+            next_number: 1,
             unacknowledged: VecDeque::new(),
             bytes: 0,
-            flying: 0,
-            flying_bytes: 0,
+            in_flight: 0,
+            in_flight_bytes: 0,
             plain: VecDeque::new(),
             plain_waiting: 0,
             plain_sent: 0,
             plain_acknowledged: 0,
             lost: 0,
-            taken: 0,
-            their_plain: 0,
-            told_plain: 0,
-            their_lost: 0,
+            received: 0,
+            received_plain: 0,
+            reported_plain: 0,
+            reported_lost: 0,
         }
     }
 
-    /// The link is there (again).
-    pub fn greet(&mut self, now: Time) {
-        self.up = true;
-        self.given_up = false;
-        self.slow = false;
-        self.ask(now);
+    /// The link is up (again).
+    pub fn link_up(&mut self, now: Time) {
+        self.is_up = true;
+        self.is_given_up = false;
+        self.is_slow = false;
+        self.request_state(now);
     }
 
-    fn ask(&mut self, now: Time) {
-        self.synced = false;
+    fn request_state(&mut self, now: Time) {
+        self.is_synced = false;
         self.owes_state = true;
-        self.probe_at = Some(now + PROBE);
+        self.probe_at = Some(now + PROBE_INTERVAL);
     }
 
-    /// The link is broken.
-    pub fn part(&mut self, now: Time) {
-        if self.up {
-            self.up = false;
+    /// The link is down.
+    pub fn link_down(&mut self, now: Time) {
+        if self.is_up {
+            self.is_up = false;
             self.down_since = now;
             self.probe_at = None;
             self.plain.clear();
@@ -192,151 +195,158 @@ impl PeerRouter {
         }
     }
 
-    /// It knows this hub's routes up to this version, and has answered this question.
+    /// Returns true if the peer knows this router's routes up to `version` and has answered
+    /// `question`.
     pub fn knows(&self, version: u64, question: u64) -> bool {
-        self.acknowledged >= version && self.answered >= question
+        self.acknowledged_version >= version && self.answered_question >= question
     }
 
-    /// More of the metadata log is applied here. Whether that answers what it asked.
-    pub fn applied_here(&mut self, applied: u64) -> bool {
+    /// More of the metadata log is applied here. Returns true if that answers the peer's question.
+    pub fn set_applied(&mut self, applied: u64) -> bool {
         let (question, until) = self.question;
-        let answers = question > self.told_answer && until <= applied;
+        let answers = question > self.sent_answer && until <= applied;
         self.owes_state |= answers;
         answers
     }
 
-    /// Bytes of messages that are not numbered and of which it has not said that they came.
-    pub fn plain_flying(&self) -> u64 {
+    /// Bytes of unnumbered messages that the peer has not acknowledged.
+    pub fn plain_in_flight(&self) -> u64 {
         self.plain_sent - self.plain_acknowledged
     }
 
-    pub fn push(&mut self, sent: ForwardedMessage, waiter: Waiter) {
-        self.bytes += sent.size();
-        self.next += 1;
-        let unacknowledged = Unacknowledged { sent, waiter };
+    pub fn push(&mut self, forwarded: ForwardedMessage, waiter: Waiter) {
+        self.bytes += forwarded.size();
+        self.next_number += 1;
+        let unacknowledged = Unacknowledged { forwarded, waiter };
         self.unacknowledged.push_back(unacknowledged);
     }
 
-    pub fn push_plain(&mut self, sent: ForwardedMessage) {
-        let size = sent.size() as u64;
+    pub fn push_plain(&mut self, forwarded: ForwardedMessage) {
+        let size = forwarded.size() as u64;
         self.plain_sent += size;
         self.plain_waiting += size;
-        self.plain.push_back(sent);
+        self.plain.push_back(forwarded);
     }
 
-    /// A numbered message that it will not get.
-    pub fn lose(&mut self) {
+    /// Counts a numbered message that the peer will not get.
+    pub fn count_lost(&mut self) {
         self.lost += 1;
     }
 
-    /// Nobody waits for it any more: `answered` hears who did.
-    pub fn give_up(&mut self, mut answered: impl FnMut(Waiter)) -> usize {
-        self.given_up = true;
+    /// Stops waiting for the peer. Calls `confirm` for each unacknowledged message and returns
+    /// their number.
+    pub fn give_up(&mut self, mut confirm: impl FnMut(Waiter)) -> usize {
+        self.is_given_up = true;
         let count = self.unacknowledged.len();
         self.lost += count as u64;
         let all = self.unacknowledged.drain(..);
-        all.for_each(|u| answered(u.waiter));
+        all.for_each(|u| confirm(u.waiter));
         self.bytes = 0;
-        self.flying = 0;
-        self.flying_bytes = 0;
+        self.in_flight = 0;
+        self.in_flight_bytes = 0;
         count
     }
 
-    /// Its routes, for who forgets it.
+    /// Returns the peer's routes, so that they can be withdrawn.
     pub fn into_routes(self) -> impl Iterator<Item = (InterestKey, InterestCounts)> {
         self.rows.into_iter().map(|(key, (wants, _))| (key, wants))
     }
 
-    /// Number of the oldest message that is still to be acknowledged, or of the next one.
-    fn first(&self) -> u64 {
-        self.next - self.unacknowledged.len() as u64
+    /// The number of the oldest unacknowledged message, or of the next one if all are acknowledged.
+    fn first_unacknowledged(&self) -> u64 {
+        self.next_number - self.unacknowledged.len() as u64
     }
 
     pub fn give_up_at(&self, patience: Duration) -> Option<Time> {
-        (!self.up && !self.given_up).then(|| self.down_since + patience)
+        (!self.is_up && !self.is_given_up).then(|| self.down_since + patience)
     }
 
     pub fn wake_at(&self, patience: Duration) -> Option<Time> {
-        let probe = self.probe_at.filter(|_| self.up);
-        let resync = self.resync_at.filter(|_| self.up);
+        let probe = self.probe_at.filter(|_| self.is_up);
+        let resync = self.resync_at.filter(|_| self.is_up);
         let all = [probe, resync, self.give_up_at(patience)];
         all.into_iter().flatten().min()
     }
 
-    /// Asks about what has not been acknowledged for a while.
+    /// Asks for the peer's state if something was unacknowledged for too long.
     pub fn tick(&mut self, now: Time) {
-        if !self.up {
+        if !self.is_up {
             return;
         }
         if self.resync_at.is_some_and(|at| at <= now) {
             self.resync_at = None;
-            self.known = 0;
-            self.again = true;
+            self.known_version = 0;
+            self.needs_resend = true;
             self.owes_state = true;
         }
         if self.probe_at.is_some_and(|at| at <= now) {
-            self.asked_again = false;
-            self.ask(now);
+            self.resend_requested = false;
+            self.request_state(now);
         }
     }
 
-    /// The next word for it. None: there is nothing to say, or nobody to say it to.
-    pub fn say(&mut self, news: &RouteAnnouncements, now: Time) -> Option<PeerMessage> {
-        if !self.up {
+    /// Returns the next message for the peer; `None` if nothing is pending or the link is down.
+    pub fn next_message(
+        &mut self,
+        announcements: &RouteAnnouncements,
+        now: Time,
+    ) -> Option<PeerMessage> {
+        if !self.is_up {
             return None;
         }
-        if std::mem::take(&mut self.owes_state) | (self.asked < news.question) {
-            return Some(self.state(news));
+        if std::mem::take(&mut self.owes_state) | (self.sent_question < announcements.question) {
+            return Some(self.state_message(announcements));
         }
-        if !self.synced {
+        if !self.is_synced {
             return None;
         }
-        if self.told == self.acknowledged
-            && let Some(changes) = news.routes.since(self.told)
+        if self.sent_version == self.acknowledged_version
+            && let Some(changes) = announcements.routes.changes_since(self.sent_version)
         {
-            self.told = changes.to;
-            self.probe_at.get_or_insert(now + PROBE);
+            self.sent_version = changes.to;
+            self.probe_at.get_or_insert(now + PROBE_INTERVAL);
             return Some(PeerMessage::Changes(changes));
         }
-        self.messages(now)
+        self.next_batch(now)
     }
 
-    fn state(&mut self, news: &RouteAnnouncements) -> PeerMessage {
-        self.told_plain = self.their_plain;
-        self.asked = news.question;
+    fn state_message(&mut self, announcements: &RouteAnnouncements) -> PeerMessage {
+        self.reported_plain = self.received_plain;
+        self.sent_question = announcements.question;
         let (question, until) = self.question;
-        if until <= news.applied {
-            self.told_answer = question;
+        if until <= announcements.applied {
+            self.sent_answer = question;
         }
         PeerMessage::State(PeerState {
-            ask: !self.synced,
-            again: std::mem::take(&mut self.again),
-            newest: news.routes.version(),
-            routes: self.known,
-            messages: self.taken,
-            plain: self.their_plain,
-            first: self.first(),
+            ask: !self.is_synced,
+            again: std::mem::take(&mut self.needs_resend),
+            newest: announcements.routes.version(),
+            routes: self.known_version,
+            messages: self.received,
+            plain: self.received_plain,
+            first: self.first_unacknowledged(),
             lost: self.lost,
-            question: news.question,
-            until: news.until,
-            answered: self.told_answer,
-            applied: news.applied,
+            question: announcements.question,
+            until: announcements.until,
+            answered: self.sent_answer,
+            applied: announcements.applied,
         })
     }
 
-    fn messages(&mut self, now: Time) -> Option<PeerMessage> {
-        let first = self.first() + self.flying as u64;
+    fn next_batch(&mut self, now: Time) -> Option<PeerMessage> {
+        debug_assert!(self.in_flight <= self.unacknowledged.len());
+        let first = self.first_unacknowledged() + self.in_flight as u64;
         let mut list = Vec::new();
         let mut bytes = 0;
         while bytes < BATCH_BYTES
-            && (self.flying_bytes < WINDOW_BYTES || self.flying == 0)
-            && let Some(next) = self.unacknowledged.get(self.flying)
+            && (self.in_flight_bytes < WINDOW_BYTES || self.in_flight == 0)
+            && let Some(next) = self.unacknowledged.get(self.in_flight)
         {
-            let size = next.sent.size();
+            let size = next.forwarded.size();
             bytes += size;
-            self.flying += 1;
-            self.flying_bytes += size;
-            list.push(next.sent.clone());
+            self.in_flight += 1;
+            self.in_flight_bytes += size;
+            list.push(next.forwarded.clone());
         }
         while bytes < BATCH_BYTES
             && let Some(next) = self.plain.pop_front()
@@ -349,8 +359,8 @@ impl PeerRouter {
         if list.is_empty() {
             return None;
         }
-        if self.flying > 0 {
-            self.probe_at.get_or_insert(now + PROBE);
+        if self.in_flight > 0 {
+            self.probe_at.get_or_insert(now + PROBE_INTERVAL);
         }
         let plain = self.plain_sent - self.plain_waiting;
         Some(PeerMessage::Messages(ForwardedMessages {
@@ -360,157 +370,170 @@ impl PeerRouter {
         }))
     }
 
-    /// What it says; `events` get what comes of it.
-    pub fn hear(
+    /// Handles a message of the peer and appends its effects to `events`.
+    pub fn handle(
         &mut self,
         peer_message: PeerMessage,
-        news: &RouteAnnouncements,
+        announcements: &RouteAnnouncements,
         now: Time,
         events: &mut Vec<PeerEvent>,
     ) {
         match peer_message {
-            PeerMessage::State(state) => self.hear_state(state, news, now, events),
-            PeerMessage::Changes(changes) => self.hear_changes(changes, now, events),
-            PeerMessage::Messages(messages) => self.hear_messages(messages, events),
+            PeerMessage::State(state) => self.handle_state(state, announcements, now, events),
+            PeerMessage::Changes(changes) => self.handle_changes(changes, now, events),
+            PeerMessage::Messages(messages) => self.handle_messages(messages, events),
         }
     }
 
-    fn hear_state(
+    fn handle_state(
         &mut self,
         state: PeerState,
-        news: &RouteAnnouncements,
+        announcements: &RouteAnnouncements,
         now: Time,
         events: &mut Vec<PeerEvent>,
     ) {
         self.owes_state |= state.ask;
         self.question = self.question.max((state.question, state.until));
-        self.applied_here(news.applied);
+        self.set_applied(announcements.applied);
         self.applied = self.applied.max(state.applied);
-        self.introduced |= state.newest <= self.known;
-        let rewind = state.again || !self.synced;
+        self.has_initial_routes |= state.newest <= self.known_version;
+        let rewind = state.again || !self.is_synced;
         let progress =
-            self.acknowledge(state.messages, events) | (state.routes != self.acknowledged);
-        let plain = match self.synced {
+            self.acknowledge(state.messages, events) | (state.routes != self.acknowledged_version);
+        let plain = match self.is_synced {
             true => state.plain,
-            // What has not come by now does not come.
+            // Unnumbered messages that have not arrived before the link broke are lost.
             false => self.plain_sent - self.plain_waiting,
         };
         self.plain_acknowledged = plain.clamp(self.plain_acknowledged, self.plain_sent);
-        // A version that this hub never had is of no use.
+        // The peer claims a version that this router never had: start over.
         let known = match state.routes {
-            known if known > news.routes.version() => 0,
+            known if known > announcements.routes.version() => 0,
             known => known,
         };
-        self.acknowledged = known;
+        self.acknowledged_version = known;
         if rewind {
-            self.told = known;
-            self.flying = 0;
-            self.flying_bytes = 0;
-            self.synced = true;
+            self.sent_version = known;
+            self.in_flight = 0;
+            self.in_flight_bytes = 0;
+            self.is_synced = true;
         }
-        self.slow &= !progress && !rewind && state.answered <= self.answered;
-        self.answered = self.answered.max(state.answered);
-        // It has none of those that were given up: it must hear that they will not come.
-        self.owes_state |= state.messages.saturating_add(1) < self.first();
-        self.taken = self.taken.max(state.first.saturating_sub(1));
-        if state.lost > self.their_lost {
-            self.their_lost = state.lost;
+        self.is_slow &= !progress && !rewind && state.answered <= self.answered_question;
+        self.answered_question = self.answered_question.max(state.answered);
+        // The peer lacks messages that were given up: tell it not to wait for them.
+        self.owes_state |= state.messages.saturating_add(1) < self.first_unacknowledged();
+        self.received = self.received.max(state.first.saturating_sub(1));
+        if state.lost > self.reported_lost {
+            self.reported_lost = state.lost;
             events.push(PeerEvent::Missed);
         }
-        let open = self.flying > 0 || self.told != self.acknowledged;
+        let open = self.in_flight > 0 || self.sent_version != self.acknowledged_version;
         self.probe_at = match (open, progress || rewind) {
             (false, _) => None,
-            (true, true) => Some(now + PROBE),
-            (true, false) => self.probe_at.or(Some(now + PROBE)),
+            (true, true) => Some(now + PROBE_INTERVAL),
+            (true, false) => self.probe_at.or(Some(now + PROBE_INTERVAL)),
         };
     }
 
-    /// It has all messages up to this one. True: that is news.
+    /// Removes all messages up to this number. Returns true if there were any.
     fn acknowledge(&mut self, messages: u64, events: &mut Vec<PeerEvent>) -> bool {
-        let mut news = false;
-        while self.first() <= messages
+        let mut progress = false;
+        while self.first_unacknowledged() <= messages
             && let Some(done) = self.unacknowledged.pop_front()
         {
-            let size = done.sent.size();
+            let size = done.forwarded.size();
             self.bytes -= size;
-            if self.flying > 0 {
-                self.flying -= 1;
-                self.flying_bytes -= size;
+            if self.in_flight > 0 {
+                self.in_flight -= 1;
+                self.in_flight_bytes -= size;
             }
-            news = true;
+            progress = true;
             events.push(PeerEvent::Answered(done.waiter));
         }
-        news
+        progress
     }
 
-    fn does_not_fit(&mut self) {
-        if !self.asked_again {
-            self.asked_again = true;
-            self.again = true;
+    fn request_resend(&mut self) {
+        if !self.resend_requested {
+            self.resend_requested = true;
+            self.needs_resend = true;
             self.owes_state = true;
         }
     }
 
-    fn hear_changes(&mut self, changes: RouteChanges, now: Time, events: &mut Vec<PeerEvent>) {
+    fn handle_changes(&mut self, changes: RouteChanges, now: Time, events: &mut Vec<PeerEvent>) {
         if changes.from == 0 {
             self.sweeping = !self.rows.is_empty();
             self.round = self.round.wrapping_add(1);
-        } else if changes.from != self.known {
-            return self.does_not_fit();
+        } else if changes.from != self.known_version {
+            return self.request_resend();
         }
-        self.asked_again = false;
+        self.resend_requested = false;
         self.owes_state = true;
-        self.known = changes.to;
-        for (key, is) in changes.list {
-            self.set(key, is, events);
+        self.known_version = changes.to;
+        for (key, current) in changes.list {
+            self.set_interest(key, current, events);
         }
         let Some(digest) = changes.digest else {
             return;
         };
-        self.introduced = true;
+        self.has_initial_routes = true;
         if std::mem::take(&mut self.sweeping) {
             let round = self.round;
             let old = self.rows.iter().filter(|(_, (_, r))| *r != round);
             let old: Vec<InterestKey> = old.map(|(key, _)| key.clone()).collect();
             for key in old {
-                self.set(key, InterestCounts::default(), events);
+                self.set_interest(key, InterestCounts::default(), events);
             }
         }
         if self.digest != digest {
-            // Not at once: whatever is wrong may be so again.
-            self.resync_at = Some(now + PROBE);
+            // Wait before asking again: the cause of the mismatch may persist.
+            self.resync_at = Some(now + PROBE_INTERVAL);
         }
     }
 
-    fn set(&mut self, key: InterestKey, is: InterestCounts, events: &mut Vec<PeerEvent>) {
-        let was = self.rows.get(&key).map(|(was, _)| *was).unwrap_or_default();
-        self.digest ^= digest_of(&key, was) ^ digest_of(&key, is);
-        match is.is_none() {
+    fn set_interest(
+        &mut self,
+        key: InterestKey,
+        current: InterestCounts,
+        events: &mut Vec<PeerEvent>,
+    ) {
+        let previous = self
+            .rows
+            .get(&key)
+            .map(|(previous, _)| *previous)
+            .unwrap_or_default();
+        self.digest ^= digest_of(&key, previous) ^ digest_of(&key, current);
+        match current.is_none() {
             true => drop(self.rows.remove(&key)),
-            false => drop(self.rows.insert(key.clone(), (is, self.round))),
+            false => drop(self.rows.insert(key.clone(), (current, self.round))),
         }
-        if was != is {
-            events.push(PeerEvent::Route { key, was, is });
+        if previous != current {
+            events.push(PeerEvent::Route {
+                key,
+                previous,
+                current,
+            });
         }
     }
 
-    fn hear_messages(&mut self, messages: ForwardedMessages, events: &mut Vec<PeerEvent>) {
-        self.their_plain = messages.plain;
-        self.owes_state |= self.their_plain.wrapping_sub(self.told_plain) >= TELL_PLAIN;
+    fn handle_messages(&mut self, messages: ForwardedMessages, events: &mut Vec<PeerEvent>) {
+        self.received_plain = messages.plain;
+        self.owes_state |= self.received_plain.wrapping_sub(self.reported_plain) >= PLAIN_ACK_BYTES;
         let mut number = messages.first;
-        for sent in messages.list {
-            if !sent.numbered {
-                events.push(PeerEvent::Message(sent));
+        for forwarded in messages.list {
+            if !forwarded.numbered {
+                events.push(PeerEvent::Message(forwarded));
                 continue;
             }
-            if number > self.taken.saturating_add(1) {
-                self.does_not_fit();
+            if number > self.received.saturating_add(1) {
+                self.request_resend();
             } else {
                 self.owes_state = true;
-                if number > self.taken {
-                    self.taken = number;
-                    self.asked_again = false;
-                    events.push(PeerEvent::Message(sent));
+                if number > self.received {
+                    self.received = number;
+                    self.resend_requested = false;
+                    events.push(PeerEvent::Message(forwarded));
                 }
             }
             number = number.saturating_add(1);

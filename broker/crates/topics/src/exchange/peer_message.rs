@@ -1,4 +1,4 @@
-//! What hubs say to each other. Integers big-endian.
+//! Messages between routers about routes, and forwarded MQTT messages. Integers are big-endian.
 //!
 //! ```text
 //! 1 State: flags u8 (ask 1, again 2), then u64 each: newest | routes | messages | plain | first | lost |
@@ -13,103 +13,136 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use message::Message;
 use std::sync::Arc;
 
+/// A message from one router to another.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PeerMessage {
+    /// Progress of the exchange.
     State(PeerState),
+
+    /// Changes of the routes of the sender.
     Changes(RouteChanges),
+
+    /// Forwarded MQTT messages.
     Messages(ForwardedMessages),
 }
 
-/// How far one hub is with another: greeting, acknowledgement and question in one.
+/// The progress of one router with another: handshake, acknowledgement and question in one message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerState {
-    /// The other is to answer with its own.
+    /// The receiver must answer with its own state.
     pub ask: bool,
-    /// Something may have been lost: the other sends again what comes after this.
+    /// Something may have been lost: the receiver must send again everything after this state.
     pub again: bool,
-    /// The newest version of the routes of who says this.
+    /// The newest version of the sender's routes.
     pub newest: u64,
-    /// The version of the other's routes that is known here; 0: nothing is.
+    /// The version of the receiver's routes that the sender knows; 0 if it knows none.
     pub routes: u64,
-    /// The newest numbered message of the other that is here, as are all before it.
+    /// The newest numbered message of the receiver that the sender has, including all before it.
     pub messages: u64,
-    /// [`ForwardedMessages::plain`] as it came last.
+    /// [`ForwardedMessages::plain`] as received last.
     pub plain: u64,
-    /// No numbered message before this one will come from here any more.
+    /// The sender will not send any numbered message before this one.
     pub first: u64,
-    /// Numbered messages that were for the other and that it will not get.
+    /// Number of numbered messages for the receiver that the sender gave up.
     pub lost: u64,
-    /// Answer this, and all before it, as soon as you have applied that much of the metadata log.
+    /// The sender's newest question. The receiver answers it as soon as it has applied the metadata
+    /// log up to `until`.
     pub question: u64,
+    /// The index in the metadata log that `question` requires.
     pub until: u64,
-    /// The other's newest question that is answered.
+    /// The receiver's newest question that the sender has answered.
     pub answered: u64,
-    /// How much of the metadata log who says this has applied.
+    /// The index up to which the sender has applied the metadata log.
     pub applied: u64,
 }
 
-/// What somebody is there for.
+/// The subject of an interest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum InterestKey {
     /// Subscribers of a filter.
-    Filter { vhost: Arc<str>, filter: Arc<str> },
+    Filter {
+        /// The vhost.
+        vhost: Arc<str>,
+        /// The filter.
+        filter: Arc<str>,
+    },
     /// Members of a shared subscription; `filter` begins with `$share/`.
-    Group { vhost: Arc<str>, filter: Arc<str> },
-    /// The client whose session is in this queue, and who shares a subscription.
-    Seat { queue: u64 },
+    Group {
+        /// The vhost.
+        vhost: Arc<str>,
+        /// The filter.
+        filter: Arc<str>,
+    },
+    /// The connection of the client whose session is stored in this queue and that has shared
+    /// subscriptions.
+    Seat {
+        /// The number of the queue.
+        queue: u64,
+    },
 }
 
-/// How many there are, by what they are to be given through their hub; all 0: nobody.
+/// Number of subscribers by the messages that their router must receive; all 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterestCounts {
-    /// Messages of QoS 0: the others come through their queue.
+    /// Subscribers that receive only QoS 0 messages through the router: the others come from their
+    /// queue.
     pub stored: u32,
-    /// All messages, at QoS 0.
+    /// Subscribers that receive all messages with QoS 0.
     pub plain: u32,
-    /// All messages, at their own QoS.
+    /// Subscribers that receive all messages with their own QoS.
     pub acknowledged: u32,
 }
 
 impl InterestCounts {
+    /// Returns true if there are no subscribers.
     pub fn is_none(self) -> bool {
         self == InterestCounts::default()
     }
 }
 
-/// How a hub's routes have changed between two versions. `from` 0: it is the beginning of all of them.
+/// Changes of a router's routes between two versions. `from` 0 starts the full list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteChanges {
+    /// The version before the changes.
     pub from: u64,
+    /// The version after the changes.
     pub to: u64,
-    /// Of all routes, when there is no newer version.
+    /// The digest of all routes, if `to` is the newest version.
     pub digest: Option<u64>,
+    /// The changed keys with their new counts.
     pub list: Vec<(InterestKey, InterestCounts)>,
 }
 
+/// A batch of forwarded messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForwardedMessages {
-    /// The number of the first message here that is numbered; the others follow it one by one.
+    /// The number of the first numbered message in `list`; the other numbered ones follow without
+    /// gaps.
     pub first: u64,
-    /// Bytes of all messages that are not numbered, these included, since the hubs met.
+    /// Bytes of all unnumbered messages since the routers met, including these.
     pub plain: u64,
+    /// The messages in the order of publication.
     pub list: Vec<ForwardedMessage>,
 }
 
-/// A message on its way to another hub, which finds the subscribers by the topic in it.
+/// A message for another router, which finds its subscribers by the topic in the envelope.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForwardedMessage {
-    /// It is acknowledged, and comes once.
+    /// The message is acknowledged and delivered once.
     pub numbered: bool,
-    /// For one member of this shared subscription instead.
+    /// The message is for one member of this shared subscription instead.
     pub group: Option<Arc<str>>,
-    /// How often a hub has passed it on because the member that it was for had left.
+    /// How often a router has forwarded it because the selected member had left.
     pub hops: u8,
+    /// The vhost.
     pub vhost: Arc<str>,
+    /// The message; its properties are an [`Envelope`](crate::Envelope).
     pub message: Message,
 }
 
+/// A [`PeerMessage`] is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a hub's word cannot be read")]
+#[error("a message about subscriptions from another router is malformed")]
 pub struct PeerMessageError;
 
 const STATE: u8 = 1;
@@ -122,11 +155,13 @@ const GROUP: u8 = 2;
 const KIND_FILTER: u8 = 1;
 const KIND_GROUP: u8 = 2;
 const KIND_SEAT: u8 = 3;
-/// Least bytes of a change and of a message, so that no count makes room for what is not there.
+/// Minimum size of a change and of a message. Bounds the memory reserved for a count that the frame
+/// cannot hold.
 const SMALLEST_CHANGE: usize = 16;
 const SMALLEST_SENT: usize = 7;
 
 impl PeerMessage {
+    /// Appends the encoded message to `out`.
     pub fn encode(&self, out: &mut BytesMut) {
         match self {
             PeerMessage::State(state) => state.encode(out),
@@ -135,7 +170,7 @@ impl PeerMessage {
         }
     }
 
-    /// Messages share the buffer where they are most of it.
+    /// Decoded messages share the buffer of the frame if they make up most of it.
     pub fn decode(mut from: Bytes) -> Result<PeerMessage, PeerMessageError> {
         let peer_message = match u8(&mut from)? {
             STATE => PeerMessage::State(PeerState::decode(&mut from)?),
@@ -201,9 +236,9 @@ impl RouteChanges {
             out.put_u64(digest);
         }
         out.put_u32(self.list.len() as u32);
-        for (key, wants) in &self.list {
+        for (key, counts) in &self.list {
             key.encode(out);
-            wants.encode(out);
+            counts.encode(out);
         }
     }
 
@@ -228,7 +263,7 @@ impl RouteChanges {
 }
 
 impl InterestKey {
-    /// A vhost has 255 bytes at most and a filter 65,535, or it would not be here.
+    /// Vhost names have at most 255 bytes and filters at most 65,535; both were checked before.
     pub(crate) fn encode(&self, out: &mut BytesMut) {
         let (kind, vhost, filter) = match self {
             InterestKey::Filter { vhost, filter } => (KIND_FILTER, vhost, filter),
@@ -258,7 +293,7 @@ impl InterestKey {
         })
     }
 
-    /// Bytes as they are sent, about.
+    /// Approximate encoded size in bytes.
     pub(crate) fn size(&self) -> usize {
         let name = match self {
             InterestKey::Filter { vhost, filter } | InterestKey::Group { vhost, filter } => {
@@ -294,8 +329,8 @@ impl ForwardedMessages {
         out.put_u64(self.first);
         out.put_u64(self.plain);
         out.put_u32(self.list.len() as u32);
-        for sent in &self.list {
-            sent.encode(out);
+        for forwarded in &self.list {
+            forwarded.encode(out);
         }
     }
 
@@ -311,7 +346,7 @@ impl ForwardedMessages {
 }
 
 impl ForwardedMessage {
-    /// Bytes as it is sent.
+    /// Encoded size in bytes.
     pub(crate) fn size(&self) -> usize {
         let group = self.group.as_ref().map_or(0, |group| 2 + group.len());
         SMALLEST_SENT + self.vhost.len() + group + self.message.as_bytes().len()
@@ -342,7 +377,8 @@ impl ForwardedMessage {
             return Err(PeerMessageError);
         }
         let mut raw = from.split_to(len);
-        // A message that waits for a slow client must not keep many times its size.
+        // Copy small messages: one that waits for a slow client must not keep a much larger frame
+        // in memory.
         if raw.len() * 2 < whole {
             raw = Bytes::copy_from_slice(&raw);
         }
@@ -422,7 +458,7 @@ mod tests {
 
     fn samples() -> Vec<PeerMessage> {
         let (vhost, filter): (Arc<str>, Arc<str>) = ("/".into(), "$share/g/a/+".into());
-        let wants = InterestCounts {
+        let counts = InterestCounts {
             stored: 1,
             plain: 0,
             acknowledged: u32::MAX,
@@ -439,7 +475,7 @@ mod tests {
             },
             InterestKey::Seat { queue: u64::MAX },
         ];
-        let sent = |numbered, group| ForwardedMessage {
+        let forwarded = |numbered, group| ForwardedMessage {
             numbered,
             group,
             hops: 2,
@@ -465,18 +501,21 @@ mod tests {
                 from: 0,
                 to: 9,
                 digest: Some(5),
-                list: all.into_iter().map(|key| (key, wants)).collect(),
+                list: all.into_iter().map(|key| (key, counts)).collect(),
             }),
             PeerMessage::Messages(ForwardedMessages {
                 first: 3,
                 plain: 4,
-                list: vec![sent(true, None), sent(false, Some(filter.clone()))],
+                list: vec![
+                    forwarded(true, None),
+                    forwarded(false, Some(filter.clone())),
+                ],
             }),
         ]
     }
 
     #[test]
-    fn words_return_and_cut_ones_do_not() {
+    fn messages_roundtrip_and_truncated_ones_fail() {
         for peer_message in samples() {
             let mut out = BytesMut::new();
             peer_message.encode(&mut out);
@@ -491,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_makes_no_room() {
+    fn count_alone_reserves_no_memory() {
         let mut out = BytesMut::new();
         out.put_u8(MESSAGES);
         out.put_u64(1);
@@ -502,7 +541,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..5) {
+        fn decode_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..5) {
             let mut tagged = vec![kind];
             tagged.extend(bytes);
             let _ = PeerMessage::decode(Bytes::from(tagged));

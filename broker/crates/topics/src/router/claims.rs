@@ -1,105 +1,109 @@
-//! Client ids among hubs: what a hub does for its own sessions, and what it holds.
+//! Ownership of client ids: the part of a router that claims ids for its sessions and holds them.
 
 use super::subscriber::SeatOwner;
 use super::{MqttRouter, RouterOutput};
 use crate::claims::claim_message::{ClaimMessage, ClaimVerb, ClientId};
-use crate::claims::{Claims, PendingClaim, PendingYield, Progress, SETTLING, TOLD_AT_ONCE};
+use crate::claims::{
+    Claims, PendingClaim, PendingYield, Progress, REPORTS_PER_TICK, SETTLE_TIMEOUT,
+};
 use crate::{HANDOVER_BYTES, RouterAddress, SubscriberId};
 use bytes::Bytes;
 use env::{Time, WallTime};
 
 impl MqttRouter {
-    /// What time it is for what follows.
-    pub fn clock(&mut self, now: Time, wall: WallTime) {
+    /// Sets the time for the following calls.
+    pub fn set_time(&mut self, now: Time, wall: WallTime) {
         self.claims.now = now;
         self.claims.wall = wall;
     }
 
-    /// The hubs that are there besides this one: among them client ids count. To be called whenever one comes or goes; a
-    /// node that went and came back must have been left out in between.
+    /// Sets the live routers besides this one, over which the ownership of client ids is
+    /// distributed. Call it whenever a router comes or goes. If a node left and came back, there
+    /// must be a call without it in between.
     pub fn set_routers(&mut self, me: RouterAddress, others: Vec<RouterAddress>) {
         let Some(before) = self.claims.set(me, others) else {
             return;
         };
-        self.hold_untold(|claims, id| before.owner(id.0, id.1) != claims.owner(id.0, id.1));
-        for address in self.claims.new_since(&before) {
+        self.schedule_reports(|claims, id| before.owner(id.0, id.1) != claims.owner(id.0, id.1));
+        for address in self.claims.added_since(&before) {
             let id = ClientId::default();
-            self.claims.send(address, id, ClaimVerb::Tell);
+            self.claims.send(address, id, ClaimVerb::ReportHolds);
         }
         self.owners_changed();
-        self.keepers_changed();
-        let asking = self.claims.asking.iter();
-        let moved = asking.filter(|(id, _)| {
+        self.replica_routers_changed();
+        let claims = self.claims.local_claims.iter();
+        let moved = claims.filter(|(id, _)| {
             before.owner(&id.vhost, &id.client) != self.claims.owner(&id.vhost, &id.client)
         });
         let moved: Vec<(ClientId, PendingClaim)> =
             moved.map(|(id, a)| (id.clone(), a.clone())).collect();
-        for (id, asking) in moved {
-            match asking.progress {
-                Progress::Asked => self.send_claim(&id, &asking),
-                Progress::Granted(stamp) => self.tell_owner(id, ClaimVerb::Hold { stamp }),
+        for (id, claim) in moved {
+            match claim.progress {
+                Progress::Sent => self.send_claim(&id, &claim),
+                Progress::Granted(stamp) => self.send_to_owner(id, ClaimVerb::Hold { stamp }),
                 Progress::Deferred => {}
             }
         }
-        self.hear_own_messages();
+        self.handle_own_messages();
     }
 
-    /// What is held here, and chosen by its vhost and client, is to be told to its owner.
-    fn hold_untold(&mut self, chosen: impl Fn(&Claims, (&str, &str)) -> bool) {
+    /// Schedules reports to the owners of the local ids that `chosen` selects by vhost and client.
+    fn schedule_reports(&mut self, chosen: impl Fn(&Claims, (&str, &str)) -> bool) {
         for (key, subscriber) in self.subscribers.iter() {
             let id = (&**subscriber.vhost(), subscriber.client());
             if subscriber.stamp != 0 && chosen(&self.claims, id) {
-                self.claims.untold.insert(SubscriberId(key as u32));
+                self.claims.unreported.insert(SubscriberId(key as u32));
             }
         }
     }
 
-    /// Another hub is the owner of what it asks for, and may not know of it.
-    fn tell(&mut self, owner: RouterAddress) {
-        self.wills.asked_by(owner);
-        self.hold_untold(|claims, id| claims.owner(id.0, id.1) == owner);
-        let asking = self.claims.asking.iter();
-        let about = asking.filter_map(|(id, asking)| match asking.progress {
+    /// The owner of ids requests reports of those held here.
+    fn handle_report_request(&mut self, owner: RouterAddress) {
+        self.wills.replicas_requested_by(owner);
+        self.schedule_reports(|claims, id| claims.owner(id.0, id.1) == owner);
+        let claims = self.claims.local_claims.iter();
+        let granted = claims.filter_map(|(id, claim)| match claim.progress {
             Progress::Granted(stamp) => Some((id.clone(), stamp)),
             _ => None,
         });
-        let about: Vec<(ClientId, u64)> = about.collect();
-        for (id, stamp) in about {
+        let granted: Vec<(ClientId, u64)> = granted.collect();
+        for (id, stamp) in granted {
             if self.claims.owner_of(&id) == owner {
                 self.claims.send(owner, id, ClaimVerb::Hold { stamp });
             }
         }
     }
 
-    /// What there is to say to another hub of client ids, at the end of a turn. None: there is no more.
-    pub fn say_claims(&mut self) -> Option<(RouterAddress, Vec<ClaimMessage>)> {
+    /// Returns the next frame about client ids for another router, at the end of a turn; `None` if
+    /// there is none.
+    pub fn next_claim_messages(&mut self) -> Option<(RouterAddress, Vec<ClaimMessage>)> {
         self.claims.take()
     }
 
-    /// What another hub says of client ids.
-    pub fn hear_claims(&mut self, from: RouterAddress, peer_messages: Vec<ClaimMessage>) {
-        for peer_message in peer_messages {
-            self.hear_claim(from, peer_message);
-            self.hear_own_messages();
+    /// Handles messages of another router about client ids.
+    pub fn handle_claim_messages(&mut self, from: RouterAddress, messages: Vec<ClaimMessage>) {
+        for message in messages {
+            self.handle_claim_message(from, message);
+            self.handle_own_messages();
         }
     }
 
-    fn hear_claim(&mut self, from: RouterAddress, peer_message: ClaimMessage) {
-        let ClaimMessage { id, what } = peer_message;
-        match what {
-            ClaimVerb::Claim { session, clean } => self.claimed(id, from, session, clean),
-            ClaimVerb::Free { stamp, handover } => self.freed(id, from, stamp, handover),
-            ClaimVerb::Hold { stamp } => self.held_by(id, from, stamp),
+    fn handle_claim_message(&mut self, from: RouterAddress, message: ClaimMessage) {
+        let ClaimMessage { id, verb } = message;
+        match verb {
+            ClaimVerb::Claim { session, clean } => self.handle_claim(id, from, session, clean),
+            ClaimVerb::Free { stamp, handover } => self.handle_free(id, from, stamp, handover),
+            ClaimVerb::Hold { stamp } => self.handle_hold(id, from, stamp),
             ClaimVerb::Granted {
                 session,
                 stamp,
                 handover,
-            } => self.granted(id, from, (session, stamp), handover),
-            ClaimVerb::Lost { session } => self.lost(&id, session),
-            ClaimVerb::Tell => self.tell(from),
+            } => self.handle_granted(id, from, (session, stamp), handover),
+            ClaimVerb::Lost { session } => self.handle_lost(&id, session),
+            ClaimVerb::ReportHolds => self.handle_report_request(from),
             ClaimVerb::Yield { stamp, clean } => {
                 let owner = from;
-                self.yield_to(
+                self.handle_yield(
                     id,
                     PendingYield {
                         owner,
@@ -111,15 +115,16 @@ impl MqttRouter {
         }
     }
 
-    pub(super) fn hear_own_messages(&mut self) {
+    pub(super) fn handle_own_messages(&mut self) {
         let me = self.claims.me();
-        while let Some(peer_message) = self.claims.own_messages.pop_front() {
-            self.hear_claim(me, peer_message);
+        while let Some(message) = self.claims.own_messages.pop_front() {
+            self.handle_claim_message(me, message);
         }
     }
 
-    /// Asks for an id that no client of this hub holds. When it is granted or was: its stamp, and the handover that came with it.
-    pub(super) fn ask(
+    /// Claims an id that no client of this router holds. Returns the stamp and the handover if the
+    /// id is granted at once or was granted before.
+    pub(super) fn claim_from_owner(
         &mut self,
         vhost: &str,
         client: &str,
@@ -127,21 +132,21 @@ impl MqttRouter {
         clean: bool,
         yielding: bool,
     ) -> Option<(u64, Bytes)> {
-        if self.claims.is_alone() && !yielding && self.claims.asking.is_empty() {
+        if self.claims.is_alone() && !yielding && self.claims.local_claims.is_empty() {
             return Some((self.claims.stamp(0), Bytes::new()));
         }
         let id = ClientId {
             vhost: vhost.into(),
             client: client.into(),
         };
-        let known = self.claims.asking.get(&id).cloned();
-        let mut asking = PendingClaim {
+        let known = self.claims.local_claims.get(&id).cloned();
+        let mut claim = PendingClaim {
             session,
             clean,
             handover: Bytes::new(),
             progress: match yielding {
                 true => Progress::Deferred,
-                false => Progress::Asked,
+                false => Progress::Sent,
             },
         };
         if let Some(known) = known {
@@ -151,66 +156,66 @@ impl MqttRouter {
             }
             match known.progress {
                 Progress::Granted(stamp) => {
-                    self.claims.asking.remove(&id);
+                    self.claims.local_claims.remove(&id);
                     return Some((stamp, known.handover));
                 }
                 _ if known.session == session => return None,
-                Progress::Deferred => asking.progress = Progress::Deferred,
-                Progress::Asked => {}
+                Progress::Deferred => claim.progress = Progress::Deferred,
+                Progress::Sent => {}
             }
         }
-        self.claims.asking.insert(id.clone(), asking.clone());
-        if asking.progress == Progress::Asked {
+        self.claims.local_claims.insert(id.clone(), claim.clone());
+        if claim.progress == Progress::Sent {
             self.claims.claiming = Some(session);
-            self.send_claim(&id, &asking);
-            self.hear_own_messages();
+            self.send_claim(&id, &claim);
+            self.handle_own_messages();
             self.claims.claiming = None;
         }
-        let now = self.claims.asking.get(&id)?;
+        let now = self.claims.local_claims.get(&id)?;
         let Progress::Granted(stamp) = now.progress else {
             return None;
         };
-        let granted = self.claims.asking.remove(&id)?;
+        let granted = self.claims.local_claims.remove(&id)?;
         Some((stamp, granted.handover))
     }
 
-    fn send_claim(&mut self, id: &ClientId, asking: &PendingClaim) {
-        let &PendingClaim { session, clean, .. } = asking;
-        self.tell_owner(id.clone(), ClaimVerb::Claim { session, clean });
+    fn send_claim(&mut self, id: &ClientId, claim: &PendingClaim) {
+        let &PendingClaim { session, clean, .. } = claim;
+        self.send_to_owner(id.clone(), ClaimVerb::Claim { session, clean });
     }
 
-    fn tell_owner(&mut self, id: ClientId, what: ClaimVerb) {
+    fn send_to_owner(&mut self, id: ClientId, verb: ClaimVerb) {
         let owner = self.claims.owner_of(&id);
-        self.claims.send(owner, id, what);
+        self.claims.send(owner, id, verb);
     }
 
-    /// A session that asked gives up.
-    pub(super) fn ask_no_more(&mut self, vhost: &str, client: &str, session: u64) {
-        if self.claims.asking.is_empty() {
+    /// A session withdraws its claim.
+    pub(super) fn withdraw_claim(&mut self, vhost: &str, client: &str, session: u64) {
+        if self.claims.local_claims.is_empty() {
             return;
         }
         let id = ClientId {
             vhost: vhost.into(),
             client: client.into(),
         };
-        let asking = self.claims.asking.get(&id);
-        if asking.is_none_or(|asking| asking.session != session) {
+        let claim = self.claims.local_claims.get(&id);
+        if claim.is_none_or(|claim| claim.session != session) {
             return;
         }
-        let asking = self.claims.asking.remove(&id);
-        // An answer that is still to come is sent back.
+        let claim = self.claims.local_claims.remove(&id);
+        // A grant that arrives later is returned to the owner by `granted`.
         if let Some(PendingClaim {
             progress: Progress::Granted(stamp),
             handover,
             ..
-        }) = asking
+        }) = claim
         {
-            self.tell_owner(id, ClaimVerb::Free { stamp, handover });
-            self.hear_own_messages();
+            self.send_to_owner(id, ClaimVerb::Free { stamp, handover });
+            self.handle_own_messages();
         }
     }
 
-    pub(super) fn granted(
+    pub(super) fn handle_granted(
         &mut self,
         id: ClientId,
         owner: RouterAddress,
@@ -221,49 +226,50 @@ impl MqttRouter {
             true => self.claims.take_stranded(&id),
             false => handover,
         };
-        if let Some(asking) = self.claims.asking.get_mut(&id)
-            && (asking.session, asking.progress) == (session, Progress::Asked)
+        if let Some(claim) = self.claims.local_claims.get_mut(&id)
+            && (claim.session, claim.progress) == (session, Progress::Sent)
         {
-            asking.progress = Progress::Granted(stamp);
-            asking.handover = handover;
+            claim.progress = Progress::Granted(stamp);
+            claim.handover = handover;
             if self.claims.claiming != Some(session) {
-                self.outputs.push_back(RouterOutput::Free { session });
+                self.outputs.push_back(RouterOutput::ClaimAgain { session });
             }
             if owner != self.claims.owner_of(&id) {
-                self.tell_owner(id, ClaimVerb::Hold { stamp });
+                self.send_to_owner(id, ClaimVerb::Hold { stamp });
             }
             return;
         }
-        // Nobody waits for it any more, or it has been granted already.
-        match self.held_here(&id) {
+        // The claim was withdrawn or has been granted already.
+        match self.local_holder(&id) {
             Some((_, held)) if owner == self.claims.owner_of(&id) => {
-                let what = ClaimVerb::Hold { stamp: held };
-                self.claims.send(owner, id, what);
+                let verb = ClaimVerb::Hold { stamp: held };
+                self.claims.send(owner, id, verb);
             }
-            // A later connection asks for it here, and its grant comes without the state.
-            _ if self.claims.asking.contains_key(&id) => {
+            // A later local connection claims the id, and its grant comes without this state.
+            _ if self.claims.local_claims.contains_key(&id) => {
                 self.claims.strand(id.clone(), handover);
                 self.claims.send(owner, id, free(stamp));
             }
             _ => {
-                let what = ClaimVerb::Free { stamp, handover };
-                self.claims.send(owner, id, what);
+                let verb = ClaimVerb::Free { stamp, handover };
+                self.claims.send(owner, id, verb);
             }
         }
     }
 
-    fn lost(&mut self, id: &ClientId, session: u64) {
-        let asking = self.claims.asking.get(id);
-        if asking.is_some_and(|a| (a.session, a.progress) == (session, Progress::Asked)) {
-            self.claims.asking.remove(id);
+    fn handle_lost(&mut self, id: &ClientId, session: u64) {
+        let claim = self.claims.local_claims.get(id);
+        if claim.is_some_and(|a| (a.session, a.progress) == (session, Progress::Sent)) {
+            self.claims.local_claims.remove(id);
             self.outputs.push_back(RouterOutput::TakenOver { session });
         }
     }
 
-    /// The client of this hub that holds an id, if it has a seat yet, and under which stamp.
-    pub(super) fn held_here(&self, id: &ClientId) -> Option<(Option<SubscriberId>, u64)> {
-        if let Some(asking) = self.claims.asking.get(id)
-            && let Progress::Granted(stamp) = asking.progress
+    /// Returns the local holder of an id and its stamp. The subscriber is `None` if a session has
+    /// the grant but no seat yet.
+    pub(super) fn local_holder(&self, id: &ClientId) -> Option<(Option<SubscriberId>, u64)> {
+        if let Some(claim) = self.claims.local_claims.get(id)
+            && let Progress::Granted(stamp) = claim.progress
         {
             return Some((None, stamp));
         }
@@ -272,44 +278,44 @@ impl MqttRouter {
         (stamp != 0).then_some((Some(subscriber), stamp))
     }
 
-    /// An owner wants an id from here.
-    fn yield_to(&mut self, id: ClientId, yielding: PendingYield) {
+    /// An owner requests an id that this router holds.
+    fn handle_yield(&mut self, id: ClientId, yielding: PendingYield) {
         let PendingYield {
             owner,
             stamp,
             clean,
         } = yielding;
-        match self.held_here(&id) {
-            // It does not know of the newer one.
+        match self.local_holder(&id) {
+            // The owner does not know about the newer holding.
             Some((_, held)) if held > stamp => {
-                let what = ClaimVerb::Hold { stamp: held };
-                return self.claims.send(owner, id, what);
+                let verb = ClaimVerb::Hold { stamp: held };
+                return self.claims.send(owner, id, verb);
             }
             Some((Some(subscriber), _)) => {
-                if self.must_leave(subscriber, yielding) {
+                if self.disconnect_holder(subscriber, yielding) {
                     return;
                 }
                 if self.claims.settling.contains_key(&subscriber)
-                    || self.must_settle(subscriber, clean)
+                    || self.must_await_confirms(subscriber, clean)
                 {
                     let yields = self.claims.yielding.entry(subscriber).or_default();
                     if !yields.contains(&yielding) {
                         yields.push(yielding);
                     }
-                    return self.left(subscriber, id);
+                    return self.seat_released(subscriber, id);
                 }
-                self.give_up(subscriber, clean);
+                self.release_id(subscriber, clean);
             }
             Some((None, held)) => {
-                if let Some(asking) = self.claims.asking.remove(&id) {
+                if let Some(claim) = self.claims.local_claims.remove(&id) {
                     let PendingClaim {
                         session, handover, ..
-                    } = asking;
-                    let what = ClaimVerb::Free {
+                    } = claim;
+                    let verb = ClaimVerb::Free {
                         stamp: held,
                         handover,
                     };
-                    self.tell_owner(id.clone(), what);
+                    self.send_to_owner(id.clone(), verb);
                     self.outputs.push_back(RouterOutput::TakenOver { session });
                 }
             }
@@ -318,14 +324,15 @@ impl MqttRouter {
         self.claims.send(owner, id, free(stamp));
     }
 
-    /// Whether session state moves with client ids to other hubs.
+    /// Enables the handover of session state together with client ids.
     pub fn set_handover(&mut self, on: bool) {
-        self.claims.hands_over = on;
+        self.claims.handover_enabled = on;
     }
 
-    /// Whether an id stays here for the time being although its client is away: publishes of the last connection are not answered.
-    fn must_settle(&mut self, subscriber: SubscriberId, clean: bool) -> bool {
-        if clean || !self.claims.hands_over {
+    /// Returns true if the id must stay here for now although its client is disconnected, because
+    /// publishes of the last connection are unconfirmed.
+    fn must_await_confirms(&mut self, subscriber: SubscriberId, clean: bool) -> bool {
+        if clean || !self.claims.handover_enabled {
             return false;
         }
         let now = self.claims.now;
@@ -338,35 +345,37 @@ impl MqttRouter {
         }
         let id = entry.id();
         let until = self.claims.settling.entry(subscriber);
-        let (until, _) = until.or_insert((now + SETTLING, id));
+        let (until, _) = until.or_insert((now + SETTLE_TIMEOUT, id));
         now < *until
     }
 
-    /// A publish of a client that is away was answered: its id may have waited for that.
-    pub(super) fn settle(&mut self, subscriber: SubscriberId) {
+    /// A publish of a disconnected client was answered: its id may have waited for that.
+    pub(super) fn confirm_arrived(&mut self, subscriber: SubscriberId) {
         if let Some((_, id)) = self.claims.settling.get(&subscriber) {
             let id = id.clone();
-            self.left(subscriber, id);
+            self.seat_released(subscriber, id);
         }
     }
 
-    /// Publishes are not waited for any longer.
-    pub(super) fn settle_late(&mut self) {
+    /// Releases ids that have waited too long for unconfirmed publishes.
+    pub(super) fn release_unsettled(&mut self) {
         if self.claims.settling.is_empty() {
             return;
         }
         let now = self.claims.now;
         let late = self.claims.settling.iter();
         let late = late.filter(|(_, (until, _))| *until <= now);
-        let late: Vec<_> = late.map(|(who, (_, id))| (*who, id.clone())).collect();
+        let late: Vec<_> = late
+            .map(|(subscriber, (_, id))| (*subscriber, id.clone()))
+            .collect();
         for (subscriber, id) in late {
-            self.left(subscriber, id);
+            self.seat_released(subscriber, id);
         }
     }
 
-    /// The session state of a client that is away, for the hub that it goes to.
+    /// Returns the session state of a disconnected client for the next holder of its id.
     fn hand_over_state(&mut self, subscriber: SubscriberId) -> Bytes {
-        if !self.claims.hands_over {
+        if !self.claims.handover_enabled {
             return Bytes::new();
         }
         let entry = self.subscribers.get_mut(subscriber.0 as usize);
@@ -379,8 +388,8 @@ impl MqttRouter {
         }
     }
 
-    /// Tells a client that is connected to leave. False: it is away.
-    fn must_leave(&mut self, subscriber: SubscriberId, yielding: PendingYield) -> bool {
+    /// Tells a connected client to leave. Returns false if it is disconnected.
+    fn disconnect_holder(&mut self, subscriber: SubscriberId, yielding: PendingYield) -> bool {
         let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
             return false;
         };
@@ -389,7 +398,7 @@ impl MqttRouter {
         };
         let told = self.claims.yielding.entry(subscriber).or_default();
         if told.is_empty() {
-            // Who waits here has come before whom the owner speaks for.
+            // A session that waits here claimed the id before the session for which the owner asks.
             let next = self.waiting.remove(&subscriber);
             for session in [Some(session), next].into_iter().flatten() {
                 self.outputs.push_back(RouterOutput::TakenOver { session });
@@ -401,8 +410,9 @@ impl MqttRouter {
         true
     }
 
-    /// A client is away and goes on elsewhere, or nowhere (`clean`): it is not this hub's any more.
-    fn give_up(&mut self, subscriber: SubscriberId, clean: bool) {
+    /// Releases the id of a disconnected client, whose session continues elsewhere or is discarded
+    /// (`clean`).
+    fn release_id(&mut self, subscriber: SubscriberId, clean: bool) {
         let handover = match clean {
             true => Bytes::new(),
             false => self.hand_over_state(subscriber),
@@ -412,10 +422,10 @@ impl MqttRouter {
         };
         let stamp = std::mem::take(&mut entry.stamp);
         let id = entry.id();
-        // Who wants it need not be who is its owner now.
-        self.let_go((&id.vhost, &id.client), stamp, handover);
+        // The router that requests the id need not be its owner any more.
+        self.report_free((&id.vhost, &id.client), stamp, handover);
         if clean {
-            return self.forget(subscriber);
+            return self.remove_client(subscriber);
         }
         let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
             return;
@@ -423,15 +433,18 @@ impl MqttRouter {
         if entry.is_connected() {
             return;
         }
-        // It has come back: no will [MQTT-3.1.3-9].
+        // The client has reconnected: do not publish the will [MQTT-3.1.3-9].
         self.wills.drop(subscriber);
-        self.late.forget(subscriber);
+        self.late_answers.remove_client(subscriber);
         let nobody = SeatOwner::Away(Box::default());
-        if let Some(SeatOwner::Away(was)) = self.change_seat(subscriber, nobody) {
-            self.stop_timer(subscriber, super::due(was.until, &was.will));
-            self.spare(&id.vhost, was.will);
+        if let Some(SeatOwner::Away(previous)) = self.change_seat(subscriber, nobody) {
+            self.stop_timer(
+                subscriber,
+                super::next_timer(previous.until, &previous.will),
+            );
+            self.cancel_will(&id.vhost, previous.will);
         }
-        // Its queue may still be chosen for what it shares, from here as from everywhere.
+        // Keep its shared subscriptions if it has a queue: every router may select that queue.
         let shares = |filter: &str| matches!(codec_mqtt::shared(filter), Ok(Some(_)));
         let (queue, filters) = match self.subscribers.get(subscriber.0 as usize) {
             Some(entry) => (entry.queue, entry.filters().iter()),
@@ -443,40 +456,46 @@ impl MqttRouter {
             self.unsubscribe(subscriber, &filter);
         }
         if queue == 0 || self.subscriptions_of(subscriber) == 0 {
-            self.forget(subscriber);
+            self.remove_client(subscriber);
         }
     }
 
-    /// A client has left its seat, and is away or gone: who was promised its id gets it. `id` and the stamp that it had.
-    pub(super) fn left(&mut self, subscriber: SubscriberId, id: ClientId) {
+    /// A client has released its seat: release its id to those who wait for it. `id` is its former
+    /// client id.
+    pub(super) fn seat_released(&mut self, subscriber: SubscriberId, id: ClientId) {
         let Some(yields) = self.claims.yielding.remove(&subscriber) else {
-            return self.hear_own_messages();
+            return self.handle_own_messages();
         };
         let clean = yields.iter().any(|y| y.clean);
-        if self.must_settle(subscriber, clean) {
+        if self.must_await_confirms(subscriber, clean) {
             self.claims.yielding.insert(subscriber, yields);
-            return self.hear_own_messages();
+            return self.handle_own_messages();
         }
         self.claims.settling.remove(&subscriber);
-        let away = self.held_here(&id).and_then(|(at, _)| at);
+        let away = self.local_holder(&id).and_then(|(at, _)| at);
         if let Some(subscriber) = away {
-            self.give_up(subscriber, clean);
+            self.release_id(subscriber, clean);
         }
         for PendingYield { owner, stamp, .. } in yields {
             self.claims.send(owner, id.clone(), free(stamp));
         }
-        if let Some(asking) = self.claims.asking.get_mut(&id)
-            && asking.progress == Progress::Deferred
+        if let Some(claim) = self.claims.local_claims.get_mut(&id)
+            && claim.progress == Progress::Deferred
         {
-            asking.progress = Progress::Asked;
-            let asking = asking.clone();
-            self.send_claim(&id, &asking);
+            claim.progress = Progress::Sent;
+            let claim = claim.clone();
+            self.send_claim(&id, &claim);
         }
-        self.hear_own_messages();
+        self.handle_own_messages();
     }
 
-    /// A holding is over, and nobody asked for its end.
-    pub(super) fn let_go(&mut self, (vhost, client): (&str, &str), stamp: u64, handover: Bytes) {
+    /// Reports the end of a holding that nobody requested.
+    pub(super) fn report_free(
+        &mut self,
+        (vhost, client): (&str, &str),
+        stamp: u64,
+        handover: Bytes,
+    ) {
         if stamp == 0 || self.claims.is_alone() && self.claims.owned.is_empty() {
             return;
         }
@@ -484,20 +503,20 @@ impl MqttRouter {
             vhost: vhost.into(),
             client: client.into(),
         };
-        self.tell_owner(id, ClaimVerb::Free { stamp, handover });
+        self.send_to_owner(id, ClaimVerb::Free { stamp, handover });
     }
 
-    /// The same holding is another subscriber's now.
-    pub(super) fn hold_on(&mut self, before: SubscriberId, after: SubscriberId) {
-        if self.claims.untold.remove(&before) {
-            self.claims.untold.insert(after);
+    /// The id now belongs to another subscriber of this router.
+    pub(super) fn move_report(&mut self, before: SubscriberId, after: SubscriberId) {
+        if self.claims.unreported.remove(&before) {
+            self.claims.unreported.insert(after);
         }
     }
 
-    /// Tells owners what they may not know.
-    pub(super) fn tell_owners(&mut self) {
-        for _ in 0..self.claims.untold.len().min(TOLD_AT_ONCE) {
-            let Some(subscriber) = self.claims.untold.pop_first() else {
+    /// Reports holdings to owners that may not know them.
+    pub(super) fn report_holdings(&mut self) {
+        for _ in 0..self.claims.unreported.len().min(REPORTS_PER_TICK) {
+            let Some(subscriber) = self.claims.unreported.pop_first() else {
                 break;
             };
             let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
@@ -508,27 +527,29 @@ impl MqttRouter {
                 continue;
             }
             let id = entry.id();
-            self.tell_owner(id, ClaimVerb::Hold { stamp });
+            self.send_to_owner(id, ClaimVerb::Hold { stamp });
         }
-        self.hear_own_messages();
+        self.handle_own_messages();
     }
 
-    /// Whether an id is held by a client of this hub, connected or away. For tests and figures.
+    /// Returns true if a client of this router, connected or disconnected, holds the id. For tests
+    /// and metrics.
     pub fn holds(&self, vhost: &str, client: &str) -> bool {
         let id = ClientId {
             vhost: vhost.into(),
             client: client.into(),
         };
-        self.held_here(&id).is_some()
+        self.local_holder(&id).is_some()
     }
 
-    /// Claims that have not been answered, and ids that this hub keeps for others. For tests and figures.
+    /// Returns the number of unanswered claims and of ids that this router tracks as owner. For
+    /// tests and metrics.
     pub fn claims(&self) -> (usize, usize) {
-        (self.claims.asking.len(), self.claims.owned.len())
+        (self.claims.local_claims.len(), self.claims.owned.len())
     }
 }
 
-/// A holding is over, and no state goes to the next one.
+/// The end of a holding, without a handover.
 fn free(stamp: u64) -> ClaimVerb {
     ClaimVerb::Free {
         stamp,

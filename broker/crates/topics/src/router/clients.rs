@@ -1,4 +1,4 @@
-//! The clients of a vhost by name. The names stand in the subscribers themselves.
+//! The clients of a vhost by client id. The ids themselves are stored in the subscribers.
 
 use super::subscriber::Subscriber;
 use crate::SubscriberId;
@@ -13,8 +13,8 @@ fn hash(client: &[u8]) -> u64 {
     foldhash::fast::FixedState::default().hash_one(client)
 }
 
-fn name_of(all: &Slab<Subscriber>, who: SubscriberId) -> &[u8] {
-    all.get(who.0 as usize)
+fn name_of(all: &Slab<Subscriber>, subscriber: SubscriberId) -> &[u8] {
+    all.get(subscriber.0 as usize)
         .map_or(&[], |entry| entry.client_bytes())
 }
 
@@ -25,22 +25,27 @@ impl Clients {
 
     pub fn find(&self, client: &str, all: &Slab<Subscriber>) -> Option<SubscriberId> {
         let client = client.as_bytes();
-        let found = self
-            .0
-            .find(hash(client), |who| name_of(all, *who) == client);
+        let found = self.0.find(hash(client), |subscriber| {
+            name_of(all, *subscriber) == client
+        });
         found.copied()
     }
 
-    /// One that was not there; `all` has it.
+    /// Inserts a client that is already in `all` and whose id is not in the table.
     pub fn insert(&mut self, new: SubscriberId, all: &Slab<Subscriber>) {
-        let hash_of = |who: &SubscriberId| hash(name_of(all, *who));
+        debug_assert!(
+            self.0
+                .find(hash(name_of(all, new)), |other| *other == new)
+                .is_none()
+        );
+        let hash_of = |subscriber: &SubscriberId| hash(name_of(all, *subscriber));
         self.0.insert_unique(hash_of(&new), new, hash_of);
     }
 
     pub fn remove(&mut self, client: &str, gone: SubscriberId) {
         if let Ok(entry) = self
             .0
-            .find_entry(hash(client.as_bytes()), |who| *who == gone)
+            .find_entry(hash(client.as_bytes()), |subscriber| *subscriber == gone)
         {
             entry.remove();
         }

@@ -1,4 +1,4 @@
-//! A client's subscriptions. Most clients have none, or one.
+//! The subscriptions of one client. Optimised for clients with none or one.
 
 use crate::Subscription;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ impl Filters {
         }
     }
 
-    /// What was there before.
+    /// Returns the previous subscription.
     pub fn insert(&mut self, filter: &str, subscription: Subscription) -> Option<Subscription> {
         match std::mem::take(self) {
             Filters::None => *self = Filters::One(filter.into(), subscription),
@@ -73,7 +73,7 @@ impl Filters {
         }
     }
 
-    /// In the order of the filters.
+    /// Iterates in the order of the filters.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Subscription)> {
         let (one, many) = match self {
             Filters::None => (None, None),
@@ -91,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_a_map(steps in proptest::collection::vec(("[abc]", any::<Option<u32>>()), 0..40)) {
+        fn filters_behave_like_a_map(steps in proptest::collection::vec(("[abc]", any::<Option<u32>>()), 0..40)) {
             let mut filters = Filters::default();
             let mut model: BTreeMap<String, Subscription> = BTreeMap::new();
             for (filter, identifier) in steps {

@@ -1,5 +1,5 @@
-//! Messages of shared subscriptions that a member had not acknowledged when its session ended: another member gets them
-//! (section 4.8.2).
+//! Redelivery of messages of shared subscriptions that a member had not acknowledged when its
+//! session ended: another member gets them (section 4.8.2).
 
 use super::{MqttRouter, RouterOutput};
 use crate::Delivery;
@@ -9,27 +9,30 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 impl MqttRouter {
-    /// The member that was chosen is gone: hands its messages to the groups that chose it.
-    pub(super) fn hand_over(&mut self, vhost: &Arc<str>, undelivered: Vec<Delivery>) {
+    /// Gives the messages of a removed member to other members of the groups that selected it.
+    pub(super) fn hand_over_undelivered(&mut self, vhost: &Arc<str>, undelivered: Vec<Delivery>) {
         for Delivery { message, group, .. } in undelivered {
-            let there = self.vhosts.get(vhost);
-            let Some(group) = there.and_then(|there| there.routes.group_name(group)) else {
+            let vhost_state = self.vhosts.get(vhost);
+            let Some(group) =
+                vhost_state.and_then(|vhost_state| vhost_state.routes.group_name(group))
+            else {
                 continue;
             };
             let group = group.clone();
-            let sent = ForwardedMessage {
+            let forwarded = ForwardedMessage {
                 numbered: true,
                 group: Some(group.clone()),
                 hops: 0,
                 vhost: vhost.clone(),
                 message,
             };
-            self.take_shared(&sent, &group);
+            self.deliver_shared(&forwarded, &group);
         }
     }
 }
 
-/// The undelivered messages of a session that ended: those of shared subscriptions with QoS 1 and 2.
+/// Takes the undelivered messages of an ended session that belong to shared subscriptions and have
+/// QoS 1 or 2.
 pub(super) fn take_unsent(outputs: &mut VecDeque<RouterOutput>, session: u64) -> Vec<Delivery> {
     let mut unsent = Vec::new();
     for output in std::mem::take(outputs) {

@@ -1,4 +1,5 @@
-//! Answers of queues and other hubs to publishes whose connection has ended: the client's session hears them, wherever it is now.
+//! Confirms and rejects of queues and other routers for publishes whose connection has ended. They
+//! go to the client's current session.
 
 use super::{MqttRouter, RouterOutput};
 use crate::SubscriberId;
@@ -7,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Sessions that ended before all their publishes were answered.
 #[derive(Default)]
 pub(super) struct LateAnswers {
-    /// By the number of the session that published: its client, and how many answers are missing.
+    /// By session number of the publisher: its client and the number of missing answers.
     sessions: BTreeMap<u64, (SubscriberId, u32)>,
     by_client: BTreeSet<(SubscriberId, u64)>,
 }
@@ -18,7 +19,7 @@ impl LateAnswers {
         self.by_client.insert((client, session));
     }
 
-    /// The client whose session an answer is for.
+    /// Counts one answer and returns the client that it is for.
     fn take_one(&mut self, session: u64) -> Option<SubscriberId> {
         let (client, missing) = self.sessions.get_mut(&session)?;
         let client = *client;
@@ -30,8 +31,8 @@ impl LateAnswers {
         Some(client)
     }
 
-    /// The client's session is over, or goes on elsewhere.
-    pub fn forget(&mut self, client: SubscriberId) {
+    /// The client's session has ended or continues elsewhere.
+    pub fn remove_client(&mut self, client: SubscriberId) {
         while let Some(&(of, session)) = self.by_client.range((client, 0)..).next()
             && of == client
         {
@@ -42,32 +43,34 @@ impl LateAnswers {
 }
 
 impl MqttRouter {
-    /// A connection ends while queues and other hubs owe this many answers to its publishes. To be called before [`MqttRouter::leave`].
+    /// A connection ends while this many answers to its publishes are missing. Call it before
+    /// [`MqttRouter::leave`].
     pub fn expect_late_answers(&mut self, client: SubscriberId, session: u64, answers: u32) {
-        self.late.expect(client, session, answers);
+        self.late_answers.expect(client, session, answers);
     }
 
-    /// An answer for a session that has ended.
+    /// Handles an answer for a session whose connection has ended.
     pub fn answer_late(&mut self, session: u64, tag: u64, taken: bool) {
-        if let Some(client) = self.late.take_one(session) {
+        if let Some(client) = self.late_answers.take_one(session) {
             self.pass_answer(client, (session, tag), taken);
         }
     }
 
-    /// Whether the client is connected by this session.
+    /// Returns true if this session is the client's current connection.
     pub fn is_connected_by(&self, client: SubscriberId, session: u64) -> bool {
         let entry = self.subscribers.get(client.0 as usize);
         entry.is_some_and(|entry| entry.session() == Some(session))
     }
 
-    /// Passes the answer to a publish of an earlier connection of a client to its session, connected or away. Called again if
-    /// the connection that was to hear it has ended meanwhile.
+    /// Passes the answer to a publish of a client's earlier connection to its session, connected or
+    /// parked. Call it again if the connection that should receive the answer has ended in the
+    /// meantime.
     pub fn pass_answer(&mut self, client: SubscriberId, (session, tag): (u64, u64), taken: bool) {
         let Some(entry) = self.subscribers.get_mut(client.0 as usize) else {
             return;
         };
         match entry.session() {
-            Some(current) => self.outputs.push_back(RouterOutput::AnsweredLate {
+            Some(current) => self.outputs.push_back(RouterOutput::LateAnswer {
                 session: current,
                 client,
                 publisher: session,
@@ -78,7 +81,7 @@ impl MqttRouter {
                 let away = entry.away_mut();
                 if let Some(state) = away.and_then(|away| away.state.as_mut()) {
                     state.answered(session, tag, taken);
-                    self.settle(client);
+                    self.confirm_arrived(client);
                 }
             }
         }

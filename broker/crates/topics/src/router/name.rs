@@ -1,17 +1,17 @@
-//! A client id in few bytes. Those of up to 15 bytes stand in the table itself, so that a look-up by name follows no pointer; others
-//! in pieces of the allocator's own sizes.
+//! Compact storage of client ids. Ids of up to 15 bytes are stored inline, so that a look-up by id
+//! follows no pointer; longer ones use allocations that match the size classes of the allocator.
 
-/// Padded with U+0000, which is in no string of MQTT [MQTT-1.5.4-2].
+/// Padded with U+0000, which is not allowed in MQTT strings [MQTT-1.5.4-2].
 pub(super) enum Name {
     Inline([u8; 15]),
     Of32(Box<[u8; 32]>),
     Of48(Box<[u8; 48]>),
     Of64(Box<[u8; 64]>),
-    /// Of more bytes, or with U+0000 in it.
+    /// More than 64 bytes, or contains U+0000.
     Long(Box<Box<[u8]>>),
 }
 
-// As a fat pointer, without what it points to.
+// The size of a fat pointer.
 const _: () = assert!(size_of::<Option<Name>>() <= 16);
 
 impl Name {
@@ -43,13 +43,14 @@ impl Name {
     }
 
     pub fn as_str(&self) -> &str {
-        // It was made of one.
+        // The bytes come from a `str`.
         std::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 }
 
-/// No more than `N` bytes.
+/// Pads with zeros; `bytes` has at most `N` bytes.
 fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    debug_assert!(bytes.len() <= N);
     let mut all = [0; N];
     for (to, from) in all.iter_mut().zip(bytes) {
         *to = *from;
@@ -64,14 +65,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_is_what_it_was_made_of(text in "[a-c\u{0}é]{0,80}") {
+        fn name_roundtrips(text in "[a-c\u{0}é]{0,80}") {
             let name = Name::new(&text);
             prop_assert_eq!(name.as_str(), &text);
         }
     }
 
     #[test]
-    fn every_length_has_its_place() {
+    fn every_length_uses_its_variant() {
         for len in 0..200 {
             let text = "x".repeat(len);
             assert_eq!(Name::new(&text).as_bytes(), text.as_bytes());

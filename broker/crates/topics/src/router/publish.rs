@@ -1,4 +1,4 @@
-//! A message on its way to its subscribers.
+//! Delivery of a published message to its subscribers.
 
 use super::remote_subscribers::{ClientLocations, index};
 use super::{MqttRouter, PublishOutcome, Publisher, RouterOutput, queues};
@@ -11,9 +11,10 @@ use message::Message;
 use std::sync::Arc;
 
 impl MqttRouter {
-    /// Hands a message to the subscribers of its topic, and to the hubs of others. Those who
-    /// get it through a queue that is bound to the exchange are not among them; queues that are to have it because their
-    /// clients share a subscription are added to `queues`.
+    /// Delivers a message to the subscribers of its topic and forwards it to other routers.
+    /// Subscribers that receive the message through a queue bound to the exchange are excluded.
+    /// Queues that must store the message because a shared subscription selected their client are
+    /// appended to `queues`.
     pub fn publish(
         &mut self,
         vhost: &str,
@@ -22,46 +23,48 @@ impl MqttRouter {
         publisher: Publisher,
         queues: &mut Vec<u64>,
     ) -> PublishOutcome {
-        let Some(there) = self.vhosts.get_mut(vhost) else {
+        let Some(vhost_state) = self.vhosts.get_mut(vhost) else {
             return PublishOutcome::default();
         };
-        let seats = &ClientLocations {
+        let locations = &ClientLocations {
             subscribers: &self.subscribers,
             routers: &self.routers,
         };
         let mut found = std::mem::take(&mut self.found);
         found.clear();
         let durable = message.durable();
-        there.routes.find(topic, durable, seats, &mut found);
+        vhost_state
+            .routes
+            .find(topic, durable, locations, &mut found);
         let from = publisher.subscriber;
         let matched = !found.here.is_empty();
         found
             .here
-            .retain(|f| !(f.subscription.no_local && Some(f.who) == from));
-        let mut heard = PublishOutcome {
+            .retain(|f| !(f.subscription.no_local && Some(f.subscriber) == from));
+        let mut outcome = PublishOutcome {
             matched,
-            receivers: self.hand_out(&found.here, message, queues),
+            receivers: self.deliver_local(&found.here, message, queues),
             ..PublishOutcome::default()
         };
         if !found.routers.is_empty()
             && let Some((name, _)) = self.vhosts.get_key_value(vhost)
         {
             let name = name.clone();
-            self.pass_on(&found.routers, &name, message, publisher, &mut heard);
+            self.forward(&found.routers, &name, message, publisher, &mut outcome);
         }
         self.found = found;
-        heard
+        outcome
     }
 
-    /// To other hubs: once to each, and once for each group. There it may wait for longer than this turn, which no message in a
-    /// [`message::Room`] may.
-    fn pass_on(
+    /// Forwards a message to other routers: once to each, and once per shared subscription. It may
+    /// wait there for longer than this turn, so messages in a [`message::Room`] are copied.
+    fn forward(
         &mut self,
         bound: &[PeerMatch],
         vhost: &Arc<str>,
         message: &Message,
         publisher: Publisher,
-        heard: &mut PublishOutcome,
+        outcome: &mut PublishOutcome,
     ) {
         let waiter = Waiter {
             session: publisher.session,
@@ -70,45 +73,47 @@ impl MqttRouter {
         };
         let message = &message.to_keep();
         for to in bound {
-            let sent = ForwardedMessage {
+            let forwarded = ForwardedMessage {
                 numbered: to.numbered,
                 group: to.group.clone(),
                 hops: 0,
                 vhost: vhost.clone(),
                 message: message.clone(),
             };
-            match self.routers.send(to.router, sent, waiter) {
+            match self.routers.send(to.router, forwarded, waiter) {
                 SendOutcome::Taken { behind } => {
-                    heard.receivers += 1;
-                    heard.behind |= behind;
-                    heard.awaited += usize::from(to.numbered && waiter.tag != 0);
+                    outcome.receivers += 1;
+                    outcome.behind |= behind;
+                    outcome.awaited += usize::from(to.numbered && waiter.tag != 0);
                 }
                 SendOutcome::Dropped | SendOutcome::GivenUp => {}
-                SendOutcome::Refused => heard.refused = true,
+                SendOutcome::Refused => outcome.refused = true,
             }
         }
     }
 
-    /// To clients of this hub; how many copies. A client has one for all its own subscriptions, and one for each that it shares
-    /// and was chosen for: those are independent of any other (section 4.8.2).
-    pub(super) fn hand_out(
+    /// Delivers a message to local clients and returns the number of copies. A client gets one copy
+    /// for all of its non-shared subscriptions and one for each shared subscription that selected
+    /// it: those are independent of all others (section 4.8.2).
+    pub(super) fn deliver_local(
         &mut self,
         found: &[RouteMatch],
         message: &Message,
         queues: &mut Vec<u64>,
     ) -> usize {
         let mut receivers = 0;
-        let together =
-            |a: &RouteMatch, b: &RouteMatch| a.who == b.who && !a.is_shared() && !b.is_shared();
+        let together = |a: &RouteMatch, b: &RouteMatch| {
+            a.subscriber == b.subscriber && !a.is_shared() && !b.is_shared()
+        };
         for matched in found.chunk_by(together) {
             let Some(first) = matched.first() else {
                 continue;
             };
-            let Some(entry) = self.subscribers.get_mut(index(first.who)) else {
+            let Some(entry) = self.subscribers.get_mut(index(first.subscriber)) else {
                 continue;
             };
             if entry.queue != 0
-                && let Some(through) = queues::through_queue(matched, message)
+                && let Some(through) = queues::is_for_queue(matched, message)
             {
                 queues.extend(through.then_some(entry.queue));
                 continue;
@@ -116,7 +121,7 @@ impl MqttRouter {
             receivers += 1;
             let delivery = Delivery {
                 message: message.clone(),
-                hits: matched.iter().map(|f| f.subscription.hit()).collect(),
+                hits: matched.iter().map(|f| f.subscription.to_match()).collect(),
                 retained: false,
                 group: first.group,
             };
@@ -125,7 +130,7 @@ impl MqttRouter {
                 self.outputs.push_back(output);
                 continue;
             }
-            // Without a state of QoS 0: need not be kept (section 4.5).
+            // A QoS 0 message for a client without session state need not be stored (section 4.5).
             let state = entry.away_mut().and_then(|away| away.state.as_mut());
             if let Some(state) = state {
                 self.not_kept += u64::from(!state.deliver(delivery));

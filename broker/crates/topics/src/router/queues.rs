@@ -1,4 +1,5 @@
-//! Clients whose messages of QoS 1 and 2 are in a queue of their own: what the hub does for them, and what it leaves to the queue.
+//! Clients whose QoS 1 and 2 messages are stored in a queue of their own: which messages the router
+//! delivers and which it leaves to the queue.
 
 use super::MqttRouter;
 use super::subscriber::SeatOwner;
@@ -7,45 +8,45 @@ use crate::{SubscriberId, Subscription};
 use codec_mqtt::Qos;
 use message::Message;
 
-/// Subscriptions of a client up to which they are compared one by one.
+/// Up to this number of subscriptions, they are compared one by one.
 const FEW: usize = 32;
 
 impl MqttRouter {
-    /// The client's messages of QoS 1 and 2 go through this queue, which is bound to the filters of its own subscriptions: the
-    /// hub hands out the rest.
-    pub fn store_in(&mut self, subscriber: SubscriberId, queue: u64) {
-        self.count_all(subscriber, false);
+    /// From now on the client's QoS 1 and 2 messages go through this queue, which is bound to the
+    /// filters of its non-shared subscriptions. The router delivers only the other messages.
+    pub fn use_queue(&mut self, subscriber: SubscriberId, queue: u64) {
+        self.count_routes(subscriber, false);
         if let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) {
             entry.queue = queue;
         }
-        self.count_all(subscriber, true);
+        self.count_routes(subscriber, true);
     }
 
-    /// The session that had this queue is over, and the queue is being deleted.
-    pub fn queue_ends(&mut self, queue: u64) {
-        self.ending.insert(queue);
+    /// The session with this queue has ended, and the queue is being deleted.
+    pub fn queue_deleting(&mut self, queue: u64) {
+        self.deleting_queues.insert(queue);
     }
 
-    /// Whether [`MqttRouter::queue_ends`] was said of a queue that is still there.
-    pub fn is_ending(&self, queue: u64) -> bool {
-        self.ending.contains(&queue)
+    /// Returns true if [`MqttRouter::queue_deleting`] was called for a queue that still exists.
+    pub fn is_queue_deleting(&self, queue: u64) -> bool {
+        self.deleting_queues.contains(&queue)
     }
 
-    /// A client's queue is gone, and with it the session, unless a connection has that: it hears itself.
-    pub fn queue_gone(&mut self, vhost: &str, client: &str, queue: u64) {
-        self.ending.remove(&queue);
+    /// A client's queue was deleted, which ends the session. A connected session notices it itself.
+    pub fn queue_deleted(&mut self, vhost: &str, client: &str, queue: u64) {
+        self.deleting_queues.remove(&queue);
         let Some(subscriber) = self.client(vhost, client) else {
             return;
         };
         let entry = self.subscribers.get(subscriber.0 as usize);
         if entry.is_some_and(|e| e.queue == queue && !e.is_connected()) {
-            self.forget(subscriber);
+            self.remove_client(subscriber);
         }
     }
 
-    /// A client whose session is in this queue shares a subscription, wherever its connection is or was. One that is connected
-    /// here says so itself.
-    pub fn adopt(
+    /// A client whose session is stored in this queue has a shared subscription, wherever it is
+    /// connected. A client that is connected here subscribes itself.
+    pub fn add_queue_member(
         &mut self,
         (vhost, client): (&str, &str),
         queue: u64,
@@ -55,10 +56,10 @@ impl MqttRouter {
         let subscriber = match self.client(vhost, client) {
             Some(known) => known,
             None => {
-                let subscriber = self.seat_new(vhost, client, 0, 0);
+                let subscriber = self.add_client(vhost, client, 0, 0);
                 if let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) {
                     entry.queue = queue;
-                    entry.sit(SeatOwner::Away(Box::default()));
+                    entry.set_owner(SeatOwner::Away(Box::default()));
                     self.parked += 1;
                 }
                 subscriber
@@ -70,8 +71,8 @@ impl MqttRouter {
         }
     }
 
-    /// Undoes [`MqttRouter::adopt`] for one filter.
-    pub fn disown(&mut self, (vhost, client): (&str, &str), filter: &str) {
+    /// Undoes [`MqttRouter::add_queue_member`] for one filter.
+    pub fn remove_queue_member(&mut self, (vhost, client): (&str, &str), filter: &str) {
         let Some(subscriber) = self.client(vhost, client) else {
             return;
         };
@@ -81,14 +82,14 @@ impl MqttRouter {
         }
     }
 
-    /// A client's subscription with this filter.
+    /// Returns a client's subscription with this filter.
     pub fn subscription(&self, subscriber: SubscriberId, filter: &str) -> Option<Subscription> {
         let entry = self.subscribers.get(subscriber.0 as usize)?;
         entry.filters().get(filter)
     }
 
-    /// Appends a client's subscriptions for which its queue gave it a message: if none that is not shared puts such messages there, it was
-    /// chosen for one that is.
+    /// Appends the subscriptions of a client that explain a message from its queue. If none of its
+    /// non-shared subscriptions stores messages in the queue, a shared subscription selected it.
     pub fn matching(
         &mut self,
         subscriber: SubscriberId,
@@ -100,7 +101,9 @@ impl MqttRouter {
         };
         if entry.filters().len() > FEW {
             if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
-                vhost.routes.find_of(topic, subscriber, found);
+                vhost
+                    .routes
+                    .find_client_subscriptions(topic, subscriber, found);
             }
             return;
         }
@@ -117,16 +120,17 @@ impl MqttRouter {
             );
             if shared && found.len() > own {
                 found.drain(before..own);
-            } else if found.iter().skip(before).any(Subscription::keeps) {
+            } else if found.iter().skip(before).any(Subscription::is_stored) {
                 return;
             }
         }
     }
 }
 
-/// For a client that has a queue: None when the message is for QoS 0. Otherwise whether the queue is to be given it because a
-/// shared subscription says so; where another one matches, the exchange does.
-pub(super) fn through_queue(matched: &[RouteMatch], message: &Message) -> Option<bool> {
+/// For a client with a queue: returns `None` if the message is delivered with QoS 0. Otherwise
+/// returns true if the router must put it into the queue for a shared subscription, and false if
+/// the exchange does so because a non-shared subscription matches.
+pub(super) fn is_for_queue(matched: &[RouteMatch], message: &Message) -> Option<bool> {
     let kept = |f: &&RouteMatch| message.durable() && f.subscription.qos != Qos::AtMostOnce;
     let mut all = matched.iter().filter(kept).peekable();
     all.peek()?;

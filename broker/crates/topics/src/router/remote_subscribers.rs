@@ -1,4 +1,5 @@
-//! Subscribers of other hubs: what they are told of those here, and messages that come from them.
+//! Subscribers of other routers: announces local subscriptions to them and handles messages that
+//! they forward.
 
 use super::subscriber::Subscriber;
 use super::{MqttRouter, RouterOutput, Vhost};
@@ -14,13 +15,14 @@ use env::{Incarnation, NodeId};
 use slots::Slab;
 use std::sync::Arc;
 
-/// How often a message goes on to another hub because the member of a group that it was for had left.
+/// How often a message may be forwarded because the selected member of a shared subscription has
+/// left.
 const MAX_HOPS: u8 = 3;
 
 impl MqttRouter {
-    /// Another hub is there, perhaps again after its link was broken.
-    pub fn meet(&mut self, address: RouterAddress) {
-        if !self.routers.meet(address) {
+    /// A link to another router is up, perhaps again.
+    pub fn router_up(&mut self, address: RouterAddress) {
+        if !self.routers.link_up(address) {
             return;
         }
         let all: Vec<SubscriberId> = self
@@ -28,56 +30,62 @@ impl MqttRouter {
             .iter()
             .map(|(key, _)| SubscriberId(key as u32))
             .collect();
-        all.into_iter().for_each(|who| self.count_all(who, true));
+        all.into_iter()
+            .for_each(|subscriber| self.count_routes(subscriber, true));
     }
 
-    /// The hubs of another node are out of reach.
-    pub fn part(&mut self, node: NodeId) {
-        self.routers.part(node);
-        self.wills.part(node, self.claims.now);
-        self.carry_on();
+    /// The routers of another node are unreachable.
+    pub fn node_down(&mut self, node: NodeId) {
+        self.routers.link_down(node);
+        self.wills.node_down(node, self.claims.now);
+        self.wake_waiting();
     }
 
-    /// Only this life of another node is left; None: not even that.
+    /// Forgets all incarnations of another node but this one; all of them if `None`.
     pub fn forget_routers(&mut self, node: NodeId, but: Option<Incarnation>) {
-        self.wills.meet(node, but, self.claims.now);
+        self.wills.node_up(node, but, self.claims.now);
         let mut events = Vec::new();
-        for id in self.routers.of_other_lives(node, but) {
+        for id in self.routers.other_incarnations(node, but) {
             self.routers.remove(id, &mut events);
-            events.drain(..).for_each(|event| self.happened(id, event));
+            events
+                .drain(..)
+                .for_each(|event| self.handle_peer_event(id, event));
         }
-        self.carry_on();
+        self.wake_waiting();
     }
 
-    /// Whether this hub knows what there is to know of all others that can be reached: before, a message may not find its
-    /// subscribers.
-    pub fn is_introduced(&self) -> bool {
-        self.routers.is_introduced()
+    /// Returns true if this router knows the routes of all reachable routers. Before that, a
+    /// message may miss subscribers.
+    pub fn has_peer_routes(&self) -> bool {
+        self.routers.has_peer_routes()
     }
 
-    /// What another hub says.
-    pub fn hear(&mut self, from: RouterAddress, peer_message: PeerMessage) {
+    /// Handles a message of another router.
+    pub fn handle_peer_message(&mut self, from: RouterAddress, peer_message: PeerMessage) {
         let mut events = std::mem::take(&mut self.events);
-        if let Some(id) = self.routers.hear(from, peer_message, &mut events) {
-            events.drain(..).for_each(|event| self.happened(id, event));
+        if let Some(id) = self.routers.handle(from, peer_message, &mut events) {
+            events
+                .drain(..)
+                .for_each(|event| self.handle_peer_event(id, event));
         }
         self.events = events;
-        self.carry_on();
+        self.wake_waiting();
     }
 
-    /// The next word for another hub, at the end of a turn. None: there is no more to say.
-    pub fn say(&mut self) -> Option<(RouterAddress, PeerMessage)> {
-        self.routers.say()
+    /// Returns the next message for another router, at the end of a turn; `None` if there is none.
+    pub fn next_peer_message(&mut self) -> Option<(RouterAddress, PeerMessage)> {
+        self.routers.next_message()
     }
 
-    /// This much of the metadata log is applied here.
+    /// The metadata log is applied up to this index.
     pub fn set_applied(&mut self, index: u64) {
         self.routers.set_applied(index);
-        self.carry_on();
+        self.wake_waiting();
     }
 
-    /// Whether a session must wait until its subscriptions are known to the other hubs, be they routes or bindings, and until this
-    /// shard has applied what the others have (so that what was retained there is found here): [`RouterOutput::Known`] tells when.
+    /// Returns true if a session must wait until the other routers know its subscriptions, be they
+    /// routes or bindings, and until this shard has applied the metadata log as far as they have,
+    /// so that it finds messages retained there. [`RouterOutput::Announced`] follows.
     pub fn announce(&mut self, session: u64) -> bool {
         self.routers.announce(session)
     }
@@ -88,27 +96,27 @@ impl MqttRouter {
         if !events.is_empty() {
             for event in events.drain(..) {
                 if let PeerEvent::Answered(waiter) = event {
-                    self.heard(waiter);
+                    self.confirm(waiter);
                 }
             }
         }
         self.events = events;
-        self.carry_on();
+        self.wake_waiting();
     }
 
-    /// Who need not wait any more is told.
-    fn carry_on(&mut self) {
-        while let Some(session) = self.routers.announced() {
-            self.outputs.push_back(RouterOutput::Known { session });
+    /// Wakes sessions that need not wait any longer.
+    fn wake_waiting(&mut self) {
+        while let Some(session) = self.routers.next_announced() {
+            self.outputs.push_back(RouterOutput::Announced { session });
         }
-        while let Some(session) = self.routers.relieved() {
-            self.outputs.push_back(RouterOutput::Relieved { session });
+        while let Some(session) = self.routers.next_unblocked() {
+            self.outputs.push_back(RouterOutput::Unblocked { session });
         }
     }
 
-    fn heard(&mut self, waiter: Waiter) {
+    fn confirm(&mut self, waiter: Waiter) {
         if waiter.tag != 0 {
-            self.outputs.push_back(RouterOutput::Heard {
+            self.outputs.push_back(RouterOutput::Confirmed {
                 session: waiter.session,
                 channel: waiter.channel,
                 tag: waiter.tag,
@@ -116,98 +124,104 @@ impl MqttRouter {
         }
     }
 
-    fn happened(&mut self, router: RouterId, event: PeerEvent) {
+    fn handle_peer_event(&mut self, router: RouterId, event: PeerEvent) {
         match event {
-            PeerEvent::Answered(waiter) => self.heard(waiter),
-            PeerEvent::Message(sent) => self.take_in(sent),
-            PeerEvent::Route { key, was, is } => self.route(router, key, was, is),
-            PeerEvent::Missed => self.tell_missed(),
+            PeerEvent::Answered(waiter) => self.confirm(waiter),
+            PeerEvent::Message(forwarded) => self.deliver_forwarded(forwarded),
+            PeerEvent::Route {
+                key,
+                previous,
+                current,
+            } => self.set_route(router, key, previous, current),
+            PeerEvent::Missed => self.report_lost_messages(),
         }
     }
 
-    fn route(
+    fn set_route(
         &mut self,
         router: RouterId,
         key: InterestKey,
-        was: InterestCounts,
-        is: InterestCounts,
+        previous: InterestCounts,
+        current: InterestCounts,
     ) {
         match key {
             InterestKey::Filter { vhost, filter } => {
                 let vhost = self.vhosts.entry(vhost).or_default();
-                vhost.routes.set_router(&filter, router, was, is);
+                vhost.routes.set_router(&filter, router, previous, current);
             }
             InterestKey::Group { vhost, filter } => {
                 let vhost = self.vhosts.entry(vhost).or_default();
-                vhost.routes.set_members(&filter, router, is);
+                vhost.routes.set_members(&filter, router, current);
             }
-            InterestKey::Seat { queue } if !is.is_none() => {
-                self.routers.seats.insert(queue, router);
+            InterestKey::Seat { queue } if !current.is_none() => {
+                self.routers.client_routers.insert(queue, router);
             }
             InterestKey::Seat { queue } => {
-                if self.routers.seats.get(&queue) == Some(&router) {
-                    self.routers.seats.remove(&queue);
+                if self.routers.client_routers.get(&queue) == Some(&router) {
+                    self.routers.client_routers.remove(&queue);
                 }
             }
         }
     }
 
-    /// Messages of QoS 1 or 2 were given up while this hub was out of reach. Clients that may have missed one must know: those whose
-    /// messages are in no queue.
-    fn tell_missed(&mut self) {
+    /// QoS 1 or 2 messages were given up while this router was unreachable. Informs the clients
+    /// that may have missed one: those without a queue.
+    fn report_lost_messages(&mut self) {
         for (_, entry) in self.subscribers.iter() {
             let acknowledged = |(_, s): (&str, Subscription)| s.qos != Qos::AtMostOnce;
             if let Some(session) = entry.session()
                 && entry.queue == 0
                 && entry.filters().iter().any(acknowledged)
             {
-                self.outputs.push_back(RouterOutput::Missed { session });
+                self.outputs
+                    .push_back(RouterOutput::MessagesLost { session });
             }
         }
     }
 
-    /// A message that another hub has for subscribers here.
-    fn take_in(&mut self, sent: ForwardedMessage) {
-        let properties = sent.message.properties();
+    /// Delivers a message forwarded by another router.
+    fn deliver_forwarded(&mut self, forwarded: ForwardedMessage) {
+        let properties = forwarded.message.properties();
         let Ok(envelope) = Envelope::read(properties) else {
             return;
         };
         let topic = envelope.topic;
-        match &sent.group {
-            Some(group) => self.take_shared(&sent, group),
+        match &forwarded.group {
+            Some(group) => self.deliver_shared(&forwarded, group),
             None => {
                 let mut found = std::mem::take(&mut self.found);
                 found.clear();
-                if let Some(vhost) = self.vhosts.get_mut(&sent.vhost) {
+                if let Some(vhost) = self.vhosts.get_mut(&forwarded.vhost) {
                     vhost.routes.find_here(topic, &mut found.here);
                 }
                 let mut queues = Vec::new();
-                self.hand_out(&found.here, &sent.message, &mut queues);
+                self.deliver_local(&found.here, &forwarded.message, &mut queues);
                 self.found = found;
             }
         }
     }
 
-    /// For one member of a group, who may have left meanwhile: then for another one.
-    pub(super) fn take_shared(&mut self, sent: &ForwardedMessage, group: &Arc<str>) {
-        let durable = sent.message.durable();
+    /// Delivers a message to one member of a shared subscription; to another one if the selected
+    /// member has left.
+    pub(super) fn deliver_shared(&mut self, forwarded: &ForwardedMessage, group: &Arc<str>) {
+        let durable = forwarded.message.durable();
         let MqttRouter {
             vhosts,
             subscribers,
             routers,
             ..
         } = self;
-        let Some(vhost) = vhosts.get_mut(&sent.vhost) else {
+        let Some(vhost) = vhosts.get_mut(&forwarded.vhost) else {
             return;
         };
-        let seats = &ClientLocations {
+        let locations = &ClientLocations {
             subscribers,
             routers,
         };
         let number = vhost.routes.group_number(group);
-        let pick = vhost.routes.pick(group, durable, false, seats);
+        let pick = vhost.routes.pick(group, durable, false, locations);
         let pick = match pick {
-            None if sent.hops < MAX_HOPS => vhost.routes.pick(group, durable, true, seats),
+            None if forwarded.hops < MAX_HOPS => vhost.routes.pick(group, durable, true, locations),
             pick => pick,
         };
         let Some(pick) = pick else {
@@ -215,80 +229,81 @@ impl MqttRouter {
         };
         let mut found = std::mem::take(&mut self.found);
         found.clear();
-        found.picked(pick, (group, number));
+        found.add_choice(pick, (group, number));
         let mut queues = Vec::new();
-        self.hand_out(&found.here, &sent.message, &mut queues);
+        self.deliver_local(&found.here, &forwarded.message, &mut queues);
         for queue in queues {
-            let message = sent.message.clone();
+            let message = forwarded.message.clone();
             self.outputs
                 .push_back(RouterOutput::ToQueue { queue, message });
         }
         for bound in &found.routers {
             let on = ForwardedMessage {
-                hops: sent.hops + 1,
+                hops: forwarded.hops + 1,
                 numbered: bound.numbered,
-                ..sent.clone()
+                ..forwarded.clone()
             };
             self.routers.send(bound.router, on, Default::default());
         }
         self.found = found;
     }
 
-    /// Counts all that a subscriber is there for, or takes it back.
-    pub(super) fn count_all(&mut self, who: SubscriberId, more: bool) {
-        let Some(own) = self.routers.own() else {
+    /// Adds a subscriber's routes to the announced ones, or removes them.
+    pub(super) fn count_routes(&mut self, subscriber: SubscriberId, add: bool) {
+        let Some(own) = self.routers.own_routes_mut() else {
             return;
         };
-        let Some(entry) = self.subscribers.get(index(who)) else {
+        let Some(entry) = self.subscribers.get(index(subscriber)) else {
             return;
         };
         for (filter, subscription) in entry.filters().iter() {
-            if let Some((key, class)) = counts_as(entry, filter, subscription) {
-                own.count(key, class, more);
+            if let Some((key, class)) = interest_of(entry, filter, subscription) {
+                own.count_route(key, class, add);
             }
         }
         self.routers.routes_changed();
     }
 
-    /// The same for one of its filters.
-    pub(super) fn count(
+    /// Like `count_routes`, for one filter.
+    pub(super) fn count_route(
         &mut self,
-        who: SubscriberId,
+        subscriber: SubscriberId,
         filter: &str,
-        wants: Subscription,
-        more: bool,
+        subscription: Subscription,
+        add: bool,
     ) {
-        let Some(own) = self.routers.own() else {
+        let Some(own) = self.routers.own_routes_mut() else {
             return;
         };
-        let entry = self.subscribers.get(index(who));
-        if let Some((key, class)) = entry.and_then(|entry| counts_as(entry, filter, wants)) {
-            own.count(key, class, more);
+        let entry = self.subscribers.get(index(subscriber));
+        if let Some((key, class)) = entry.and_then(|entry| interest_of(entry, filter, subscription))
+        {
+            own.count_route(key, class, add);
             self.routers.routes_changed();
         }
     }
 }
 
-pub(super) fn index(who: SubscriberId) -> usize {
-    who.0 as usize
+pub(super) fn index(subscriber: SubscriberId) -> usize {
+    subscriber.0 as usize
 }
 
-/// Where clients are.
+/// Locations of clients for shared subscriptions.
 pub(super) struct ClientLocations<'a> {
     pub subscribers: &'a Slab<Subscriber>,
     pub routers: &'a RouteExchange,
 }
 
 impl MemberLocations for ClientLocations<'_> {
-    fn seating(&self, who: SubscriberId) -> MemberLocation {
-        let Some(entry) = self.subscribers.get(index(who)) else {
+    fn location_of(&self, subscriber: SubscriberId) -> MemberLocation {
+        let Some(entry) = self.subscribers.get(index(subscriber)) else {
             return MemberLocation::Away;
         };
         let stored = entry.queue != 0;
         if entry.is_connected() {
             return MemberLocation::Here { stored };
         }
-        match self.routers.seats.get(&entry.queue) {
+        match self.routers.client_routers.get(&entry.queue) {
             Some(router) if stored => MemberLocation::Elsewhere(*router),
             _ => MemberLocation::Away,
         }
@@ -299,14 +314,15 @@ impl MemberLocations for ClientLocations<'_> {
     }
 }
 
-/// What other hubs are told because of a subscription: what the client's queue does not get for it.
-fn counts_as(
+/// The interest that a subscription adds to the announced routes: the messages that do not come
+/// through the client's queue.
+fn interest_of(
     entry: &Subscriber,
     filter: &str,
-    wants: Subscription,
+    subscription: Subscription,
 ) -> Option<(InterestKey, InterestClass)> {
     let connected = entry.is_connected();
-    let (stored, at_most_once) = (entry.queue != 0, wants.qos == Qos::AtMostOnce);
+    let (stored, at_most_once) = (entry.queue != 0, subscription.qos == Qos::AtMostOnce);
     let shared = matches!(codec_mqtt::shared(filter), Ok(Some(_)));
     let vhost = entry.vhost().clone();
     let class = match (at_most_once, stored) {
@@ -315,7 +331,8 @@ fn counts_as(
         (false, false) => InterestClass::Acknowledged,
     };
     match (shared, stored) {
-        // Every hub knows the members whose sessions are in queues; what they do not know is where these are connected.
+        // Members with a queue are known to every router from the metadata; only where they are
+        // connected must be announced.
         (true, true) if connected => Some((
             InterestKey::Seat { queue: entry.queue },
             InterestClass::Stored,
@@ -333,7 +350,7 @@ fn counts_as(
 }
 
 impl Vhost {
-    /// Nobody is here and nobody elsewhere has a subscription.
+    /// Returns true if the vhost has no clients and no routes, local or remote.
     pub(super) fn is_empty(&self) -> bool {
         self.clients.is_empty() && self.routes.is_empty()
     }

@@ -1,4 +1,5 @@
-//! A client of the hub in few bytes: there may be millions of them, and most are connected, with a subscription or none.
+//! A client of the router in few bytes: there may be millions, and most are connected with at most
+//! one subscription.
 
 use super::filters::Filters;
 use super::name::Name;
@@ -8,26 +9,26 @@ use crate::claims::claim_message::ClientId;
 use env::Time;
 use std::sync::Arc;
 
-/// Whose a client's seat is.
+/// The owner of a client's seat.
 pub(super) enum SeatOwner {
-    /// This session's.
+    /// The session with this number.
     Connected(u64),
     Away(Box<DisconnectedClient>),
 }
 
-/// A client that is not connected.
+/// State of a client that is not connected.
 #[derive(Default)]
 pub(super) struct DisconnectedClient {
-    /// None: its connection was on another shard or in another life of the node.
+    /// `None` if its last connection was on another shard or in another incarnation of the node.
     pub state: Option<Box<dyn ParkedSession>>,
     pub until: Option<Time>,
     pub will: Option<(Time, Will)>,
 }
 
-/// A vhost's name, once for all its clients.
+/// The name of a vhost, shared by all of its clients.
 pub(super) struct VhostName(pub Arc<str>);
 
-/// What many clients do not have.
+/// Fields that most clients do not need.
 #[derive(Default)]
 struct RareFields {
     filters: Filters,
@@ -37,22 +38,22 @@ struct RareFields {
 pub(super) struct Subscriber {
     vhost: Arc<VhostName>,
     client: Name,
-    /// [`NOBODY`]: it is away, and [`RareFields`] says how.
+    /// [`NOBODY`] if the client is disconnected; [`RareFields::away`] then has its state.
     session: u64,
-    /// The number of the queue that has its messages of QoS 1 and 2; 0: none has.
+    /// The number of the queue that stores its QoS 1 and 2 messages; 0 if there is none.
     pub queue: u64,
-    /// Of the holding of its client id; 0: this hub does not hold it.
+    /// The stamp under which this router holds the client id; 0 if it does not hold it.
     pub stamp: u64,
-    rest: Option<Box<RareFields>>,
+    rare: Option<Box<RareFields>>,
 }
 
-/// No session has this number.
+/// A number that no session has.
 const NOBODY: u64 = u64::MAX;
 
 static NO_FILTERS: Filters = Filters::None;
 
 impl Subscriber {
-    /// Connected by this session.
+    /// A client that is connected with this session.
     pub fn new(vhost: Arc<VhostName>, client: &str, session: u64, stamp: u64) -> Subscriber {
         Subscriber {
             vhost,
@@ -60,7 +61,7 @@ impl Subscriber {
             session,
             queue: 0,
             stamp,
-            rest: None,
+            rare: None,
         }
     }
 
@@ -72,7 +73,7 @@ impl Subscriber {
         self.client.as_str()
     }
 
-    /// The same, to be compared.
+    /// The client id for comparisons, without UTF-8 validation.
     pub fn client_bytes(&self) -> &[u8] {
         self.client.as_bytes()
     }
@@ -84,7 +85,7 @@ impl Subscriber {
         }
     }
 
-    /// None: it is away.
+    /// Returns the session number; `None` if the client is disconnected.
     pub fn session(&self) -> Option<u64> {
         (self.session != NOBODY).then_some(self.session)
     }
@@ -94,53 +95,53 @@ impl Subscriber {
     }
 
     pub fn away_mut(&mut self) -> Option<&mut DisconnectedClient> {
-        self.rest.as_mut()?.away.as_deref_mut()
+        self.rare.as_mut()?.away.as_deref_mut()
     }
 
-    /// What was before.
-    pub fn sit(&mut self, seat: SeatOwner) -> SeatOwner {
+    /// Returns the previous owner.
+    pub fn set_owner(&mut self, seat: SeatOwner) -> SeatOwner {
         let (session, away) = match seat {
             SeatOwner::Connected(session) => (session, None),
             SeatOwner::Away(away) => (NOBODY, Some(away)),
         };
-        let was = std::mem::replace(&mut self.session, session);
-        let was_away = match away {
-            Some(away) => self.rest.get_or_insert_default().away.replace(away),
-            None => self.rest.as_mut().and_then(|rest| rest.away.take()),
+        let previous = std::mem::replace(&mut self.session, session);
+        let previous_away = match away {
+            Some(away) => self.rare.get_or_insert_default().away.replace(away),
+            None => self.rare.as_mut().and_then(|rare| rare.away.take()),
         };
-        self.tidy();
-        match was_away {
+        self.free_if_empty();
+        match previous_away {
             Some(away) => SeatOwner::Away(away),
-            None => SeatOwner::Connected(was),
+            None => SeatOwner::Connected(previous),
         }
     }
 
     pub fn filters(&self) -> &Filters {
-        self.rest.as_ref().map_or(&NO_FILTERS, |rest| &rest.filters)
+        self.rare.as_ref().map_or(&NO_FILTERS, |rare| &rare.filters)
     }
 
-    /// What was there before.
+    /// Returns the previous subscription.
     pub fn add(&mut self, filter: &str, subscription: Subscription) -> Option<Subscription> {
-        let filters = &mut self.rest.get_or_insert_default().filters;
+        let filters = &mut self.rare.get_or_insert_default().filters;
         filters.insert(filter, subscription)
     }
 
     pub fn remove(&mut self, filter: &str) -> Option<Subscription> {
-        let removed = self.rest.as_mut()?.filters.remove(filter);
-        self.tidy();
+        let removed = self.rare.as_mut()?.filters.remove(filter);
+        self.free_if_empty();
         removed
     }
 
     pub fn take_filters(&mut self) -> Filters {
-        let rest = self.rest.as_mut();
-        let filters = rest.map_or(Filters::None, |rest| std::mem::take(&mut rest.filters));
-        self.tidy();
+        let rare = self.rare.as_mut();
+        let filters = rare.map_or(Filters::None, |rare| std::mem::take(&mut rare.filters));
+        self.free_if_empty();
         filters
     }
 
-    fn tidy(&mut self) {
-        self.rest
-            .take_if(|rest| rest.away.is_none() && rest.filters.len() == 0);
+    fn free_if_empty(&mut self) {
+        self.rare
+            .take_if(|rare| rare.away.is_none() && rare.filters.len() == 0);
     }
 }
 
@@ -149,22 +150,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_client_does_not_have_takes_no_memory() {
+    fn rare_fields_are_freed_when_unused() {
         assert!(size_of::<Option<Subscriber>>() <= 56);
         let name = Arc::new(VhostName("/".into()));
         let mut client = Subscriber::new(name, "c", 7, 1);
         assert_eq!((client.session(), client.filters().len()), (Some(7), 0));
         assert_eq!(client.add("a", Subscription::default()), None);
-        let was = client.sit(SeatOwner::Away(Box::default()));
-        assert!(matches!(was, SeatOwner::Connected(7)));
+        let previous = client.set_owner(SeatOwner::Away(Box::default()));
+        assert!(matches!(previous, SeatOwner::Connected(7)));
         assert!(!client.is_connected() && client.away_mut().is_some());
         assert_eq!(client.remove("a"), Some(Subscription::default()));
-        assert!(client.rest.is_some(), "it is away");
+        assert!(client.rare.is_some(), "the client is disconnected");
         assert!(matches!(
-            client.sit(SeatOwner::Connected(8)),
+            client.set_owner(SeatOwner::Connected(8)),
             SeatOwner::Away(_)
         ));
-        assert!(client.rest.is_none() && client.away_mut().is_none());
+        assert!(client.rare.is_none() && client.away_mut().is_none());
         assert_eq!(client.session(), Some(8));
     }
 }

@@ -1,5 +1,6 @@
-//! The server's own topics, `$SYS/...` (section 4.7.2): what it says of itself, as if it were retained, to clients that are
-//! connected here. While nobody subscribes to them nothing is said and nothing is asked for.
+//! The topics `$SYS/...` (section 4.7.2): statistics of the server, delivered like retained
+//! messages to clients that are connected here. Nothing is published or collected while nobody
+//! subscribes to them.
 
 use super::remote_subscribers::{ClientLocations, index};
 use super::{MqttRouter, RouterOutput};
@@ -12,132 +13,145 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Filters that wait for what the server says, at most; who subscribes beyond that hears what changes.
-const MAX_ASKING: usize = 4096;
+/// Maximum number of subscriptions that wait for the first values. Further subscribers only receive
+/// changes.
+const MAX_WAITING: usize = 4096;
 
-/// Whether a topic, or a filter that is not shared, is one of the server's.
-pub fn is_servers(topic: &str) -> bool {
+/// Returns true if a topic or a non-shared filter is below `$SYS`.
+pub fn is_sys_topic(topic: &str) -> bool {
     let below = topic.strip_prefix("$SYS");
     below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 
-fn watches(filter: &str) -> bool {
+fn is_sys_topic_filter(filter: &str) -> bool {
     match filter.starts_with('$').then(|| codec_mqtt::shared(filter)) {
         None => false,
-        Some(Ok(Some(shared))) => is_servers(shared.filter),
-        Some(_) => is_servers(filter),
+        Some(Ok(Some(shared))) => is_sys_topic(shared.filter),
+        Some(_) => is_sys_topic(filter),
     }
 }
 
 #[derive(Default)]
 pub(super) struct SysTopicTree {
-    /// None: it says nothing.
-    every: Option<Duration>,
-    /// Subscriptions of connected clients, by vhost; none that is 0.
-    watched: BTreeMap<Arc<str>, usize>,
-    /// The last word on each topic; empty until the first came.
-    said: BTreeMap<&'static str, Message>,
-    /// Who is to be told all of it when that comes.
-    asking: Vec<(SubscriberId, Box<str>)>,
-    due: Option<Time>,
-    /// [`RouterOutput::Figures`] is out.
-    awaited: bool,
+    /// The interval between updates; `None` disables the topics.
+    interval: Option<Duration>,
+    /// Number of subscriptions of connected clients per vhost; vhosts with none have no entry.
+    subscriptions: BTreeMap<Arc<str>, usize>,
+    /// The latest message of each topic; empty until the first values arrive.
+    latest: BTreeMap<&'static str, Message>,
+    /// Subscriptions that get all values as soon as these arrive.
+    waiting: Vec<(SubscriberId, Box<str>)>,
+    next_update: Option<Time>,
+    /// [`RouterOutput::SysTopicsDue`] is unanswered.
+    is_requested: bool,
 }
 
 impl SysTopicTree {
     pub fn wake_at(&self) -> Option<Time> {
-        self.due
+        self.next_update
     }
 
-    /// Whether the figures are to be asked for.
+    /// Returns true if the values must be requested now.
     fn is_due(&mut self, now: Time) -> bool {
-        self.due.take_if(|at| *at <= now).is_some() && !std::mem::replace(&mut self.awaited, true)
+        self.next_update.take_if(|at| *at <= now).is_some()
+            && !std::mem::replace(&mut self.is_requested, true)
     }
 
-    fn watch(&mut self, vhost: &Arc<str>, count: usize, more: bool) {
-        if count == 0 || self.every.is_none() {
+    fn count_subscription(&mut self, vhost: &Arc<str>, count: usize, add: bool) {
+        if count == 0 || self.interval.is_none() {
             return;
         }
-        if more {
-            *self.watched.entry(vhost.clone()).or_default() += count;
-            // So that there is something to compare with.
-            if self.said.is_empty() && !self.awaited {
-                self.due = Some(Time::ZERO);
+        if add {
+            *self.subscriptions.entry(vhost.clone()).or_default() += count;
+            // Fetch the values once, so that later updates can be compared with them.
+            if self.latest.is_empty() && !self.is_requested {
+                self.next_update = Some(Time::ZERO);
             }
             return;
         }
-        if let Some(there) = self.watched.get_mut(vhost) {
-            *there = there.saturating_sub(count);
-            if *there == 0 {
-                self.watched.remove(vhost);
+        if let Some(current) = self.subscriptions.get_mut(vhost) {
+            *current = current.saturating_sub(count);
+            if *current == 0 {
+                self.subscriptions.remove(vhost);
             }
         }
-        if self.watched.is_empty() {
-            self.said.clear();
-            self.asking = Vec::new();
-            self.due = None;
+        if self.subscriptions.is_empty() {
+            self.latest.clear();
+            self.waiting = Vec::new();
+            self.next_update = None;
         }
     }
 }
 
 impl MqttRouter {
-    /// The server's own topics are renewed that often; None: there are none.
-    pub fn set_server_interval(&mut self, every: Option<Duration>) {
-        self.server.every = every;
+    /// Sets the interval between updates; `None` disables the topics.
+    pub fn set_sys_topic_interval(&mut self, interval: Option<Duration>) {
+        self.sys_topics.interval = interval;
     }
 
-    /// Counts the server's topics among the subscriptions of a client that is connected, or takes them back.
-    pub(super) fn watch_all(&mut self, who: SubscriberId, more: bool) {
-        let Some(entry) = self.subscribers.get(index(who)) else {
+    /// Counts the `$SYS` subscriptions of a connected client, or removes them from the count.
+    pub(super) fn count_sys_subscriptions(&mut self, subscriber: SubscriberId, add: bool) {
+        let Some(entry) = self.subscribers.get(index(subscriber)) else {
             return;
         };
         if entry.is_connected() {
-            let count = entry.filters().iter().filter(|(f, _)| watches(f)).count();
-            self.server.watch(entry.vhost(), count, more);
+            let count = entry
+                .filters()
+                .iter()
+                .filter(|(f, _)| is_sys_topic_filter(f))
+                .count();
+            self.sys_topics
+                .count_subscription(entry.vhost(), count, add);
         }
     }
 
-    /// The same for one of its filters.
-    pub(super) fn watch(&mut self, who: SubscriberId, filter: &str, more: bool) {
-        if watches(filter)
-            && let Some(entry) = self.subscribers.get(index(who))
+    /// Like `count_sys_subscriptions`, for one filter.
+    pub(super) fn count_sys_subscription(
+        &mut self,
+        subscriber: SubscriberId,
+        filter: &str,
+        add: bool,
+    ) {
+        if is_sys_topic_filter(filter)
+            && let Some(entry) = self.subscribers.get(index(subscriber))
             && entry.is_connected()
         {
-            self.server.watch(entry.vhost(), 1, more);
+            self.sys_topics.count_subscription(entry.vhost(), 1, add);
         }
     }
 
-    pub(super) fn tick_server(&mut self, now: Time) {
-        if self.server.is_due(now) {
-            self.outputs.push_back(RouterOutput::Figures);
+    pub(super) fn tick_sys_topics(&mut self, now: Time) {
+        if self.sys_topics.is_due(now) {
+            self.outputs.push_back(RouterOutput::SysTopicsDue);
         }
     }
 
-    /// What the server says now goes to a client that has just subscribed: to `found`, or when it is known.
-    pub(super) fn ask_server(
+    /// Appends the current values to `found` for a client that has just subscribed, or remembers
+    /// the subscription until there are values.
+    pub(super) fn append_sys_topics(
         &mut self,
         subscriber: SubscriberId,
         filter: &str,
         limit: usize,
         found: &mut Vec<Delivery>,
     ) {
-        let server = &mut self.server;
-        if server.every.is_none() || !is_servers(filter) {
+        let server = &mut self.sys_topics;
+        if server.interval.is_none() || !is_sys_topic(filter) {
             return;
         }
-        if server.said.is_empty() {
-            if server.asking.len() < MAX_ASKING {
-                server.asking.push((subscriber, filter.into()));
+        if server.latest.is_empty() {
+            if server.waiting.len() < MAX_WAITING {
+                server.waiting.push((subscriber, filter.into()));
             }
-            server.due = Some(Time::ZERO);
-            return self.tick_server(Time::ZERO);
+            server.next_update = Some(Time::ZERO);
+            return self.tick_sys_topics(Time::ZERO);
         }
         let entry = self.subscribers.get(index(subscriber));
         let subscription = entry.and_then(|entry| entry.filters().get(filter));
         let room = limit.saturating_sub(found.len());
-        let matching = self.server.said.iter();
+        let matching = self.sys_topics.latest.iter();
         let matching = matching.filter(|(topic, _)| codec_mqtt::matches(filter, topic));
-        let hits = subscription.map(|subscription| subscription.hit());
+        let hits = subscription.map(|subscription| subscription.to_match());
         found.extend(matching.take(room).map(|(_, message)| Delivery {
             group: 0,
             message: message.clone(),
@@ -146,20 +160,21 @@ impl MqttRouter {
         }));
     }
 
-    /// The answer to [`RouterOutput::Figures`]: each of the server's topics with what it says. `exchange` is the one of MQTT clients.
-    pub fn say_figures(
+    /// Answers [`RouterOutput::SysTopicsDue`] with the value of each topic. `exchange` is the exchange
+    /// of MQTT messages.
+    pub fn set_sys_topics(
         &mut self,
         (now, wall): (Time, WallTime),
         exchange: &str,
-        figures: impl IntoIterator<Item = (&'static str, String)>,
+        values: impl IntoIterator<Item = (&'static str, String)>,
     ) {
-        self.server.awaited = false;
-        if self.server.watched.is_empty() {
+        self.sys_topics.is_requested = false;
+        if self.sys_topics.subscriptions.is_empty() {
             return;
         }
-        self.server.due = self.server.every.map(|every| now + every);
-        for (topic, value) in figures {
-            let before = self.server.said.get(topic);
+        self.sys_topics.next_update = self.sys_topics.interval.map(|interval| now + interval);
+        for (topic, value) in values {
+            let before = self.sys_topics.latest.get(topic);
             if before.is_some_and(|before| before.body() == value.as_bytes()) {
                 continue;
             }
@@ -178,37 +193,38 @@ impl MqttRouter {
                 continue;
             };
             if known {
-                self.tell_watchers(topic, &message);
+                self.deliver_sys_topic(topic, &message);
             }
-            self.server.said.insert(topic, message);
+            self.sys_topics.latest.insert(topic, message);
         }
-        self.tell_askers();
+        self.deliver_to_waiting();
     }
 
-    /// A topic says something new.
-    fn tell_watchers(&mut self, topic: &str, message: &Message) {
-        let vhosts: SmallVec<[Arc<str>; 4]> = self.server.watched.keys().cloned().collect();
+    /// Delivers the new value of a topic.
+    fn deliver_sys_topic(&mut self, topic: &str, message: &Message) {
+        let vhosts: SmallVec<[Arc<str>; 4]> =
+            self.sys_topics.subscriptions.keys().cloned().collect();
         for vhost in vhosts {
             let mut found = std::mem::take(&mut self.found);
             found.clear();
-            let seats = &ClientLocations {
+            let locations = &ClientLocations {
                 subscribers: &self.subscribers,
                 routers: &self.routers,
             };
-            if let Some(there) = self.vhosts.get_mut(&vhost) {
-                there.routes.find(topic, false, seats, &mut found);
+            if let Some(vhost_state) = self.vhosts.get_mut(&vhost) {
+                vhost_state.routes.find(topic, false, locations, &mut found);
             }
-            // Other hubs tell their own; no queue has messages of QoS 0.
-            self.hand_out(&found.here, message, &mut Vec::new());
+            // Each router informs its own clients, and QoS 0 messages go to no queue.
+            self.deliver_local(&found.here, message, &mut Vec::new());
             self.found = found;
         }
     }
 
-    /// Those who subscribed before there was anything to say.
-    fn tell_askers(&mut self) {
-        for (subscriber, filter) in std::mem::take(&mut self.server.asking) {
+    /// Delivers the values to clients that subscribed before there were any.
+    fn deliver_to_waiting(&mut self) {
+        for (subscriber, filter) in std::mem::take(&mut self.sys_topics.waiting) {
             let mut found = Vec::new();
-            self.ask_server(subscriber, &filter, usize::MAX, &mut found);
+            self.append_sys_topics(subscriber, &filter, usize::MAX, &mut found);
             let entry = self.subscribers.get(index(subscriber));
             if let Some(session) = entry.and_then(|entry| entry.session()) {
                 let deliver = |delivery| RouterOutput::Deliver { session, delivery };

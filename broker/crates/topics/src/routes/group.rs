@@ -1,4 +1,4 @@
-//! Subscribers that share a filter: each message is for one of them (section 4.8.2), wherever in the cluster it is.
+//! Shared subscriptions: each message goes to one member (section 4.8.2), anywhere in the cluster.
 
 use super::Subscription;
 use crate::exchange::RouterId;
@@ -6,29 +6,29 @@ use crate::{InterestCounts, SubscriberId};
 use codec_mqtt::Qos;
 use std::sync::Arc;
 
-/// Where a member is, for a group.
+/// Where a member is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemberLocation {
     Here {
         stored: bool,
     },
-    /// Its session is in a queue, and its connection at another hub.
+    /// The session is stored in a queue and the connection is at another router.
     Elsewhere(RouterId),
-    /// Its session is in a queue, and it has no connection.
+    /// The session is stored in a queue and has no connection.
     Away,
 }
 
-/// Where members are, and which hubs can be reached.
+/// Locations of members and reachability of routers.
 pub(crate) trait MemberLocations {
-    fn seating(&self, who: SubscriberId) -> MemberLocation;
+    fn location_of(&self, subscriber: SubscriberId) -> MemberLocation;
     fn is_up(&self, router: RouterId) -> bool;
 }
 
-/// Who is to have a message.
+/// The receiver that a group selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GroupChoice {
     Member(SubscriberId, Subscription),
-    /// A member that is connected at this hub.
+    /// Some member that is connected to this router.
     Hub {
         router: RouterId,
         numbered: bool,
@@ -37,16 +37,16 @@ pub(crate) enum GroupChoice {
 
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// The filter, `$share/` and all.
+    /// The whole filter, including `$share/`.
     pub name: Arc<str>,
-    /// Those of this hub, and those whose session is in a queue: every hub knows these.
+    /// Local members, and all members of the cluster whose session is stored in a queue.
     members: Vec<(SubscriberId, Subscription)>,
-    /// Members of other hubs that are in no queue, as many as they say.
-    elsewhere: Vec<(RouterId, InterestCounts)>,
-    /// All of these together.
-    others: usize,
-    /// Who is served next: who came first begins.
-    turn: usize,
+    /// Members that are connected to other routers and have no queue, as these routers reported.
+    peers: Vec<(RouterId, InterestCounts)>,
+    /// Total number of members in `peers`.
+    peer_members: usize,
+    /// Index of the next member. Members are served in the order in which they joined.
+    next_turn: usize,
 }
 
 impl Group {
@@ -54,106 +54,118 @@ impl Group {
         Group {
             name,
             members: Vec::new(),
-            elsewhere: Vec::new(),
-            others: 0,
-            turn: 0,
+            peers: Vec::new(),
+            peer_members: 0,
+            next_turn: 0,
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.members.is_empty() && self.elsewhere.is_empty()
+        self.members.is_empty() && self.peers.is_empty()
     }
 
-    pub fn join(&mut self, who: SubscriberId, subscription: Subscription) {
-        self.members.push((who, subscription));
+    pub fn join(&mut self, subscriber: SubscriberId, subscription: Subscription) {
+        self.members.push((subscriber, subscription));
     }
 
-    pub fn leave(&mut self, who: SubscriberId) {
-        self.members.retain(|(member, _)| *member != who);
+    pub fn leave(&mut self, subscriber: SubscriberId) {
+        self.members.retain(|(member, _)| *member != subscriber);
     }
 
-    pub fn set_elsewhere(&mut self, router: RouterId, members: InterestCounts) {
-        self.elsewhere.retain(|(other, _)| *other != router);
+    pub fn set_peer_members(&mut self, router: RouterId, members: InterestCounts) {
+        self.peers.retain(|(other, _)| *other != router);
         if !members.is_none() {
-            self.elsewhere.push((router, members));
-            self.elsewhere.sort_unstable_by_key(|(other, _)| *other);
+            self.peers.push((router, members));
+            self.peers.sort_unstable_by_key(|(other, _)| *other);
         }
-        self.others = self.elsewhere.iter().map(|(_, w)| count(*w)).sum();
+        self.peer_members = self.peers.iter().map(|(_, w)| member_count(*w)).sum();
     }
 
-    pub fn subscriptions_of(&self, who: SubscriberId) -> impl Iterator<Item = Subscription> + '_ {
+    pub fn subscriptions_of(
+        &self,
+        subscriber: SubscriberId,
+    ) -> impl Iterator<Item = Subscription> + '_ {
         let own = self
             .members
             .iter()
-            .filter(move |(member, _)| *member == who);
+            .filter(move |(member, _)| *member == subscriber);
         own.map(|(_, subscription)| *subscription)
     }
 
-    /// The next member in turn that is connected, or else the next one.
-    pub fn pick(&mut self, durable: bool, seats: &impl MemberLocations) -> Option<GroupChoice> {
-        let len = self.members.len() + self.others;
-        let after = |n: usize| (self.turn + n) % len.max(1);
+    /// Selects the next connected member in turn; if none is connected, the next member.
+    pub fn pick(&mut self, durable: bool, locations: &impl MemberLocations) -> Option<GroupChoice> {
+        let len = self.members.len() + self.peer_members;
+        let after = |n: usize| (self.next_turn + n) % len.max(1);
         let found = (0..len).map(after).find_map(|at| {
-            let pick = self.seat(at, durable, seats)?;
+            let pick = self.member_at(at, durable, locations)?;
             Some((at, pick))
         });
         if let Some((at, pick)) = found {
-            self.turn = at + 1;
+            self.next_turn = at + 1;
             return Some(pick);
         }
         let at = after(0);
-        self.turn = at + 1;
+        self.next_turn = at + 1;
         let Some(members) = at.checked_rem(self.members.len()) else {
-            return self.other(at, durable);
+            return self.peer_member_at(at, durable);
         };
         let member = self.members.get(members);
-        member.map(|(who, subscription)| GroupChoice::Member(*who, *subscription))
+        member.map(|(subscriber, subscription)| GroupChoice::Member(*subscriber, *subscription))
     }
 
-    /// Who has this place in the group, if it can be reached.
-    fn seat(&self, at: usize, durable: bool, seats: &impl MemberLocations) -> Option<GroupChoice> {
-        let Some((who, subscription)) = self.members.get(at) else {
-            let other = self.other(at - self.members.len(), durable);
+    /// Returns the member with this index if it can be reached.
+    fn member_at(
+        &self,
+        at: usize,
+        durable: bool,
+        locations: &impl MemberLocations,
+    ) -> Option<GroupChoice> {
+        let Some((subscriber, subscription)) = self.members.get(at) else {
+            let other = self.peer_member_at(at - self.members.len(), durable);
             return other.filter(|pick| match pick {
-                GroupChoice::Hub { router, .. } => seats.is_up(*router),
+                GroupChoice::Hub { router, .. } => locations.is_up(*router),
                 GroupChoice::Member(..) => true,
             });
         };
         let through_queue = durable && subscription.qos != Qos::AtMostOnce;
-        match seats.seating(*who) {
-            MemberLocation::Elsewhere(router) if !seats.is_up(router) => None,
+        match locations.location_of(*subscriber) {
+            MemberLocation::Elsewhere(router) if !locations.is_up(router) => None,
             MemberLocation::Elsewhere(router) if !through_queue => Some(GroupChoice::Hub {
                 router,
                 numbered: false,
             }),
             MemberLocation::Here { .. } | MemberLocation::Elsewhere(_) => {
-                Some(GroupChoice::Member(*who, *subscription))
+                Some(GroupChoice::Member(*subscriber, *subscription))
             }
             MemberLocation::Away => None,
         }
     }
 
-    fn other(&self, mut at: usize, durable: bool) -> Option<GroupChoice> {
-        for (router, members) in &self.elsewhere {
-            let there = count(*members);
-            if at < there {
+    fn peer_member_at(&self, mut at: usize, durable: bool) -> Option<GroupChoice> {
+        for (router, members) in &self.peers {
+            let count = member_count(*members);
+            if at < count {
                 return Some(GroupChoice::Hub {
                     router: *router,
                     numbered: durable && members.acknowledged > 0,
                 });
             }
-            at -= there;
+            at -= count;
         }
         None
     }
 
-    /// The next member that is connected here. One whose messages come through a queue only if there is no other.
-    pub fn pick_here(&mut self, seats: &impl MemberLocations) -> Option<GroupChoice> {
+    /// Selects the next member that is connected here. Prefers members without a queue.
+    pub fn pick_here(&mut self, locations: &impl MemberLocations) -> Option<GroupChoice> {
         let len = self.members.len();
-        let after = |n: usize| (self.turn + n) % len.max(1);
+        let after = |n: usize| (self.next_turn + n) % len.max(1);
         let mut found = None;
         for at in (0..len).map(after) {
-            match self.members.get(at).map(|(who, _)| seats.seating(*who)) {
+            match self
+                .members
+                .get(at)
+                .map(|(subscriber, _)| locations.location_of(*subscriber))
+            {
                 Some(MemberLocation::Here { stored: false }) => {
                     found = Some(at);
                     break;
@@ -163,12 +175,12 @@ impl Group {
             }
         }
         let at = found?;
-        self.turn = at + 1;
-        let (who, subscription) = self.members.get(at)?;
-        Some(GroupChoice::Member(*who, *subscription))
+        self.next_turn = at + 1;
+        let (subscriber, subscription) = self.members.get(at)?;
+        Some(GroupChoice::Member(*subscriber, *subscription))
     }
 }
 
-fn count(members: InterestCounts) -> usize {
+fn member_count(members: InterestCounts) -> usize {
     members.plain as usize + members.acknowledged as usize
 }

@@ -1,4 +1,4 @@
-//! What hubs say to each other about wills. Integers big-endian; a frame is a list of:
+//! Messages between routers about wills. Integers are big-endian; a frame is a list of:
 //!
 //! ```text
 //! kind u8 | number u64 | [Keep: vhost: u8 len, bytes | client: u16 len, bytes | delay u32 | retain u8 | topic: u16 len, bytes | message: u32 len, bytes]
@@ -11,29 +11,37 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use message::Message;
 use std::sync::Arc;
 
-/// About one will of a client of the hub that says it. `number` is that hub's name for it.
+/// A message about one will of the sender's clients. `number` is the sender's number of the will.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WillMessage {
-    /// Publish this when the client's node is gone, `delay` seconds later.
+    /// Publish this will `delay` seconds after the failure of the client's node.
     Keep {
+        /// The sender's number of the will.
         number: u64,
+        /// The client.
         id: ClientId,
+        /// The Will Delay Interval in seconds.
         delay: u32,
+        /// The will.
         will: Will,
     },
-    /// The client has said goodbye, or its will is published.
-    Drop { number: u64 },
+    /// The client has disconnected normally, or its will has been published.
+    Drop {
+        /// The sender's number of the will.
+        number: u64,
+    },
 }
 
+/// A frame of [`WillMessage`]s is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a word about a will cannot be read")]
+#[error("a message about wills from another router is malformed")]
 pub struct WillMessageError;
 
 const KEEP: u8 = 1;
 const DROP: u8 = 2;
 
 impl WillMessage {
-    /// Appends it to a frame.
+    /// Appends the message to a frame.
     pub fn encode(&self, out: &mut BytesMut) {
         match self {
             WillMessage::Keep {
@@ -45,7 +53,8 @@ impl WillMessage {
                 let message = will.message.as_bytes();
                 out.put_u8(KEEP);
                 out.put_u64(*number);
-                // Names of vhosts have 255 bytes at most, client ids and topics 65,535.
+                // Vhost names have at most 255 bytes, client ids and topics at most 65,535.
+                debug_assert!(id.vhost.len() <= 255);
                 out.put_u8(id.vhost.len() as u8);
                 out.put_slice(id.vhost.as_bytes());
                 out.put_u16(id.client.len() as u16);
@@ -64,15 +73,15 @@ impl WillMessage {
         }
     }
 
-    /// Bytes that it has in a frame, about.
+    /// Approximate size in a frame, in bytes.
     pub fn size(&self) -> usize {
         match self {
-            WillMessage::Keep { id, will, .. } => size_of_kept(id, will),
+            WillMessage::Keep { id, will, .. } => peer_will_size(id, will),
             WillMessage::Drop { .. } => 9,
         }
     }
 
-    /// All words of a frame.
+    /// Decodes all messages of a frame.
     pub fn decode_all(mut frame: Bytes) -> Result<Vec<WillMessage>, WillMessageError> {
         let mut all = Vec::new();
         while !frame.is_empty() {
@@ -102,7 +111,7 @@ impl WillMessage {
         let length = from.try_get_u16().ok()?;
         let topic = text(from, length.into())?;
         let length = from.try_get_u32().ok()? as usize;
-        // It waits for long: without what was around it in the frame.
+        // Copy: the replica may stay for long and must not keep the whole frame in memory.
         let raw = Bytes::copy_from_slice(from.get(..length)?);
         from.advance(length);
         let message = Message::decode(raw).ok()?;
@@ -119,8 +128,8 @@ impl WillMessage {
     }
 }
 
-/// Bytes that a will counts as while it is kept.
-pub(crate) fn size_of_kept(id: &ClientId, will: &Will) -> usize {
+/// Bytes that count towards [`KEPT_BYTES`](super::KEPT_BYTES).
+pub(crate) fn peer_will_size(id: &ClientId, will: &Will) -> usize {
     let names = id.vhost.len() + id.client.len() + will.topic.len();
     256 + names + will.message.as_bytes().len()
 }
@@ -141,17 +150,15 @@ mod tests {
     use env::WallTime;
     use proptest::prelude::*;
 
-    fn encoded(peer_messages: &[WillMessage]) -> Bytes {
+    fn encoded(messages: &[WillMessage]) -> Bytes {
         let mut out = BytesMut::new();
-        peer_messages
-            .iter()
-            .for_each(|peer_message| peer_message.encode(&mut out));
+        messages.iter().for_each(|message| message.encode(&mut out));
         out.freeze()
     }
 
     proptest! {
         #[test]
-        fn messages_return(number: u64, delay: u32, retain: bool, client in "[a-zé]{0,300}", topic in "[a-z/]{1,300}", payload: Vec<u8>) {
+        fn messages_roundtrip(number: u64, delay: u32, retain: bool, client in "[a-zé]{0,300}", topic in "[a-z/]{1,300}", payload: Vec<u8>) {
             let builder = EnvelopeBuilder {
                 qos: Qos::AtLeastOnce, retain, topic: &topic, properties: &Properties::default(), exchange: "amq.topic", key: "k", received: WallTime(7),
             };
@@ -173,7 +180,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(bytes: Vec<u8>, kind in 0u8..4) {
+        fn decode_never_panics(bytes: Vec<u8>, kind in 0u8..4) {
             let mut whole = vec![kind];
             whole.extend(bytes);
             let _ = WillMessage::decode_all(Bytes::from(whole));

@@ -1,5 +1,5 @@
-//! A session that lasts, whatever happens between its connections: what a publisher was told is safe reaches the subscriber, in
-//! order, and with QoS 2 once while the node lives.
+//! A persistent session under faults between its connections: each acknowledged publish reaches the
+//! subscriber, in order, and exactly once with QoS 2 unless the node is killed.
 
 mod fake;
 
@@ -12,17 +12,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Clone, Debug)]
 enum Step {
     Publish(Qos),
-    /// The subscriber says the next thing that it owes.
+    /// The subscriber sends its next acknowledgement.
     Answer,
-    /// Its connection breaks; it comes back with the next step that needs it.
+    /// Its connection breaks; it reconnects at the next step that needs it.
     Cut,
-    /// It comes back before its broken connection is noticed.
+    /// It reconnects before its broken connection is noticed.
     TakeOver,
-    /// From now on its queue hears of its connection late; and now it does.
+    /// Delays the requests of its connection to the queue, and delivers them.
     Delay,
-    Hear,
-    /// A request of an earlier connection to its queue was on its way for long, and comes now.
-    Usurp,
+    DeliverDelayed,
+    /// A delayed request of an earlier connection reaches the queue.
+    TakeOverConsumer,
     /// The node is killed.
     Kill,
 }
@@ -35,19 +35,20 @@ fn steps(kills: bool) -> impl Strategy<Value = Step> {
         1 => Just(Step::Cut),
         1 => Just(Step::TakeOver),
         1 => Just(Step::Delay),
-        1 => Just(Step::Hear),
-        1 => Just(Step::Usurp),
+        1 => Just(Step::DeliverDelayed),
+        1 => Just(Step::TakeOverConsumer),
         u32::from(kills) => Just(Step::Kill),
     ]
 }
 
-/// A subscriber that keeps what the standard wants it to keep (section 4.3.3, method B), and its application.
+/// A subscriber that keeps the session state that the standard requires (section 4.3.3, method B),
+/// and its application.
 struct Subscriber {
     version: Version,
     connection: usize,
     /// Packet identifiers of QoS 2 that await PUBREL.
     received: BTreeSet<u16>,
-    owes: VecDeque<(AckKind, u16)>,
+    pending_acks: VecDeque<(AckKind, u16)>,
     delivered: Vec<u32>,
 }
 
@@ -65,41 +66,41 @@ impl Subscriber {
         c
     }
 
-    fn again(&mut self, w: &mut World) {
+    fn reconnect(&mut self, w: &mut World) {
         self.connection = Subscriber::connect(w, self.version);
-        self.owes.clear();
+        self.pending_acks.clear();
     }
 
     fn read(&mut self, w: &mut World) {
-        for epoch in w.said(self.connection) {
-            let mut words = epoch.split(' ');
+        for line in w.output(self.connection) {
+            let mut words = line.split(' ');
             match words.next() {
-                Some("PUBLISH") => self.message(&epoch),
+                Some("PUBLISH") => self.message(&line),
                 Some("PUBREL") => {
                     let id = words.next().and_then(|id| id.parse().ok());
                     let id = id.expect("an identifier");
                     self.received.remove(&id);
-                    self.owes.push_back((AckKind::PubComp, id));
+                    self.pending_acks.push_back((AckKind::PubComp, id));
                 }
                 _ => {}
             }
         }
     }
 
-    fn message(&mut self, epoch: &str) {
-        let words: Vec<&str> = epoch.split(' ').collect();
+    fn message(&mut self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
         let payload = words[2].parse().expect("a number");
         let id: u16 = words[4][1..].parse().expect("an identifier");
         match words[3] {
             "q1" => {
                 self.delivered.push(payload);
-                self.owes.push_back((AckKind::PubAck, id));
+                self.pending_acks.push_back((AckKind::PubAck, id));
             }
             _ => {
                 if self.received.insert(id) {
                     self.delivered.push(payload);
                 }
-                self.owes.push_back((AckKind::PubRec, id));
+                self.pending_acks.push_back((AckKind::PubRec, id));
             }
         }
     }
@@ -107,10 +108,10 @@ impl Subscriber {
     fn answer(&mut self, w: &mut World) -> bool {
         self.read(w);
         if w.is_closed(self.connection) {
-            self.again(w);
+            self.reconnect(w);
             self.read(w);
         }
-        let Some((kind, id)) = self.owes.pop_front() else {
+        let Some((kind, id)) = self.pending_acks.pop_front() else {
             return false;
         };
         w.ack(self.connection, kind, id, Reason::Success);
@@ -119,31 +120,32 @@ impl Subscriber {
     }
 }
 
-/// What came of a script: what was acknowledged, by QoS, and what the application got.
+/// The result of a script: the acknowledged publishes by QoS, the messages that the application
+/// got, and the length of the queue.
 fn play(version: Version, script: Vec<Step>) -> (BTreeMap<u32, Qos>, Vec<u32>, usize) {
     let mut w = World::default();
     let mut s = Subscriber {
         version,
         connection: Subscriber::connect(&mut w, version),
         received: BTreeSet::new(),
-        owes: VecDeque::new(),
+        pending_acks: VecDeque::new(),
         delivered: Vec::new(),
     };
-    w.said(s.connection);
+    w.output(s.connection);
     w.subscribe(s.connection, "a", Qos::ExactlyOnce);
     let mut p = w.client(Version::V5, "p");
-    let mut safe = BTreeMap::new();
+    let mut acknowledged = BTreeMap::new();
     for (n, step) in (1u32..).zip(script) {
         match step {
             Step::Publish(qos) => {
                 w.publish(p, "a", qos, 1, &n.to_string());
-                let told = w.said(p);
-                if told == ["PUBACK 1"] || told == ["PUBREC 1"] {
-                    safe.insert(n, qos);
+                let output = w.output(p);
+                if output == ["PUBACK 1"] || output == ["PUBREC 1"] {
+                    acknowledged.insert(n, qos);
                 }
                 if qos == Qos::ExactlyOnce {
                     w.ack(p, AckKind::PubRel, 1, Reason::Success);
-                    w.said(p);
+                    w.output(p);
                 }
             }
             Step::Answer => drop(s.answer(&mut w)),
@@ -153,13 +155,13 @@ fn play(version: Version, script: Vec<Step>) -> (BTreeMap<u32, Qos>, Vec<u32>, u
             }
             Step::TakeOver => {
                 s.read(&mut w);
-                s.again(&mut w);
+                s.reconnect(&mut w);
             }
             Step::Delay => w.delay(s.connection),
-            Step::Hear => w.hear(),
-            Step::Usurp => {
+            Step::DeliverDelayed => w.deliver_delayed(),
+            Step::TakeOverConsumer => {
                 s.read(&mut w);
-                w.usurp("keeper");
+                w.take_over_consumer("keeper");
             }
             Step::Kill => {
                 s.read(&mut w);
@@ -168,14 +170,14 @@ fn play(version: Version, script: Vec<Step>) -> (BTreeMap<u32, Qos>, Vec<u32>, u
             }
         }
     }
-    w.hear();
+    w.deliver_delayed();
     while s.answer(&mut w) {}
-    let queue = w.node.stored("keeper").expect("the session's queue");
-    (safe, s.delivered, w.node.kept(queue.id))
+    let queue = w.node.session_queue("keeper").expect("the session's queue");
+    (acknowledged, s.delivered, w.node.queue_len(queue.id))
 }
 
-/// The numbers in the order in which they came first.
-fn firsts(delivered: &[u32]) -> Vec<u32> {
+/// The numbers in the order of their first occurrence.
+fn first_occurrences(delivered: &[u32]) -> Vec<u32> {
     let mut seen = BTreeSet::new();
     let all = delivered.iter().copied();
     all.filter(|n| seen.insert(*n)).collect()
@@ -183,19 +185,19 @@ fn firsts(delivered: &[u32]) -> Vec<u32> {
 
 proptest! {
     #[test]
-    fn what_is_safe_arrives_in_order(five: bool, script in vec(steps(true), 1..120)) {
+    fn acknowledged_publishes_arrive_in_order(five: bool, script in vec(steps(true), 1..120)) {
         let version = if five { Version::V5 } else { Version::V311 };
-        let (safe, delivered, left) = play(version, script);
-        let all: Vec<u32> = safe.keys().copied().collect();
-        prop_assert_eq!(firsts(&delivered), all);
-        prop_assert_eq!(left, 0, "the queue keeps what was acknowledged");
+        let (acknowledged, delivered, remaining) = play(version, script);
+        let all: Vec<u32> = acknowledged.keys().copied().collect();
+        prop_assert_eq!(first_occurrences(&delivered), all);
+        prop_assert_eq!(remaining, 0, "the queue keeps what was acknowledged");
     }
 
     #[test]
-    fn exactly_once_holds_while_the_node_lives(five: bool, script in vec(steps(false), 1..120)) {
+    fn qos_2_is_exactly_once_without_restart(five: bool, script in vec(steps(false), 1..120)) {
         let version = if five { Version::V5 } else { Version::V311 };
-        let (safe, delivered, _) = play(version, script);
-        for (n, qos) in safe.iter().filter(|(_, qos)| **qos == Qos::ExactlyOnce) {
+        let (acknowledged, delivered, _) = play(version, script);
+        for (n, qos) in acknowledged.iter().filter(|(_, qos)| **qos == Qos::ExactlyOnce) {
             let times = delivered.iter().filter(|d| *d == n).count();
             prop_assert_eq!(times, 1, "{} of {:?}", n, qos);
         }
