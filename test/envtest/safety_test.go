@@ -31,7 +31,8 @@ var _ = Describe("safety of running clusters", func() {
 		Eventually(allowed).Should(BeEquivalentTo(1))
 		w.broker.SetCritical("c-1", broker.QueueRef{Name: "q1", Vhost: "/", Type: "quorum"})
 		Eventually(allowed).Should(BeEquivalentTo(0))
-		Expect(conditionOf(w.cluster(), posthornv1.ConditionQuorumSafe)()).To(HavePrefix("False"))
+		// The status follows the budget in the same reconciliation.
+		Eventually(conditionOf(w.cluster(), posthornv1.ConditionQuorumSafe)).Should(HavePrefix("False"))
 		w.broker.SetCritical("c-1")
 		Eventually(allowed).Should(BeEquivalentTo(1))
 	})
