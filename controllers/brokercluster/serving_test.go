@@ -167,7 +167,7 @@ func TestCertificatesFindingNamesTheWorstCertificate(t *testing.T) {
 		"TLS ends last": {observed{internodeEnd: early, serving: servingCertificate{checked: true, source: "Secret", end: late, finding: finding{usable: true, reason: reasonValid}}},
 			true, reasonValid, early},
 		"TLS of no use": {observed{internodeEnd: late, serving: servingCertificate{checked: true, source: "Secret", finding: finding{reason: reasonExpired}}}, false, reasonExpired, late},
-		"not checked": {observed{internodeEnd: late}, false, reasonNotIssued, late},
+		"not checked":   {observed{internodeEnd: late}, false, reasonNotIssued, late},
 	}
 	for name, c := range cases {
 		cluster := testCluster()

@@ -31,7 +31,7 @@ func TestDecideTrustFollowsItsTable(t *testing.T) {
 		want           []connect.Trust
 	}{
 		"the first":                          {nil, list(trust("a", "1", never)), []string{"a"}, list(trust("a", "1", never))},
-		"no change":                        {list(trust("a", "1", never)), list(trust("a", "1", never)), []string{"a"}, list(trust("a", "1", never))},
+		"no change":                          {list(trust("a", "1", never)), list(trust("a", "1", never)), []string{"a"}, list(trust("a", "1", never))},
 		"renewed":                            {list(trust("a", "1", never)), list(trust("a", "2", never)), []string{"a"}, list(trust("a", "2", never), trust("a", "1", now))},
 		"renewed a while ago":                {list(trust("a", "1", lately)), list(trust("a", "2", never)), []string{"a"}, list(trust("a", "2", never), trust("a", "1", lately))},
 		"renewed long ago":                   {list(trust("a", "1", long)), list(trust("a", "2", never)), []string{"a"}, list(trust("a", "2", never))},

@@ -93,12 +93,12 @@ func TestCheckNamesTheDefect(t *testing.T) {
 		pair      Pair
 		hosts     []string
 	}{
-		"other CA": {stranger.Cert, leaf, hosts},
-		"other key":       {authority.Cert, Pair{leaf.Cert, foreign.Key}, hosts},
-		"other host":      {authority.Cert, leaf, []string{"*.d-nodes.ns.svc"}},
-		"empty":           {authority.Cert, Pair{}, hosts},
-		"garbage":         {authority.Cert, Pair{[]byte("x"), []byte("y")}, hosts},
-		"no CA":    {nil, leaf, hosts},
+		"other CA":   {stranger.Cert, leaf, hosts},
+		"other key":  {authority.Cert, Pair{leaf.Cert, foreign.Key}, hosts},
+		"other host": {authority.Cert, leaf, []string{"*.d-nodes.ns.svc"}},
+		"empty":      {authority.Cert, Pair{}, hosts},
+		"garbage":    {authority.Cert, Pair{[]byte("x"), []byte("y")}, hosts},
+		"no CA":      {nil, leaf, hosts},
 	}
 	for name, c := range bad {
 		if _, err := Check(c.authority, c.pair, c.hosts); err == nil {

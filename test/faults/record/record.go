@@ -18,9 +18,9 @@ const maxExamples = 20
 type Order int
 
 const (
-	// PerConsumer: each consumer gets the messages of one channel in the order of publishing.
+	// PerConsumer means that each consumer gets the messages of one channel in the order of publishing.
 	PerConsumer Order = iota
-	// Strict: all consumers together get the messages of one channel in the order of publishing, as a queue with a
+	// Strict means that all consumers together get the messages of one channel in the order of publishing, as a queue with a
 	// single active consumer guarantees.
 	Strict
 )
