@@ -43,15 +43,15 @@ func parse(args []string) (options, error) {
 	o := options{}
 	flags := flag.NewFlagSet("posthorn-operator", flag.ContinueOnError)
 	flags.StringVar(&o.namespace, "watch-namespace", "", "watch this namespace only (empty: all)")
-	flags.StringVar(&o.metrics, "metrics-bind-address", ":8080", "where metrics are served (0: nowhere)")
-	flags.StringVar(&o.probe, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served")
-	flags.BoolVar(&o.leaderElection, "leader-elect", false, "let only one of several operators work")
-	flags.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "namespace of the lease (empty: the one the operator runs in)")
-	flags.StringVar(&o.namespaceOfPods, "operator-namespace", os.Getenv("POD_NAMESPACE"), "namespace of the operator's pods, which NetworkPolicies let in (default: POD_NAMESPACE)")
-	flags.DurationVar(&o.resync, "resync-period", time.Minute, "how often everything is compared when nothing happens")
+	flags.StringVar(&o.metrics, "metrics-bind-address", ":8080", "address of the metrics endpoint (0 disables it)")
+	flags.StringVar(&o.probe, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
+	flags.BoolVar(&o.leaderElection, "leader-elect", false, "elect a leader, so that only one of several operators is active")
+	flags.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "namespace of the lease (empty: the operator's own namespace)")
+	flags.StringVar(&o.namespaceOfPods, "operator-namespace", os.Getenv("POD_NAMESPACE"), "namespace of the operator's pods, which NetworkPolicies admit (default: POD_NAMESPACE)")
+	flags.DurationVar(&o.resync, "resync-period", time.Minute, "interval at which all objects are compared when nothing happens")
 	flags.DurationVar(&o.forgetBound, "forget-timeout", 5*time.Minute, "how long deleted objects wait for a broker that does not answer")
 	flags.StringVar(&o.repository, "broker-image-repository", "posthorn.local/posthorn", "image repository for spec.version")
-	flags.StringVar(&o.defaultImage, "default-broker-image", "posthorn.local/posthorn:dev", "image of new clusters that name neither image nor version")
+	flags.StringVar(&o.defaultImage, "default-broker-image", "posthorn.local/posthorn:dev", "image of new clusters without image and version")
 	// A broker that does not answer is an ordinary error: its message is enough, and a stack trace adds nothing.
 	o.logging.StacktraceLevel = zapcore.PanicLevel
 	o.logging.BindFlags(flags)
@@ -75,7 +75,7 @@ func main() {
 	}
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.logging)))
 	if err := run(o); err != nil {
-		ctrl.Log.Error(err, "the operator ends")
+		ctrl.Log.Error(err, "the operator exits")
 		os.Exit(1)
 	}
 }

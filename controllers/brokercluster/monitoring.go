@@ -56,7 +56,7 @@ func (r *reconciliation) ensureMonitoring(ctx context.Context) error {
 		}
 		return nil
 	}
-	r.seen.monitoring = finding{usable: true, reason: reasonMonitored}
+	r.seen.monitoring = finding{usable: true, reason: reasonMonitored, message: "the objects for Prometheus exist"}
 	if !spec.WantsRules() || r.in.cluster.Spec.Hibernated {
 		return r.removeOptional(ctx, prometheusRuleKind, name)
 	}

@@ -160,7 +160,7 @@ func (w *work) Update(ctx context.Context, b broker.Client, difference topology.
 	switch {
 	case broker.IsNotFound(err):
 	case broker.IsTerminal(err):
-		return topology.Refuse(topology.ReasonImmutable, "%s, and it cannot be made anew: %v", what, err)
+		return topology.Refuse(topology.ReasonImmutable, "%s, and the queue cannot be declared again: %v", what, err)
 	case err != nil:
 		return err
 	}

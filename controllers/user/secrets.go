@@ -82,7 +82,7 @@ func (w *work) givenPassword(ctx context.Context) (password, version string, err
 	var secret corev1.Secret
 	err = w.env.Live.Get(ctx, client.ObjectKey{Namespace: w.user.Namespace, Name: ref.Name}, &secret)
 	if apierrors.IsNotFound(err) {
-		return "", "", topology.Wait("SecretNotFound", "there is no Secret %s", ref.Name)
+		return "", "", topology.Wait("SecretNotFound", "Secret %s does not exist", ref.Name)
 	}
 	if err != nil {
 		return "", "", fmt.Errorf("reading secret %s: %w", ref.Name, err)

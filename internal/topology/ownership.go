@@ -103,8 +103,8 @@ func mayAdopt(policy posthornv1.AdoptionPolicy, home bool, difference func() (Di
 		if d.None() {
 			return nil
 		}
-		return Refuse(ReasonConflict, "it exists in the broker and was not made by this resource; not adopted because it differs in %s", join(d.All()))
+		return Refuse(ReasonConflict, "it exists in the broker and this resource did not create it; not adopted because it differs in %s", join(d.All()))
 	default:
-		return Refuse(ReasonConflict, "it exists in the broker and was not made by this resource")
+		return Refuse(ReasonConflict, "it exists in the broker and this resource did not create it; set spec.adoption to adopt it")
 	}
 }

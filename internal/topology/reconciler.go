@@ -203,7 +203,7 @@ func (a *attempt[T]) findCluster(ctx context.Context) (*posthornv1.BrokerCluster
 	key := ClusterKey(a.object)
 	err := a.Client.Get(ctx, key, &cluster)
 	if apierrors.IsNotFound(err) || (err == nil && cluster.DeletionTimestamp != nil) {
-		return nil, Wait(ReasonClusterNotFound, "there is no BrokerCluster %s", key)
+		return nil, Wait(ReasonClusterNotFound, "BrokerCluster %s does not exist", key)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the BrokerCluster: %w", err)
@@ -388,7 +388,7 @@ func (a *attempt[T]) noteDrift(difference Difference) {
 // finds the resource out of sync and so reports no drift.
 func (a *attempt[T]) reportDrift() {
 	if a.corrected && len(a.drifted) > 0 {
-		a.Events.Eventf(a.object, nil, normal, "DriftCorrected", "Sync", "changed in the broker staleRetry the operator's back and corrected: %s", join(a.drifted))
+		a.Events.Eventf(a.object, nil, normal, "DriftCorrected", "Sync", "corrected properties that were changed in the broker: %s", join(a.drifted))
 	}
 }
 

@@ -90,8 +90,8 @@ var _ = Describe("hibernation", func() {
 
 var _ = Describe("volumes", func() {
 	It("grow if their class allows it, also those of later nodes", func() {
-		storageClass("adds nodes when replicas is raised", true)
-		class := "adds nodes when replicas is raised"
+		storageClass("grows", true)
+		class := "grows"
 		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Storage.StorageClassName = &class })
 		w.readyWorld()
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Storage.Size = resource.MustParse("2Gi") })
