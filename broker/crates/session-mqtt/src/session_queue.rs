@@ -263,7 +263,9 @@ impl ClientConnection {
         let exchange = &*self.settings.exchange;
         let all = tree.bindings_of_queue(queue);
         let ours = all.iter().filter(|b| &*b.source == exchange);
-        let kept: Vec<_> = ours.filter_map(|b| subscription_of(&b.arguments)).collect();
+        let kept: Vec<_> = ours
+            .filter_map(|b| read_subscription(&b.arguments))
+            .collect();
         let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
         else {
             return;
@@ -756,10 +758,15 @@ pub fn client_of(queue: &str) -> Option<&str> {
         .strip_suffix("qos1")
 }
 
+/// Returns the subscription that a binding of a session's queue stores; `None` if it stores none.
+pub(crate) fn subscription_of(binding: &BindingRecord) -> Option<(String, Subscription)> {
+    read_subscription(&binding.arguments)
+}
+
 /// Returns the shared subscription that a binding of a session's queue stores; `None` if it stores
 /// none.
 pub fn shared_subscription(binding: &BindingRecord) -> Option<(String, Subscription)> {
-    let found = subscription_of(&binding.arguments)?;
+    let found = read_subscription(&binding.arguments)?;
     codec_mqtt::shared(&found.0)
         .ok()?
         .is_some()
@@ -768,7 +775,7 @@ pub fn shared_subscription(binding: &BindingRecord) -> Option<(String, Subscript
 
 /// Returns true if two bindings of a queue store the same subscription of the same connection.
 pub(crate) fn is_same(one: &BindingRecord, other: &BindingRecord) -> bool {
-    let identity = |b: &BindingRecord| (subscription_of(&b.arguments), fence_of(&b.arguments));
+    let identity = |b: &BindingRecord| (read_subscription(&b.arguments), fence_of(&b.arguments));
     one.routing_key == other.routing_key && identity(one) == identity(other)
 }
 
@@ -780,7 +787,7 @@ fn fence_of(arguments: &Table) -> Option<i64> {
 }
 
 /// Reads a subscription from the arguments of a binding; `None` if it stores none.
-fn subscription_of(arguments: &Table) -> Option<(String, Subscription)> {
+fn read_subscription(arguments: &Table) -> Option<(String, Subscription)> {
     let filter = arguments.get(FILTER)?.as_str()?;
     codec_mqtt::shared(filter).ok()?;
     let Value::Table(options) = arguments.get(OPTIONS)? else {

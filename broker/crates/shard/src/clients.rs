@@ -339,6 +339,9 @@ impl Core {
         if self.is_internal_session(number) {
             return self.internal_told(queue, peer_message);
         }
+        if self.is_handover_session(number) {
+            return self.handover_told(queue, peer_message);
+        }
         let session_event = match peer_message {
             ClientEvent::Published(tag) => SessionEvent::Published { queue, tag },
             ClientEvent::NotPublished(tag, why) => SessionEvent::NotPublished { queue, tag, why },

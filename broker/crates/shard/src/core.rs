@@ -21,6 +21,7 @@ use crate::metadata_client::{ChangeRequester, MetadataClient};
 use crate::outgoing::Outgoing;
 use crate::peers::{Alarms, Peers};
 use crate::retained::UnconfirmedRetained;
+use crate::shared_handover::SharedHandovers;
 use crate::stats::StatsRequests;
 use crate::sys_topics::SysTopics;
 use crate::walks::StatsWalks;
@@ -71,6 +72,7 @@ pub struct Core {
     pub listings: Listings,
     pub all_counters: Counters,
     pub internal_client: InternalClient,
+    pub shared_handovers: SharedHandovers,
     pub firehose: Firehose,
     pub effects: Vec<Effect>,
     /// For queues of this shard, from sessions of this shard.
@@ -175,6 +177,13 @@ impl Core {
 
     /// Asks for a metadata change; the asker hears when this shard has applied it.
     pub fn ask(&mut self, change: Change, asker: ChangeRequester) {
+        if let Some(asker) = self.hand_over_first(&change, asker) {
+            self.ask_now(change, asker);
+        }
+    }
+
+    /// As [`Core::ask`], of a deletion whose queue has nothing to hand over.
+    pub fn ask_now(&mut self, change: Change, asker: ChangeRequester) {
         if let Err(refused) = change.check_readable() {
             return self.answer(asker, Err(refused));
         }
@@ -236,6 +245,7 @@ impl Core {
                 self.deleting.remove(&queue);
             }
             ChangeRequester::Deletion(_) => {}
+            ChangeRequester::SharedHandover(queue) => self.handover_unbound(queue, &result),
             ChangeRequester::Join(node) => self.join_answered(node, result),
             ChangeRequester::Replacement(node) => self.members.replacements.answered(node, result),
             // It answers from its own tree when it applies, unless the change has not come through the log.

@@ -37,6 +37,7 @@ mod retained;
 mod route_exchange;
 mod sessions;
 mod shard;
+mod shared_handover;
 mod stats;
 mod sys_topics;
 mod topics;

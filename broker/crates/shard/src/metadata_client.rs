@@ -48,6 +48,8 @@ pub enum ChangeRequester {
     Review(QueueId),
     /// A queue whose deletion nobody else may see to.
     Deletion(QueueId),
+    /// A session's queue whose shared subscriptions go before its messages are passed on.
+    SharedHandover(QueueId),
     /// A node that joins.
     Join(NodeId),
     /// A node that another one has replaced.

@@ -19,6 +19,8 @@ pub const DEAD_LETTER_KEY: u64 = KEY_MASK - 1;
 pub const ERRAND_KEY: u64 = KEY_MASK - 2;
 /// The same for copies of messages that are traced.
 pub const FIREHOSE_KEY: u64 = KEY_MASK - 3;
+/// The same for the session that hands messages of shared subscriptions over when a member's session ends.
+pub const HANDOVER_KEY: u64 = KEY_MASK - 4;
 const KEY_BITS: u32 = 24;
 const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
 

@@ -18,6 +18,7 @@ use crate::members::Members;
 use crate::metadata_client::{ChangeRequester, MetadataClient};
 use crate::outgoing::Outgoing;
 use crate::shard::{Shard, same_shard};
+use crate::shared_handover::SharedHandovers;
 use crate::sys_topics::SysTopics;
 use crate::{Effect, clients::QueueClients, peers::Peers};
 use consensus::{Host, HostConfig, RecoveryError};
@@ -89,6 +90,7 @@ impl Shard {
             listings: Listings::default(),
             all_counters: Counters::default(),
             internal_client: InternalClient::default(),
+            shared_handovers: SharedHandovers::default(),
             firehose: Firehose::default(),
             gone: VecDeque::new(),
             effects: Vec::new(),
@@ -291,6 +293,9 @@ impl Core {
         }
         self.listings.tick(self.now);
         self.tick_internal_client();
+        if !self.shared_handovers.is_empty() {
+            self.tick_handovers();
+        }
         self.members.questions.tick(self.now);
         if self.now >= self.reconcile_at {
             self.reconcile_at = self.now + RECONCILE_EVERY;
@@ -350,6 +355,7 @@ impl Core {
             self.members.review.is_due().then_some(self.now),
             self.listings.wake_at(),
             self.internal_client.wake_at(),
+            self.shared_handovers.wake_at(),
             self.members.questions.wake_at(),
             self.handshake.map(|i| i.wake_at(self.now)),
             self.limit_usage.wake_at(),

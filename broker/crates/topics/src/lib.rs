@@ -35,8 +35,9 @@ pub use exchange::peer_message::{
 pub use key::{RoutingKey, key_of, topic_of};
 pub use retained::is_fresh;
 pub use router::{
-    ClaimOutcome, MqttRouter, ParkedSession, PublishOutcome, Publisher, RetainedLimitReached,
-    RouterCounters, RouterLimits, RouterOutput, SessionRelease, Will, is_sys_topic,
+    ClaimOutcome, MqttRouter, ParkedSession, PassedOn, PublishOutcome, Publisher,
+    RetainedLimitReached, RouterCounters, RouterLimits, RouterOutput, SessionRelease, Will,
+    is_sys_topic,
 };
 pub use routes::Subscription;
 pub use wills::will_message::{WillMessage, WillMessageError};

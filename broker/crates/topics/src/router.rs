@@ -26,6 +26,7 @@ use bytes::Bytes;
 use clients::Clients;
 use env::planted::{self, Bug};
 use env::{Time, WallTime};
+pub use handover::PassedOn;
 use hashbrown::HashMap;
 use late_answers::LateAnswers;
 use message::{Message, Room};

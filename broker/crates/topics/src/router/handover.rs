@@ -5,6 +5,7 @@ use super::{MqttRouter, RouterOutput};
 use crate::Delivery;
 use crate::exchange::peer_message::ForwardedMessage;
 use codec_mqtt::Qos;
+use message::Message;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -28,6 +29,52 @@ impl MqttRouter {
             };
             self.deliver_shared(&forwarded, &group);
         }
+    }
+}
+
+/// Maximum number of choices of a group member while the ended session is chosen again.
+const MAX_PICKS: usize = 16;
+
+/// Destination of a message of a shared subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassedOn {
+    /// The member's queue. The caller publishes the message to it.
+    Queue(u64),
+    /// A member without a queue; the message is on its way.
+    Member,
+    /// The group has no other member.
+    Nobody,
+}
+
+impl MqttRouter {
+    /// Passes a message from the queue of an ended session (`ended`) to another member of its group.
+    pub fn pass_on_shared(
+        &mut self,
+        vhost: &Arc<str>,
+        group: &Arc<str>,
+        ended: u64,
+        message: Message,
+    ) -> PassedOn {
+        let sent = ForwardedMessage {
+            numbered: true,
+            group: Some(group.clone()),
+            hops: 0,
+            vhost: vhost.clone(),
+            message,
+        };
+        let mut queues = Vec::new();
+        for _ in 0..MAX_PICKS {
+            if !self.pass_to_member(&sent, group, &mut queues) {
+                return PassedOn::Nobody;
+            }
+            match queues.pop() {
+                // A connection on this router is a member of the group until it learns of the end.
+                Some(queue) if queue == ended => {}
+                Some(queue) => return PassedOn::Queue(queue),
+                None => return PassedOn::Member,
+            }
+        }
+        PassedOn::Nobody
     }
 }
 

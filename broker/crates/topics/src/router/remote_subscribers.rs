@@ -204,6 +204,23 @@ impl MqttRouter {
     /// Delivers a message to one member of a shared subscription; to another one if the selected
     /// member has left.
     pub(super) fn deliver_shared(&mut self, forwarded: &ForwardedMessage, group: &Arc<str>) {
+        let mut queues = Vec::new();
+        self.pass_to_member(forwarded, group, &mut queues);
+        for queue in queues {
+            let message = forwarded.message.clone();
+            self.outputs
+                .push_back(RouterOutput::ToQueue { queue, message });
+        }
+    }
+
+    /// Passes a message to one member of a group: to its connection, to its router, or by adding its
+    /// queue to `queues`. Returns false if the group has no member.
+    pub(super) fn pass_to_member(
+        &mut self,
+        forwarded: &ForwardedMessage,
+        group: &Arc<str>,
+        queues: &mut Vec<u64>,
+    ) -> bool {
         let durable = forwarded.message.durable();
         let MqttRouter {
             vhosts,
@@ -212,7 +229,7 @@ impl MqttRouter {
             ..
         } = self;
         let Some(vhost) = vhosts.get_mut(&forwarded.vhost) else {
-            return;
+            return false;
         };
         let locations = &ClientLocations {
             subscribers,
@@ -225,18 +242,12 @@ impl MqttRouter {
             pick => pick,
         };
         let Some(pick) = pick else {
-            return;
+            return false;
         };
         let mut found = std::mem::take(&mut self.found);
         found.clear();
         found.add_choice(pick, (group, number));
-        let mut queues = Vec::new();
-        self.deliver_local(&found.here, &forwarded.message, &mut queues);
-        for queue in queues {
-            let message = forwarded.message.clone();
-            self.outputs
-                .push_back(RouterOutput::ToQueue { queue, message });
-        }
+        self.deliver_local(&found.here, &forwarded.message, queues);
         for bound in &found.routers {
             let on = ForwardedMessage {
                 hops: forwarded.hops + 1,
@@ -246,6 +257,7 @@ impl MqttRouter {
             self.routers.send(bound.router, on, Default::default());
         }
         self.found = found;
+        true
     }
 
     /// Adds a subscriber's routes to the announced ones, or removes them.

@@ -1,0 +1,82 @@
+//! Which of a session's messages came by a shared subscription, and may go to another member when the session ends (section 4.8.2).
+
+use crate::for_topic;
+use crate::session_queue::subscription_of;
+use codec_mqtt::Qos;
+use message::{Message, Protocol};
+use metadata::{BindingRecord, Name};
+use std::sync::Arc;
+use topics::{Envelope, topic_of};
+
+/// The subscriptions of QoS 1 and 2 that the bindings of a session's queue keep.
+#[derive(Debug, Default)]
+pub struct SessionSubscriptions {
+    shared: Vec<Share>,
+    /// Filters of those that are not shared.
+    own: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Share {
+    /// As subscribed to: `$share/group/filter`.
+    group: Name,
+    filter: String,
+    granted: Qos,
+}
+
+impl SessionSubscriptions {
+    pub fn of(bindings: &[Arc<BindingRecord>]) -> SessionSubscriptions {
+        let mut all = SessionSubscriptions::default();
+        for binding in bindings {
+            let Some((filter, subscription)) = subscription_of(binding) else {
+                continue;
+            };
+            if subscription.qos == Qos::AtMostOnce {
+                continue;
+            }
+            match codec_mqtt::shared(&filter) {
+                Ok(Some(shared)) => all.shared.push(Share {
+                    group: filter.as_str().into(),
+                    filter: shared.filter.to_owned(),
+                    granted: subscription.qos,
+                }),
+                _ => all.own.push(filter),
+            }
+        }
+        all
+    }
+
+    pub fn has_shared(&self) -> bool {
+        !self.shared.is_empty()
+    }
+
+    /// The shared subscription by which a message of this topic came. None: it is the session's own, or the session has the topic
+    /// in more than one way, and it is not known by which of them this copy came.
+    fn share_of(&self, topic: &str) -> Option<&Share> {
+        if self.own.iter().any(|f| codec_mqtt::matches(f, topic)) {
+            return None;
+        }
+        let mut all = self.shared.iter();
+        let share = all.find(|share| codec_mqtt::matches(&share.filter, topic))?;
+        let is_only = !all.any(|share| codec_mqtt::matches(&share.filter, topic));
+        is_only.then_some(share)
+    }
+
+    /// The group that a message from the session's queue is for, and the message as members get it. None: it is to go to nobody
+    /// else.
+    pub fn share(&self, message: &Message, redelivered: bool) -> Option<(Name, Message)> {
+        let (share, message) = match message.protocol() {
+            Protocol::Mqtt if !message.has_died() => {
+                let topic = Envelope::read(message.properties()).ok()?.topic;
+                (self.share_of(topic)?, message.clone())
+            }
+            _ => message
+                .routing_keys()
+                .find_map(|key| Some((self.share_of(&topic_of(key))?, for_topic(message, key)?)))?,
+        };
+        let published = Envelope::read(message.properties()).ok()?.qos;
+        // [MQTT-4.8.2-5]
+        let was_sent = redelivered && published.min(share.granted) == Qos::ExactlyOnce;
+        (!was_sent).then(|| (share.group.clone(), message))
+    }
+}
