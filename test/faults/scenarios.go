@@ -69,6 +69,9 @@ func all() []scenario {
 	wipe.home = 0
 	lastCopy := three("last-copy", "a node loses its data directory and with it the only copy of a queue; then another node is killed", lastCopy)
 	lastCopy.home = 0
+	// The client's classic queues live on the node that is starved.
+	descriptors := three("descriptors", "a node without any descriptor left, with classic queues that are declared and published to there",
+		one(func(w *world, _ *nodes.Node) fault { return w.starved(w.cluster.Nodes[0]) }))
 	mixed := three("mixed", "faults by the seed, one or two at a time, for -duration", mixed)
 	mixed.smallDisk, mixed.long = map[int]int{2: smallDisk}, true
 	mixed.settings = full.settings
@@ -90,6 +93,7 @@ func all() []scenario {
 		full,
 		wipe,
 		lastCopy,
+		descriptors,
 		three("rolling", "each node restarted with SIGTERM", rolling),
 		three("poor-links", "slow, then lossy links", each(
 			func(w *world, _ *nodes.Node) fault { return w.slow() },
