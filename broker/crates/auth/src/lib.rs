@@ -1,6 +1,6 @@
 //! Credentials and permissions of users: password hashes, permission patterns, SASL mechanisms. No I/O.
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod password;
 mod pattern;
@@ -18,19 +18,20 @@ pub use throttle::{
 };
 pub use verified::{VERIFIED_CAPACITY, Verified};
 
-/// A stored password hash. Never printed by `Debug`.
+/// A stored password hash. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash {
-    /// The algorithm that made `bytes`.
+    /// The algorithm that created `bytes`.
     pub algorithm: HashAlgorithm,
-    /// RabbitMQ's form for MD5 and the sha family: 4 bytes of salt, then the digest. For argon2id: the PHC string's bytes.
+    /// For MD5 and the SHA family in RabbitMQ's form: 4 bytes of salt, then the digest. For argon2id: the
+    /// bytes of the PHC string.
     pub bytes: Vec<u8>,
 }
 
 /// Algorithms of stored password hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HashAlgorithm {
-    /// `rabbit_password_hashing_md5`: what RabbitMQ before 3.6 stored. Nothing makes new ones.
+    /// `rabbit_password_hashing_md5`, as stored by RabbitMQ before 3.6. Never used for new passwords.
     Md5,
     /// `rabbit_password_hashing_sha256`
     Sha256,
@@ -47,12 +48,12 @@ impl std::fmt::Debug for PasswordHash {
 }
 
 impl HashAlgorithm {
-    /// Whether checking a password takes milliseconds, on purpose.
+    /// True if checking a password takes milliseconds, on purpose.
     pub fn is_costly(self) -> bool {
         self == HashAlgorithm::Argon2id
     }
 
-    /// The name the HTTP API uses (`hashing_algorithm`).
+    /// The name in the HTTP API (`hashing_algorithm`).
     pub fn name(self) -> &'static str {
         match self {
             HashAlgorithm::Md5 => "rabbit_password_hashing_md5",
@@ -62,7 +63,7 @@ impl HashAlgorithm {
         }
     }
 
-    /// Returns the algorithm with that name in the HTTP API, or None if it is unknown.
+    /// Returns the algorithm with that name in the HTTP API, or `None` if it is unknown.
     pub fn from_name(name: &str) -> Option<HashAlgorithm> {
         [
             HashAlgorithm::Md5,

@@ -1,7 +1,7 @@
 //! Creates and verifies password hashes.
 //!
-//! The sha family, and MD5 before it, is what RabbitMQ stores and what its definitions files carry: 4 bytes of salt, then the
-//! digest of salt and password. New passwords get argon2id.
+//! RabbitMQ stores hashes of the SHA family, and of MD5 before that, and so do its definitions files: 4 bytes
+//! of salt, then the digest of salt and password. New passwords are hashed with argon2id.
 
 use crate::{HashAlgorithm, PasswordHash};
 use argon2::password_hash::{self, PasswordHasher as _, PasswordVerifier as _, SaltString};
@@ -12,22 +12,22 @@ use md5::Md5;
 use sha2::{Digest as _, Sha256, Sha512};
 use subtle::ConstantTimeEq as _;
 
-/// Random bytes [`hash`] wants.
+/// Random bytes that [`hash`] needs.
 pub const SALT_LEN: usize = 16;
-/// Salt bytes in front of a digest of MD5 or the sha family.
+/// Bytes of salt before a digest of MD5 or the SHA family.
 const SHORT_SALT: usize = 4;
-/// OWASP's setting for argon2id with the least memory: a login costs 7 MiB for some 20 ms.
+/// OWASP's argon2id parameters with the least memory: a login takes 7 MiB and about 20 ms.
 const MEMORY_KIB: u32 = 7168;
 const PASSES: u32 = 5;
 const LANES: u32 = 1;
-/// What a stored hash may ask for at the most; more is refused when it is put.
+/// Limits of the cost of a stored hash; a hash above them is refused when it is set.
 const MAX_MEMORY_KIB: u32 = 64 * 1024;
 const MAX_PASSES: u32 = 16;
 const MAX_LANES: u32 = 4;
-/// Longest PHC string taken.
+/// Longest accepted PHC string in bytes.
 const MAX_PHC: usize = 512;
 
-/// Why bytes are no password hash.
+/// Why bytes are not a password hash.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadHash {
     /// The HTTP API transports hashes in base64.
@@ -38,13 +38,13 @@ pub enum BadHash {
     Length {
         /// The algorithm's name in the HTTP API.
         algorithm: &'static str,
-        /// Bytes of the given hash, salt included.
+        /// Length of the given hash in bytes, salt included.
         got: usize,
-        /// Bytes of every hash of this algorithm, salt included.
+        /// Length of every hash of this algorithm in bytes, salt included.
         want: usize,
     },
     /// The PHC string is malformed, or its cost is above the accepted maximum.
-    #[error("password_hash is no argon2id string that this program accepts")]
+    #[error("password_hash is not a valid argon2id string, or its cost is above the limit")]
     Argon2,
     /// The salt has fewer bytes than the algorithm needs.
     #[error("the salt is too short")]
@@ -54,12 +54,12 @@ pub enum BadHash {
     Password,
 }
 
-/// Hashes with argon2id. `salt` must be random.
+/// Hashes a password with argon2id. `salt` must be random.
 pub fn hash(password: &[u8], salt: &[u8; SALT_LEN]) -> Result<PasswordHash, BadHash> {
     hash_with(HashAlgorithm::Argon2id, password, salt)
 }
 
-/// Hashes with an algorithm of choice. MD5 and the sha family take the first 4 bytes of the salt.
+/// Hashes a password with the given algorithm. MD5 and the SHA family use the first 4 bytes of the salt.
 pub fn hash_with(
     algorithm: HashAlgorithm,
     password: &[u8],
@@ -97,8 +97,8 @@ fn digest<D: sha2::Digest>(salt: &[u8], password: &[u8]) -> Vec<u8> {
     digest.finalize().to_vec()
 }
 
-/// A hash that no password has, as costly to check as one of [`hash`]. Checked for users that do not exist, so that the
-/// time of a refusal does not tell which do.
+/// A hash that matches no password and is as expensive to check as one of [`hash`]. It is checked for unknown
+/// users, so that response times do not reveal which users exist.
 pub fn decoy() -> PasswordHash {
     const SALT_AND_DIGEST: &str =
         "cG9zdGhvcm5kZWNveTAwMA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
@@ -109,7 +109,8 @@ pub fn decoy() -> PasswordHash {
     }
 }
 
-/// Whether this is the password. Costly for argon2id (some 20 ms); never panics on stored bytes. An empty password never is.
+/// True if this is the password. Expensive for argon2id (about 20 ms); never panics on stored bytes. An empty
+/// password never matches.
 pub fn verify(hash: &PasswordHash, password: &[u8]) -> bool {
     if password.is_empty() {
         return false;
@@ -151,8 +152,8 @@ fn phc(bytes: &[u8]) -> Result<password_hash::PasswordHash<'_>, BadHash> {
 }
 
 impl PasswordHash {
-    /// From the form the HTTP API and definitions files carry: base64, of a PHC string for argon2id, which may also be there as
-    /// it is.
+    /// Parses the form of the HTTP API and definitions files: base64, of a PHC string for argon2id. A bare
+    /// PHC string is accepted too.
     pub fn from_text(algorithm: HashAlgorithm, text: &str) -> Result<PasswordHash, BadHash> {
         let plain = algorithm == HashAlgorithm::Argon2id && text.starts_with('$');
         let bytes = match plain {
@@ -164,12 +165,13 @@ impl PasswordHash {
         Ok(hash)
     }
 
-    /// The form that [`PasswordHash::from_text`] reads: base64 always, or RabbitMQ imports nothing of a document that has it.
+    /// The form that [`PasswordHash::from_text`] parses. Always base64, because RabbitMQ rejects a whole
+    /// document with anything else.
     pub fn to_text(&self) -> String {
         STANDARD.encode(&self.bytes)
     }
 
-    /// Whether the bytes have the algorithm's form and ask for a bounded amount of work.
+    /// Checks that the bytes have the algorithm's form and a bounded cost.
     pub fn check(&self) -> Result<(), BadHash> {
         let want = SHORT_SALT
             + match self.algorithm {
@@ -196,26 +198,26 @@ mod tests {
     const SALT: [u8; SALT_LEN] = *b"0123456789abcdef";
 
     #[test]
-    fn each_algorithm_takes_its_password_and_no_other() {
+    fn each_algorithm_accepts_only_its_password() {
         for algorithm in [
             HashAlgorithm::Md5,
             HashAlgorithm::Sha256,
             HashAlgorithm::Sha512,
             HashAlgorithm::Argon2id,
         ] {
-            let made = hash_with(algorithm, b"secret", &SALT).unwrap();
-            assert!(verify(&made, b"secret"), "{algorithm:?}");
-            assert!(!verify(&made, b"Secret"), "{algorithm:?}");
-            assert!(!verify(&made, b""), "{algorithm:?}");
-            let back = PasswordHash::from_text(algorithm, &made.to_text()).unwrap();
-            assert_eq!(back, made);
-            assert!(!format!("{made:?}").contains(&made.to_text()));
+            let hashed = hash_with(algorithm, b"secret", &SALT).unwrap();
+            assert!(verify(&hashed, b"secret"), "{algorithm:?}");
+            assert!(!verify(&hashed, b"Secret"), "{algorithm:?}");
+            assert!(!verify(&hashed, b""), "{algorithm:?}");
+            let back = PasswordHash::from_text(algorithm, &hashed.to_text()).unwrap();
+            assert_eq!(back, hashed);
+            assert!(!format!("{hashed:?}").contains(&hashed.to_text()));
         }
     }
 
     /// The worked example of RabbitMQ's guide "Credentials and Passwords".
     #[test]
-    fn what_is_written_is_base64_and_read_back() {
+    fn text_form_is_base64_and_round_trips() {
         let all = [
             HashAlgorithm::Md5,
             HashAlgorithm::Sha256,
@@ -235,19 +237,19 @@ mod tests {
     }
 
     #[test]
-    fn rabbitmqs_own_example_verifies() {
+    fn documented_rabbitmq_example_verifies() {
         let salt = [0x90, 0x8D, 0xC6, 0x0A];
-        let made = hash_with(HashAlgorithm::Sha256, b"test12", &salt).unwrap();
+        let hashed = hash_with(HashAlgorithm::Sha256, b"test12", &salt).unwrap();
         assert_eq!(
-            made.to_text(),
+            hashed.to_text(),
             "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
         );
-        assert!(verify(&made, b"test12"));
+        assert!(verify(&hashed, b"test12"));
     }
 
-    /// Hashes that a RabbitMQ before 3.6 made; they are asked of it in `test/conformance/corners` too.
+    /// Hashes created by RabbitMQ before 3.6; `test/conformance/corners` also checks them against RabbitMQ.
     #[test]
-    fn hashes_of_an_old_rabbitmq_verify() {
+    fn md5_hashes_of_old_rabbitmq_verify() {
         for (text, password) in [
             ("IECV6PZI/Invh0DL187KFpkO5Jc=", "guest"),
             ("WAbU0ZIcvjTpxM3Q3SbJhEAM2tQ=", "myuser"),
@@ -270,13 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_password_never_logs_in() {
-        let made = hash_with(HashAlgorithm::Sha256, b"", &SALT).unwrap();
-        assert!(!verify(&made, b""));
+    fn empty_password_never_verifies() {
+        let hashed = hash_with(HashAlgorithm::Sha256, b"", &SALT).unwrap();
+        assert!(!verify(&hashed, b""));
     }
 
     #[test]
-    fn bad_hashes_are_refused_and_never_match() {
+    fn invalid_hashes_are_refused_and_never_match() {
         let short = PasswordHash {
             algorithm: HashAlgorithm::Sha256,
             bytes: vec![1, 2, 3],
@@ -287,9 +289,9 @@ mod tests {
             PasswordHash::from_text(HashAlgorithm::Sha512, "***"),
             Err(BadHash::Base64)
         );
-        let greedy = "$argon2id$v=19$m=4000000,t=5,p=1$MDEyMzQ1Njc4OWFiY2RlZg$DDGmB+z2FVyWR4ZP6yRWMqOrDYhWlVs9Q7jVq9Vmq9w";
+        let too_expensive = "$argon2id$v=19$m=4000000,t=5,p=1$MDEyMzQ1Njc4OWFiY2RlZg$DDGmB+z2FVyWR4ZP6yRWMqOrDYhWlVs9Q7jVq9Vmq9w";
         assert_eq!(
-            PasswordHash::from_text(HashAlgorithm::Argon2id, greedy),
+            PasswordHash::from_text(HashAlgorithm::Argon2id, too_expensive),
             Err(BadHash::Argon2)
         );
         assert!(PasswordHash::from_text(HashAlgorithm::Argon2id, "$argon2i$v=19$").is_err());

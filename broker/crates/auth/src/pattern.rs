@@ -1,30 +1,31 @@
-//! Patterns of permissions and policies: regular expressions matched anywhere in a name, as RabbitMQ does.
+//! Patterns of permissions and policies: regular expressions that match anywhere in a name, as in RabbitMQ.
 
 use regex::{Regex, RegexBuilder};
 
-/// Longest pattern taken, in bytes.
+/// Longest accepted pattern, in bytes.
 pub const MAX_PATTERN: usize = 1024;
-/// Compiled size and lazily built automaton of one pattern, in bytes.
+/// Limit of the compiled size and of the lazily built automaton of one pattern, in bytes.
 const MAX_COMPILED: usize = 256 * 1024;
 const MAX_AUTOMATON: usize = 256 * 1024;
 
 /// Why a pattern cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPattern {
-    /// Longer than [`MAX_PATTERN`]; the number is the pattern's length in bytes.
-    #[error("the pattern has {0} bytes, {MAX_PATTERN} are allowed")]
+    /// The pattern is longer than [`MAX_PATTERN`]; the number is its length in bytes.
+    #[error("the pattern has {0} bytes, the limit is {MAX_PATTERN}")]
     Long(usize),
     /// Not a regular expression, or too large when compiled; the text says why.
     #[error("{0}")]
     Syntax(String),
 }
 
-/// A compiled pattern. The forms most rights have need no automaton: thousands of tenants cost little memory.
+/// A compiled pattern. The most common forms of permissions need no automaton, so thousands of tenants take
+/// little memory.
 #[derive(Clone, Debug)]
 pub enum Pattern {
-    /// `.*` and its like.
+    /// Matches every name: `.*` and equivalents.
     All,
-    /// Plain text, tied to the start or the end where the pattern says so.
+    /// Plain text, optionally anchored at the start or the end.
     Literal {
         /// The text to find, without metacharacters.
         text: Box<str>,
@@ -33,17 +34,17 @@ pub enum Pattern {
         /// The name must end with the text.
         end: bool,
     },
-    /// Every other pattern.
+    /// Any other pattern.
     Regex(Box<Regex>),
 }
 
 impl Pattern {
-    /// Compiles a pattern that may match anywhere in a name. Time and memory are bounded whatever the pattern is.
+    /// Compiles a pattern that may match anywhere in a name. Time and memory are bounded for any input.
     pub fn compile(pattern: &str) -> Result<Pattern, BadPattern> {
         if pattern.len() > MAX_PATTERN {
             return Err(BadPattern::Long(pattern.len()));
         }
-        if let Some(plain) = Pattern::plain(pattern) {
+        if let Some(plain) = Pattern::as_literal(pattern) {
             return Ok(plain);
         }
         RegexBuilder::new(pattern)
@@ -55,23 +56,23 @@ impl Pattern {
             .map_err(|e| BadPattern::Syntax(e.to_string()))
     }
 
-    /// A right's pattern: an empty one permits nothing but the empty name.
+    /// Compiles the pattern of a permission: an empty one matches the empty name only.
     pub fn compile_right(pattern: &str) -> Result<Pattern, BadPattern> {
         Pattern::compile(if pattern.is_empty() { "^$" } else { pattern })
     }
 
-    fn plain(pattern: &str) -> Option<Pattern> {
+    fn as_literal(pattern: &str) -> Option<Pattern> {
         let (start, rest) = match pattern.strip_prefix('^') {
             Some(rest) => (true, rest),
             None => (false, pattern),
         };
         let (end, rest) = match rest.strip_suffix('$') {
-            // An escaped dollar is text; the regular expression deals with that.
+            // An escaped dollar is text; the regular expression handles that.
             Some(rest) if !rest.ends_with('\\') => (true, rest),
             Some(_) => return None,
             None => (false, rest),
         };
-        // `^a.*` and `^a.*$` are `^a`: names hold no newline that `.` would stop at, or it is the regex's matter.
+        // `^a.*` and `^a.*$` equal `^a`, because names contain no newline at which `.` would stop.
         let (end, rest) = match rest.strip_suffix(".*") {
             Some(_) if end => return None,
             Some(rest) if !rest.ends_with('\\') => (false, rest),
@@ -91,7 +92,7 @@ impl Pattern {
         })
     }
 
-    /// Whether the pattern is found in `name`.
+    /// True if the pattern matches somewhere in `name`.
     pub fn matches(&self, name: &str) -> bool {
         match self {
             Pattern::All => true,
@@ -112,14 +113,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_empty_right_permits_nothing_and_star_everything() {
+    fn empty_permission_matches_nothing_and_star_everything() {
         assert!(!Pattern::compile_right("").unwrap().matches("q"));
         assert!(Pattern::compile_right(".*").unwrap().matches("q"));
         assert!(Pattern::compile("").unwrap().matches("q"));
     }
 
     #[test]
-    fn patterns_match_anywhere_unless_tied() {
+    fn patterns_match_anywhere_unless_anchored() {
         assert!(Pattern::compile("rder").unwrap().matches("orders"));
         assert!(!Pattern::compile("^rder").unwrap().matches("orders"));
         assert!(
@@ -135,23 +136,23 @@ mod tests {
     }
 
     #[test]
-    fn hostile_patterns_are_refused() {
+    fn oversized_and_invalid_patterns_are_refused() {
         assert!(matches!(
             Pattern::compile(&"a".repeat(2000)),
             Err(BadPattern::Long(2000))
         ));
-        for bad in ["(", "[a", "a{1000}{1000}{1000}", "(?=x)"] {
+        for invalid in ["(", "[a", "a{1000}{1000}{1000}", "(?=x)"] {
             assert!(
-                matches!(Pattern::compile(bad), Err(BadPattern::Syntax(_))),
-                "{bad}"
+                matches!(Pattern::compile(invalid), Err(BadPattern::Syntax(_))),
+                "{invalid}"
             );
         }
     }
 
     proptest! {
-        /// The short cut and the regular expression never disagree.
+        /// The literal form and the regular expression always agree.
         #[test]
-        fn the_short_cut_agrees_with_the_regex(
+        fn literal_patterns_agree_with_the_regex(
             pattern in r"\^?[ab.\-\\]{0,4}(\.\*)?\$?", name in "[ab.$-]{0,6}",
         ) {
             let Ok(regex) = Regex::new(&pattern) else { return Ok(()) };

@@ -1,14 +1,14 @@
-//! Who the other side of a TLS connection is.
+//! Identity of the peer of a TLS connection.
 
-/// What TLS says about a connection and its client; for SASL EXTERNAL and for listings.
+/// TLS properties of a connection and identity of its client, for SASL EXTERNAL and for listings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsPeer {
     /// `tlsv1.2` or `tlsv1.3`.
     pub protocol: &'static str,
     /// The cipher suite by its registered name.
     pub cipher: &'static str,
-    /// The subject of the client's certificate (RFC 4514), which has been verified. None: it showed none.
+    /// Subject of the client's verified certificate (RFC 4514), or `None` if it presented none.
     pub subject: Option<Box<str>>,
-    /// The user that the certificate names. None: it names nobody in the place that is looked at.
+    /// User named by the certificate, or `None` if the configured field names none.
     pub name: Option<Box<str>>,
 }

@@ -1,6 +1,6 @@
-//! SASL mechanisms: parses the response of a client. The caller verifies the credentials.
+//! SASL mechanisms: parse a client's response. The caller verifies the credentials.
 
-/// Longest response looked at; connection.start-ok is one frame of the initial frame size anyway.
+/// Longest accepted response in bytes; connection.start-ok is limited by the initial frame size anyway.
 const MAX_RESPONSE: usize = 16 * 1024;
 
 /// SASL mechanisms of AMQP clients.
@@ -8,16 +8,16 @@ const MAX_RESPONSE: usize = 16 * 1024;
 pub enum Mechanism {
     /// RFC 4616: user and password in clear text.
     Plain,
-    /// RabbitMQ's own: user and password as an AMQP table.
+    /// RabbitMQ's own mechanism: user and password as an AMQP table.
     Amqplain,
-    /// The user is the client certificate's.
+    /// The user is named by the client certificate.
     External,
     /// No credentials: the client gets the configured anonymous user.
     Anonymous,
 }
 
 impl Mechanism {
-    /// What clients may use when nobody says otherwise.
+    /// The mechanisms offered by default.
     pub const DEFAULT: [Mechanism; 3] =
         [Mechanism::Plain, Mechanism::Amqplain, Mechanism::Anonymous];
 
@@ -31,7 +31,7 @@ impl Mechanism {
         }
     }
 
-    /// Returns the mechanism with that name, which is case-sensitive, or None.
+    /// Returns the mechanism with that name, which is case-sensitive, or `None`.
     pub fn from_name(name: &str) -> Option<Mechanism> {
         [
             Mechanism::Plain,
@@ -44,7 +44,7 @@ impl Mechanism {
     }
 }
 
-/// A name and a password. Never printed.
+/// A user name and a password. `Debug` does not print the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// User name, not checked for existence.
@@ -59,19 +59,19 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Why a response has no credentials.
+/// Why a response contains no credentials.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SaslError {
-    /// Longer than the limit; nothing of it was parsed.
+    /// Longer than the limit; nothing was parsed.
     #[error("the response is longer than {MAX_RESPONSE} bytes")]
     Long,
     /// Not in the form of the mechanism, or the user name is not UTF-8.
-    #[error("the response is not of the mechanism's form")]
+    #[error("the response does not have the form of the mechanism")]
     Malformed,
 }
 
-/// PLAIN, RFC 4616: authorization identity, NUL, user, NUL, password. Nobody acts for another here: as in RabbitMQ the
-/// authorization identity must be empty.
+/// Parses PLAIN (RFC 4616): authorization identity, NUL, user, NUL, password. Acting for another user is not
+/// supported: as in RabbitMQ, the authorization identity must be empty.
 pub fn plain(response: &[u8]) -> Result<Credentials, SaslError> {
     if response.len() > MAX_RESPONSE {
         return Err(SaslError::Long);
@@ -85,7 +85,7 @@ pub fn plain(response: &[u8]) -> Result<Credentials, SaslError> {
     credentials(user, password)
 }
 
-/// AMQPLAIN, AMQP 0.8's own: a field table without its length, with LOGIN and PASSWORD as long strings.
+/// Parses AMQPLAIN, from AMQP 0.8: a field table without its length, with LOGIN and PASSWORD as long strings.
 pub fn amqplain(response: &[u8]) -> Result<Credentials, SaslError> {
     if response.len() > MAX_RESPONSE {
         return Err(SaslError::Long);
@@ -107,7 +107,7 @@ pub fn amqplain(response: &[u8]) -> Result<Credentials, SaslError> {
     }
 }
 
-/// Name, value and what follows of a field whose value is a long string.
+/// Splits off a field with a long string value: its name, its value and the rest.
 fn long_string_field(from: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (len, rest) = from.split_first()?;
     let (key, rest) = rest.split_at_checked(usize::from(*len))?;
@@ -132,14 +132,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn plain_is_read() {
-        let got = plain(b"\0guest\0pass").unwrap();
+    fn plain_response_is_parsed() {
+        let parsed = plain(b"\0guest\0pass").unwrap();
         assert_eq!(
-            (got.user.as_str(), &got.password[..]),
+            (parsed.user.as_str(), &parsed.password[..]),
             ("guest", &b"pass"[..])
         );
         assert_eq!(plain(b"\0guest\0").unwrap().password, b"");
-        for bad in [
+        for malformed in [
             &b""[..],
             b"guest",
             b"\0guest",
@@ -147,16 +147,16 @@ mod tests {
             b"\0\xff\0x",
             b"guest\0guest\0pass",
         ] {
-            assert_eq!(plain(bad), Err(SaslError::Malformed), "{bad:?}");
+            assert_eq!(plain(malformed), Err(SaslError::Malformed), "{malformed:?}");
         }
-        assert!(!format!("{got:?}").contains("pass"));
+        assert!(!format!("{parsed:?}").contains("pass"));
     }
 
     #[test]
-    fn amqplain_is_read() {
-        let got = amqplain(b"\x05LOGINS\0\0\0\x05guest\x08PASSWORDS\0\0\0\x04pass").unwrap();
+    fn amqplain_response_is_parsed() {
+        let parsed = amqplain(b"\x05LOGINS\0\0\0\x05guest\x08PASSWORDS\0\0\0\x04pass").unwrap();
         assert_eq!(
-            (got.user.as_str(), &got.password[..]),
+            (parsed.user.as_str(), &parsed.password[..]),
             ("guest", &b"pass"[..])
         );
         assert!(amqplain(b"\x05LOGINS\0\0\0\x05guest").is_err());
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn mechanisms_have_their_names() {
+    fn mechanism_names_round_trip() {
         for m in ["PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"] {
             assert_eq!(Mechanism::from_name(m).unwrap().name(), m);
         }
@@ -173,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_response_makes_it_panic(response: Vec<u8>) {
+        fn arbitrary_responses_do_not_panic(response: Vec<u8>) {
             let _ = (plain(&response), amqplain(&response));
         }
     }

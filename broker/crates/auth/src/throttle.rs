@@ -1,45 +1,46 @@
-//! Failed logins by address and user, so that guessing is slow and a log stays readable.
+//! Throttling of failed logins by address and user, so that guessing is slow and the log stays readable.
 //!
-//! Only the refusal of a wrong password is held back. A right password is never slowed, so nobody is kept out by another
-//! client's failures. Counts live in a table of fixed size under a keyed hash: a flood of names evicts nothing. Pairs
-//! that fall on the same slot share its count, which delays refusals and nothing else.
+//! Only the refusal of a wrong password is delayed. A correct password is never slowed down, so other
+//! clients' failures lock nobody out. Counts are in a table of fixed size under a keyed hash: a flood of
+//! names evicts nothing. Pairs in the same slot share its count, which only delays refusals.
 
 use env::Time;
 use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Failures of one user from one address that are answered at once. One is forgiven each second.
+/// Failures of one user from one address that are answered immediately. One failure is forgiven each second.
 pub const FREE_FAILURES: u32 = 10;
 
-/// The same of one address whatever the users, many of whom may share it.
+/// The same limit for one address, all users together; many users may share an address.
 pub const FREE_ADDRESS_FAILURES: u32 = 100;
 
-/// Each further failure holds its refusal back for so much longer.
+/// Additional delay of the refusal per further failure.
 const DELAY_STEP: Duration = Duration::from_millis(100);
 
-/// Refusals are held back no longer, so that they come before a client's own timeout.
+/// Limit of the delay, so that the refusal arrives before a client's own timeout.
 pub const MAX_DELAY: Duration = Duration::from_secs(3);
 
-/// Counts go no further, so that a guesser is forgiven within minutes.
+/// Limit of a count, so that failures are forgiven within minutes.
 const MAX_FAILURES: u32 = 200;
 
-/// Log lines for one address in a minute.
+/// Log lines per address and minute.
 pub const LOGGED_PER_MINUTE: u32 = 10;
 
 /// Slots of the table: 64 KiB in all.
 const SLOTS: usize = 4096;
 
-/// The treatment of a failed login.
+/// How to handle a failed login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedLogin {
-    /// The refusal is to be held back for so long.
+    /// Delay the refusal for this long.
     pub delay: Duration,
-    /// None: too many of this address are in the log already. Else the number of those left out before.
+    /// Write a log line that mentions this number of suppressed ones; `None` if too many lines of this
+    /// address are in the log already.
     pub log: Option<u32>,
 }
 
-/// See the module.
+/// Counts failed logins; see the module documentation.
 pub struct Throttle {
     key: [u8; 32],
     slots: Box<[Slot]>,
@@ -48,11 +49,11 @@ pub struct Throttle {
 #[derive(Clone, Copy, Default)]
 struct Slot {
     failures: u16,
-    /// Lines of this minute.
+    /// Log lines in this minute.
     logged: u16,
-    /// Seconds, of the last failure.
+    /// Time of the last failure in seconds.
     last: u32,
-    /// Lines that were left out.
+    /// Suppressed log lines.
     unlogged: u32,
     minute: u32,
 }
@@ -82,7 +83,7 @@ impl Slot {
 }
 
 impl Throttle {
-    /// `key` must be random and stay in this process.
+    /// Creates an empty table. `key` must be random and stay in this process.
     pub fn new(key: [u8; 32]) -> Throttle {
         Throttle {
             key,
@@ -106,7 +107,7 @@ impl Throttle {
         }
     }
 
-    /// Forgives the failures of a user that logged in from there with the right password.
+    /// Forgives the failures of a user that logged in from this address with the right password.
     pub fn clear(&mut self, address: IpAddr, user: &str) {
         let address = address.to_canonical();
         let of_pair = std::mem::take(&mut self.slot(address, Some(user)).failures);
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_a_guesser_are_held_back_longer_and_longer() {
+    fn refusals_are_delayed_longer_with_each_failure() {
         let mut throttle = Throttle::new([7; 32]);
         for _ in 0..FREE_FAILURES {
             assert_eq!(throttle.note(from(1), "u", at(100)).delay, Duration::ZERO);
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_names_neither_evicts_nor_escapes() {
+    fn flood_of_names_evicts_nothing_and_is_delayed() {
         let mut throttle = Throttle::new([7; 32]);
         for _ in 0..20 {
             throttle.note(from(1), "u", at(100));
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_password_clears_its_own_failures() {
+    fn correct_password_clears_only_its_own_failures() {
         let mut throttle = Throttle::new([7; 32]);
         for _ in 0..10 {
             for _ in 0..20 {
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn log_lines_of_an_address_are_bounded_and_the_rest_is_counted() {
+    fn log_lines_per_address_are_bounded_and_suppressed_ones_counted() {
         let mut throttle = Throttle::new([7; 32]);
         for _ in 0..LOGGED_PER_MINUTE {
             assert_eq!(throttle.note(from(1), "u", at(60)).log, Some(0));

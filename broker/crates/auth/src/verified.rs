@@ -4,11 +4,11 @@ use crate::{PasswordHash, verify};
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Entries kept; the oldest goes first.
+/// Number of cached entries; the oldest is evicted first.
 pub const VERIFIED_CAPACITY: usize = 4096;
 
-/// Remembers successes only, under a keyed digest of stored hash and password: a changed password is another entry, and
-/// a memory dump shows no password.
+/// Caches successes only, under a keyed digest of stored hash and password: a changed password has a
+/// different entry, and a memory dump reveals no password.
 pub struct Verified {
     key: [u8; 32],
     known: BTreeSet<[u8; 32]>,
@@ -17,12 +17,13 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// `key` must be random and stay in this process.
+    /// Creates a cache of [`VERIFIED_CAPACITY`] entries. `key` must be random and stay in this process.
     pub fn new(key: [u8; 32]) -> Verified {
         Verified::with_capacity(key, VERIFIED_CAPACITY)
     }
 
-    /// Creates a cache of at most `capacity` entries, at least one. `key` must be random and stay in this process.
+    /// Creates a cache of at most `capacity` entries, at least one. `key` must be random and stay in this
+    /// process.
     pub fn with_capacity(key: [u8; 32], capacity: usize) -> Verified {
         Verified {
             key,
@@ -32,17 +33,17 @@ impl Verified {
         }
     }
 
-    /// Names this pair of stored hash and password, here alone.
+    /// The digest of this pair of stored hash and password, valid in this cache only.
     pub fn fingerprint(&self, hash: &PasswordHash, password: &[u8]) -> [u8; 32] {
         self.digest(hash, password)
     }
 
-    /// [`Verified::knows`] by fingerprint.
+    /// As [`Verified::knows`], by fingerprint.
     pub fn has(&self, fingerprint: &[u8; 32]) -> bool {
         self.known.contains(fingerprint)
     }
 
-    /// As [`verify`], at the cost of one SHA-256 for what was right before.
+    /// As [`verify`], at the cost of one SHA-256 for a pair that was verified before.
     pub fn verify(&mut self, hash: &PasswordHash, password: &[u8]) -> bool {
         if self.knows(hash, password) {
             return true;
@@ -54,17 +55,17 @@ impl Verified {
         right
     }
 
-    /// Whether this pair was right before. Never does the costly check.
+    /// True if this pair was verified before. Never does the expensive check.
     pub fn knows(&self, hash: &PasswordHash, password: &[u8]) -> bool {
         self.known.contains(&self.digest(hash, password))
     }
 
-    /// Notes a success that was verified elsewhere.
+    /// Adds a pair that was verified elsewhere.
     pub fn remember(&mut self, hash: &PasswordHash, password: &[u8]) {
         self.add(self.digest(hash, password));
     }
 
-    /// [`Verified::remember`] by fingerprint.
+    /// As [`Verified::remember`], by fingerprint.
     pub fn add(&mut self, digest: [u8; 32]) {
         if !self.known.insert(digest) {
             return;
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn only_successes_are_kept_and_a_new_password_is_another_entry() {
+    fn only_successes_are_cached_and_new_passwords_miss() {
         let mut cache = Verified::new([7; 32]);
         let old = stored(b"old");
         assert!(!cache.verify(&old, b"wrong"));
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_within_its_capacity() {
+    fn cache_stays_within_its_capacity() {
         let mut cache = Verified::with_capacity([7; 32], 3);
         let passwords: Vec<Vec<u8>> = (0..10u8).map(|n| vec![n + 1]).collect();
         for p in &passwords {

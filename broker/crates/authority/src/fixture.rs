@@ -1,4 +1,4 @@
-//! A server's files, and rustls clients that trust them.
+//! Server certificate files, and rustls clients that trust them.
 
 use crate::{Authority, Dir};
 use rustls::client::WebPkiServerVerifier;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// An authority, and a directory with `ca.pem`, and `cert.pem` and `key.pem` of a server called `localhost`.
+/// An authority, and a directory with `ca.pem`, `cert.pem` and `key.pem` of a server called `localhost`.
 pub struct Fixture {
     /// The authority that signed the server's certificate.
     pub authority: Authority,
@@ -21,7 +21,7 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// `test` is unique among the tests of a process.
+    /// `test` must be unique among the tests of a process.
     pub fn new(test: &str) -> Result<Fixture> {
         let fixture = Fixture {
             authority: Authority::new("Test Authority")?,
@@ -37,7 +37,7 @@ impl Fixture {
         self.dir.path(file)
     }
 
-    /// A new certificate and key in the server's files.
+    /// Writes a new certificate and key to the server's files.
     pub fn issue_server(&self) -> Result<()> {
         let issued = self
             .authority
@@ -47,16 +47,17 @@ impl Fixture {
         Ok(())
     }
 
-    /// A client that trusts the authority. `shows`: its certificate's authority and common name.
-    pub fn client(&self, shows: Option<(&Authority, &str)>) -> Result<ClientConfig> {
-        self.client_of(ALL_VERSIONS, shows)
+    /// A client that trusts the authority. `identity`: the authority and common name of the client's
+    /// certificate.
+    pub fn client(&self, identity: Option<(&Authority, &str)>) -> Result<ClientConfig> {
+        self.client_of(ALL_VERSIONS, identity)
     }
 
-    /// One that speaks these versions only.
+    /// As [`Fixture::client`], but only with these protocol versions.
     pub fn client_of(
         &self,
         versions: &[&'static SupportedProtocolVersion],
-        shows: Option<(&Authority, &str)>,
+        identity: Option<(&Authority, &str)>,
     ) -> Result<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(certificate(self.authority.pem())?)?;
@@ -65,7 +66,7 @@ impl Fixture {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(versions)?
             .with_webpki_verifier(verifier);
-        let Some((authority, name)) = shows else {
+        let Some((authority, name)) = identity else {
             return Ok(builder.with_no_client_auth());
         };
         let issued = authority.issue(name, &[])?;
@@ -79,7 +80,7 @@ fn certificate(pem: &str) -> Result<CertificateDer<'static>> {
     Ok(CertificateDer::from_pem_slice(pem.as_bytes())?)
 }
 
-/// The cryptography of the broker: aws-lc-rs.
+/// The cryptography provider of the broker: aws-lc-rs.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }

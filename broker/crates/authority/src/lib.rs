@@ -1,7 +1,7 @@
-//! A certificate authority for tests, and the files and clients that go with it. No crate depends on it but for its
-//! tests.
+//! A certificate authority for tests, with certificate files and TLS clients. Only tests depend on this
+//! crate.
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod fixture;
 
@@ -22,13 +22,13 @@ pub struct Authority {
 
 /// A certificate and its private key.
 pub struct Issued {
-    /// PEM.
+    /// The certificate in PEM form.
     pub certificate: String,
-    /// PEM, PKCS#8.
+    /// The private key in PEM form (PKCS#8).
     pub key: String,
 }
 
-fn named(common_name: &str) -> DistinguishedName {
+fn distinguished_name(common_name: &str) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, common_name);
     name
@@ -39,23 +39,23 @@ impl Authority {
     pub fn new(common_name: &str) -> Result<Authority, Error> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(Vec::<String>::new())?;
-        params.distinguished_name = named(common_name);
+        params.distinguished_name = distinguished_name(common_name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let pem = params.self_signed(&key)?.pem();
         let issuer = Issuer::new(params, key);
         Ok(Authority { issuer, pem })
     }
 
-    /// Its own certificate, as PEM.
+    /// The authority's own certificate in PEM form.
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// Good for servers and for clients; `names` are DNS names or addresses.
+    /// Issues a certificate for servers and clients; `names` are DNS names or addresses.
     pub fn issue(&self, common_name: &str, names: &[&str]) -> Result<Issued, Error> {
         let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
         let mut params = CertificateParams::new(names)?;
-        params.distinguished_name = named(common_name);
+        params.distinguished_name = distinguished_name(common_name);
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
@@ -69,11 +69,11 @@ impl Authority {
     }
 }
 
-/// A directory that goes with its test.
+/// A temporary directory that is removed when dropped.
 pub struct Dir(PathBuf);
 
 impl Dir {
-    /// `name` is unique among the tests of a process.
+    /// `name` must be unique among the tests of a process.
     pub fn new(name: &str) -> io::Result<Dir> {
         let name = format!("posthorn-tls-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -86,7 +86,7 @@ impl Dir {
         self.0.join(name)
     }
 
-    /// Writes a file, replaces an existing one, and returns its path.
+    /// Writes a file, replacing an existing one, and returns its path.
     pub fn write(&self, name: &str, text: &str) -> io::Result<PathBuf> {
         let path = self.path(name);
         std::fs::write(&path, text)?;
@@ -102,7 +102,7 @@ impl AsRef<Path> for Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        // What is left lies in the directory for temporary files.
+        // A leftover stays in the directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

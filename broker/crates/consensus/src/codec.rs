@@ -1,6 +1,7 @@
-//! What hosts send each other: a frame is a version byte and messages, each a kind byte, its group and its fields.
+//! The wire format between hosts: a frame is a version byte followed by messages, each a kind byte, a group
+//! and fields.
 //!
-//! Numbers are LEB128. Bytes from a peer are hostile: whatever they are, decoding ends with messages or an error.
+//! Numbers are LEB128. Bytes from a peer are untrusted: any input decodes to messages or an error.
 
 use crate::GroupId;
 use crate::entry::{self, MAX_NUMBER, put_varint, take_u8, take_varint};
@@ -14,7 +15,7 @@ pub const VERSION: u8 = 1;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wire {
     Raft(Box<Message>),
-    /// The leader has nothing to do and will not send heartbeats until it has; who agrees stops its clock.
+    /// The leader is idle and stops sending heartbeats; a follower that agrees stops its clock.
     Sleep {
         term: u64,
         commit: u64,
@@ -22,11 +23,11 @@ pub enum Wire {
     Transfer(Transfer),
 }
 
-/// A checkpoint on its way to a member that is too far behind for the log.
+/// Messages of a checkpoint transfer to a member that is too far behind the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transfer {
     Begin(Offer),
-    /// A piece of the stream; `last` ends it.
+    /// A part of the stream; `last` ends it.
     Chunk {
         id: u64,
         number: u32,
@@ -38,17 +39,18 @@ pub enum Transfer {
         id: u64,
         next: u32,
     },
-    /// The receiver has installed it.
+    /// The receiver has installed the checkpoint.
     Done {
         id: u64,
     },
-    /// Either side gives up.
+    /// Either side aborts the transfer.
     Abort {
         id: u64,
     },
 }
 
-/// What a transfer is about. `id` is the sender's and never used twice in one life of its process.
+/// Describes the checkpoint of a transfer. `id` is chosen by the sender and unique within one incarnation of
+/// its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub id: u64,
@@ -56,7 +58,7 @@ pub struct Offer {
     pub term: u64,
     pub index: u64,
     pub index_term: u64,
-    /// Encoded members as of `index`.
+    /// Encoded membership as of `index`.
     pub membership: Bytes,
     pub state_bytes: u64,
     pub entries: u64,
@@ -88,7 +90,7 @@ const ACK: u8 = 13;
 const DONE: u8 = 14;
 const ABORT: u8 = 15;
 
-/// What raft-rs puts into the votes of a leadership transfer.
+/// The context that raft-rs sets in vote requests of a leadership transfer.
 const TRANSFER_CONTEXT: &[u8] = b"CampaignTransfer";
 
 const FLAG_REJECT: u8 = 1;
@@ -109,8 +111,8 @@ fn kind_of(t: MessageType) -> Option<u8> {
     })
 }
 
-/// Appends a message of raft-rs. False, and nothing appended, for the kinds that never travel, and for entries with
-/// gaps: their indexes do not travel.
+/// Appends a raft-rs message. Returns false and appends nothing for kinds that are never sent, and for
+/// entries with gaps, because entry indexes are not encoded.
 pub fn encode_raft(out: &mut BytesMut, group: GroupId, m: &Message) -> bool {
     let mut expected = m.index..;
     let gap = m
@@ -208,7 +210,7 @@ pub fn encode_transfer(out: &mut BytesMut, group: GroupId, transfer: &Transfer) 
     }
 }
 
-/// Reads a frame's messages one by one.
+/// Decodes the messages of a frame one by one.
 pub struct Frame {
     data: Bytes,
     from: NodeId,
@@ -216,7 +218,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// `from`: who sent it, as the link knows; `to`: this node.
+    /// `from` is the authenticated sender; `to` is this node.
     pub fn new(mut data: Bytes, from: NodeId, to: NodeId) -> Result<Frame, DecodeError> {
         match take_u8(&mut data) {
             Some(VERSION) => Ok(Frame { data, from, to }),
@@ -225,7 +227,7 @@ impl Frame {
         }
     }
 
-    /// The next message, or `None` at the end. After an error the rest cannot be read.
+    /// The next message, or `None` at the end. After an error the rest of the frame cannot be decoded.
     pub fn next(&mut self) -> Result<Option<(GroupId, Wire)>, DecodeError> {
         let Some(kind) = take_u8(&mut self.data) else {
             return Ok(None);
@@ -246,7 +248,7 @@ impl Frame {
         }
     }
 
-    /// An index or a term.
+    /// Decodes an index or a term.
     fn number(&mut self) -> Option<u64> {
         take_varint(&mut self.data).filter(|n| *n < MAX_NUMBER)
     }
@@ -260,7 +262,7 @@ impl Frame {
         let mut m = Message::default();
         m.from = self.from.0;
         m.to = self.to.0;
-        // Term 0 means a message of one's own to raft-rs.
+        // raft-rs treats a message with term 0 as local.
         m.term = self.number().filter(|term| *term > 0)?;
         m.set_msg_type(match kind {
             APPEND => MessageType::MsgAppend,
@@ -307,7 +309,7 @@ impl Frame {
         m.log_term = self.number()?;
         m.commit = self.number()?;
         let count = usize::try_from(take_varint(&mut self.data)?).ok()?;
-        // Every entry has three bytes at least, so a lie about the count reserves nothing.
+        // Every entry has at least three bytes, so a wrong count cannot reserve much memory.
         let mut entries = Vec::with_capacity(count.min(self.data.len() / 3));
         for n in 0..count {
             let kind = take_u8(&mut self.data)?;
@@ -446,7 +448,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_return(messages in prop::collection::vec(message(), 0..6)) {
+        fn messages_round_trip(messages in prop::collection::vec(message(), 0..6)) {
             let mut out = BytesMut::new();
             out.put_u8(VERSION);
             for m in &messages {
@@ -458,7 +460,7 @@ mod tests {
         }
 
         #[test]
-        fn cut_or_changed_frames_do_not_panic(
+        fn truncated_or_modified_frames_do_not_panic(
             messages in prop::collection::vec(message(), 1..4), cut: usize, at: usize, byte: u8,
         ) {
             let mut out = BytesMut::new();
@@ -473,13 +475,13 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(data: Vec<u8>) {
+        fn decoding_arbitrary_bytes_does_not_panic(data: Vec<u8>) {
             let _ = decode_all(data.into());
         }
     }
 
     #[test]
-    fn transfers_and_sleep_return() {
+    fn transfer_and_sleep_messages_round_trip() {
         let all = [
             Transfer::Begin(Offer {
                 id: 9,
@@ -516,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_frames_are_refused() {
+    fn newer_frame_version_is_refused() {
         let newer = Bytes::from_static(&[VERSION + 1, HEARTBEAT, 0, 1, 0]);
         assert_eq!(decode_all(newer), Err(DecodeError::Version(VERSION + 1)));
     }
@@ -539,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn term_zero_never_gets_in() {
+    fn term_zero_is_refused() {
         let own = Bytes::from_static(&[VERSION, HEARTBEAT, 0, 0, 0]);
         assert_eq!(decode_all(own), Err(DecodeError::Malformed));
     }

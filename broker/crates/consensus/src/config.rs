@@ -1,68 +1,75 @@
-//! What the host is told when it is made, and the bounds of what it holds.
+//! Configuration of a [`crate::Host`] and the limits of what it holds in memory.
 
 use env::{Incarnation, NodeId};
 use std::time::Duration;
 
-/// The longest command: a record of the write-ahead log with room for its fields.
+/// Longest command in bytes: one write-ahead log record less room for its header fields.
 pub const MAX_COMMAND_BYTES: usize = wal::MAX_RECORD_BYTES as usize - 4096;
 
-/// Members of one group, learners included.
+/// Largest number of members of one group, learners included.
 pub const MAX_MEMBERS: usize = 1024;
 
-/// Facts that do not change while the process lives.
+/// Parameters that are fixed while the process runs.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
+    /// This node.
     pub node: NodeId,
+    /// The incarnation of this node's process.
     pub incarnation: Incarnation,
-    /// For election timeouts; differs per node, shard and start.
+    /// Seed of the election timeouts; must differ per node, shard and process start.
     pub seed: u64,
+    /// Timing and memory limits.
     pub limits: Limits,
 }
 
-/// Time and memory.
+/// Timing and memory limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The unit of all times below.
     pub tick: Duration,
-    /// A follower that hears nothing for this many ticks up to twice as many asks for votes.
+    /// A follower campaigns after this many to twice as many ticks without a message from a leader.
     pub election_ticks: usize,
+    /// Interval of a leader's heartbeats.
     pub heartbeat_ticks: usize,
-    /// A group's uncommitted tail; a single command may go over it.
+    /// Limit of a group's uncommitted tail; a single command may exceed it.
     pub max_uncommitted_bytes: usize,
-    /// Log entries in memory, all groups together. Over it proposals are refused and entries are moved to segments.
+    /// Limit of log entries in memory, all groups together. Above it, proposals are refused and entries are
+    /// moved to segments.
     pub max_memory_bytes: usize,
     /// A checkpoint is due after this many bytes of log, or ...
     pub checkpoint_bytes: u64,
-    /// ... this many entries, and at least half as many as the last one had live.
+    /// ... after this many entries, but at least half the number of live entries in the last checkpoint.
     pub checkpoint_entries: u64,
-    /// While the disk is short of space every group with anything new is asked for a checkpoint this often, whatever
-    /// the two bounds above: it lets go of what was settled.
+    /// While the disk is short of space, every group with new entries is asked for a checkpoint at this
+    /// interval, regardless of the two limits above, to free the entries that are no longer live.
     pub short_checkpoint_ticks: u32,
-    /// Entries below a checkpoint that stay for followers that are a little behind.
+    /// Entries below a checkpoint that are kept for followers slightly behind.
     pub retain_entries: u64,
-    /// Entries in one message to a follower, in bytes; a single entry may go over it.
+    /// Bytes of entries in one message to a follower; a single entry may exceed it.
     pub max_message_bytes: u64,
-    /// Messages to a follower that are not answered yet.
+    /// Unacknowledged messages per follower.
     pub max_inflight_messages: usize,
-    /// Messages to one node are gathered up to this size.
+    /// Messages to one node are batched into frames of up to this size.
     pub max_frame_bytes: usize,
-    /// Checkpoints that are being sent, and as many that are being received.
+    /// Concurrent outgoing checkpoint transfers, and separately the concurrent incoming ones.
     pub max_transfers: usize,
-    /// Bytes of a checkpoint in one message; at most 4 MiB, which is what receivers take.
+    /// Bytes of a checkpoint per chunk; at most 4 MiB, the receivers' limit.
     pub transfer_chunk_bytes: usize,
-    /// Chunks that are not acknowledged yet.
+    /// Unacknowledged chunks per transfer.
     pub transfer_window: usize,
-    /// A transfer that makes no progress for this long is given up.
+    /// A transfer without progress for this long is aborted.
     pub transfer_timeout_ticks: u32,
-    /// The state in a checkpoint that is accepted from a leader.
+    /// Largest state, in bytes, accepted in a checkpoint from a leader.
     pub max_state_bytes: u64,
-    /// After the log rolled: how long a group's owner may take for the checkpoint that makes the flush small.
+    /// After the log rolled: how long the group's owner may take to supply the checkpoint that makes the
+    /// flush small.
     pub flush_delay_ticks: u32,
-    /// Groups with less than this in a log file that is to go are written to the log again, in place of a segment.
+    /// A group with less than this in a log file to be freed is rewritten to the log instead of flushed to a
+    /// segment.
     pub relog_bytes: usize,
-    /// The same for all groups together.
+    /// The same limit for all groups together.
     pub relog_total_bytes: usize,
-    /// Settled groups fall asleep after this many ticks without anything to do.
+    /// Settled groups go to sleep after this many idle ticks.
     pub sleep_after_ticks: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Log entries and members in our own form and in raft-rs's. Nothing of raft-rs leaves this crate.
+//! Log entries and memberships in our own encoding, and their conversion from and to raft-rs types.
 
 use crate::config::MAX_MEMBERS;
 use crate::{Membership, MembershipChange};
@@ -9,23 +9,25 @@ use raft::eraftpb::{self, ConfChange, ConfChangeType, ConfState, EntryType};
 
 /// A command, or Raft's own empty entry.
 pub const NORMAL: u8 = 0;
-/// A change of the members.
+/// A membership change.
 pub const MEMBERSHIP: u8 = 1;
-/// The first entry of every group's log, at [`FOUNDING`] on all founders; its data are the first members.
-/// It is never replicated: whoever joins later gets it as a checkpoint.
+/// The first entry of every group's log, at [`FOUNDING`] on all founding members; its data is the initial
+/// membership. It is never replicated: members that join later receive it as a checkpoint.
 pub const FOUNDING_KIND: u8 = 2;
 
-/// A place in a group's log.
+/// A position in a group's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     pub index: u64,
     pub term: u64,
 }
 
-/// Where every group begins. Not at zero, so that a member without it can be told from one that has it.
+/// Where every group's log starts. It is not zero, so that a replica without the founding entry is
+/// distinguishable from one that has it.
 pub const FOUNDING: Position = Position { index: 1, term: 1 };
 
-/// No honest index or term gets here, and sums of two of them do not overflow.
+/// Bound of indexes and terms accepted from peers and files: no correct node reaches it, and the sum of two
+/// such numbers does not overflow.
 pub const MAX_NUMBER: u64 = 1 << 62;
 
 pub fn to_raft(entry: &wal::Entry) -> eraftpb::Entry {
@@ -61,7 +63,7 @@ pub fn founding_entry(membership: &Membership) -> wal::Entry {
     }
 }
 
-/// A change as an entry's data: the protocol buffer that raft-rs expects there, of which we use two fields.
+/// Encodes a change as entry data: the protocol buffer that raft-rs expects, of which two fields are used.
 pub fn encode_change(change: MembershipChange) -> Bytes {
     let (kind, node) = match change {
         MembershipChange::Promote(node) => (0, node),
@@ -80,7 +82,7 @@ pub fn encode_change(change: MembershipChange) -> Bytes {
 const CHANGE_TYPE_TAG: u8 = 2 << 3;
 const NODE_ID_TAG: u8 = 3 << 3;
 
-/// `None`: not written by [`encode_change`]; such an entry changes nothing, on any node.
+/// Returns `None` if the data was not written by [`encode_change`]; every member ignores such an entry.
 pub fn decode_change(mut data: Bytes) -> Option<ConfChange> {
     let mut change = ConfChange::default();
     if take_u8(&mut data)? != CHANGE_TYPE_TAG {
@@ -108,7 +110,7 @@ pub fn encode_membership(membership: &Membership) -> Bytes {
     data.freeze()
 }
 
-/// `None` when damaged or when no group can have these members.
+/// Returns `None` if the data is damaged or no group can have these members.
 pub fn decode_membership(mut data: Bytes) -> Option<Membership> {
     let voters = take_nodes(&mut data)?;
     let learners = take_nodes(&mut data)?;
@@ -124,7 +126,7 @@ fn take_nodes(data: &mut Bytes) -> Option<Vec<NodeId>> {
     Some((0..count).map(|_| NodeId(data.get_u64_le())).collect())
 }
 
-/// At least one voter, nobody twice, nobody is node 0.
+/// At least one voter, no node twice, no node 0, and at most [`MAX_MEMBERS`] members.
 pub fn is_valid(membership: &Membership) -> bool {
     let mut all: Vec<NodeId> = membership
         .voters
@@ -148,7 +150,7 @@ pub fn to_conf_state(membership: &Membership) -> ConfState {
     state
 }
 
-/// Sorted, whatever order raft-rs's sets have.
+/// Sorted, because raft-rs keeps members in sets without an order.
 pub fn from_conf_state(state: &ConfState) -> Membership {
     let sorted = |nodes: &[u64]| {
         let mut nodes: Vec<NodeId> = nodes.iter().map(|n| NodeId(*n)).collect();
@@ -196,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn varints_return(value: u64) {
+        fn varint_round_trips(value: u64) {
             let mut out = BytesMut::new();
             put_varint(&mut out, value);
             let mut data = out.freeze();
@@ -205,7 +207,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(data: Vec<u8>) {
+        fn decoding_arbitrary_bytes_does_not_panic(data: Vec<u8>) {
             let data = Bytes::from(data);
             let _ = take_varint(&mut data.clone());
             let _ = decode_change(data.clone());
@@ -213,7 +215,7 @@ mod tests {
         }
 
         #[test]
-        fn changes_return(node in 1..u64::MAX, kind in 0..3) {
+        fn membership_change_round_trips(node in 1..u64::MAX, kind in 0..3) {
             let node = NodeId(node);
             let (change, expected) = match kind {
                 0 => (MembershipChange::Promote(node), ConfChangeType::AddNode),
@@ -227,20 +229,20 @@ mod tests {
     }
 
     #[test]
-    fn members_return_and_impossible_ones_do_not() {
-        let good = Membership {
+    fn membership_round_trips_and_invalid_memberships_are_rejected() {
+        let valid = Membership {
             voters: vec![NodeId(1), NodeId(u64::MAX)],
             learners: vec![NodeId(7)],
         };
-        assert_eq!(decode_membership(encode_membership(&good)), Some(good));
+        assert_eq!(decode_membership(encode_membership(&valid)), Some(valid));
         for (voters, learners) in [
             (vec![], vec![NodeId(1)]),
             (vec![NodeId(1), NodeId(1)], vec![]),
             (vec![NodeId(1)], vec![NodeId(1)]),
             (vec![NodeId(0)], vec![]),
         ] {
-            let bad = Membership { voters, learners };
-            assert_eq!(decode_membership(encode_membership(&bad)), None);
+            let invalid = Membership { voters, learners };
+            assert_eq!(decode_membership(encode_membership(&invalid)), None);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One group's replica: raft-rs, its log, and what has been told about it.
+//! The replica of one group: the raft-rs node, its log, and what was last reported about it.
 
 use crate::entry::{self, MEMBERSHIP, Position};
 use crate::guard::{self, Refused};
@@ -16,82 +16,95 @@ use wal::RecordBody;
 
 mod ready;
 
-/// raft-rs keeps no count when there is no limit; the real one is ours.
+/// raft-rs tracks the uncommitted size only if a limit is set. The effective limit is
+/// [`Limits::max_uncommitted_bytes`].
 const COUNTED_BUT_UNLIMITED: u64 = u64::MAX / 2;
 
-/// How long a commit index may be unrecorded.
+/// Ticks after which a commit index that no later entry carries to the log is recorded by itself.
 const COMMIT_RECORD_TICKS: u32 = 5;
 
-/// Entries that are to be in segments.
+/// A requested flush: entries that are to be moved to segments.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushWanted {
     pub upto: u64,
-    /// Starts without a newer checkpoint from this tick on.
+    /// The flush starts without a newer checkpoint from this tick on.
     pub at_tick: u64,
 }
 
 pub struct Group {
     pub id: GroupId,
-    /// Tells this replica from an earlier one of the same group.
+    /// Distinguishes this replica from an earlier one of the same group.
     pub epoch: u64,
     pub raw: RawNode<LogStore>,
+    /// Minimum and maximum election timeout in ticks.
     election: (usize, usize),
-    /// Taken in, not yet given to raft-rs: a burst goes into one message.
+    /// Accepted but not yet given to raft-rs, so that a burst becomes one message.
     proposals: Vec<eraftpb::Entry>,
     proposal_bytes: usize,
-    /// Batches that raft-rs gave out and that are not durable yet.
+    /// Batches that raft-rs handed out and that are not durable yet.
     pub unpersisted: usize,
-    /// Committed entries that wait until a commit index is on record.
-    stalled: VecDeque<wal::Entry>,
+    /// Committed entries that wait until a commit index is recorded in the log.
+    unapplied: VecDeque<wal::Entry>,
+    /// The newest commit index that was written to the log, and the newest that is durable there.
     logged_commit: u64,
     durable_commit: u64,
-    /// A received checkpoint that raft-rs is being told about.
+    /// A received checkpoint that is being offered to raft-rs.
     incoming: Option<(Checkpoint, Bytes)>,
-    /// A leader's checkpoint took the log's place and that is not durable yet.
+    /// A leader's checkpoint has replaced the log, and the record of that is not durable yet.
     pub installing: bool,
+    /// Term and role for which the election timeout was last drawn.
     seen_role: (u64, StateRole),
-    told: Option<(u64, Option<NodeId>, bool)>,
+    /// The last leadership reported to the owner: term, leader, whether this node leads.
+    reported_leadership: Option<(u64, Option<NodeId>, bool)>,
     pub membership: Membership,
-    /// The index from which on these are the members.
+    /// The index from which on `membership` is in effect.
     pub member_since: u64,
     pub applied: u64,
-    /// The newest entry that the owner was given: its state has not changed since.
+    /// The newest entry delivered to the owner; its state has not changed since.
     pub last_command: u64,
-    /// Since the last checkpoint.
+    /// Size of the log since the last checkpoint.
     log_bytes: u64,
     log_entries: u64,
-    last_live: u64,
-    due_told: bool,
-    /// A job of this group is on the disk.
-    pub busy: bool,
-    /// A checkpoint that its owner gave: until its job may start, and while it runs.
+    /// Number of live entries in the last checkpoint.
+    last_live_count: u64,
+    /// The owner was asked for a checkpoint and has not supplied one yet.
+    checkpoint_requested: bool,
+    /// A storage job of this group is running.
+    pub job_running: bool,
+    /// A checkpoint supplied by the owner, until its job starts.
     pub checkpoint_waiting: Option<segment::Checkpoint>,
+    /// The job of a checkpoint is running.
     pub checkpointing: bool,
     pub flush: Option<FlushWanted>,
-    /// Replaced segments that a transfer may still read.
-    pub doomed: Vec<segment::SegmentName>,
-    /// Memory as the host last counted it.
+    /// Replaced segments that a running transfer may still read.
+    pub replaced_segments: Vec<segment::SegmentName>,
+    /// `store().mem_bytes()` as last added to the host's total.
     pub counted_bytes: usize,
+    /// Queued in the host's list of groups to process.
     pub dirty: bool,
+    /// The group's clock runs.
     pub awake: bool,
+    /// Consecutive ticks in which the group could have gone to sleep.
     pub quiet_ticks: u32,
-    /// Recovered state that is still to be handed out.
+    /// Recovered state that has not been delivered to the owner yet.
     pub restore: Option<Bytes>,
-    /// The commit index is to be put on record although nothing else is.
-    pub commit_wanted: bool,
+    /// The commit index is to be recorded although no other record is due.
+    pub commit_record_due: bool,
     commit_lag_ticks: u32,
-    /// On the leader: members that were heard from in the period before this one. raft-rs starts each with nobody.
-    heard_before: Vec<NodeId>,
-    /// The leader is known to be down: asks again soon when nobody wins.
-    hurried: bool,
-    /// The members were told.
-    introduced: bool,
-    /// The end of the log that an earlier replica of this node had: who has less gets no vote.
+    /// On the leader: members active in the previous election period. raft-rs clears activity when a period
+    /// starts.
+    previously_active: Vec<NodeId>,
+    /// The leader is known to be down: campaign again soon if the election fails.
+    election_hurried: bool,
+    /// The membership was reported to the owner.
+    membership_reported: bool,
+    /// The end of the log that an earlier replica of this node had. A candidate with a shorter log gets no
+    /// vote.
     pub vote_floor: Option<Position>,
-    /// It is about to be deleted.
+    /// The replica is about to be deleted.
     pub departing: bool,
-    /// Begins as a group of one: there is nobody to wait for.
-    alone: bool,
+    /// The group started with this node as its only voter, which may elect itself without waiting.
+    singleton: bool,
     pub stopped: bool,
 }
 
@@ -107,7 +120,7 @@ impl Group {
         let begin = store.compacted().index;
         let membership = store.checkpoint().membership.clone();
         let log = (store.mem_bytes() as u64, store.last() - begin);
-        let alone = membership.voters == [node];
+        let singleton = membership.voters == [node];
         let config = Config {
             id: node.0,
             election_tick: limits.election_ticks,
@@ -117,8 +130,8 @@ impl Group {
             max_inflight_msgs: limits.max_inflight_messages,
             check_quorum: true,
             pre_vote: true,
-            // raft-rs 0.7.0 would add entries to an empty message of the same turn although others are between
-            // them. A burst of proposals is one message here anyway.
+            // With batching, raft-rs 0.7.0 would append entries to an empty message of the same turn although
+            // other messages are between them. A burst of proposals is one message here anyway.
             batch_append: false,
             max_uncommitted_size: COUNTED_BUT_UNLIMITED,
             max_committed_size_per_ready: 4 << 20,
@@ -135,39 +148,39 @@ impl Group {
             proposals: Vec::new(),
             proposal_bytes: 0,
             unpersisted: 0,
-            stalled: VecDeque::new(),
+            unapplied: VecDeque::new(),
             logged_commit: commit,
             durable_commit: commit,
             incoming: None,
             installing: false,
             seen_role: (u64::MAX, StateRole::Follower),
-            told: None,
+            reported_leadership: None,
             membership,
             member_since: begin,
             applied: begin,
             last_command: begin,
             log_bytes: log.0,
             log_entries: log.1,
-            last_live: 0,
-            due_told: false,
-            busy: false,
+            last_live_count: 0,
+            checkpoint_requested: false,
+            job_running: false,
             checkpoint_waiting: None,
             checkpointing: false,
             flush: None,
-            doomed: Vec::new(),
+            replaced_segments: Vec::new(),
             counted_bytes: 0,
             dirty: false,
             awake: true,
             quiet_ticks: 0,
             restore: None,
-            commit_wanted: false,
+            commit_record_due: false,
             commit_lag_ticks: 0,
-            heard_before: Vec::new(),
-            hurried: false,
-            introduced: false,
+            previously_active: Vec::new(),
+            election_hurried: false,
+            membership_reported: false,
             vote_floor: None,
             departing: false,
-            alone,
+            singleton,
             stopped: false,
         })
     }
@@ -190,38 +203,38 @@ impl Group {
         self.raw.raft.term
     }
 
-    /// Up to here entries are durable and applied: they may leave the write-ahead log.
-    pub fn movable(&self) -> u64 {
+    /// Entries up to this index are durable and applied, so they may leave the write-ahead log.
+    pub fn flushable(&self) -> u64 {
         self.applied.min(self.raw.raft.raft_log.persisted)
     }
 
-    /// raft-rs draws election timeouts from a generator that no seed reaches. Each change of term or role means it
-    /// did; ours takes its place.
-    pub fn retime(&mut self, rng: &mut SeededRng) {
+    /// raft-rs draws election timeouts from an unseeded generator whenever the term or role changes. Replaces
+    /// that timeout with one from the seeded generator.
+    pub fn refresh_election_timeout(&mut self, rng: &mut SeededRng) {
         let role = (self.raw.raft.term, self.raw.raft.state);
         if role != self.seen_role {
             self.seen_role = role;
-            self.heard_before.clear();
-            self.draw_timeout(rng);
+            self.previously_active.clear();
+            self.draw_election_timeout(rng);
         }
     }
 
-    fn draw_timeout(&mut self, rng: &mut SeededRng) {
+    fn draw_election_timeout(&mut self, rng: &mut SeededRng) {
         let (min, max) = self.election;
         let drawn = min + rng.below((max - min) as u64) as usize;
         self.raw.raft.set_randomized_election_timeout(drawn);
     }
 
-    /// A group of one elects itself in one step, for which its log must be durable.
+    /// A group of one elects itself in one step, which requires that its log is durable.
     fn must_not_campaign(&self) -> bool {
-        let alone = self.raw.raft.prs().is_singleton();
+        let singleton = self.raw.raft.prs().is_singleton();
         self.installing
             || self.is_below_floor()
-            || (alone && !self.is_leader() && self.unpersisted > 0)
+            || (singleton && !self.is_leader() && self.unpersisted > 0)
     }
 
-    /// An earlier replica of this node held more. What this one has of the members may be as old as what it has of
-    /// the log.
+    /// True if an earlier replica of this node had a longer log. The membership known to this replica may
+    /// then be outdated too.
     fn is_below_floor(&self) -> bool {
         let Some(floor) = self.vote_floor else {
             return false;
@@ -232,46 +245,47 @@ impl Group {
         (term, index) < (floor.term, floor.index)
     }
 
-    /// One tick passed.
+    /// Advances the group's clock by one tick.
     pub fn tick(&mut self, rng: &mut SeededRng) {
         if self.stopped || self.departing || self.must_not_campaign() {
             return;
         }
-        self.note_heard();
+        self.save_active_members();
         self.raw.tick();
-        self.retime(rng);
+        self.refresh_election_timeout(rng);
         let campaigning = matches!(
             self.raw.raft.state,
             StateRole::PreCandidate | StateRole::Candidate
         );
         if campaigning && self.raw.raft.election_elapsed == 0 {
-            // Two that asked at the same time must not do so for ever.
-            self.draw_timeout(rng);
-            if self.hurried {
-                self.expire_in(3 + rng.below(4) as usize);
+            // Two candidates that started together must not collide forever.
+            self.draw_election_timeout(rng);
+            if self.election_hurried {
+                self.expire_election_in(3 + rng.below(4) as usize);
             }
         }
-        self.watch_commit_record();
+        self.schedule_commit_record();
     }
 
-    /// Before a tick: keeps who was heard from in this period if the tick is its last.
-    fn note_heard(&mut self) {
+    /// Saves the active members before the last tick of an election period, because raft-rs then clears them.
+    fn save_active_members(&mut self) {
         let raft = &self.raw.raft;
         if self.is_leader() && raft.election_elapsed + 1 >= raft.election_timeout() {
-            self.heard_before.clear();
-            let heard = raft.prs().iter().filter(|(_, p)| p.recent_active);
-            self.heard_before.extend(heard.map(|(id, _)| NodeId(*id)));
+            self.previously_active.clear();
+            let active = raft.prs().iter().filter(|(_, p)| p.recent_active);
+            self.previously_active
+                .extend(active.map(|(id, _)| NodeId(*id)));
         }
     }
 
-    /// On the leader: whether a member has answered in this period of the election time or in the one before.
-    fn is_heard(&self, node: NodeId) -> bool {
+    /// On the leader: true if the member has answered in this election period or in the previous one.
+    fn was_recently_active(&self, node: NodeId) -> bool {
         let progress = self.raw.raft.prs().get(node.0);
-        progress.is_some_and(|p| p.recent_active || self.heard_before.contains(&node))
+        progress.is_some_and(|p| p.recent_active || self.previously_active.contains(&node))
     }
 
-    /// A commit index that no later entry carries to the log goes there by itself after a while.
-    fn watch_commit_record(&mut self) {
+    /// Schedules a record of the commit index if no later entry carries it to the log for a while.
+    fn schedule_commit_record(&mut self) {
         if self.raw.raft.raft_log.committed <= self.logged_commit {
             self.commit_lag_ticks = 0;
             return;
@@ -279,50 +293,50 @@ impl Group {
         self.commit_lag_ticks += 1;
         if self.commit_lag_ticks >= COMMIT_RECORD_TICKS {
             self.commit_lag_ticks = 0;
-            self.commit_wanted = true;
+            self.commit_record_due = true;
         }
     }
 
-    fn expire_in(&mut self, ticks: usize) {
+    fn expire_election_in(&mut self, ticks: usize) {
         let timeout = self.raw.raft.randomized_election_timeout();
         self.raw.raft.election_elapsed = timeout.saturating_sub(ticks.max(1));
     }
 
-    /// The leader is known to be down: this follower asks for votes within `ticks`.
+    /// The leader is known to be down: makes this follower campaign within `ticks`.
     pub fn hurry_election(&mut self, ticks: usize, rng: &mut SeededRng) {
         if self.installing || self.is_leader() {
             return;
         }
         let term = self.raw.raft.term;
         if self.raw.raft.state == StateRole::Follower {
-            // Forgets the leader, so that it also grants others their votes. raft-rs draws a timeout without a
-            // change of role here.
+            // Forgets the leader, so that this node also grants votes to others. raft-rs draws a timeout here
+            // without a change of role.
             self.raw.raft.become_follower(term, 0);
-            self.draw_timeout(rng);
+            self.draw_election_timeout(rng);
         }
-        self.draw_timeout(rng);
-        self.hurried = true;
-        self.expire_in(ticks);
+        self.draw_election_timeout(rng);
+        self.election_hurried = true;
+        self.expire_election_in(ticks);
     }
 
-    /// The leader works, or another one does.
-    pub fn calm(&mut self) {
-        self.hurried = false;
+    /// Ends hurried elections: there is a leader.
+    pub fn clear_hurry(&mut self) {
+        self.election_hurried = false;
     }
 
-    /// A message from a peer.
+    /// Handles a message from a peer.
     pub fn step(&mut self, mut m: Message, rng: &mut SeededRng) -> Result<(), Refused> {
         if self.stopped || self.installing || self.departing {
-            return Err(Refused("group takes no messages now"));
+            return Err(Refused("group accepts no messages now"));
         }
         guard::check_floor(self.vote_floor, &m)?;
         if m.get_msg_type() == MessageType::MsgTimeoutNow && self.is_below_floor() {
-            return Err(Refused("an earlier replica held more"));
+            return Err(Refused("log ends before the log of the deleted replica"));
         }
         guard::check(&self.raw, &mut m)?;
         let result = self.raw.step(m);
-        self.retime(rng);
-        result.map_err(|_| Refused("not for this member"))
+        self.refresh_election_timeout(rng);
+        result.map_err(|_| Refused("raft-rs refused the message"))
     }
 
     pub fn propose(&mut self, command: Bytes, limits: &Limits) -> Result<(), ProposeError> {
@@ -343,7 +357,8 @@ impl Group {
         Ok(())
     }
 
-    /// Gives raft-rs what was proposed. If this node leads no more, it is lost, as announced.
+    /// Gives the proposals to raft-rs. They are dropped if this node is no longer the leader, as
+    /// [`crate::RaftHost::propose`] documents.
     fn submit(&mut self) {
         if self.proposals.is_empty() {
             return;
@@ -357,13 +372,13 @@ impl Group {
         m.set_msg_type(MessageType::MsgPropose);
         m.from = self.raw.raft.id;
         m.set_entries(entries.into());
-        // Refused only without a leader; then the commands are lost, as announced.
+        // Refused only without a leader; the commands are then lost, as documented.
         let _ = self.raw.step(m);
         self.send_burst();
     }
 
-    /// raft-rs sends one message for what was proposed and the rest when that is answered. A large burst goes out
-    /// at once instead, as far as the followers' windows let it.
+    /// Sends a large burst at once, as far as the followers' windows allow. raft-rs would send one message
+    /// and the rest only after its acknowledgement.
     fn send_burst(&mut self) {
         let last = self.raw.raft.raft_log.last_index();
         let me = self.raw.raft.id;
@@ -384,16 +399,16 @@ impl Group {
         }
     }
 
-    /// Whether a group of one may elect itself without waiting for its clock.
+    /// True once, when a group of one may elect itself without waiting for an election timeout.
     fn may_lead_at_once(&mut self) -> bool {
-        let ready = self.alone
+        let ready = self.singleton
             && !self.stopped
             && !self.must_not_campaign()
-            && self.stalled.is_empty()
+            && self.unapplied.is_empty()
             && self.raw.raft.prs().is_singleton()
             && self.raw.raft.promotable()
             && self.raw.raft.state == StateRole::Follower;
-        self.alone &= !ready;
+        self.singleton &= !ready;
         ready
     }
 
@@ -410,20 +425,22 @@ impl Group {
         if self.raw.raft.has_pending_conf() {
             return Err(ProposeError::ChangeInProgress);
         }
-        let now = &self.membership;
+        let current = &self.membership;
         let (AddLearner(node) | Promote(node) | Remove(node)) = change;
-        let is_voter = now.voters.contains(&node);
-        let is_learner = now.learners.contains(&node);
+        let is_voter = current.voters.contains(&node);
+        let is_learner = current.learners.contains(&node);
         match change {
             AddLearner(n) if n.0 == 0 => return Err(ProposeError::InvalidChange),
             AddLearner(_) if is_voter || is_learner => return Ok(()),
-            AddLearner(_) if now.voters.len() + now.learners.len() >= crate::MAX_MEMBERS => {
+            AddLearner(_)
+                if current.voters.len() + current.learners.len() >= crate::MAX_MEMBERS =>
+            {
                 return Err(ProposeError::InvalidChange);
             }
             Promote(_) if is_voter => return Ok(()),
             Promote(_) if !is_learner => return Err(ProposeError::InvalidChange),
             Remove(_) if !is_voter && !is_learner => return Ok(()),
-            Remove(_) if is_voter && now.voters.len() == 1 => {
+            Remove(_) if is_voter && current.voters.len() == 1 => {
                 return Err(ProposeError::InvalidChange);
             }
             _ => {}
@@ -431,8 +448,8 @@ impl Group {
         self.submit();
         let mut e = eraftpb::Entry::default();
         e.set_entry_type(EntryType::EntryConfChange);
-        let learns = matches!(change, AddLearner(_)) && self.id.0 != 0;
-        e.data = match learns && planted::is(Bug::QueueLearnerVotes) {
+        let adds_learner = matches!(change, AddLearner(_)) && self.id.0 != 0;
+        e.data = match adds_learner && planted::is(Bug::QueueLearnerVotes) {
             true => entry::encode_change(Promote(node)),
             false => entry::encode_change(change),
         };
@@ -457,7 +474,7 @@ impl Group {
         Ok(())
     }
 
-    /// A peer may have lost what was sent to it.
+    /// Tells raft-rs that messages to a peer may be lost, so it probes the peer.
     pub fn report_unreachable(&mut self, node: NodeId) {
         if self.is_leader() {
             self.raw.report_unreachable(node.0);
@@ -472,8 +489,8 @@ impl Group {
         self.raw.report_snapshot(to.0, status);
     }
 
-    /// A leader's checkpoint is durable on this node's disk: tells raft-rs. What is in it is committed, so that it
-    /// counts even if that leader has been replaced meanwhile.
+    /// Offers raft-rs a leader's checkpoint that is durable on this node's disk. Its contents are committed,
+    /// so the checkpoint counts even if that leader has been replaced meanwhile.
     pub fn offer_checkpoint(
         &mut self,
         from: NodeId,
@@ -484,8 +501,8 @@ impl Group {
     ) {
         let raft = &self.raw.raft;
         let at = checkpoint.position.index;
-        let useful = raft.state != StateRole::Leader && at > raft.raft_log.committed;
-        if !useful || self.installing || self.stopped {
+        let is_useful = raft.state != StateRole::Leader && at > raft.raft_log.committed;
+        if !is_useful || self.installing || self.stopped {
             return;
         }
         let outdated = raft.term > term;
@@ -497,14 +514,14 @@ impl Group {
         };
         let m = self.snapshot_message(from, raft.term.max(term), &checkpoint);
         self.incoming = Some((checkpoint, state));
-        // It cannot fail: the guard's questions were answered above.
+        // It cannot fail: the conditions of the guard were checked above.
         let _ = self.raw.step(m);
         if outdated && leader == 0 {
             self.raw.raft.leader_id = 0;
         }
-        self.retime(rng);
+        self.refresh_election_timeout(rng);
         if self.raw.snap().is_none() {
-            // The log had what the checkpoint is about; its commit index moved on.
+            // The log already contained the checkpoint's position; only its commit index advanced.
             self.incoming = None;
         }
     }
@@ -519,8 +536,8 @@ impl Group {
         let me = NodeId(m.to);
         let members = &checkpoint.membership;
         if !members.voters.contains(&me) && !members.learners.contains(&me) {
-            // The checkpoint is from before this node came; the entry that brings it follows. raft-rs wants to
-            // see it at once, and a learner has no say.
+            // The checkpoint is older than this node's membership, and the entry that adds this node follows.
+            // raft-rs requires the node to be a member now, and a learner has no vote.
             let state = snapshot.mut_metadata().mut_conf_state();
             state.learners.push(me.0);
         }
@@ -528,9 +545,9 @@ impl Group {
         m
     }
 
-    /// The leader offers a checkpoint that this log reaches beyond already: lets raft-rs tell it how far it is.
-    /// False when that is not so.
-    pub fn has_all_of(
+    /// Handles an offered checkpoint that this log already covers: raft-rs answers with this log's position.
+    /// Returns false if the log does not cover it.
+    pub fn already_covers(
         &mut self,
         from: NodeId,
         term: u64,
@@ -538,11 +555,11 @@ impl Group {
         rng: &mut SeededRng,
     ) -> bool {
         let raft = &self.raw.raft;
-        let here = raft.state != StateRole::Leader
+        let in_log = raft.state != StateRole::Leader
             && term >= raft.term
             && checkpoint.position.index <= raft.raft_log.committed;
         let second_leader = term == raft.term && raft.leader_id != 0 && raft.leader_id != from.0;
-        if !here || second_leader || self.installing || self.stopped {
+        if !in_log || second_leader || self.installing || self.stopped {
             return false;
         }
         let at = checkpoint.position;
@@ -553,16 +570,16 @@ impl Group {
         let m = self.snapshot_message(from, term, checkpoint);
         // At or below the commit index raft-rs only answers.
         let _ = self.raw.step(m);
-        self.retime(rng);
+        self.refresh_election_timeout(rng);
         true
     }
 
-    /// Whether nothing is under way, so that the leader needs no heartbeats to find out.
+    /// True if nothing is in progress, so the leader needs no heartbeats.
     pub fn is_settled(&self) -> bool {
         let log = &self.raw.raft.raft_log;
         self.unpersisted == 0
             && self.proposals.is_empty()
-            && self.stalled.is_empty()
+            && self.unapplied.is_empty()
             && !self.installing
             && log.committed == log.last_index()
             && self.applied == log.committed
@@ -571,17 +588,18 @@ impl Group {
             && !self.raw.raft.has_pending_conf()
     }
 
-    /// On the leader: whether `node` has everything and knows that it is committed.
+    /// On the leader: true if `node` has all entries and knows that they are committed.
     pub fn is_caught_up(&self, node: NodeId) -> bool {
         let commit = self.raw.raft.raft_log.committed;
         self.raw.raft.prs().get(node.0).is_some_and(|p| {
-            // A prober that has everything is not sent anything that would end its probing.
+            // A probing follower may be caught up too: if it has everything, no further message ends its
+            // probing state.
             p.state != ProgressState::Snapshot && p.matched >= commit && p.committed_index >= commit
         })
     }
 
-    /// Puts the commit index on record, so that a restart knows it without the others.
-    pub fn log_commit(&mut self, sink: &mut Sink) {
+    /// Records the commit index in the log, so that a restarted node knows it without asking other members.
+    pub fn record_commit(&mut self, sink: &mut Sink) {
         let committed = self.raw.raft.raft_log.committed;
         if committed <= self.logged_commit || self.installing {
             return;
@@ -615,45 +633,45 @@ impl Group {
         self.durable_commit = self.durable_commit.max(commit);
     }
 
-    /// Whether the log since the last checkpoint is over its bound.
-    pub fn check_due(&mut self, limits: &Limits, sink: &mut Sink) {
-        let entries = limits.checkpoint_entries.max(self.last_live / 2);
+    /// Asks the owner for a checkpoint if the log since the last one exceeds its limit.
+    pub fn request_checkpoint_if_due(&mut self, limits: &Limits, sink: &mut Sink) {
+        let entries = limits.checkpoint_entries.max(self.last_live_count / 2);
         let due = self.log_bytes >= limits.checkpoint_bytes || self.log_entries >= entries;
-        if due && !self.due_told && !self.checkpoint_under_way() {
-            self.tell_due(sink);
+        if due && !self.checkpoint_requested && !self.is_checkpoint_in_progress() {
+            self.request_checkpoint(sink);
         }
     }
 
-    /// Whether anything was applied since the last checkpoint.
-    pub fn has_news(&self) -> bool {
+    /// True if entries were appended since the last checkpoint.
+    pub fn has_new_entries(&self) -> bool {
         self.log_entries > 0
     }
 
-    pub fn checkpoint_under_way(&self) -> bool {
+    pub fn is_checkpoint_in_progress(&self) -> bool {
         self.checkpointing || self.checkpoint_waiting.is_some()
     }
 
-    pub fn tell_due(&mut self, sink: &mut Sink) {
+    pub fn request_checkpoint(&mut self, sink: &mut Sink) {
         if self.applied > self.store().checkpoint().position.index && !self.stopped {
-            self.due_told = true;
+            self.checkpoint_requested = true;
             sink.out.push(HostOutput::CheckpointDue { group: self.id });
         }
     }
 
-    /// What was given cannot be used now; it will be asked for again.
-    pub fn checkpoint_refused(&mut self) {
-        self.due_told = false;
+    /// The checkpoint supplied cannot be used now; the owner will be asked again.
+    pub fn clear_checkpoint_request(&mut self) {
+        self.checkpoint_requested = false;
     }
 
-    /// The owner gave a checkpoint.
-    pub fn checkpoint_begins(&mut self) {
-        self.due_told = false;
+    /// The owner supplied a checkpoint.
+    pub fn begin_checkpoint(&mut self) {
+        self.checkpoint_requested = false;
         self.log_bytes = 0;
         self.log_entries = 0;
     }
 
-    pub fn checkpoint_ends(&mut self, live: u64) {
-        self.last_live = live;
+    pub fn set_last_live_count(&mut self, live: u64) {
+        self.last_live_count = live;
     }
 
     pub fn status(&self) -> GroupStatus {
@@ -665,7 +683,7 @@ impl Group {
             for (id, progress) in raft.prs().iter() {
                 matched.push((NodeId(*id), progress.matched));
                 let node = NodeId(*id);
-                if *id == raft.id || self.is_heard(node) {
+                if *id == raft.id || self.was_recently_active(node) {
                     active.push(node);
                 }
             }

@@ -1,4 +1,5 @@
-//! What raft-rs must not be shown. It panics on messages that no honest member sends, so each is looked at first.
+//! Validation of peer messages before raft-rs sees them: raft-rs panics on messages that no correct member
+//! sends.
 
 use crate::entry::Position;
 use crate::store::LogStore;
@@ -9,7 +10,7 @@ use raft::{ProgressState, RawNode, StateRole};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused(pub &'static str);
 
-/// Checks a message from a peer, and repairs what has one harmless meaning.
+/// Checks a message from a peer, and corrects a commit index that exceeds this log.
 pub fn check(raw: &RawNode<LogStore>, m: &mut Message) -> Result<(), Refused> {
     match m.get_msg_type() {
         MessageType::MsgAppend => check_append(raw, m),
@@ -20,20 +21,21 @@ pub fn check(raw: &RawNode<LogStore>, m: &mut Message) -> Result<(), Refused> {
         MessageType::MsgHeartbeatResponse
         | MessageType::MsgRequestVoteResponse
         | MessageType::MsgRequestPreVoteResponse => Ok(()),
-        _ => Err(Refused("kind that does not travel")),
+        _ => Err(Refused("message type is never sent between nodes")),
     }
 }
 
-/// A replica that was deleted and made anew gives no vote to who lacks what it once held.
+/// A replica that was deleted and created again grants no vote to a candidate with a shorter log than its
+/// predecessor had.
 pub fn check_floor(floor: Option<Position>, m: &Message) -> Result<(), Refused> {
-    let asks = matches!(
+    let is_vote_request = matches!(
         m.get_msg_type(),
         MessageType::MsgRequestVote | MessageType::MsgRequestPreVote
     );
     match floor {
-        Some(floor) if asks && (m.log_term, m.index) < (floor.term, floor.index) => {
-            Err(Refused("candidate lacks what an earlier replica held"))
-        }
+        Some(floor) if is_vote_request && (m.log_term, m.index) < (floor.term, floor.index) => Err(
+            Refused("candidate's log ends before the log of the deleted replica"),
+        ),
         _ => Ok(()),
     }
 }
@@ -45,16 +47,18 @@ fn from_second_leader(raw: &RawNode<LogStore>, m: &Message) -> bool {
 
 fn check_append(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Refused> {
     if from_second_leader(raw, m) {
-        return Err(Refused("append of a second leader in one term"));
+        return Err(Refused("append from a second leader in the same term"));
     }
-    // raft-rs answers 0 for the term of an entry that is not there, so 0 must not be asked for.
+    // raft-rs reports term 0 for a missing entry, so an append must not ask for term 0.
     if (m.log_term == 0) != (m.index == 0) {
-        return Err(Refused("append behind nothing"));
+        return Err(Refused(
+            "append with an inconsistent previous index and term",
+        ));
     }
     let mut term = m.log_term.max(1);
     for (n, e) in m.entries.iter().enumerate() {
         if e.index != m.index + 1 + n as u64 {
-            return Err(Refused("append with a gap"));
+            return Err(Refused("append with a gap in its indexes"));
         }
         if e.term < term || e.term > m.term {
             return Err(Refused("append with terms out of order"));
@@ -66,10 +70,10 @@ fn check_append(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Refused> {
 
 fn check_heartbeat(raw: &RawNode<LogStore>, m: &mut Message) -> Result<(), Refused> {
     if from_second_leader(raw, m) {
-        return Err(Refused("heartbeat of a second leader in one term"));
+        return Err(Refused("heartbeat from a second leader in the same term"));
     }
-    // A leader tells a follower no more than what the two share; if it is wrong about that, its next append
-    // finds out.
+    // A leader sends a follower at most the match index as commit index. If it is wrong about that, its next
+    // append finds out.
     m.commit = m.commit.min(raw.raft.raft_log.last_index());
     Ok(())
 }
@@ -79,29 +83,30 @@ fn check_append_response(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Ref
         return Ok(());
     }
     if m.index > raw.raft.raft_log.last_index() {
-        return Err(Refused("answer about entries that do not exist"));
+        return Err(Refused("append response for entries that do not exist"));
     }
     if !m.reject {
         return Ok(());
     }
     let Some(progress) = raw.raft.prs().get(m.from) else {
-        return Err(Refused("answer of a stranger"));
+        return Err(Refused("append response from a node that is not a member"));
     };
-    // raft-rs 0.7.0 sends a follower in probing state back below what it has acknowledged (fixed after 0.7.0,
-    // #557): a late or repeated rejection must not move its next index to or below its match index.
+    // raft-rs 0.7.0 moves the next index of a probing follower below what the follower has acknowledged
+    // (fixed after 0.7.0, #557). A late or repeated rejection must not move the next index to or below the
+    // match index.
     if progress.state == ProgressState::Probe && m.index <= progress.matched {
-        return Err(Refused("rejection of what was acknowledged"));
+        return Err(Refused("rejection of an acknowledged entry"));
     }
     Ok(())
 }
 
 fn check_timeout_now(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Refused> {
     if m.term < raw.raft.term || from_second_leader(raw, m) {
-        return Err(Refused("call to an election by who does not lead"));
+        return Err(Refused("timeout-now from a node that is not the leader"));
     }
     // It would win at once, which raft-rs does not allow before its log is durable.
     if is_alone(raw) {
-        return Err(Refused("call to an election in a group of one"));
+        return Err(Refused("timeout-now in a group of one"));
     }
     Ok(())
 }
@@ -112,9 +117,9 @@ fn is_alone(raw: &RawNode<LogStore>) -> bool {
 }
 
 fn check_vote_request(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Refused> {
-    // A group of one wins by itself, at once, and nobody else may have a say about its term.
+    // The single voter elects itself at once, so no other node may affect its term.
     if is_alone(raw) && m.from != raw.raft.id {
-        return Err(Refused("vote in a group of one"));
+        return Err(Refused("vote request in a group of one"));
     }
     Ok(())
 }
@@ -130,7 +135,7 @@ mod tests {
     use raft::Config;
     use raft::eraftpb::HardState;
 
-    /// Node 1 in term 1, with nobody elected yet.
+    /// Node 1 in term 1, before any election.
     fn follower(voters: &[u64]) -> RawNode<LogStore> {
         let members = Membership {
             voters: voters.iter().copied().map(NodeId).collect(),
@@ -154,7 +159,7 @@ mod tests {
         RawNode::new(&config, store, &logger).expect("starts")
     }
 
-    /// Node 1 leads nodes 2 and 3 in term 2; nobody has acknowledged anything yet.
+    /// Node 1 leads nodes 2 and 3 in term 2; nothing has been acknowledged yet.
     fn leader() -> RawNode<LogStore> {
         let mut raw = follower(&[1, 2, 3]);
         raw.campaign().expect("campaigns");
@@ -174,7 +179,7 @@ mod tests {
         m
     }
 
-    /// All is durable at once; messages are lost.
+    /// Makes everything durable at once and drops all messages.
     fn settle(raw: &mut RawNode<LogStore>) {
         while raw.has_ready() {
             let mut ready = raw.ready();
@@ -189,7 +194,7 @@ mod tests {
 
     fn step(raw: &mut RawNode<LogStore>, mut m: Message) -> Result<(), Refused> {
         check(raw, &mut m)?;
-        raw.step(m).expect("a member");
+        raw.step(m).expect("from a member");
         settle(raw);
         Ok(())
     }
@@ -207,7 +212,7 @@ mod tests {
         m
     }
 
-    fn next_is_above_match(raw: &RawNode<LogStore>) {
+    fn assert_next_index_above_match(raw: &RawNode<LogStore>) {
         for (id, p) in raw.raft.prs().iter() {
             assert!(p.next_idx > p.matched, "{id}: {p:?}");
         }
@@ -220,29 +225,29 @@ mod tests {
         }
     }
 
-    /// raft-rs #557: a follower became unreachable, so that the leader probes it, and then an old rejection comes.
+    /// raft-rs #557: a follower becomes unreachable, so the leader probes it; then an old rejection arrives.
     #[test]
     fn next_index_stays_above_match_index() {
         let mut raw = leader();
         propose(&mut raw, 10);
-        step(&mut raw, accepted(2, 8)).expect("honest");
+        step(&mut raw, accepted(2, 8)).expect("accepted");
         raw.report_unreachable(2);
         settle(&mut raw);
         let progress = raw.raft.prs().get(2).expect("member");
         assert_eq!(progress.state, ProgressState::Probe);
         assert_eq!((progress.matched, progress.next_idx), (8, 9));
-        // From before it acknowledged 8, or after it lost entries that it had acknowledged.
+        // Sent before it acknowledged 8, or after it lost entries that it had acknowledged.
         let refused = step(&mut raw, rejected(2, 8, 1, 1));
-        assert_eq!(refused, Err(Refused("rejection of what was acknowledged")));
-        next_is_above_match(&raw);
-        // It goes on where it was.
-        step(&mut raw, accepted(2, 12)).expect("honest");
-        next_is_above_match(&raw);
+        assert_eq!(refused, Err(Refused("rejection of an acknowledged entry")));
+        assert_next_index_above_match(&raw);
+        // Replication continues where it was.
+        step(&mut raw, accepted(2, 12)).expect("accepted");
+        assert_next_index_above_match(&raw);
         assert_eq!(raw.raft.raft_log.committed, 12);
     }
 
     #[test]
-    fn any_answers_keep_next_above_match() {
+    fn arbitrary_responses_keep_next_index_above_match_index() {
         use env::{Rng, SeededRng};
         for seed in 0..300 {
             let mut rng = SeededRng::new(seed);
@@ -260,14 +265,14 @@ mod tests {
                     _ => accepted(from, index),
                 };
                 let _ = step(&mut raw, m);
-                next_is_above_match(&raw);
+                assert_next_index_above_match(&raw);
                 assert!(raw.raft.raft_log.committed <= raw.raft.raft_log.last_index());
             }
         }
     }
 
     #[test]
-    fn a_group_of_one_is_called_to_no_election() {
+    fn group_of_one_refuses_timeout_now() {
         let alone = follower(&[1]);
         let mut call = message(MessageType::MsgTimeoutNow, 2);
         assert!(check(&alone, &mut call).is_err());
@@ -275,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn appends_behind_nothing_are_refused() {
+    fn append_with_inconsistent_previous_entry_is_refused() {
         let raw = leader();
         for (index, log_term) in [(50, 0), (0, 1)] {
             let mut m = message(MessageType::MsgAppend, 2);

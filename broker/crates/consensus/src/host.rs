@@ -1,4 +1,4 @@
-//! The host: all groups of a shard, one log, one frame per peer and turn.
+//! The host: all Raft groups of a shard, which share one log and send one frame per peer and turn.
 
 use crate::codec::{Frame, Wire};
 use crate::entry::{self, FOUNDING, Position};
@@ -34,18 +34,18 @@ use disk::{Garbage, JobFor};
 use liveness::Peer;
 use rolling::LateRoll;
 
-/// Things that went wrong outside, counted since the start.
+/// Counts of unexpected events since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames that could not be read to their end.
+    /// Frames that could not be decoded completely.
     pub bad_frames: u64,
-    /// Messages that no honest member sends, or that came too late.
+    /// Messages that no correct member sends, or that arrived too late.
     pub refused: u64,
-    /// Messages about groups that this node does not have.
+    /// Messages for groups that this node does not have.
     pub unknown_group: u64,
-    /// Checkpoints that were given up, on either side.
+    /// Checkpoint transfers that were aborted, in either direction.
     pub failed_transfers: u64,
-    /// Times a job was postponed because space, descriptors or memory were short.
+    /// Times a job was postponed because disk space, descriptors or memory were short.
     pub postponed_jobs: u64,
 }
 
@@ -57,36 +57,38 @@ pub struct Host {
     rng: SeededRng,
     groups: HashMap<GroupId, Group, FixedState>,
     next_epoch: u64,
-    /// Groups with something to do; each once.
+    /// Groups with pending work; each at most once.
+    /// Groups whose clocks run.
     dirty: Vec<GroupId>,
     awake: BTreeSet<GroupId>,
     sink: Sink,
     next_token: u64,
-    /// Batches that are not durable yet, oldest first, and what waits for them.
+    /// Batches that are not durable yet, oldest first, with the actions to take once they are.
     pending: VecDeque<(WalToken, Vec<Waiting>)>,
     next_job: u64,
     jobs: BTreeMap<JobId, JobFor>,
     rolls: Rolls,
-    /// Complete files that are not secured yet, oldest first.
-    late_rolls: VecDeque<LateRoll>,
-    /// Groups whose files are being deleted, and the members of their next life if there is to be one.
+    /// Complete log files whose contents are not secured elsewhere yet, oldest first.
+    pending_rolls: VecDeque<LateRoll>,
+    /// Groups whose files are being deleted, with the membership to create the group with afterwards, if any.
     deleting: BTreeMap<GroupId, Option<Membership>>,
-    /// Groups that ended here in an earlier life.
-    ended: BTreeSet<GroupId>,
-    /// What is kept of replicas that departed.
+    /// Groups that were removed here before this process started.
+    removed_groups: BTreeSet<GroupId>,
+    /// Tombstones of replicas that departed.
     tombstones: BTreeMap<GroupId, Tombstone>,
     peers: BTreeMap<NodeId, Peer>,
     next_transfer: u64,
     outgoing: BTreeMap<(GroupId, NodeId), Outgoing>,
     incoming: BTreeMap<GroupId, Incoming>,
-    /// Groups that want a flush.
+    /// Groups with a requested flush.
     flushes: BTreeSet<GroupId>,
-    /// Postponed removals, and the tick from which on they are tried again.
+    /// Postponed deletions, with the tick from which on they are retried.
     removals: Vec<(u64, JobFor)>,
-    /// Groups whose checkpoint was postponed, and the tick from which on they are asked for another.
+    /// Groups whose checkpoint was postponed, with the tick from which on they are asked for another.
     checkpoints: BTreeMap<GroupId, u64>,
     /// The disk is short of space.
-    short: bool,
+    /// Bytes of log entries in memory, all groups together.
+    disk_short: bool,
     memory: usize,
     last_tick: Option<Time>,
     ticks: u64,
@@ -94,9 +96,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// Puts the groups together from what the log had of them. `disk` is the one that jobs are run with.
+    /// Restores the groups from the recovered log and the files on `disk`, the disk that jobs run with.
     ///
-    /// An error means that data which this node has answered for is missing or damaged: the node must not start.
+    /// An error means that data which this node has acknowledged is missing or damaged: the node must not
+    /// start.
     pub fn new(
         config: HostConfig,
         disk: Arc<dyn Disk>,
@@ -107,7 +110,7 @@ impl Host {
             tombstones,
             rng: SeededRng::new(config.seed),
             sink: Sink::new(config.limits.max_frame_bytes),
-            // Not used twice by this node, whatever it remembers.
+            // Unique per incarnation, so that an id is never reused after a restart.
             next_transfer: config.incarnation.0 << 32,
             config,
             disk,
@@ -121,16 +124,16 @@ impl Host {
             next_job: 1,
             jobs: BTreeMap::new(),
             rolls: Rolls::default(),
-            late_rolls: VecDeque::new(),
+            pending_rolls: VecDeque::new(),
             deleting: BTreeMap::new(),
-            ended: BTreeSet::new(),
+            removed_groups: BTreeSet::new(),
             peers: BTreeMap::new(),
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
             flushes: BTreeSet::new(),
             removals: Vec::new(),
             checkpoints: BTreeMap::new(),
-            short: false,
+            disk_short: false,
             memory: 0,
             last_tick: None,
             ticks: 0,
@@ -138,87 +141,88 @@ impl Host {
         };
         for (id, wal) in recovered {
             if wal.deleted && !host.tombstones.contains_key(&id) {
-                host.ended.insert(id);
+                host.removed_groups.insert(id);
             }
             if let Some(restored) = recovery::restore(&host.disk, id, wal)? {
-                host.take_in(id, restored)?;
+                host.install_restored(id, restored)?;
             }
         }
         Ok(host)
     }
 
-    fn take_in(&mut self, id: GroupId, restored: Restored) -> Result<(), RecoveryError> {
+    fn install_restored(&mut self, id: GroupId, restored: Restored) -> Result<(), RecoveryError> {
         let at = restored.store.compacted();
-        self.insert(id, restored.store)
+        self.insert_group(id, restored.store)
             .map_err(|e| RecoveryError::Damaged {
                 group: id,
                 what: e.to_string(),
             })?;
-        if restored.tell_log {
+        if restored.must_record_checkpoint {
             let (index, term) = (at.index, at.term);
             self.sink
                 .record(id, RecordBody::Checkpointed { index, term });
         }
         if let Some(group) = self.groups.get_mut(&id) {
             group.restore = restored.state;
-            group.checkpoint_ends(restored.live.len());
+            group.set_last_live_count(restored.live.len());
         }
-        self.touch(id);
+        self.mark_dirty(id);
         Ok(())
     }
 
-    fn insert(&mut self, id: GroupId, store: LogStore) -> raft::Result<()> {
+    fn insert_group(&mut self, id: GroupId, store: LogStore) -> raft::Result<()> {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
         let limits = &self.config.limits;
         let mut group = Group::new(id, epoch, self.config.node, limits, store, &self.logger)?;
-        group.vote_floor = self.tombstones.get(&id).map(|stone| stone.last);
-        group.retime(&mut self.rng);
+        group.vote_floor = self.tombstones.get(&id).map(|tombstone| tombstone.last);
+        group.refresh_election_timeout(&mut self.rng);
         self.groups.insert(id, group);
         self.awake.insert(id);
-        self.recount(id);
+        self.update_memory(id);
         Ok(())
     }
 
+    /// Counts of unexpected events.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Bytes of log entries in memory, for the node's accounting.
+    /// Bytes of log entries in memory, for the node's memory accounting.
     pub fn memory(&self) -> usize {
         self.memory
     }
 
-    /// Groups on this node.
+    /// Number of groups on this node.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
 
-    /// Groups whose clocks run.
+    /// Number of groups whose clocks run.
     pub fn awake(&self) -> usize {
         self.awake.len()
     }
 
-    /// Whether the group's clock runs.
+    /// True if the group's clock runs.
     pub fn is_awake(&self, group: GroupId) -> bool {
         self.awake.contains(&group)
     }
 
-    /// Whether the disk is short of space: checkpoints come sooner then.
-    pub fn disk_is_short(&mut self, short: bool) {
-        self.short = short;
+    /// Sets whether the disk is short of space. While it is, groups are asked for checkpoints more often.
+    pub fn set_disk_short(&mut self, disk_short: bool) {
+        self.disk_short = disk_short;
     }
 
-    /// Has the group gone through at the next poll.
-    fn touch(&mut self, id: GroupId) {
+    /// Schedules the group for processing at the next poll.
+    fn mark_dirty(&mut self, id: GroupId) {
         if let Some(group) = self.groups.get_mut(&id).filter(|g| !g.dirty) {
             group.dirty = true;
             self.dirty.push(id);
         }
     }
 
-    /// After a group's memory may have changed.
-    fn recount(&mut self, id: GroupId) {
+    /// Updates the memory total after a group's memory may have changed.
+    fn update_memory(&mut self, id: GroupId) {
         if let Some(group) = self.groups.get_mut(&id) {
             let now = group.store().mem_bytes();
             let before = std::mem::replace(&mut group.counted_bytes, now);
@@ -226,16 +230,16 @@ impl Host {
         }
     }
 
-    /// The group is asked to do something: its clock runs again.
-    fn active(&mut self, id: GroupId) -> Result<&mut Group, ProposeError> {
+    /// Wakes the group and schedules it, for a request from its owner.
+    fn wake_for_owner(&mut self, id: GroupId) -> Result<&mut Group, ProposeError> {
         self.wake(id);
-        self.touch(id);
+        self.mark_dirty(id);
         self.groups.get_mut(&id).ok_or(ProposeError::NoGroup)
     }
 
     fn start_replica(&mut self, id: GroupId, membership: &Membership) {
         let departed = self.tombstones.get(&id).copied();
-        // Who has been a member before does not found the group again.
+        // A replica that departed does not found the group again.
         let founder = membership.voters.contains(&self.config.node) && departed.is_none();
         if founder && !entry::is_valid(membership) {
             tracing::error!(group = id.0, "group with impossible members is not created");
@@ -248,8 +252,8 @@ impl Host {
         let mut state = HardState::default();
         state.term = position.term;
         state.commit = position.index;
-        if let Some(stone) = departed {
-            (state.term, state.vote) = (stone.term, stone.vote);
+        if let Some(tombstone) = departed {
+            (state.term, state.vote) = (tombstone.term, tombstone.vote);
         }
         let record = RecordBody::HardState {
             term: state.term,
@@ -258,8 +262,8 @@ impl Host {
         };
         let mut store = LogStore::new(id, position, checkpoint, Segments::new(id, Vec::new()));
         store.set_hard_state(state);
-        if let Err(error) = self.insert(id, store) {
-            // Members were checked above.
+        if let Err(error) = self.insert_group(id, store) {
+            // The members were checked above.
             tracing::error!(group = id.0, %error, "group is not created");
             return;
         }
@@ -268,17 +272,17 @@ impl Host {
             self.sink.record(id, RecordBody::Entry(founding));
         }
         self.sink.record(id, record);
-        self.touch(id);
+        self.mark_dirty(id);
     }
 
     fn remove_replica(&mut self, group: GroupId) {
-        if let Some(next_life) = self.deleting.get_mut(&group) {
-            *next_life = None;
+        if let Some(recreate_as) = self.deleting.get_mut(&group) {
+            *recreate_as = None;
         }
-        let Some(gone) = self.groups.remove(&group) else {
+        let Some(removed) = self.groups.remove(&group) else {
             return;
         };
-        self.memory -= gone.counted_bytes;
+        self.memory -= removed.counted_bytes;
         self.awake.remove(&group);
         self.flushes.remove(&group);
         self.checkpoints.remove(&group);
@@ -289,14 +293,14 @@ impl Host {
         self.sink.waiting.push(Waiting::Deleted { group });
     }
 
-    fn message(&mut self, from: NodeId, id: GroupId, wire: Wire) {
+    fn handle_message(&mut self, from: NodeId, id: GroupId, wire: Wire) {
         if !self.groups.contains_key(&id) {
             self.counters.unknown_group += 1;
             return;
         }
         match wire {
             Wire::Raft(m) => {
-                self.wake_for(id, &m);
+                self.wake_for_message(id, &m);
                 let Some(group) = self.groups.get_mut(&id) else {
                     return;
                 };
@@ -309,9 +313,9 @@ impl Host {
                         "message dropped"
                     );
                 }
-                self.touch(id);
+                self.mark_dirty(id);
             }
-            Wire::Sleep { term, commit } => self.asked_to_sleep(from, id, term, commit),
+            Wire::Sleep { term, commit } => self.handle_sleep(from, id, term, commit),
             Wire::Transfer(transfer) => self.transfer_message(from, id, transfer),
         }
     }
@@ -319,8 +323,8 @@ impl Host {
 
 impl RaftHost for Host {
     fn create(&mut self, group: GroupId, membership: &Membership) {
-        if let Some(next_life) = self.deleting.get_mut(&group) {
-            next_life.get_or_insert_with(|| membership.clone());
+        if let Some(recreate_as) = self.deleting.get_mut(&group) {
+            recreate_as.get_or_insert_with(|| membership.clone());
         } else if !self.groups.contains_key(&group) {
             self.start_replica(group, membership);
         }
@@ -330,7 +334,7 @@ impl RaftHost for Host {
         if self.tombstones.remove(&group).is_some() {
             self.clean_up(group, Garbage::Tombstone);
         }
-        self.ended.remove(&group);
+        self.removed_groups.remove(&group);
         self.remove_replica(group);
     }
 
@@ -341,7 +345,7 @@ impl RaftHost for Host {
             });
         }
         if self.memory >= self.config.limits.max_memory_bytes {
-            self.touch(group);
+            self.mark_dirty(group);
             return Err(ProposeError::Overloaded);
         }
         self.wake(group);
@@ -349,7 +353,7 @@ impl RaftHost for Host {
             return Err(ProposeError::NoGroup);
         };
         replica.propose(command, &self.config.limits)?;
-        self.touch(group);
+        self.mark_dirty(group);
         Ok(())
     }
 
@@ -358,11 +362,11 @@ impl RaftHost for Host {
         group: GroupId,
         change: MembershipChange,
     ) -> Result<(), ProposeError> {
-        self.active(group)?.change_membership(change)
+        self.wake_for_owner(group)?.change_membership(change)
     }
 
     fn transfer_leader(&mut self, group: GroupId, to: NodeId) -> Result<(), ProposeError> {
-        self.active(group)?.transfer_leader(to)
+        self.wake_for_owner(group)?.transfer_leader(to)
     }
 
     fn receive(&mut self, from: NodeId, frame: Bytes) {
@@ -380,7 +384,7 @@ impl RaftHost for Host {
         };
         loop {
             match frame.next() {
-                Ok(Some((group, wire))) => self.message(from, group, wire),
+                Ok(Some((group, wire))) => self.handle_message(from, group, wire),
                 Ok(None) => return,
                 Err(error) => {
                     self.counters.bad_frames += 1;
@@ -392,15 +396,15 @@ impl RaftHost for Host {
     }
 
     fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
-        self.is_up(node, incarnation);
+        self.handle_peer_up(node, incarnation);
     }
 
     fn peer_down(&mut self, node: NodeId) {
-        self.is_down(node);
+        self.handle_peer_down(node);
     }
 
     fn tick(&mut self, now: Time) {
-        self.time_is(now);
+        self.advance_time(now);
     }
 
     fn wake_at(&self) -> Option<Time> {
@@ -412,25 +416,25 @@ impl RaftHost for Host {
             let Some((_, waiting)) = self.pending.pop_front() else {
                 return;
             };
-            waiting.into_iter().for_each(|w| self.complete(w));
+            waiting.into_iter().for_each(|w| self.handle_durable(w));
         }
     }
 
     fn wal_rolled(&mut self, file: u64) {
-        self.rolled(file);
+        self.handle_wal_rolled(file);
     }
 
     fn job_done(&mut self, id: JobId, result: JobResult) {
-        self.finished(id, result);
+        self.handle_job_done(id, result);
     }
 
     fn read(&self, group: GroupId, index: u64) -> Result<Bytes, ReadError> {
         let group = self.groups.get(&group).ok_or(ReadError::Gone)?;
-        group.store().command(index)
+        group.store().read_command(index)
     }
 
     fn checkpoint(&mut self, group: GroupId, index: u64, state: Bytes, live: Vec<u64>) {
-        self.take_checkpoint(group, index, state, live);
+        self.accept_checkpoint(group, index, state, live);
     }
 
     fn status(&self, group: GroupId) -> Option<GroupStatus> {
@@ -438,6 +442,6 @@ impl RaftHost for Host {
     }
 
     fn poll(&mut self, out: &mut Vec<HostOutput>) {
-        self.go_through(out);
+        self.poll_groups(out);
     }
 }

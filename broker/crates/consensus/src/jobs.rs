@@ -1,4 +1,5 @@
-//! Disk work that the driver runs on its storage thread. Each job is whole or without effect.
+//! Storage jobs: disk work that the driver runs on its storage thread. Each job succeeds completely or has no
+//! effect.
 
 use crate::snapshot::{Contents, Reader, StreamError};
 use crate::tombstone::{self, Tombstone};
@@ -11,15 +12,15 @@ use std::fmt;
 use std::sync::Arc;
 use wal::{Entry, GroupId};
 
-/// What a flush moves to segments.
+/// The entries that a flush moves to segments.
 #[derive(Debug)]
 pub struct FlushPlan {
-    /// Everything up to and with this is in segments afterwards, as far as it is still needed.
+    /// After the flush, every entry up to and including this index that is still needed is in segments.
     pub upto: u64,
     pub entries: Vec<Entry>,
 }
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Debug)]
 pub enum Outcome {
     Flushed {
@@ -35,31 +36,31 @@ pub enum Outcome {
         old: Vec<SegmentName>,
         segments: Vec<Arc<Segment>>,
     },
-    /// Files are gone.
+    /// The files are deleted.
     Removed,
     /// The tombstone is durable.
-    Buried(Tombstone),
-    /// A part of a received checkpoint is on the disk.
+    TombstoneWritten(Tombstone),
+    /// A chunk of a received checkpoint is written to the staging file.
     Staged,
-    /// A received checkpoint is durable, in files of its own.
+    /// A received checkpoint is durable, in its own files.
     Installed {
         checkpoint: segment::Checkpoint,
         segments: Vec<Arc<Segment>>,
     },
-    /// What was received makes no sense; nothing is left of it.
+    /// The received checkpoint is invalid; all of its data was deleted.
     Refused(String),
-    /// A part of a checkpoint that is to be sent.
+    /// A part of a checkpoint that is being sent.
     Read(crate::snapshot::Read),
-    /// Space, descriptors or memory are short. The job had no effect and is tried again.
+    /// Disk space, descriptors or memory are short. The job had no effect and will be retried.
     Postponed,
 }
 
 type Run = Box<dyn FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send>;
 
-/// A job and its name for errors.
+/// A job, with a description for errors.
 pub struct Job {
     what: String,
-    /// Bytes.
+    /// Estimated bytes of disk space needed.
     space: u64,
     run: Run,
 }
@@ -114,7 +115,7 @@ fn open(
         .collect()
 }
 
-/// `founding`: a checkpoint that must be there before any entry leaves the write-ahead log.
+/// `founding`: a checkpoint that must be written before any entry leaves the write-ahead log.
 pub fn flush(
     disk: Arc<dyn Disk>,
     group: GroupId,
@@ -136,14 +137,14 @@ pub fn flush(
     })
 }
 
-/// What a file takes besides what is in it: its directory, a block that is not full.
+/// Disk space that a file needs beyond its contents: its directory entry and a partially filled block.
 const FILE_BYTES: u64 = 16 << 10;
 
 fn checkpoint_bytes(checkpoint: &segment::Checkpoint) -> u64 {
     checkpoint.state.len() as u64 + 20 * checkpoint.live.ranges().len() as u64 + FILE_BYTES
 }
 
-/// Writes a checkpoint, then removes older ones.
+/// Writes a checkpoint, then deletes older ones.
 pub fn checkpoint(group: GroupId, checkpoint: segment::Checkpoint) -> Box<dyn StorageJob> {
     let space = checkpoint_bytes(&checkpoint);
     job("checkpoint", group, space, move |d| {
@@ -162,14 +163,14 @@ fn remove_older(disk: &dyn Disk, group: GroupId, index: u64) -> Result<(), Segme
     Ok(())
 }
 
-/// Copies what is kept of sparse segments into new ones.
+/// Copies the entries in `keep` from sparse segments into new ones.
 pub fn rewrite(
     disk: Arc<dyn Disk>,
     group: GroupId,
     sparse: Vec<Arc<Segment>>,
     keep: LiveSet,
 ) -> Box<dyn StorageJob> {
-    // At most: what is dead in them is left out.
+    // An upper bound: entries that are not kept need no space.
     let space = sparse.iter().map(|s| s.meta().bytes).sum();
     job("rewriting segments", group, space, move |d| {
         let mut segments = Vec::new();
@@ -200,11 +201,11 @@ pub fn remove_group(group: GroupId) -> Box<dyn StorageJob> {
     })
 }
 
-/// Puts on record what a replica that is about to go has promised.
-pub fn bury(group: GroupId, stone: Tombstone) -> Box<dyn StorageJob> {
+/// Writes down the promises of a replica that is about to be deleted.
+pub fn write_tombstone(group: GroupId, tombstone: Tombstone) -> Box<dyn StorageJob> {
     job("writing the tombstone", group, FILE_BYTES, move |d| {
-        tombstone::write(d, group, &stone).map_err(|e| SegmentError::io("departed", &e))?;
-        Ok(Outcome::Buried(stone))
+        tombstone::write(d, group, &tombstone).map_err(|e| SegmentError::io("departed", &e))?;
+        Ok(Outcome::TombstoneWritten(tombstone))
     })
 }
 
@@ -237,7 +238,8 @@ fn remove_staging(disk: &dyn Disk, group: GroupId) -> Result<(), SegmentError> {
     }
 }
 
-/// Adds a part of a received checkpoint to its staging file. Not synced: after a crash the transfer begins anew.
+/// Writes a chunk of a received checkpoint to its staging file. Not synced: after a crash the transfer starts
+/// again.
 pub fn stage(group: GroupId, offset: u64, data: Bytes) -> Box<dyn StorageJob> {
     job("staging a checkpoint", group, data.len() as u64, move |d| {
         let path = staging_path(group);
@@ -253,7 +255,7 @@ pub fn stage(group: GroupId, offset: u64, data: Bytes) -> Box<dyn StorageJob> {
     })
 }
 
-/// Forgets what was staged.
+/// Deletes the staging file.
 pub fn unstage(group: GroupId) -> Box<dyn StorageJob> {
     job("removing a staged checkpoint", group, 0, move |d| {
         remove_staging(d, group)?;
@@ -261,7 +263,8 @@ pub fn unstage(group: GroupId) -> Box<dyn StorageJob> {
     })
 }
 
-/// Turns a staged checkpoint into segments and a checkpoint file. The latter makes it count, so it comes last.
+/// Turns a staged checkpoint into segments and a checkpoint file. The checkpoint file makes it valid, so it
+/// is written last.
 pub fn install(
     disk: Arc<dyn Disk>,
     group: GroupId,
@@ -271,7 +274,7 @@ pub fn install(
     job("installing a checkpoint", group, bytes, move |d| {
         let path = staging_path(group);
         let file = d.open(&path).map_err(|e| SegmentError::io(&path, &e))?;
-        let result = unpack(d, &disk, group, Reader::new(&*file, bytes), contents);
+        let result = write_installed(d, &disk, group, Reader::new(&*file, bytes), contents);
         drop(file);
         remove_staging(d, group)?;
         match result {
@@ -283,7 +286,7 @@ pub fn install(
     })
 }
 
-fn unpack(
+fn write_installed(
     d: &dyn Disk,
     disk: &Arc<dyn Disk>,
     group: GroupId,
@@ -321,12 +324,13 @@ fn unpack(
         Some(StreamError::Malformed(what)) => return undo(&what),
         Some(error) => return Err(error),
         None if misplaced || live.len() != contents.entries => {
-            return undo("entries are not those that were announced");
+            return undo("the entries differ from the offer");
         }
         None => {}
     }
     let checkpoint = contents.checkpoint.to_file(live, state);
-    // Older ones stay until this node makes one: the group may not have taken this one yet.
+    // Older checkpoints stay until this node writes its next one: the group may not have accepted this one
+    // yet.
     segment::write_checkpoint(d, group, &checkpoint)?;
     Ok(Outcome::Installed {
         checkpoint,

@@ -1,9 +1,14 @@
-//! Many Raft groups on one log (Q3, C1). A sans-io host over raft-rs whose types never leave this crate.
+//! Multi-Raft host: all Raft groups of one shard on one shared write-ahead log.
 //!
-//! The owner of a group's state machine calls in; the host answers with [`HostOutput`]s that its driver carries
-//! out: append to the write-ahead log, send to a peer, run a storage job. Nothing here blocks or reads a clock,
-//! but for reads of log entries that have left memory (page cache).
+//! [`Host`] is a sans-io wrapper around raft-rs, whose types never leave this crate. The owner of a group's
+//! state machine calls [`RaftHost`]; the host answers with [`HostOutput`]s that its driver carries out:
+//! append to the write-ahead log, send a frame to a peer, run a storage job. Nothing here blocks or reads a
+//! clock, except for reads of log entries that are no longer in memory, which may read a segment file.
+//!
+//! Errors: [`ProposeError`] and [`ReadError`] answer calls, [`RecoveryError`] means that the node must not
+//! start, and [`JobError`] or [`HostOutput::Failed`] means that the node must stop.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 #![allow(
     clippy::field_reassign_with_default,
     reason = "raft-rs's messages have many fields and no constructors"
@@ -31,190 +36,286 @@ pub use wal::GroupId;
 use bytes::Bytes;
 use env::{Incarnation, NodeId, Time};
 
-/// Who takes part in a group. Learners replicate and do not vote.
+/// The members of a group. Learners replicate the log but do not vote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
+    /// Members that vote and count towards a majority.
     pub voters: Vec<NodeId>,
+    /// Members that replicate the log without a vote.
     pub learners: Vec<NodeId>,
 }
+/// One change of a group's members. A group applies one change at a time.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipChange {
+    /// Adds a node as a learner.
     AddLearner(NodeId),
+    /// Makes a learner a voter.
     Promote(NodeId),
+    /// Removes a voter or learner.
     Remove(NodeId),
 }
+/// Why a proposal or a membership change was not accepted.
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
-    /// Not the leader; `leader` when one is known.
+    /// This node is not the leader; `leader` is set if another leader is known.
     #[error("not the leader")]
-    NotLeader { leader: Option<NodeId> },
+    NotLeader {
+        /// The leader, if another node is known to lead.
+        leader: Option<NodeId>,
+    },
     #[error("no such group on this node")]
+    /// This node has no replica of the group.
     NoGroup,
-    /// The group's uncommitted tail is at its limit (`MAX_UNCOMMITTED_BYTES`); try again after commits.
-    #[error("too much uncommitted")]
+    /// The group's uncommitted tail is at its limit ([`Limits::max_uncommitted_bytes`]), the shard's log memory is at
+    /// its limit ([`Limits::max_memory_bytes`]), or a leadership transfer is in progress. Retry later.
+    #[error("too many uncommitted bytes, retry later")]
     Overloaded,
     #[error("another membership change is in progress")]
+    /// Another membership change is not applied yet.
     ChangeInProgress,
     /// Only a learner can be promoted, and the last voter cannot be removed.
     #[error("the group's members do not allow this change")]
     InvalidChange,
-    /// Empty, or over [`MAX_COMMAND_BYTES`].
+    /// The command is empty or longer than [`MAX_COMMAND_BYTES`].
     #[error("a command of {bytes} bytes cannot be logged")]
-    InvalidCommand { bytes: usize },
+    InvalidCommand {
+        /// Length of the command in bytes.
+        bytes: usize,
+    },
 }
 
+/// Why a log entry could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     #[error("entry is not in this log")]
+    /// The log has no such entry: it was compacted or never existed.
     Gone,
     #[error("log of group {group:?} is damaged: {what}")]
-    Corrupt { group: GroupId, what: String },
-    /// Nothing is wrong with the log: the same read succeeds once there are descriptors and memory again.
+    /// The entry is damaged or missing although it must exist.
+    Corrupt {
+        /// The group.
+        group: GroupId,
+        /// What is wrong.
+        what: String,
+    },
+    /// The log itself is intact: the same read succeeds once file descriptors and memory are available again.
     #[error("log of group {group:?} cannot be read now: {what}")]
-    Shortage { group: GroupId, what: String },
+    Shortage {
+        /// The group.
+        group: GroupId,
+        /// The resource that is short.
+        what: String,
+    },
 }
 
-/// A group as seen from this node.
+/// The state of a group as seen from this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupStatus {
+    /// The current term.
     pub term: u64,
+    /// The leader, if known.
     pub leader: Option<NodeId>,
+    /// True if this node is the leader.
     pub is_leader: bool,
-    /// It asks for votes.
+    /// True while this node campaigns for leadership.
     pub is_candidate: bool,
+    /// The members, as applied on this node.
     pub membership: Membership,
+    /// Commit index known to this node.
     pub commit: u64,
+    /// Index of the last entry delivered to the owner.
     pub applied: u64,
-    /// Of the newest checkpoint that is durable here.
+    /// Log index of the newest checkpoint that is durable on this node.
     pub checkpoint: u64,
+    /// First index of the log that followers can be sent.
     pub first_index: u64,
+    /// Last index of the log.
     pub last_index: u64,
-    /// Up to here the log is durable here.
+    /// The log is durable on this node up to and including this index.
     pub persisted: u64,
-    /// On the leader: members that were heard from lately (itself included). Elsewhere empty.
+    /// On the leader: members that were active within the last two election periods, itself included. While the group
+    /// sleeps, the members that the failure detector reports up. Empty on other nodes.
     pub active: Vec<NodeId>,
-    /// On the leader: (member, match index).
+    /// On the leader: (member, match index), ascending by member.
     pub matched: Vec<(NodeId, u64)>,
 }
 
-/// A committed entry, to be applied in order. Raft's own entries (empty, membership) never show up here.
+/// A committed entry, to be applied in index order. Raft's internal entries (empty and membership entries)
+/// are not delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
+    /// Index of the entry.
     pub index: u64,
+    /// Term of the entry.
     pub term: u64,
+    /// The command, as proposed.
     pub command: Bytes,
 }
 
-/// Names a batch that was handed to the log. Durable in order: token n durable means all before it are.
+/// Identifies a batch handed to the write-ahead log. Batches become durable in order: if token n is durable,
+/// all earlier tokens are too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WalToken(pub u64);
+/// Identifies a storage job until [`RaftHost::job_done`].
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
-/// What the driver must do. Outputs are in order; an `Append` must reach the log in this order.
+/// An action for the driver. Outputs are in order, and `Append`s must reach the log in that order.
 #[derive(Debug)]
 pub enum HostOutput {
-    /// Write these records to the log; when they are durable call [`RaftHost::durable`] with the token.
+    /// Write these records to the log; once they are durable, call [`RaftHost::durable`] with the token.
     Append {
+        /// The batch.
         token: WalToken,
+        /// The records, in order.
         records: Vec<wal::Record>,
     },
-    /// Send to this node's host ([`RaftHost::receive`]). May be lost.
-    Send { to: NodeId, frame: Bytes },
-    /// Apply these.
+    /// Send this frame to the host of another node ([`RaftHost::receive`]). The frame may be lost.
+    Send {
+        /// The receiving node.
+        to: NodeId,
+        /// The encoded frame.
+        frame: Bytes,
+    },
+    /// Apply these entries.
     Committed {
+        /// The group.
         group: GroupId,
+        /// The entries, ascending by index.
         entries: Vec<Committed>,
     },
-    /// Replace the state machine by this checkpoint (after a restart, or sent by the leader).
+    /// Replace the state machine with this checkpoint, which was read at restart or sent by the leader.
     Restore {
+        /// The group.
         group: GroupId,
+        /// Index of the last entry that the state includes.
         index: u64,
+        /// The state, as the owner handed it over.
         state: Bytes,
     },
-    /// Leadership as this node sees it changed.
+    /// The term, the leader or this node's role changed.
     Leadership {
+        /// The group.
         group: GroupId,
+        /// The current term.
         term: u64,
+        /// The leader, if known.
         leader: Option<NodeId>,
+        /// True if this node is the leader.
         is_leader: bool,
     },
-    /// The members changed (committed and applied).
+    /// A membership change was committed and applied.
     Membership {
+        /// The group.
         group: GroupId,
+        /// The new members.
         membership: Membership,
     },
-    /// The log since the last checkpoint has grown past its bound: call [`RaftHost::checkpoint`] soon.
-    CheckpointDue { group: GroupId },
-    /// Run on the storage thread with the node's disk, then call [`RaftHost::job_done`].
-    Job { id: JobId, job: Box<dyn StorageJob> },
-    /// No file of the write-ahead log up to and with this number is needed any more.
-    WalFree { up_to: u64 },
-    /// The group's log on this node is damaged. Fatal to the node: nobody may answer for this data.
-    Failed { group: GroupId, error: ReadError },
+    /// The log since the last checkpoint exceeds its limit: call [`RaftHost::checkpoint`] soon.
+    CheckpointDue {
+        /// The group.
+        group: GroupId,
+    },
+    /// Run the job on the storage thread with the node's disk, then call [`RaftHost::job_done`].
+    Job {
+        /// Identifies the job.
+        id: JobId,
+        /// The work.
+        job: Box<dyn StorageJob>,
+    },
+    /// The write-ahead log files up to and including this number are no longer needed.
+    WalFree {
+        /// Number of the newest file that can be deleted.
+        up_to: u64,
+    },
+    /// The group's log on this node is damaged. Fatal: the node must stop, because it can no longer vouch for
+    /// this data.
+    Failed {
+        /// The group.
+        group: GroupId,
+        /// What is wrong with its log.
+        error: ReadError,
+    },
 }
 
-/// Blocking disk work that does not belong on a shard: flushing entries to segments, checkpoints, deletions.
+/// Blocking disk work that must not run on a shard: flushing entries to segments, writing checkpoints,
+/// deleting files.
 pub trait StorageJob: Send + std::fmt::Debug {
-    /// Bytes that it takes from the disk, roughly; 0 when it only reads or removes.
+    /// Estimate of the disk space that the job needs, in bytes; 0 if it only reads or deletes.
     fn space(&self) -> u64;
+    /// Does the work. An error is fatal to the node; a shortage is reported as a postponed job.
     fn run(self: Box<Self>, disk: &dyn env::Disk) -> JobResult;
-    /// In place of [`StorageJob::run`], when there is too little space: what the host is to hear, which tries again later.
+    /// Called instead of [`StorageJob::run`] if the disk is short of space. The result tells the host to
+    /// retry later.
     fn refuse(self: Box<Self>) -> JobResult;
 }
 
-/// What came of a job; opaque to the driver. `Err` is fatal to the node.
+/// The result of a job; opaque to the driver. `Err` is fatal to the node.
 pub type JobResult = Result<Box<dyn std::any::Any + Send>, JobError>;
 
+/// A storage job failed for a reason other than a shortage.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}: {error}")]
 pub struct JobError {
+    /// The job and its group.
     pub what: String,
+    /// Why it failed.
     pub error: String,
 }
 
-/// The narrow face of consensus that everything above knows.
+/// The interface of consensus towards the rest of the broker.
 pub trait RaftHost {
-    /// Makes this node's replica of a new group whose first members are `membership`. No effect when it is there.
+    /// Creates this node's replica of a new group whose first members are `membership`. Does nothing if the
+    /// replica exists.
     ///
-    /// A node that is no voter of `membership` starts with nothing and waits for the leader's checkpoint, so all
-    /// first voters must be given the same membership, and nodes that join later must not be given theirs as
-    /// voters. The group sends and answers nothing before this is durable.
+    /// A node that is not a voter of `membership` starts with an empty log and waits for the leader's
+    /// checkpoint. Therefore all first voters must be given the same membership, and nodes that join later
+    /// must be given one in which they are not voters. The replica sends and answers nothing until this is
+    /// durable.
     fn create(&mut self, group: GroupId, membership: &Membership);
-    /// Drops this node's replica with its data.
+    /// Deletes this node's replica and its data.
     fn remove(&mut self, group: GroupId);
-    /// Hands a command (never empty) to the group's leader, which must be this node. Commit shows as `HostOutput::Committed`;
-    /// a command that is lost with the leadership never shows: proposers number their commands and try again.
+    /// Proposes a command (never empty) to the group, whose leader must be this node. A committed command is
+    /// delivered as [`HostOutput::Committed`]. A command lost with the leadership is never delivered:
+    /// proposers must number their commands and retry.
     fn propose(&mut self, group: GroupId, command: Bytes) -> Result<(), ProposeError>;
+    /// Proposes a membership change; this node must be the leader. Returns `Ok` if the change is already in
+    /// effect.
     fn change_membership(
         &mut self,
         group: GroupId,
         change: MembershipChange,
     ) -> Result<(), ProposeError>;
+    /// Starts a leadership transfer from this node to the voter `to`.
     fn transfer_leader(&mut self, group: GroupId, to: NodeId) -> Result<(), ProposeError>;
-    /// A frame from another node's host.
+    /// Handles a frame from another node's host.
     fn receive(&mut self, from: NodeId, frame: Bytes);
-    /// The failure detector's word on a peer.
+    /// The failure detector reports that a peer is up.
     fn peer_up(&mut self, node: NodeId, incarnation: Incarnation);
+    /// The failure detector reports that a peer is down.
     fn peer_down(&mut self, node: NodeId);
-    /// Time moved on. Cheap when nothing is due.
+    /// Advances time to `now`. Cheap if no tick is due.
     fn tick(&mut self, now: Time);
-    /// When [`RaftHost::tick`] is to be called next; `None`: not before something else happens.
+    /// When to call [`RaftHost::tick`] next; `None` if not before another call.
     fn wake_at(&self) -> Option<Time>;
+    /// Reports that the batch `token`, and with it all earlier ones, is durable.
     fn durable(&mut self, token: WalToken);
-    /// The log goes on in a new file: every token that was durable before this call lies in `file` or an older one,
-    /// every later one in a newer. [`HostOutput::WalFree`] follows when nothing up to `file` is needed any more.
+    /// The log continues in a new file: every token that was durable before this call is in `file` or an
+    /// older file, every later token in a newer file. [`HostOutput::WalFree`] follows once nothing up to
+    /// `file` is needed.
     fn wal_rolled(&mut self, file: u64);
+    /// Reports the result of a [`HostOutput::Job`].
     fn job_done(&mut self, id: JobId, result: JobResult);
-    /// The command of an entry that the state machine holds live.
+    /// Reads the command of an entry that the state machine holds live.
     fn read(&self, group: GroupId, index: u64) -> Result<Bytes, ReadError>;
-    /// The state machine after `index`, and the indexes at or below it whose entries it still reads, ascending.
-    /// Everything else at or below `index` may be forgotten.
+    /// Hands over a checkpoint: the state machine after `index`, and the indexes at or below it whose entries
+    /// it still reads, ascending. Every other entry at or below `index` may be dropped.
     fn checkpoint(&mut self, group: GroupId, index: u64, state: Bytes, live: Vec<u64>);
+    /// The group's state, or `None` if this node has no replica of it.
     fn status(&self, group: GroupId) -> Option<GroupStatus>;
-    /// Everything there is to do now, in order. Call after each burst of calls.
+    /// Drains everything that is to be done now, in order. Call after each burst of calls.
     fn poll(&mut self, out: &mut Vec<HostOutput>);
 }

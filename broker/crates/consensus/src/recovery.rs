@@ -1,4 +1,5 @@
-//! A group after a restart: what the write-ahead log had, checkpoint and segment files, put together or refused.
+//! Recovery of a group after a restart from the write-ahead log, the checkpoint file and the segment files. A
+//! group that cannot be restored completely is refused.
 
 use crate::entry::{self, FOUNDING, FOUNDING_KIND};
 use crate::snapshot::Checkpoint;
@@ -11,42 +12,66 @@ use segment::{LiveSet, Segment, SegmentError};
 use std::sync::Arc;
 use wal::{Entry, RecoveredGroup};
 
-/// Live entries that may be in a segment with holes are looked up one by one up to this many, and ever fewer of more: a file that is gone takes
-/// many with it, and a start is not to read all that there is.
-const LOOKED_UP: u64 = 10_000;
+/// Live entries that may be in a segment with gaps are looked up individually up to this number, and at
+/// growing intervals above it. A missing file removes many entries, so a sample finds it without reading the
+/// whole log at startup.
+const MAX_EXACT_LOOKUPS: u64 = 10_000;
 
-/// Why a group cannot be trusted any more. Fatal to the node: with a hole in its log it may not vote.
+/// Why a group cannot be trusted any more. Fatal to the node: with a gap in its log it must not vote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
     #[error("group {:016x}: entry {index} is missing, the log was committed up to {commit}", group.0)]
+    /// An entry that must exist is missing.
     Missing {
+        /// The group.
         group: GroupId,
+        /// Index of the first missing entry.
         index: u64,
+        /// Newest commit index known to be recorded.
         commit: u64,
     },
     #[error("group {:016x}: the log names a checkpoint after entry {index}, there is none", group.0)]
-    NoCheckpoint { group: GroupId, index: u64 },
+    /// The log refers to a checkpoint that does not exist.
+    NoCheckpoint {
+        /// The group.
+        group: GroupId,
+        /// Index of the checkpoint.
+        index: u64,
+    },
     #[error("group {:016x}: {what}", group.0)]
-    Damaged { group: GroupId, what: String },
-    /// Descriptors or memory are short: nothing is known to be wrong with the group.
+    /// The group's data is inconsistent.
+    Damaged {
+        /// The group.
+        group: GroupId,
+        /// What is wrong.
+        what: String,
+    },
+    /// Descriptors or memory are short; no damage is known.
     #[error("group {:016x}: {what}", group.0)]
-    Shortage { group: GroupId, what: String },
+    Shortage {
+        /// The group.
+        group: GroupId,
+        /// The resource that is short.
+        what: String,
+    },
     #[error(transparent)]
+    /// A segment or checkpoint file could not be read.
     Files(#[from] SegmentError),
 }
 
-/// A group that can go on.
+/// A group restored from disk.
 #[derive(Debug)]
 pub struct Restored {
     pub store: LogStore,
-    /// The state machine as of the checkpoint, unless it is the founding one.
+    /// The state machine as of the checkpoint; `None` for the founding checkpoint.
     pub state: Option<Bytes>,
     pub live: LiveSet,
-    /// The log on the disk still has an older history behind the checkpoint: say so there before anything else.
-    pub tell_log: bool,
+    /// The write-ahead log still holds a history older than the checkpoint, so the checkpoint must be
+    /// recorded there before anything else.
+    pub must_record_checkpoint: bool,
 }
 
-/// `Ok(None)`: the group was removed.
+/// Restores a group; `Ok(None)` if it was deleted.
 pub fn restore(
     disk: &Arc<dyn Disk>,
     group: GroupId,
@@ -68,7 +93,7 @@ pub fn restore(
         .collect::<Result<Vec<_>, _>>()?;
     let segments = Segments::new(group, segments);
     let checkpoint = choose_checkpoint(group, &mut wal, file.as_ref())?;
-    let tell_log = cut_other_history(&mut wal, &checkpoint);
+    let must_record_checkpoint = drop_diverged_entries(&mut wal, &checkpoint);
     let (state, live) = match file {
         Some(file) if !checkpoint.is_founding() => (Some(file.state), file.live),
         _ => (None, LiveSet::default()),
@@ -81,7 +106,7 @@ pub fn restore(
         store,
         state,
         live,
-        tell_log,
+        must_record_checkpoint,
     }))
 }
 
@@ -120,21 +145,23 @@ fn choose_checkpoint(
     Ok(checkpoint)
 }
 
-/// A leader's checkpoint may have been installed just before the end, over a log that is not its past.
-fn cut_other_history(wal: &mut RecoveredGroup, checkpoint: &Checkpoint) -> bool {
+/// Drops entries of a log that the checkpoint replaced: a leader's checkpoint may have been installed over a
+/// diverged log just before the crash. Returns true if the checkpoint must be recorded in the log.
+fn drop_diverged_entries(wal: &mut RecoveredGroup, checkpoint: &Checkpoint) -> bool {
     let at = checkpoint.position;
-    let behind = wal.entries.last().is_some_and(|e| e.index < at.index);
-    let other = wal
+    let is_behind = wal.entries.last().is_some_and(|e| e.index < at.index);
+    let is_diverged = wal
         .entries
         .iter()
         .find(|e| e.index == at.index)
         .is_some_and(|e| e.term != at.term);
-    if other {
+    if is_diverged {
         wal.entries.clear();
     }
-    // Entries that are all below may be live ones of this very checkpoint; they follow nothing, so they stay.
-    let told = wal.checkpointed.is_some_and(|(index, _)| index >= at.index);
-    (other || behind) && !told
+    // Entries that are all below the checkpoint may be its live ones. They do not continue a diverged log, so
+    // they stay.
+    let is_recorded = wal.checkpointed.is_some_and(|(index, _)| index >= at.index);
+    (is_diverged || is_behind) && !is_recorded
 }
 
 fn restore_live(
@@ -149,22 +176,22 @@ fn restore_live(
         index,
         commit,
     };
-    let (mut unsure, mut look_at) = (0, 0);
+    let (mut uncertain, mut next_lookup) = (0, 0);
     for index in live.iter() {
-        if store.segments().surely_hold(index) {
+        if store.segments().certainly_contains(index) {
             continue;
         }
         let found = wal.entries.binary_search_by_key(&index, |e| e.index);
         match found.ok().and_then(|at| wal.entries.get(at)) {
-            Some(entry) => store.retain(entry.clone()),
-            // A segment with holes. What of it is damaged shows when it is read.
-            None if store.segments().span(index) => {
-                let look = unsure == look_at;
-                unsure += 1;
-                if look {
-                    look_at = unsure + unsure / LOOKED_UP;
+            Some(entry) => store.retain_live(entry.clone()),
+            // The segment has gaps. Damage to it is reported when the entry is read.
+            None if store.segments().spans(index) => {
+                let must_look_up = uncertain == next_lookup;
+                uncertain += 1;
+                if must_look_up {
+                    next_lookup = uncertain + uncertain / MAX_EXACT_LOOKUPS;
                 }
-                if look && store.segments().hold(index) == Ok(false) {
+                if must_look_up && store.segments().contains(index) == Ok(false) {
                     return Err(missing(index));
                 }
             }
@@ -174,7 +201,7 @@ fn restore_live(
     Ok(())
 }
 
-/// The log above the checkpoint: first from segments, then from the write-ahead log, without a hole.
+/// Restores the log above the checkpoint without a gap: from segments first, then from the write-ahead log.
 fn restore_tail(
     store: &mut LogStore,
     group: GroupId,
@@ -191,7 +218,7 @@ fn restore_tail(
             what: e.to_string(),
         },
     };
-    while store.segments().hold(next).map_err(damaged)? {
+    while store.segments().contains(next).map_err(damaged)? {
         if next < first_in_log {
             let entry = store.segments().read(next).map_err(damaged)?;
             store.append(std::iter::once(entry));
@@ -238,7 +265,7 @@ fn restore_hard_state(
     let mut state = HardState::default();
     state.commit = found.commit.max(store.compacted().index);
     if newest > found.term {
-        // Entries came in before the term they brought was written. Nobody was voted for in it.
+        // The entries were written before the hard state with their term. The node did not vote in that term.
         state.term = newest;
     } else {
         state.term = found.term;
@@ -256,7 +283,7 @@ mod tests {
     use env::sim::SimDisk;
 
     #[test]
-    fn a_log_whose_terms_go_down_is_refused() {
+    fn log_with_decreasing_terms_is_refused() {
         let members = Membership {
             voters: vec![NodeId(1)],
             learners: Vec::new(),
@@ -281,15 +308,16 @@ mod tests {
             ..RecoveredGroup::default()
         };
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
-        restore(&disk, GroupId(7), log([3, 4])).expect("whole");
-        let error = restore(&disk, GroupId(7), log([4, 3])).expect_err("not a log");
+        restore(&disk, GroupId(7), log([3, 4])).expect("group is restored");
+        let error =
+            restore(&disk, GroupId(7), log([4, 3])).expect_err("decreasing terms are refused");
         assert!(error.to_string().contains("entry 3 is of an older term"));
     }
 
-    /// A transfer that a crash cut off leaves a segment without a checkpoint: the leader's live entries, with holes
-    /// where this log has entries of its own.
+    /// A transfer interrupted by a crash leaves a segment without a checkpoint: the leader's live entries,
+    /// with gaps where this log has entries of its own.
     #[test]
-    fn holes_of_a_leftover_segment_hide_nothing() {
+    fn gaps_of_a_leftover_segment_hide_no_entries() {
         let group = GroupId(7);
         let members = Membership {
             voters: vec![NodeId(1)],
@@ -314,9 +342,13 @@ mod tests {
                 .collect(),
             ..RecoveredGroup::default()
         };
-        let restored = restore(&disk, group, log.clone()).expect("whole");
-        let store = restored.expect("there").store;
-        assert_eq!(store.first_unflushed(), 3, "the rest is in the log alone");
+        let restored = restore(&disk, group, log.clone()).expect("group is restored");
+        let store = restored.expect("group exists").store;
+        assert_eq!(
+            store.first_unflushed(),
+            3,
+            "the other entries are in the log only"
+        );
         let checkpoint = Checkpoint {
             position: crate::entry::Position { index: 6, term: 2 },
             membership: members.clone(),
@@ -325,16 +357,16 @@ mod tests {
         let live = LiveSet::from_sorted([2, 4]);
         let file = checkpoint.to_file(live, Bytes::new());
         segment::write_checkpoint(&*disk, group, &file).expect("writes");
-        let restored = restore(&disk, group, log).expect("whole");
-        let store = restored.expect("there").store;
+        let restored = restore(&disk, group, log).expect("group is restored");
+        let store = restored.expect("group exists").store;
         for index in [2, 4, 7] {
             assert_eq!(store.read(index).map(|e| e.index), Ok(index));
         }
     }
 
-    /// A file that is gone, with entries that another one goes past.
+    /// A segment is missing whose entries are within the range of another segment.
     #[test]
-    fn a_segment_that_is_gone_from_among_others_is_missed() {
+    fn missing_segment_between_others_is_reported() {
         let group = GroupId(7);
         let entry = |index| Entry {
             index,
@@ -359,10 +391,10 @@ mod tests {
             checkpointed: Some((9, 2)),
             ..RecoveredGroup::default()
         };
-        restore(&disk, group, log.clone()).expect("whole");
+        restore(&disk, group, log.clone()).expect("group is restored");
         let files = segment::list_group(&*disk, group).expect("lists");
         segment::delete_segment(&*disk, group, files.segments[1]).expect("removes");
-        let error = restore(&disk, group, log).expect_err("one is missing");
+        let error = restore(&disk, group, log).expect_err("a segment is missing");
         assert!(
             matches!(error, RecoveryError::Missing { index: 4, .. }),
             "{error}"

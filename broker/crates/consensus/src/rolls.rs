@@ -1,4 +1,4 @@
-//! Which files of the write-ahead log are still needed, and by whom.
+//! Tracks which complete write-ahead log files are still needed, and by which groups.
 
 use crate::GroupId;
 use env::planted::{self, Bug};
@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Debug)]
 struct Roll {
     file: u64,
-    /// What must be in segments of these groups before the file can go.
+    /// The index up to which each group must be flushed before the file can be deleted.
     groups: BTreeMap<GroupId, u64>,
-    /// Groups whose files must be gone first, lest they come back without their end.
+    /// Groups whose deletion must finish first: without their deletion record in the log, their files would
+    /// bring them back.
     deletions: BTreeSet<GroupId>,
-    /// What was written again is not durable yet.
+    /// Entries of this file that were written again are not durable yet.
     relogging: bool,
 }
 
@@ -21,14 +22,14 @@ impl Roll {
     }
 }
 
-/// Completed files, oldest first.
+/// Complete files, oldest first.
 #[derive(Debug, Default)]
 pub struct Rolls {
     rolls: VecDeque<Roll>,
 }
 
 impl Rolls {
-    pub fn rolled(
+    pub fn add_roll(
         &mut self,
         file: u64,
         groups: BTreeMap<GroupId, u64>,
@@ -43,7 +44,7 @@ impl Rolls {
         });
     }
 
-    pub fn relogged(&mut self, file: u64) {
+    pub fn mark_relogged(&mut self, file: u64) {
         for roll in &mut self.rolls {
             if roll.file == file {
                 roll.relogging = false;
@@ -51,7 +52,7 @@ impl Rolls {
         }
     }
 
-    pub fn flushed(&mut self, group: GroupId, upto: u64) {
+    pub fn mark_flushed(&mut self, group: GroupId, upto: u64) {
         for roll in &mut self.rolls {
             if roll.groups.get(&group).is_some_and(|need| *need <= upto) {
                 roll.groups.remove(&group);
@@ -59,21 +60,21 @@ impl Rolls {
         }
     }
 
-    /// The group is gone, or its log was replaced.
-    pub fn forget(&mut self, group: GroupId) {
+    /// The group is deleted, or its log was replaced.
+    pub fn forget_group(&mut self, group: GroupId) {
         for roll in &mut self.rolls {
             roll.groups.remove(&group);
         }
     }
 
-    pub fn deleted(&mut self, group: GroupId) {
+    pub fn mark_deleted(&mut self, group: GroupId) {
         for roll in &mut self.rolls {
             roll.deletions.remove(&group);
         }
     }
 
-    /// The newest file that is not needed any more, with all before it; each answer once.
-    pub fn take_free(&mut self) -> Option<u64> {
+    /// The newest file that can be deleted together with all before it. Each file is returned once.
+    pub fn take_free_file(&mut self) -> Option<u64> {
         let mut free = None;
         while self
             .rolls
@@ -91,22 +92,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_go_in_order() {
+    fn files_are_freed_in_order() {
         let (a, b) = (GroupId(1), GroupId(2));
         let mut rolls = Rolls::default();
-        rolls.rolled(1, BTreeMap::from([(a, 10), (b, 5)]), BTreeSet::new(), true);
-        rolls.rolled(2, BTreeMap::new(), BTreeSet::from([b]), false);
-        rolls.rolled(3, BTreeMap::from([(a, 20)]), BTreeSet::new(), false);
-        rolls.flushed(a, 9);
-        rolls.flushed(b, 5);
-        rolls.relogged(1);
-        assert_eq!(rolls.take_free(), None);
-        rolls.flushed(a, 12);
-        assert_eq!(rolls.take_free(), Some(1));
-        assert_eq!(rolls.take_free(), None);
-        rolls.forget(a);
-        assert_eq!(rolls.take_free(), None);
-        rolls.deleted(b);
-        assert_eq!(rolls.take_free(), Some(3));
+        rolls.add_roll(1, BTreeMap::from([(a, 10), (b, 5)]), BTreeSet::new(), true);
+        rolls.add_roll(2, BTreeMap::new(), BTreeSet::from([b]), false);
+        rolls.add_roll(3, BTreeMap::from([(a, 20)]), BTreeSet::new(), false);
+        rolls.mark_flushed(a, 9);
+        rolls.mark_flushed(b, 5);
+        rolls.mark_relogged(1);
+        assert_eq!(rolls.take_free_file(), None);
+        rolls.mark_flushed(a, 12);
+        assert_eq!(rolls.take_free_file(), Some(1));
+        assert_eq!(rolls.take_free_file(), None);
+        rolls.forget_group(a);
+        assert_eq!(rolls.take_free_file(), None);
+        rolls.mark_deleted(b);
+        assert_eq!(rolls.take_free_file(), Some(3));
     }
 }

@@ -1,4 +1,4 @@
-//! What groups have to say while the host goes through them, until it is handed out.
+//! Buffer of the outputs, log records and frames that groups produce during one turn.
 
 use crate::codec::{self, Transfer};
 use crate::{GroupId, HostOutput};
@@ -8,27 +8,27 @@ use raft::eraftpb::Message;
 use std::collections::BTreeMap;
 use wal::{Record, RecordBody};
 
-/// What follows once a batch of the log is durable.
+/// An action to take once a batch of the log is durable.
 #[derive(Debug)]
 pub enum Waiting {
-    /// raft-rs may count on what it gave out up to `number`; then these go out.
+    /// raft-rs may rely on everything that it handed out up to `number`; then `messages` are sent.
     Ready {
         group: GroupId,
         epoch: u64,
         number: u64,
-        /// The commit index on record with it.
+        /// The commit index recorded with it.
         commit: u64,
         messages: Vec<Message>,
     },
-    /// The commit index is on record.
+    /// The commit index is durable.
     Commit {
         group: GroupId,
         epoch: u64,
         commit: u64,
     },
-    /// What was still needed of this file of the log is in a newer one.
+    /// Everything still needed from this log file is durable in a newer one.
     Relogged { file: u64 },
-    /// The group's end is on record; its files can go.
+    /// The deletion of the group is durable; its files can be deleted.
     Deleted { group: GroupId },
 }
 
@@ -61,8 +61,8 @@ impl Sink {
         frame
     }
 
-    /// Closes a peer's frame when it is full.
-    fn cut(&mut self, to: NodeId) {
+    /// Closes a peer's frame if it is full.
+    fn flush_full_frame(&mut self, to: NodeId) {
         let full = self
             .frames
             .get_mut(&to)
@@ -77,21 +77,21 @@ impl Sink {
         for m in messages {
             let to = NodeId(m.to);
             codec::encode_raft(self.frame(to), group, &m);
-            self.cut(to);
+            self.flush_full_frame(to);
         }
     }
 
     pub fn send_sleep(&mut self, to: NodeId, group: GroupId, term: u64, commit: u64) {
         codec::encode_sleep(self.frame(to), group, term, commit);
-        self.cut(to);
+        self.flush_full_frame(to);
     }
 
     pub fn send_transfer(&mut self, to: NodeId, group: GroupId, transfer: &Transfer) {
         codec::encode_transfer(self.frame(to), group, transfer);
-        self.cut(to);
+        self.flush_full_frame(to);
     }
 
-    /// Ends the frames of all peers.
+    /// Closes the frames of all peers.
     pub fn close_frames(&mut self) {
         if self.frames.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Checkpoints, and how one travels to a member that is too far behind for the log.
+//! Checkpoints, and their transfer to a member that is too far behind the log.
 
 use crate::Membership;
 use crate::entry::{self, FOUNDING, Position};
@@ -14,13 +14,13 @@ pub use receive::{Incoming, Staged};
 pub use send::{Outgoing, Read, Sources, open};
 pub use stream::{Contents, Reader, StreamError};
 
-/// Where a group's log may be begun, without its contents.
+/// A position at which a group's log may begin, without the state machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Zero: there is none, the group waits for the leader's.
+    /// Zero means that there is no checkpoint: the replica waits for the leader's.
     pub position: Position,
     pub membership: Membership,
-    /// There is a file. Only the founding checkpoint can be without.
+    /// The checkpoint is in a file. Only the founding checkpoint may not be.
     pub on_disk: bool,
 }
 
@@ -33,7 +33,7 @@ impl Checkpoint {
         }
     }
 
-    /// There is no state machine in it: nothing was ever applied.
+    /// True if it contains no state machine, because nothing was ever applied.
     pub fn is_founding(&self) -> bool {
         self.position.index <= FOUNDING.index
     }
@@ -57,7 +57,7 @@ impl Checkpoint {
         }
     }
 
-    /// `None` when its members are damaged.
+    /// Returns `None` if its membership is damaged.
     pub fn from_file(file: &segment::Checkpoint) -> Option<Checkpoint> {
         Some(Checkpoint {
             position: Position {

@@ -1,7 +1,7 @@
-//! A group's log: the tail in memory, what is older in segments, and what raft-rs sees of it.
+//! A group's log: the tail in memory, older entries in segments, and the view of it that raft-rs gets.
 //!
-//! raft-rs sees all entries above `compacted`. Below it only what the state machine still reads is kept.
-//! Segments hold committed entries alone, so nothing in them is ever replaced.
+//! raft-rs sees all entries above `compacted`. At or below it, only entries that the state machine still
+//! reads are kept. Segments hold committed entries only, so no entry in them is ever replaced.
 
 use crate::entry::{self, Position};
 use crate::jobs::FlushPlan;
@@ -20,31 +20,32 @@ mod segments;
 
 pub use segments::{Segments, keep_set};
 
-/// What an entry costs in memory besides its data.
+/// Memory used by an entry in addition to its data.
 const ENTRY_OVERHEAD: usize = 64;
 
-fn cost(entry: &Entry) -> usize {
+fn memory_cost(entry: &Entry) -> usize {
     entry.data.len() + ENTRY_OVERHEAD
 }
 
+/// The log of one group; implements [`Storage`] for raft-rs.
 #[derive(Debug)]
 pub struct LogStore {
     group: GroupId,
-    /// What raft-rs starts with; not kept up to date.
+    /// The state that raft-rs starts with; not updated afterwards.
     initial: (HardState, Membership),
-    /// Entries at or below are not part of raft-rs's log any more.
+    /// Entries at or below this position are no longer part of raft-rs's log.
     compacted: Position,
     checkpoint: Checkpoint,
     /// The newest entries, without gaps.
     mem: VecDeque<Entry>,
-    /// Live entries at or below `compacted` that are in no segment yet.
+    /// Live entries at or below `compacted` that are not in a segment yet.
     retained: BTreeMap<u64, Entry>,
     mem_bytes: usize,
-    /// Where in the log above `compacted` each term begins: (first index, term), ascending.
+    /// Where each term begins in the log above `compacted`: (first index, term), ascending.
     terms: VecDeque<(u64, u64)>,
-    /// Everything in `compacted..=flushed` is in segments.
+    /// Every entry in `compacted..=flushed` is in segments.
     flushed: u64,
-    /// Live indexes between `compacted` and the checkpoint's.
+    /// Live indexes above `compacted` and at or below the checkpoint's index.
     live_tail: LiveSet,
     segments: Segments,
     /// An entry is damaged or missing. raft-rs was told to wait; the host must stop the group.
@@ -52,7 +53,7 @@ pub struct LogStore {
 }
 
 impl LogStore {
-    /// A log that begins behind `compacted`, with `checkpoint` for whoever needs what was before.
+    /// An empty log that begins after `compacted`, with `checkpoint` for members that need earlier entries.
     pub fn new(
         group: GroupId,
         compacted: Position,
@@ -75,7 +76,7 @@ impl LogStore {
         }
     }
 
-    /// What raft-rs is to start with.
+    /// Sets the state that raft-rs starts with.
     pub fn set_hard_state(&mut self, state: HardState) {
         self.initial.0 = state;
     }
@@ -128,12 +129,12 @@ impl LogStore {
         self.terms.get(after.checked_sub(1)?).map(|(_, term)| *term)
     }
 
-    /// Adds entries; those at their indexes and behind are replaced.
+    /// Appends entries. An entry at an existing index replaces it and all entries after it.
     pub fn append(&mut self, entries: impl Iterator<Item = Entry>) {
         for entry in entries {
             while self.mem.back().is_some_and(|e| e.index >= entry.index) {
                 if let Some(replaced) = self.mem.pop_back() {
-                    self.mem_bytes -= cost(&replaced);
+                    self.mem_bytes -= memory_cost(&replaced);
                 }
             }
             while self.terms.back().is_some_and(|(at, _)| *at >= entry.index) {
@@ -143,20 +144,20 @@ impl LogStore {
             if self.terms.back().is_none_or(|(_, t)| *t != entry.term) {
                 self.terms.push_back((entry.index, entry.term));
             }
-            self.mem_bytes += cost(&entry);
+            self.mem_bytes += memory_cost(&entry);
             self.mem.push_back(entry);
         }
     }
 
-    /// An entry that is live at or below the log's beginning, found in the write-ahead log after a restart.
-    pub fn retain(&mut self, entry: Entry) {
-        self.mem_bytes += cost(&entry);
+    /// Keeps a live entry at or below the beginning of the log, found in the write-ahead log after a restart.
+    pub fn retain_live(&mut self, entry: Entry) {
+        self.mem_bytes += memory_cost(&entry);
         if let Some(old) = self.retained.insert(entry.index, entry) {
-            self.mem_bytes -= cost(&old);
+            self.mem_bytes -= memory_cost(&old);
         }
     }
 
-    /// After a restart: entries up to and with `index` are in segments although they are in memory too.
+    /// After a restart: entries up to and including `index` are in segments, and may be in memory too.
     pub fn set_flushed(&mut self, index: u64) {
         self.flushed = self.flushed.max(index);
     }
@@ -166,7 +167,7 @@ impl LogStore {
         self.mem.get(usize::try_from(at).ok()?)
     }
 
-    /// Any entry that is still there.
+    /// Reads any entry that is still stored.
     pub fn read(&self, index: u64) -> Result<Entry, ReadError> {
         match self.in_memory(index).or_else(|| self.retained.get(&index)) {
             Some(entry) => Ok(entry.clone()),
@@ -174,7 +175,7 @@ impl LogStore {
         }
     }
 
-    /// The entries `low..=high` that are in memory, for writing them to the log again.
+    /// The entries of `low..=high` that are in memory, for writing them to the log again.
     pub fn memory_range(&self, low: u64, high: u64) -> impl Iterator<Item = &Entry> {
         let skip = low.saturating_sub(self.mem_first());
         self.mem
@@ -183,39 +184,45 @@ impl LogStore {
             .take_while(move |e| e.index <= high)
     }
 
-    /// The first entry that is in memory only, or would be.
+    /// The index from which on entries are in memory only.
     pub fn first_unflushed(&self) -> u64 {
         self.flushed.max(self.compacted.index) + 1
     }
 
-    pub fn founding_is_on_disk(&mut self) {
+    pub fn mark_founding_on_disk(&mut self) {
         if self.checkpoint.is_founding() {
             self.checkpoint.on_disk = true;
         }
     }
 
-    /// Bytes in memory that a flush up to `upto` would have to move.
+    /// Bytes in memory that a flush up to `upto` would have to write.
     pub fn unflushed_bytes(&self, upto: u64) -> usize {
-        let retained: usize = self.retained.values().map(cost).sum();
+        let retained: usize = self.retained.values().map(memory_cost).sum();
         let from = self.first_unflushed();
-        retained + self.memory_range(from, upto).map(cost).sum::<usize>()
+        retained
+            + self
+                .memory_range(from, upto)
+                .map(memory_cost)
+                .sum::<usize>()
     }
 
-    /// Bytes in memory of what is above `index`.
+    /// Bytes in memory of the entries above `index`.
     pub fn bytes_above(&self, index: u64) -> usize {
-        self.memory_range(index + 1, u64::MAX).map(cost).sum()
+        self.memory_range(index + 1, u64::MAX)
+            .map(memory_cost)
+            .sum()
     }
 
     pub fn has_retained(&self) -> bool {
         !self.retained.is_empty()
     }
 
-    /// Whether something at or below `upto` is in memory only.
+    /// True if an entry at or below `upto` is in memory only.
     pub fn needs_flush(&self, upto: u64) -> bool {
         self.has_retained() || upto >= self.first_unflushed()
     }
 
-    /// What a flush up to `upto` writes. `pin`: the log above it must stay complete.
+    /// The entries that a flush up to `upto` writes. The log above `pin` must stay complete.
     pub fn plan_flush(&mut self, upto: u64, pin: Option<u64>) -> FlushPlan {
         let limit = pin.map_or(self.checkpoint.position.index, |p| {
             p.min(self.checkpoint.position.index)
@@ -230,28 +237,28 @@ impl LogStore {
         }
     }
 
-    /// What [`Self::plan_flush`] gave is in segments.
-    pub fn flushed(&mut self, upto: u64) {
+    /// The entries of [`Self::plan_flush`] are in segments.
+    pub fn mark_flushed(&mut self, upto: u64) {
         let keep = self.retained.split_off(&(upto + 1));
-        let gone = std::mem::replace(&mut self.retained, keep);
-        self.mem_bytes -= gone.values().map(cost).sum::<usize>();
+        let flushed_entries = std::mem::replace(&mut self.retained, keep);
+        self.mem_bytes -= flushed_entries.values().map(memory_cost).sum::<usize>();
         self.flushed = self.flushed.max(upto);
         self.drop_flushed(upto);
     }
 
-    /// Entries up to and with `upto` that are in segments leave memory.
+    /// Drops entries up to and including `upto` from memory if they are in segments.
     pub fn drop_flushed(&mut self, upto: u64) {
         let upto = upto.min(self.flushed);
         while self.mem.front().is_some_and(|e| e.index <= upto) {
             if let Some(e) = self.mem.pop_front() {
-                self.mem_bytes -= cost(&e);
+                self.mem_bytes -= memory_cost(&e);
             }
         }
     }
 
-    /// A newer checkpoint is durable; `live` are the indexes at or below it that are still read. The log that
-    /// raft-rs sees begins `margin` entries before it from now on, not above `pin`.
-    pub fn checkpointed(
+    /// A newer checkpoint is durable; `live` holds the indexes at or below it that are still read. From now
+    /// on raft-rs's log begins `margin` entries before the checkpoint, but not above `pin`.
+    pub fn advance_checkpoint(
         &mut self,
         checkpoint: Checkpoint,
         live: &LiveSet,
@@ -259,11 +266,15 @@ impl LogStore {
         pin: Option<u64>,
     ) {
         let index = checkpoint.position.index;
+        debug_assert!(
+            live.ranges().last().is_none_or(|(_, last)| *last <= index),
+            "a live entry is above its checkpoint"
+        );
         let mut freed = 0;
         self.retained.retain(|i, e| {
             let keep = live.contains(*i);
             if !keep {
-                freed += cost(e);
+                freed += memory_cost(e);
             }
             keep
         });
@@ -279,7 +290,7 @@ impl LogStore {
         self.live_tail = tail;
     }
 
-    /// Moves the beginning of raft-rs's log to `to` (at most the checkpoint's index).
+    /// Moves the beginning of raft-rs's log to `to`, at most to the checkpoint's index.
     fn compact(&mut self, to: u64) {
         let to = to.min(self.checkpoint.position.index);
         if to <= self.compacted.index {
@@ -288,6 +299,7 @@ impl LogStore {
         let Some(term) = self.term_of(to) else {
             return;
         };
+        debug_assert!(to <= self.last(), "the log is compacted beyond its end");
         self.compacted = Position { index: to, term };
         while self.mem.front().is_some_and(|e| e.index <= to) {
             let Some(e) = self.mem.pop_front() else { break };
@@ -295,18 +307,18 @@ impl LogStore {
             if e.index > self.flushed && live {
                 self.retained.insert(e.index, e);
             } else {
-                self.mem_bytes -= cost(&e);
+                self.mem_bytes -= memory_cost(&e);
             }
         }
         self.flushed = self.flushed.max(to);
-        // The last beginning at or below stays: it says the term of what follows.
+        // The last term that begins at or below `to + 1` stays: the entries above belong to it.
         while self.terms.get(1).is_some_and(|(first, _)| *first <= to + 1) {
             self.terms.pop_front();
         }
     }
 
-    /// What is in memory at or below the checkpoint: for those who read its live entries.
-    pub fn memory_of_checkpoint(&self) -> BTreeMap<u64, Entry> {
+    /// The entries at or below the checkpoint that are in memory, for a transfer of its live entries.
+    pub fn checkpoint_entries_in_memory(&self) -> BTreeMap<u64, Entry> {
         let at = self.checkpoint.position.index;
         let tail = self.memory_range(self.compacted.index + 1, at);
         let tail = tail.map(|e| (e.index, e.clone()));
@@ -317,7 +329,7 @@ impl LogStore {
             .collect()
     }
 
-    /// The leader's checkpoint takes the place of this log.
+    /// Replaces this log with the leader's checkpoint.
     pub fn reset(&mut self, checkpoint: Checkpoint) {
         self.compacted = checkpoint.position;
         self.flushed = checkpoint.position.index;
@@ -329,17 +341,18 @@ impl LogStore {
         self.mem_bytes = 0;
     }
 
-    /// A checkpoint came from the leader although the log turned out to reach beyond it: a newer place to begin.
-    pub fn adopt(&mut self, checkpoint: Checkpoint, committed: u64) {
+    /// Adopts a checkpoint received from the leader although this log already reaches beyond it: the log may
+    /// then begin there.
+    pub fn adopt_checkpoint(&mut self, checkpoint: Checkpoint, committed: u64) {
         let at = checkpoint.position;
-        let ours = at.index <= committed && self.term_of(at.index) == Some(at.term);
-        if ours && at.index > self.checkpoint.position.index {
+        let is_in_log = at.index <= committed && self.term_of(at.index) == Some(at.term);
+        if is_in_log && at.index > self.checkpoint.position.index {
             self.checkpoint = checkpoint;
             self.live_tail = LiveSet::default();
         }
     }
 
-    /// The error that made raft-rs wait.
+    /// Takes the error because of which raft-rs was told to wait.
     pub fn take_fault(&self) -> Option<ReadError> {
         self.fault.borrow_mut().take()
     }
@@ -366,15 +379,15 @@ impl LogStore {
         Ok(entries)
     }
 
-    pub fn damaged(&self, what: impl Into<String>) -> ReadError {
+    pub fn corrupt_error(&self, what: impl Into<String>) -> ReadError {
         ReadError::Corrupt {
             group: self.group,
             what: what.into(),
         }
     }
 
-    /// A command that the state machine reads again.
-    pub fn command(&self, index: u64) -> Result<Bytes, ReadError> {
+    /// Reads a command for the state machine.
+    pub fn read_command(&self, index: u64) -> Result<Bytes, ReadError> {
         let entry = self.read(index)?;
         match entry.kind {
             entry::NORMAL => Ok(entry.data),
@@ -406,10 +419,10 @@ impl Storage for LogStore {
             match error {
                 ReadError::Gone => {
                     let what = format!("an entry between {low} and {high} is missing");
-                    *self.fault.borrow_mut() = Some(self.damaged(what));
+                    *self.fault.borrow_mut() = Some(self.corrupt_error(what));
                 }
                 ReadError::Corrupt { .. } => *self.fault.borrow_mut() = Some(error),
-                // raft-rs asks again with the next answer to a heartbeat.
+                // raft-rs retries at the next heartbeat response.
                 ReadError::Shortage { .. } => {}
             }
             StorageError::LogTemporarilyUnavailable.into()
@@ -432,7 +445,7 @@ impl Storage for LogStore {
         Ok(self.last())
     }
 
-    /// Only where and with which members: the host sends the contents itself.
+    /// Position and members only: the host transfers the contents itself.
     fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
         let at = self.checkpoint.position;
         if at.index == 0 || at.index < request_index {

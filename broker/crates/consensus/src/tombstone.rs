@@ -1,9 +1,10 @@
-//! What a node keeps of a replica that it deleted because it is no member of the group any more (Q16).
+//! Tombstones: what a node keeps of a replica that it deleted because it is no longer a member of the group.
 //!
-//! A node that has promised something must not come back without knowing it: as a member again it would vote for
-//! somebody who lacks what it once held. So its term, its vote and how far its log went stay in `departed/<group>`:
-//! magic (8), version (1) and zeros (7), group, term, vote, term and index of the last entry (8 each), CRC-32 (4).
-//! Written by a job and durable before anything of the replica goes; it goes with the group.
+//! A node must not forget its promises: as a member again it could vote for a candidate that lacks entries
+//! this node acknowledged. Therefore its term, its vote and the end of its log stay in `departed/<group>`:
+//! magic (8 bytes), version (1) and zeros (7), then group, term, vote, term and index of the last entry (8
+//! each, little-endian), CRC-32 (4). A job writes it, and it is durable before any of the replica's files is
+//! deleted. It is removed with the group.
 
 use crate::entry::Position;
 use crate::recovery::RecoveryError;
@@ -18,12 +19,14 @@ const MAGIC: [u8; 8] = *b"PHORNDEP";
 const VERSION: u8 = 1;
 const BYTES: usize = 60;
 
+/// The promises of a deleted replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tombstone {
     pub term: u64,
-    /// 0: none in that term.
+    /// 0 means that it did not vote in that term.
     pub vote: u64,
-    /// The end of its log. Who has less gets no vote, and a later replica that has less asks for none.
+    /// The end of its log. A candidate with a shorter log gets no vote, and a later replica with a shorter
+    /// log does not campaign.
     pub last: Position,
 }
 
@@ -31,20 +34,20 @@ fn path(group: GroupId) -> String {
     format!("{DIR}/{:016x}", group.0)
 }
 
-/// Durable on return. Replaces an older one.
-pub fn write(disk: &dyn Disk, group: GroupId, stone: &Tombstone) -> io::Result<()> {
+/// Durable on return. Replaces an older tombstone.
+pub fn write(disk: &dyn Disk, group: GroupId, tombstone: &Tombstone) -> io::Result<()> {
     disk.create_dir(DIR)?;
     disk.sync_dir("")?;
     let (path, temporary) = (path(group), path(group) + ".tmp");
     remove_file(disk, &temporary)?;
     let file = disk.create(&temporary)?;
-    file.write_at(0, &encode(group, stone))?;
+    file.write_at(0, &encode(group, tombstone))?;
     file.sync_data()?;
     disk.rename(&temporary, &path)?;
     disk.sync_dir(DIR)
 }
 
-/// No error when it is not there.
+/// Succeeds if the file does not exist.
 pub fn remove(disk: &dyn Disk, group: GroupId) -> io::Result<()> {
     remove_file(disk, &path(group))?;
     disk.sync_dir(DIR)
@@ -57,48 +60,54 @@ fn remove_file(disk: &dyn Disk, path: &str) -> io::Result<()> {
     }
 }
 
-/// All there are. The error names the file.
+/// Reads all tombstones. The error names the file.
 pub fn read_all(disk: &dyn Disk) -> Result<BTreeMap<GroupId, Tombstone>, RecoveryError> {
     let names = disk.list(DIR).map_err(|e| SegmentError::io(DIR, &e))?;
     let mut all = BTreeMap::new();
     for name in names {
-        // A temporary file has no such name.
+        // The name of a temporary file is not a number.
         let Ok(group) = u64::from_str_radix(&name, 16).map(GroupId) else {
             continue;
         };
-        let stone = read(disk, group).map_err(|e| SegmentError::io(&path(group), &e))?;
-        let stone = stone.map_err(|what| RecoveryError::Damaged {
+        let tombstone = read(disk, group).map_err(|e| SegmentError::io(&path(group), &e))?;
+        let tombstone = tombstone.map_err(|what| RecoveryError::Damaged {
             group,
             what: format!("{}{what}", path(group)),
         })?;
-        all.insert(group, stone);
+        all.insert(group, tombstone);
     }
     Ok(all)
 }
 
-/// The inner error says what is wrong with the file.
+/// The inner error describes the damage.
 fn read(disk: &dyn Disk, group: GroupId) -> io::Result<Result<Tombstone, String>> {
     let file = disk.open(&path(group))?;
     let mut bytes = [0; BYTES + 1];
     let n = file.read_at(0, &mut bytes)?;
     let bytes = bytes.get(..n).unwrap_or_default();
-    // Before the checksum: a newer format may keep it elsewhere.
+    // Checked before the checksum, which a newer format may keep elsewhere.
     let newer = bytes.get(MAGIC.len()).filter(|v| **v > VERSION);
     if let Some(version) = newer.filter(|_| bytes.starts_with(&MAGIC)) {
         return Ok(Err(format!(
-            " has format version {version}, this program knows up to {VERSION}: it was written by a newer one and is left untouched"
+            " has format version {version}, this version of Posthorn reads up to {VERSION}: it was written by a newer version and is left untouched"
         )));
     }
-    let stone = decode(group, bytes);
-    Ok(stone.ok_or_else(|| " is damaged, or of another group".to_owned()))
+    let tombstone = decode(group, bytes);
+    Ok(tombstone.ok_or_else(|| " is damaged, or of another group".to_owned()))
 }
 
-fn encode(group: GroupId, stone: &Tombstone) -> Vec<u8> {
+fn encode(group: GroupId, tombstone: &Tombstone) -> Vec<u8> {
     let mut out = Vec::with_capacity(BYTES);
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&[VERSION, 0, 0, 0, 0, 0, 0, 0]);
-    let last = stone.last;
-    for field in [group.0, stone.term, stone.vote, last.term, last.index] {
+    let last = tombstone.last;
+    for field in [
+        group.0,
+        tombstone.term,
+        tombstone.vote,
+        last.term,
+        last.index,
+    ] {
         out.extend_from_slice(&field.to_le_bytes());
     }
     out.extend_from_slice(&crc32fast::hash(&out).to_le_bytes());
@@ -139,7 +148,7 @@ mod tests {
     };
 
     #[test]
-    fn it_is_there_until_it_is_removed() -> io::Result<()> {
+    fn tombstone_persists_until_removed() -> io::Result<()> {
         let disk = SimDisk::new();
         let group = GroupId(5);
         assert_eq!(read_all(&disk), Ok(BTreeMap::new()));
@@ -153,10 +162,10 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_named() -> io::Result<()> {
+    fn damaged_tombstone_is_refused_by_file_name() -> io::Result<()> {
         let good = encode(GroupId(5), &STONE);
         assert_eq!(decode(GroupId(5), &good), Some(STONE));
-        assert_eq!(decode(GroupId(6), &good), None, "another group's");
+        assert_eq!(decode(GroupId(6), &good), None, "of another group");
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 1;
@@ -180,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_named_as_such() -> io::Result<()> {
+    fn newer_tombstone_format_is_refused_by_version() -> io::Result<()> {
         let disk = SimDisk::new();
         write(&disk, GroupId(5), &STONE)?;
         disk.open(&path(GroupId(5)))?.write_at(8, &[9])?;

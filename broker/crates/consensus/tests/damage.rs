@@ -1,5 +1,6 @@
-//! Every file of the log, the segments and the checkpoints: cut off, bent, in another's place, or of a newer format. A start either refuses,
-//! and names what it is about, or finds the very same; what cannot be read says so when it is read.
+//! Damage to files of the log, the segments and the checkpoints: truncated, modified, replaced by another
+//! file, or of a newer format. A start either fails and names the file or group, or restores the same state;
+//! damage that a start does not read is reported when it is read.
 
 mod harness;
 
@@ -13,13 +14,13 @@ use std::time::Duration;
 
 const OTHER: GroupId = GroupId(GROUP.0 + 1);
 const NODE: NodeId = NodeId(1);
-/// Places of a file that are bent, besides those at its ends.
-const PLACES: usize = 24;
+/// Number of offsets to modify per file, besides those at its ends.
+const OFFSETS: usize = 24;
 const ENDS: usize = 48;
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// What a start finds of a group.
+/// The state of a group after a start.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     term: u64,
@@ -30,7 +31,7 @@ struct Found {
     entries: BTreeMap<u64, Result<Bytes, String>>,
 }
 
-/// A member of two groups with a checkpoint, segments and several files of the log each.
+/// The files of a member of two groups, each with a checkpoint, segments and several log files.
 fn files() -> Files {
     let mut cluster = Cluster::new(77, 3);
     for group in [GROUP, OTHER] {
@@ -44,7 +45,7 @@ fn files() -> Files {
     for group in [GROUP, OTHER] {
         cluster.converge(group);
     }
-    // Until there is a complete file of the log that is still needed.
+    // Until there is a complete log file that is still needed.
     let logs = |c: &Cluster| {
         let files = c.nodes[&NODE].disk.files();
         files
@@ -59,8 +60,8 @@ fn files() -> Files {
     let disk = &cluster.nodes[&NODE].disk;
     let read = |path: &str, len: u64| {
         let mut bytes = vec![0; len as usize];
-        let file = disk.open(path).expect("it is listed");
-        file.read_at(0, &mut bytes).expect("reads");
+        let file = disk.open(path).expect("file is listed");
+        file.read_at(0, &mut bytes).expect("file is readable");
         bytes
     };
     let all = disk.files().into_iter();
@@ -71,9 +72,10 @@ fn files() -> Files {
 fn disk_of(files: &Files) -> SimDisk {
     let disk = SimDisk::new();
     for (path, bytes) in files {
-        disk.create_dir(env::disk::parent(path)).expect("makes");
-        let file = disk.create(path).expect("makes");
-        file.write_at(0, bytes).expect("writes");
+        disk.create_dir(env::disk::parent(path))
+            .expect("directory is created");
+        let file = disk.create(path).expect("file is created");
+        file.write_at(0, bytes).expect("file is written");
     }
     disk
 }
@@ -100,7 +102,7 @@ fn start(files: &Files) -> Result<BTreeMap<GroupId, Found>, String> {
             states.insert(group, machine);
         }
     }
-    let host = node.host.as_ref().expect("it runs");
+    let host = node.host.as_ref().expect("host runs");
     let mut found = BTreeMap::new();
     for group in [GROUP, OTHER] {
         let Some(status) = host.status(group) else {
@@ -111,7 +113,7 @@ fn start(files: &Files) -> Result<BTreeMap<GroupId, Found>, String> {
             (index, read.map_err(|e| e.to_string()))
         };
         let machine = states.remove(&group).unwrap_or_default();
-        // What is still read: the rest of a segment may go at any time.
+        // Only live entries: the rest of a segment may be deleted at any time.
         let live = machine.live.iter().map(|(index, _)| *index);
         let above = status.checkpoint + 1..=status.last_index;
         let group_found = Found {
@@ -127,7 +129,8 @@ fn start(files: &Files) -> Result<BTreeMap<GroupId, Found>, String> {
     Ok(found)
 }
 
-/// The end of the newest file of the log may be a write that the power cut off: then it is shorter, and nothing else is different.
+/// The end of the newest log file may be an incomplete write: then the log is shorter and everything else is
+/// unchanged.
 fn is_shorter(found: &Found, whole: &Found) -> bool {
     let same = |(index, entry)| whole.entries.get(index) == Some(entry);
     found.last <= whole.last
@@ -137,8 +140,8 @@ fn is_shorter(found: &Found, whole: &Found) -> bool {
         && found.entries.iter().all(same)
 }
 
-/// What is different must be told, by the file's name, when it is read.
-fn is_told(found: &Found, whole: &Found, path: &str) -> bool {
+/// A difference must be reported, with the file's name, when the file is read.
+fn is_reported(found: &Found, whole: &Found, path: &str) -> bool {
     let entries = whole.entries.iter().all(|(index, entry)| {
         let now = found.entries.get(index);
         now == Some(entry) || matches!(now, Some(Err(what)) if what.contains(path))
@@ -151,33 +154,33 @@ fn check(whole: &BTreeMap<GroupId, Found>, damaged: &Files, path: &str, newest: 
     let found = match start(damaged) {
         Ok(found) => found,
         Err(text) => {
-            // A group whose checkpoint or segment is gone for its name is wrong is named itself.
-            let named = text.contains(path) || text.contains("group 0000");
-            assert!(named, "{path} {what}: {text}");
+            // If a checkpoint or segment is missing or has a wrong name, the error names the group.
+            let names_file_or_group = text.contains(path) || text.contains("group 0000");
+            assert!(names_file_or_group, "{path} {what}: {text}");
             return;
         }
     };
     for (group, whole) in whole {
         let found = found.get(group);
-        let good = found.is_some_and(|found| {
-            is_told(found, whole, path) || (newest && is_shorter(found, whole))
+        let is_acceptable = found.is_some_and(|found| {
+            is_reported(found, whole, path) || (newest && is_shorter(found, whole))
         });
-        assert!(good, "{path} {what}, group {}: {found:?}", group.0);
+        assert!(is_acceptable, "{path} {what}, group {}: {found:?}", group.0);
     }
 }
 
 fn newest_log(files: &Files) -> String {
     let logs = files.keys().filter(|path| path.ends_with(".wal"));
-    logs.max().expect("there is a log").clone()
+    logs.max().expect("a log file exists").clone()
 }
 
 fn read_at_start(path: &str) -> bool {
     !path.ends_with(".spare")
 }
 
-/// Places near both ends, and some in between.
-fn places(len: usize) -> Vec<usize> {
-    let between = (0..PLACES).map(|n| n * len / PLACES);
+/// Offsets near both ends, and some in between.
+fn offsets(len: usize) -> Vec<usize> {
+    let between = (0..OFFSETS).map(|n| n * len / OFFSETS);
     let ends = (0..ENDS).flat_map(|n| [n, len.saturating_sub(n + 1)]);
     let mut all: Vec<usize> = between.chain(ends).filter(|at| *at < len).collect();
     all.sort_unstable();
@@ -186,7 +189,7 @@ fn places(len: usize) -> Vec<usize> {
 }
 
 #[test]
-fn the_files_of_a_member_are_there_to_be_damaged() {
+fn fixture_has_logs_segments_and_checkpoints() {
     let files = files();
     let count = |part: &str| files.keys().filter(|path| path.contains(part)).count();
     assert!(count(".wal") >= 2, "{:?}", files.keys());
@@ -202,46 +205,47 @@ fn the_files_of_a_member_are_there_to_be_damaged() {
 }
 
 #[test]
-fn a_bent_byte_is_found_or_changes_nothing() {
+fn modified_byte_is_detected_or_harmless() {
     let files = files();
     let (whole, newest) = (start(&files).expect("whole"), newest_log(&files));
     for (path, bytes) in files.iter().filter(|(path, _)| read_at_start(path)) {
-        for at in places(bytes.len()) {
+        for at in offsets(bytes.len()) {
             let mut damaged = files.clone();
-            damaged.get_mut(path).expect("there")[at] ^= 0x81;
-            let what = format!("bent at {at}");
+            damaged.get_mut(path).expect("file exists")[at] ^= 0x81;
+            let what = format!("modified at {at}");
             check(&whole, &damaged, path, *path == newest, &what);
         }
     }
 }
 
 #[test]
-fn a_file_that_is_cut_off_or_gone_is_found() {
+fn truncated_or_missing_file_is_detected() {
     let files = files();
     let (whole, newest) = (start(&files).expect("whole"), newest_log(&files));
     for (path, bytes) in files.iter().filter(|(path, _)| read_at_start(path)) {
-        for len in places(bytes.len()) {
+        for len in offsets(bytes.len()) {
             let mut damaged = files.clone();
-            damaged.get_mut(path).expect("there").truncate(len);
-            let what = format!("cut off at {len}");
+            damaged.get_mut(path).expect("file exists").truncate(len);
+            let what = format!("truncated at {len}");
             check(&whole, &damaged, path, *path == newest, &what);
         }
-        // That a log was longer cannot be seen by what is left of it: who belongs to a cluster with no log at all is refused elsewhere.
+        // The remaining files cannot show that the log was longer. A cluster member without any log is
+        // refused elsewhere.
         if *path != newest {
             let mut damaged = files.clone();
             damaged.remove(path);
             if let Ok(found) = start(&damaged) {
-                let good = found
+                let is_acceptable = found
                     .iter()
-                    .all(|(group, f)| is_told(f, &whole[group], path));
-                assert!(good, "{path} is gone: {found:?}");
+                    .all(|(group, f)| is_reported(f, &whole[group], path));
+                assert!(is_acceptable, "{path} is missing: {found:?}");
             }
         }
     }
 }
 
 #[test]
-fn a_file_in_anothers_place_is_refused() {
+fn file_of_another_name_is_refused() {
     let files = files();
     let whole = start(&files).expect("whole");
     let kind = |path: &str| match path {
@@ -257,25 +261,35 @@ fn a_file_in_anothers_place_is_refused() {
         for (other, theirs) in others {
             let mut damaged = files.clone();
             damaged.insert(path.clone(), theirs.clone());
-            check(&whole, &damaged, path, false, &format!("is {other}"));
+            check(
+                &whole,
+                &damaged,
+                path,
+                false,
+                &format!("replaced by {other}"),
+            );
         }
     }
 }
 
 #[test]
-fn a_newer_format_is_named_and_left_alone() {
+fn newer_format_is_refused_by_version_and_left_untouched() {
     let files = files();
     for path in files.keys().filter(|path| read_at_start(path)) {
         let mut newer = files.clone();
-        // Behind the eight bytes of its kind.
-        newer.get_mut(path).expect("there")[8] = 9;
+        // The version byte follows the eight bytes of magic.
+        newer.get_mut(path).expect("file exists")[8] = 9;
         let disk = disk_of(&newer);
-        let text = start(&newer).expect_err("of a newer program");
+        let text = start(&newer).expect_err("a newer format is refused");
         assert!(
             text.contains(path) && text.contains("version 9"),
             "{path}: {text}"
         );
-        let left = disk.open(path).expect("there").len().expect("a length");
+        let left = disk
+            .open(path)
+            .expect("file exists")
+            .len()
+            .expect("file has a length");
         assert_eq!(left, newer[path].len() as u64);
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes from peers that no honest host sends. Nothing they say may end the process.
+//! Frames from peers that no correct host sends. None may end the process.
 
 mod harness;
 
@@ -16,8 +16,8 @@ fn varint(out: &mut BytesMut, mut value: u64) {
     out.put_u8(value as u8);
 }
 
-/// Numbers around those that matter, and far off.
-fn number(rng: &mut SeededRng, near: &[u64]) -> u64 {
+/// Numbers near the given ones, and extreme ones.
+fn random_number(rng: &mut SeededRng, near: &[u64]) -> u64 {
     match rng.below(10) {
         0 => 0,
         1 => rng.next_u64() >> 2,
@@ -29,19 +29,19 @@ fn number(rng: &mut SeededRng, near: &[u64]) -> u64 {
     }
 }
 
-/// A well-formed frame of any kind with fields as a liar would choose them.
-fn lie(rng: &mut SeededRng, terms: &[u64], indexes: &[u64]) -> Bytes {
+/// A well-formed frame of any kind with arbitrary fields.
+fn random_frame(rng: &mut SeededRng, terms: &[u64], indexes: &[u64]) -> Bytes {
     let mut out = BytesMut::new();
     out.put_u8(1);
     let kind = 1 + rng.below(15) as u8;
     out.put_u8(kind);
     varint(&mut out, GROUP.0);
     if kind >= 11 {
-        // Of a transfer: its number.
+        // The id of a transfer.
         varint(&mut out, rng.below(5));
     }
     if kind <= 11 {
-        varint(&mut out, number(rng, terms));
+        varint(&mut out, random_number(rng, terms));
     }
     if matches!(kind, 2..=6) {
         out.put_u8(rng.below(4) as u8);
@@ -58,18 +58,18 @@ fn lie(rng: &mut SeededRng, terms: &[u64], indexes: &[u64]) -> Bytes {
     };
     for field in 0..fields {
         let near = if field % 2 == 0 { indexes } else { terms };
-        varint(&mut out, number(rng, near));
+        varint(&mut out, random_number(rng, near));
     }
     match kind {
         1 => {
-            varint(&mut out, number(rng, indexes));
-            varint(&mut out, number(rng, terms));
-            varint(&mut out, number(rng, indexes));
+            varint(&mut out, random_number(rng, indexes));
+            varint(&mut out, random_number(rng, terms));
+            varint(&mut out, random_number(rng, indexes));
             let count = rng.below(4);
             varint(&mut out, count);
             for _ in 0..count {
                 out.put_u8(rng.below(4) as u8);
-                varint(&mut out, number(rng, terms));
+                varint(&mut out, random_number(rng, terms));
                 let len = rng.below(20);
                 varint(&mut out, len);
                 out.put_bytes(7, len as usize);
@@ -96,9 +96,9 @@ fn lie(rng: &mut SeededRng, terms: &[u64], indexes: &[u64]) -> Bytes {
     out.freeze()
 }
 
-/// One host hears nothing but lies, from members and strangers, in every role it can have.
+/// One host receives only arbitrary frames, from members and other nodes, in every role.
 #[test]
-fn lies_do_not_end_the_process() {
+fn arbitrary_frames_do_not_panic_a_host() {
     for seed in harness::seeds(0, 60) {
         println!("SEEDS={seed}..{}", seed + 1);
         let mut cluster = Cluster::new(seed, 3);
@@ -115,7 +115,7 @@ fn lies_do_not_end_the_process() {
             0 => cluster.leader(GROUP).unwrap_or(NodeId(1)),
             n => NodeId(n),
         };
-        // Only its own doing is looked at: what a liar makes it commit is true for nobody else.
+        // Only the victim's own behaviour is checked: commits made up by an attacker are not valid elsewhere.
         let others = cluster.ids().into_iter().filter(|n| *n != victim);
         for other in others.collect::<Vec<_>>() {
             cluster.crash(other);
@@ -133,12 +133,12 @@ fn lies_do_not_end_the_process() {
                 status.applied,
             ];
             let from = NodeId(1 + rng.below(6));
-            let frame = lie(&mut rng, &terms, &indexes);
-            let node = cluster.nodes.get_mut(&victim).expect("there");
-            let host = node.host.as_mut().expect("runs");
+            let frame = random_frame(&mut rng, &terms, &indexes);
+            let node = cluster.nodes.get_mut(&victim).expect("node exists");
+            let host = node.host.as_mut().expect("host runs");
             host.receive(from, frame);
             if round % 3 == 0 {
-                // Histories that a liar wrote are compared with nobody's.
+                // The oracle must not compare histories forged by the attacker.
                 cluster.oracle = harness::Oracle::default();
                 cluster.step();
             }
@@ -149,7 +149,7 @@ fn lies_do_not_end_the_process() {
 }
 
 #[test]
-fn noise_is_counted_and_honest_frames_go_on() {
+fn noise_is_counted_and_valid_frames_are_processed() {
     let mut cluster = Cluster::new(3, 3);
     cluster.create(GROUP, &voters(1..=3));
     cluster.elect(GROUP);
@@ -159,8 +159,8 @@ fn noise_is_counted_and_honest_frames_go_on() {
         let noise: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
         let to = NodeId(1 + rng.below(3));
         let from = NodeId(1 + to.0 % 3);
-        let node = cluster.nodes.get_mut(&to).expect("there");
-        let host = node.host.as_mut().expect("runs");
+        let node = cluster.nodes.get_mut(&to).expect("node exists");
+        let host = node.host.as_mut().expect("host runs");
         host.receive(from, noise.into());
         cluster.step();
     }

@@ -1,4 +1,5 @@
-//! A process without descriptors or memory: no file is damaged, no replica ends, and everything goes on once they are back.
+//! Shortage of file descriptors or memory: no file is reported as damaged, no replica stops, and work
+//! continues once the shortage ends.
 
 mod harness;
 
@@ -11,8 +12,8 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(30);
 const KEPT: usize = 200;
 
-/// Kept entries on every node, most of them in segments alone.
-fn flushed(seed: u64, nodes: u64) -> Cluster {
+/// A cluster with live entries on every node, most of them in segments only.
+fn cluster_with_flushed_entries(seed: u64, nodes: u64) -> Cluster {
     let mut cluster = Cluster::new(seed, nodes);
     cluster.create(GROUP, &voters(1..=nodes));
     cluster.elect(GROUP);
@@ -28,21 +29,24 @@ fn disk(cluster: &Cluster, id: NodeId) -> SimDisk {
     cluster.nodes[&id].disk.clone()
 }
 
-/// Closes the segments, so that the next read has to open them.
+/// Restarts a node, which closes its segments, so that the next read has to open them.
 fn restart(cluster: &mut Cluster, id: NodeId) {
     cluster.crash(id);
     cluster.start(id);
     cluster.elect(GROUP);
 }
 
-fn first_kept(cluster: &Cluster, id: NodeId) -> u64 {
+fn first_live_index(cluster: &Cluster, id: NodeId) -> u64 {
     let live = &cluster.nodes[&id].machines[&GROUP].live;
-    live.iter().next().map(|(index, _)| *index).expect("kept")
+    live.iter()
+        .next()
+        .map(|(index, _)| *index)
+        .expect("a live entry")
 }
 
 #[test]
-fn a_read_during_a_shortage_is_no_damage_and_works_later() {
-    let mut cluster = flushed(51, 1);
+fn read_during_shortage_reports_shortage_and_succeeds_later() {
+    let mut cluster = cluster_with_flushed_entries(51, 1);
     let id = NodeId(1);
     let causes: [fn(&SimDisk, bool); 2] = [
         |disk, on| disk.set_out_of_descriptors(on),
@@ -51,21 +55,23 @@ fn a_read_during_a_shortage_is_no_damage_and_works_later() {
     for cause in causes {
         restart(&mut cluster, id);
         let disk = disk(&cluster, id);
-        let index = first_kept(&cluster, id);
+        let index = first_live_index(&cluster, id);
         cause(&disk, true);
-        let host = cluster.nodes[&id].host.as_ref().expect("runs");
-        let error = host.read(GROUP, index).expect_err("nothing can be read");
+        let host = cluster.nodes[&id].host.as_ref().expect("host runs");
+        let error = host
+            .read(GROUP, index)
+            .expect_err("reading needs a descriptor");
         let text = format!("{error:?}");
-        assert!(text.contains("Short"), "taken for something else: {text}");
+        assert!(text.contains("Short"), "not reported as a shortage: {text}");
         cause(&disk, false);
         cluster.nodes[&id].check_live(GROUP);
     }
 }
 
-/// The log's files, flushes, checkpoints and deletions wait.
+/// Log files, flushes, checkpoints and deletions wait for the shortage to end.
 #[test]
-fn a_shortage_under_load_delays_storage_and_loses_nothing() {
-    let mut cluster = flushed(52, 3);
+fn shortage_under_load_delays_storage_and_loses_nothing() {
+    let mut cluster = cluster_with_flushed_entries(52, 3);
     for round in 0..6u64 {
         let id = NodeId(round % 3 + 1);
         let disk = disk(&cluster, id);
@@ -74,7 +80,7 @@ fn a_shortage_under_load_delays_storage_and_loses_nothing() {
             cluster.commit(GROUP, n % 5 != 0, 200);
         }
         disk.set_out_of_descriptors(false);
-        // Two others commit in the next round.
+        // In the next round the two other nodes commit.
         cluster.converge(GROUP);
     }
     cluster.run(Duration::from_secs(10));
@@ -86,18 +92,19 @@ fn a_shortage_under_load_delays_storage_and_loses_nothing() {
     }
     cluster.converge(GROUP);
     for node in cluster.nodes.values_mut() {
-        // One command in five ends the oldest that is kept.
+        // One command in five removes the oldest live one.
         assert!(node.machines[&GROUP].live.len() > KEPT + 500);
         assert!(node.freed > 0 && node.log_files() <= 4);
         node.check_live(GROUP);
     }
 }
 
-/// What a member lacks is in its leader's segments, and in its checkpoint once the log has gone on.
+/// The entries that a member lacks are in its leader's segments, or in its checkpoint if the log has
+/// advanced.
 #[test]
-fn a_leader_that_cannot_read_its_segments_goes_on_leading() {
+fn leader_that_cannot_read_its_segments_stays_leader() {
     for behind in [20, 400] {
-        let mut cluster = flushed(53, 3);
+        let mut cluster = cluster_with_flushed_entries(53, 3);
         let leader = cluster.elect(GROUP);
         let away = cluster.ids().into_iter().find(|id| *id != leader);
         let away = away.expect("a follower");
@@ -116,7 +123,7 @@ fn a_leader_that_cannot_read_its_segments_goes_on_leading() {
         disk.set_out_of_descriptors(false);
         let expected = cluster.nodes[&leader].machines[&GROUP].live.len();
         assert!(expected >= KEPT + behind - 1);
-        cluster.until("the member has caught up", LIMIT, |c| {
+        cluster.run_until("member catches up", LIMIT, |c| {
             let machine = c.nodes[&away].machines.get(&GROUP);
             machine.is_some_and(|m| m.live.len() == expected)
         });
@@ -124,13 +131,13 @@ fn a_leader_that_cannot_read_its_segments_goes_on_leading() {
     }
 }
 
-/// A start needs its files: it says what is short, and not that anything is damaged.
+/// A start needs to open files: the error names the shortage and does not report damage.
 #[test]
-fn a_start_during_a_shortage_is_refused_and_names_the_limit() {
-    let mut cluster = flushed(54, 1);
+fn start_during_shortage_is_refused_and_names_the_limit() {
+    let mut cluster = cluster_with_flushed_entries(54, 1);
     let id = NodeId(1);
     cluster.crash(id);
-    let node = cluster.nodes.get_mut(&id).expect("there");
+    let node = cluster.nodes.get_mut(&id).expect("node exists");
     let shortages: [fn(&SimDisk, bool); 2] = [
         |disk, on| disk.set_out_of_descriptors(on),
         |disk, on| disk.set_out_of_memory(on),
@@ -138,7 +145,7 @@ fn a_start_during_a_shortage_is_refused_and_names_the_limit() {
     for shortage in shortages {
         shortage(&node.disk, true);
         let refused = node.start(1, harness::small_limits(), env::Time(1));
-        let text = match refused.expect_err("nothing can be read") {
+        let text = match refused.expect_err("reading needs a descriptor") {
             harness::Start::Wal(e) => e.to_string(),
             harness::Start::Recovery(e) => e.to_string(),
         };

@@ -1,4 +1,4 @@
-//! What hosts leave on their disks, and what they make of it after a restart.
+//! Files that hosts leave on their disks, and recovery from them.
 
 mod harness;
 
@@ -11,20 +11,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use wal::{Entry, HardState, RecoveredGroup};
 
-/// A queue that is read as fast as it is written leaves nothing behind but its checkpoint; the log is freed.
+/// A queue that is consumed as fast as it is written leaves only its checkpoint, and the log is freed.
 #[test]
 fn log_files_are_freed_and_segments_hold_live_entries_only() {
     let mut cluster = Cluster::new(31, 3);
     cluster.create(GROUP, &voters(1..=3));
     cluster.elect(GROUP);
     for n in 0..1500 {
-        // 40 stay for ever, the others are gone soon.
+        // The first 40 stay live, the others do not stay long.
         cluster.commit(GROUP, n < 40 || n % 2 == 0, 100);
     }
     cluster.converge(GROUP);
     cluster.run(Duration::from_secs(5));
     for node in cluster.nodes.values_mut() {
-        assert!(node.freed > 0, "no file of the log was ever freed");
+        assert!(node.freed > 0, "no log file was freed");
         let files = node.log_files();
         assert!(files <= 3, "{files} log files are left");
         let written: u64 = node
@@ -42,12 +42,12 @@ fn log_files_are_freed_and_segments_hold_live_entries_only() {
     }
 }
 
-/// An owner that never makes checkpoints still does not keep the log's files.
+/// Log files are freed even if the owner never supplies checkpoints.
 #[test]
 fn log_files_are_freed_without_checkpoints() {
     let mut cluster = Cluster::new(32, 3);
     for node in cluster.nodes.values_mut() {
-        node.lazy = true;
+        node.skip_checkpoints = true;
     }
     cluster.create(GROUP, &voters(1..=3));
     cluster.elect(GROUP);
@@ -63,16 +63,17 @@ fn log_files_are_freed_without_checkpoints() {
         cluster.start(id);
     }
     cluster.converge(GROUP);
+    // Without checkpoints every kept entry stays live.
     assert!(cluster.nodes[&NodeId(1)].machines[&GROUP].live.len() > 590);
 }
 
-/// No checkpoints, and log files that are never full.
-fn all_in_one_file(cluster: &mut Cluster) {
+/// Disables checkpoints and makes log files large enough that they never roll.
+fn keep_one_log_file(cluster: &mut Cluster) {
     for id in cluster.ids() {
         cluster.crash(id);
-        let node = cluster.nodes.get_mut(&id).expect("there");
+        let node = cluster.nodes.get_mut(&id).expect("node exists");
         node.max_file_bytes = 4 << 20;
-        node.lazy = true;
+        node.skip_checkpoints = true;
         cluster.start(id);
     }
 }
@@ -82,11 +83,12 @@ fn log_bytes(disk: &SimDisk) -> BTreeMap<String, u64> {
     files.filter(|(path, _)| path.ends_with(".wal")).collect()
 }
 
-/// A node alone knows at its start of no commit of what is in its log; it is not written again for that.
+/// At its start a single node knows none of its entries to be committed; it must not rewrite them because of
+/// that.
 #[test]
-fn a_start_writes_nothing_again_that_is_committed_soon() {
+fn start_does_not_rewrite_entries_that_commit_soon() {
     let mut cluster = Cluster::new(34, 1);
-    all_in_one_file(&mut cluster);
+    keep_one_log_file(&mut cluster);
     cluster.create(GROUP, &voters(1..=1));
     cluster.elect(GROUP);
     for _ in 0..300 {
@@ -95,7 +97,7 @@ fn a_start_writes_nothing_again_that_is_committed_soon() {
     cluster.crash(NodeId(1));
     let before = log_bytes(&cluster.nodes[&NodeId(1)].disk);
     cluster.start(NodeId(1));
-    cluster.until("all is applied", Duration::from_secs(5), |c| {
+    cluster.run_until("all commands applied", Duration::from_secs(5), |c| {
         let machine = c.nodes[&NodeId(1)].machines.get(&GROUP);
         machine.is_some_and(|m| m.live.len() == 300)
     });
@@ -103,18 +105,19 @@ fn a_start_writes_nothing_again_that_is_committed_soon() {
     after.retain(|path, _| !before.contains_key(path));
     let written: u64 = after.values().sum();
     assert!(written <= 16 << 10, "{after:?}");
-    // The old file goes all the same, and nothing with it.
+    // The old file is freed nevertheless, and nothing is lost.
     cluster.run(Duration::from_secs(5));
     let node = &cluster.nodes[&NodeId(1)];
     assert!(node.freed > 0);
     node.check_live(GROUP);
 }
 
-/// Without a majority nothing is committed: what would hold up the log's files is written again after a while.
+/// Without a majority nothing commits: after a while the uncommitted tail is written to the log again, so
+/// that old files can be freed.
 #[test]
-fn a_start_without_a_majority_frees_its_log() {
+fn start_without_majority_frees_old_log_files() {
     let mut cluster = Cluster::new(35, 3);
-    all_in_one_file(&mut cluster);
+    keep_one_log_file(&mut cluster);
     cluster.create(GROUP, &voters(1..=3));
     cluster.elect(GROUP);
     let numbers: Vec<u64> = (0..60).map(|_| cluster.commit(GROUP, true, 1000)).collect();
@@ -134,9 +137,10 @@ fn a_start_without_a_majority_frees_its_log() {
     cluster.nodes[&NodeId(2)].check_live(GROUP);
 }
 
-/// A restarted node has the very state it had, from checkpoint and tail, without asking others.
+/// A restarted node restores exactly its former state from the checkpoint and the log, without asking other
+/// members.
 #[test]
-fn restart_is_the_same() {
+fn restart_restores_the_same_state() {
     let mut cluster = Cluster::new(33, 3);
     cluster.create(GROUP, &voters(1..=3));
     cluster.elect(GROUP);
@@ -144,7 +148,7 @@ fn restart_is_the_same() {
         cluster.commit(GROUP, n % 3 != 0, 60);
     }
     cluster.converge(GROUP);
-    // Commit indexes go on record.
+    // Commit indexes are recorded.
     cluster.run(Duration::from_secs(5));
     for id in cluster.ids() {
         let before = cluster.nodes[&id].machines[&GROUP].clone();
@@ -163,9 +167,10 @@ fn restart_is_the_same() {
     cluster.converge(GROUP);
 }
 
-/// Nothing new fits: checkpoints and flushes are tried again until there is space, and no file of the log goes before.
+/// The disk is full: checkpoints and flushes are retried until there is space, and no log file is freed
+/// before.
 #[test]
-fn a_full_disk_delays_checkpoints_and_loses_nothing() {
+fn full_disk_delays_checkpoints_and_loses_nothing() {
     let mut cluster = Cluster::new(36, 1);
     let id = NodeId(1);
     cluster.create(GROUP, &voters([1]));
@@ -178,42 +183,46 @@ fn a_full_disk_delays_checkpoints_and_loses_nothing() {
     let before = cluster.nodes[&id].disk.files();
     let disk = cluster.nodes[&id].disk.clone();
     disk.set_capacity(Some(used(&disk)));
-    cluster.nodes.get_mut(&id).expect("there").checkpoint(GROUP);
+    cluster
+        .nodes
+        .get_mut(&id)
+        .expect("node exists")
+        .checkpoint(GROUP);
     let full = |c: &Cluster| {
-        let host = c.nodes[&id].host.as_ref().expect("runs");
+        let host = c.nodes[&id].host.as_ref().expect("host runs");
         host.counters().postponed_jobs
     };
     let limit = Duration::from_secs(20);
-    cluster.until("several attempts", limit, |c| full(c) >= 3);
+    cluster.run_until("several failed attempts", limit, |c| full(c) >= 3);
     let names = |files: &[(String, u64)]| -> Vec<String> {
         files.iter().map(|(path, _)| path.clone()).collect()
     };
     assert_eq!(
         names(&disk.files()),
         names(&before),
-        "nothing half done is left"
+        "no partial file is left"
     );
     disk.set_capacity(None);
-    cluster.until("the checkpoint", limit, |_| {
+    cluster.run_until("a checkpoint file", limit, |_| {
         disk.files()
             .iter()
             .any(|(path, _)| path.contains("/checkpoint-"))
     });
-    // It does not go on trying what has been done.
+    // A finished job is not retried.
     cluster.run(Duration::from_secs(1));
     let attempts = full(&cluster);
     cluster.run(Duration::from_secs(20));
     assert_eq!(full(&cluster), attempts);
     cluster.crash(id);
     cluster.start(id);
-    // Which ends the oldest.
+    // This commits a command that removes the oldest live one.
     cluster.converge(GROUP);
     assert_eq!(cluster.nodes[&id].machines[&GROUP].live.len(), 19);
 }
 
-/// The disk fills up under load. What was committed before and after is there in the end, on every node.
+/// The disk fills up under load. Every command committed before and after is on every node in the end.
 #[test]
-fn a_disk_that_is_full_now_and_then() {
+fn disk_full_in_turns_under_load_loses_nothing() {
     let mut cluster = Cluster::new(37, 3);
     cluster.create(GROUP, &voters(1..=3));
     cluster.elect(GROUP);
@@ -221,7 +230,7 @@ fn a_disk_that_is_full_now_and_then() {
         for n in 0..120 {
             cluster.commit(GROUP, n % 5 != 0, 100);
         }
-        // Each in its turn is full, so that two others commit.
+        // One node at a time is full, so that the two others commit.
         let id = NodeId(round % 3 + 1);
         let disk = cluster.nodes[&id].disk.clone();
         let used: u64 = disk.files().iter().map(|(_, len)| len).sum();
@@ -246,9 +255,10 @@ fn a_disk_that_is_full_now_and_then() {
     }
 }
 
-/// A queue that was read empty gives its space back although its log is far from the bounds of a checkpoint.
+/// While the disk is short of space, an emptied queue frees its segments although its log is far below the
+/// checkpoint limits.
 #[test]
-fn short_of_space_what_was_settled_goes_soon() {
+fn disk_shortage_frees_segments_of_emptied_queue() {
     let limits = consensus::Limits {
         checkpoint_bytes: 1 << 30,
         checkpoint_entries: 1 << 30,
@@ -270,21 +280,25 @@ fn short_of_space_what_was_settled_goes_soon() {
             .sum()
     };
     assert!(segments(&cluster) > 50_000);
-    // All of it is settled, as far as the state machine is concerned.
-    let node = cluster.nodes.get_mut(&id).expect("there");
-    node.machines.get_mut(&GROUP).expect("there").live.clear();
+    // Empties the queue as far as the state machine is concerned.
+    let node = cluster.nodes.get_mut(&id).expect("node exists");
+    node.machines
+        .get_mut(&GROUP)
+        .expect("machine exists")
+        .live
+        .clear();
     cluster.commit(GROUP, false, 0);
     cluster.run(Duration::from_secs(5));
     assert!(segments(&cluster) > 50_000);
     let host = cluster.nodes.get_mut(&id).and_then(|n| n.host.as_mut());
-    host.expect("runs").disk_is_short(true);
+    host.expect("host runs").set_disk_short(true);
     let limit = Duration::from_secs(10);
-    cluster.until("space", limit, |c| segments(c) < 10_000);
+    cluster.run_until("space", limit, |c| segments(c) < 10_000);
 }
 
-/// A deleted group's records stay in the log until its files are gone, however long that takes.
+/// A deleted group's records stay in the log until its files are deleted, however long that takes.
 #[test]
-fn removals_that_find_the_disk_full_are_done_later() {
+fn removals_are_retried_after_the_disk_was_full() {
     let mut cluster = Cluster::new(38, 1);
     let id = NodeId(1);
     cluster.create(GROUP, &voters([1]));
@@ -298,16 +312,16 @@ fn removals_that_find_the_disk_full_are_done_later() {
         files.iter().any(|(path, _)| path.starts_with("segments/"))
     };
     assert!(of_group(&cluster));
-    let node = cluster.nodes.get_mut(&id).expect("there");
+    let node = cluster.nodes.get_mut(&id).expect("node exists");
     node.refuse_jobs = true;
-    node.host.as_mut().expect("runs").remove(GROUP);
+    node.host.as_mut().expect("host runs").remove(GROUP);
     node.groups.clear();
     node.machines.clear();
     cluster.run(Duration::from_secs(10));
     assert!(of_group(&cluster));
-    cluster.nodes.get_mut(&id).expect("there").refuse_jobs = false;
+    cluster.nodes.get_mut(&id).expect("node exists").refuse_jobs = false;
     let limit = Duration::from_secs(10);
-    cluster.until("the files go", limit, |c| !of_group(c));
+    cluster.run_until("the files are deleted", limit, |c| !of_group(c));
     cluster.run(Duration::from_secs(1));
     cluster.crash(id);
     cluster.start(id);
@@ -315,15 +329,15 @@ fn removals_that_find_the_disk_full_are_done_later() {
 }
 
 #[test]
-fn removed_groups_leave_nothing_and_can_come_again() {
+fn removed_group_leaves_no_files_and_can_be_created_again() {
     let mut cluster = Cluster::new(34, 1);
     cluster.create(GROUP, &voters([1]));
     cluster.elect(GROUP);
     for _ in 0..400 {
         cluster.commit(GROUP, true, 100);
     }
-    let node = cluster.nodes.get_mut(&NodeId(1)).expect("there");
-    node.host.as_mut().expect("runs").remove(GROUP);
+    let node = cluster.nodes.get_mut(&NodeId(1)).expect("node exists");
+    node.host.as_mut().expect("host runs").remove(GROUP);
     node.groups.clear();
     node.machines.clear();
     cluster.oracle.history.clear();
@@ -340,25 +354,25 @@ fn removed_groups_leave_nothing_and_can_come_again() {
     cluster.crash(NodeId(1));
     cluster.start(NodeId(1));
     assert!(cluster.nodes[&NodeId(1)].status(GROUP).is_none());
-    let host = cluster.nodes[&NodeId(1)].host.as_ref().expect("runs");
-    assert!(host.has_ended(GROUP) && !host.has_ended(consensus::GroupId(8)));
+    let host = cluster.nodes[&NodeId(1)].host.as_ref().expect("host runs");
+    assert!(host.was_removed(GROUP) && !host.was_removed(consensus::GroupId(8)));
     cluster.create(GROUP, &voters([1]));
     cluster.elect(GROUP);
     cluster.commit(GROUP, true, 10);
 }
 
-/// Created again in the same turn: the new life begins when the old one's files are gone.
+/// Created again in the same turn: the new replica starts once the old files are deleted.
 #[test]
-fn removed_and_created_at_once() {
+fn group_removed_and_created_in_one_turn_starts_empty() {
     let mut cluster = Cluster::new(35, 1);
     cluster.create(GROUP, &voters([1]));
     cluster.elect(GROUP);
     for _ in 0..300 {
         cluster.commit(GROUP, true, 100);
     }
-    let node = cluster.nodes.get_mut(&NodeId(1)).expect("there");
+    let node = cluster.nodes.get_mut(&NodeId(1)).expect("node exists");
     node.machines.clear();
-    let host = node.host.as_mut().expect("runs");
+    let host = node.host.as_mut().expect("host runs");
     host.remove(GROUP);
     host.create(GROUP, &voters([1]));
     cluster.oracle = harness::Oracle::default();
@@ -391,7 +405,7 @@ fn recover(disk: &SimDisk, group: RecoveredGroup) -> Result<Host, RecoveryError>
 }
 
 fn checkpoint(disk: &SimDisk, index: u64, term: u64, live: &[u64]) {
-    // Members in this crate's encoding: one voter, node 1, no learners.
+    // A membership in this crate's encoding: one voter, node 1, no learners.
     let membership = [1u8, 1, 0, 0, 0, 0, 0, 0, 0, 0].to_vec();
     let file = segment::Checkpoint {
         index,
@@ -400,7 +414,7 @@ fn checkpoint(disk: &SimDisk, index: u64, term: u64, live: &[u64]) {
         live: segment::LiveSet::from_sorted(live.iter().copied()),
         state: b"state".to_vec().into(),
     };
-    segment::write_checkpoint(disk, GroupId(9), &file).expect("written");
+    segment::write_checkpoint(disk, GroupId(9), &file).expect("checkpoint is written");
 }
 
 fn hard_state(term: u64, commit: u64) -> Option<HardState> {
@@ -412,7 +426,7 @@ fn hard_state(term: u64, commit: u64) -> Option<HardState> {
 }
 
 #[test]
-fn a_hole_in_the_log_is_refused_by_name() {
+fn gap_in_the_log_is_refused_with_group_and_index() {
     let disk = SimDisk::new();
     checkpoint(&disk, 10, 2, &[]);
     let with = |entries: Vec<Entry>, commit| RecoveredGroup {
@@ -440,7 +454,7 @@ fn a_hole_in_the_log_is_refused_by_name() {
 }
 
 #[test]
-fn a_live_entry_that_is_nowhere_is_refused_by_name() {
+fn missing_live_entry_is_refused_with_group_and_index() {
     let disk = SimDisk::new();
     checkpoint(&disk, 10, 2, &[4, 7]);
     let group = RecoveredGroup {
@@ -457,8 +471,8 @@ fn a_live_entry_that_is_nowhere_is_refused_by_name() {
             commit: 10
         })
     );
-    segment::write_segments(&disk, GroupId(9), [entry(4, 1)]).expect("written");
-    let host = recover(&disk, group).expect("complete now");
+    segment::write_segments(&disk, GroupId(9), [entry(4, 1)]).expect("segment is written");
+    let host = recover(&disk, group).expect("no entry is missing now");
     assert_eq!(
         host.read(GroupId(9), 4).as_deref(),
         Ok(b"command 4".as_slice())
@@ -470,7 +484,7 @@ fn a_live_entry_that_is_nowhere_is_refused_by_name() {
 }
 
 #[test]
-fn a_lost_checkpoint_is_refused() {
+fn missing_checkpoint_is_refused() {
     let disk = SimDisk::new();
     let group = RecoveredGroup {
         hard_state: hard_state(2, 10),
@@ -486,9 +500,9 @@ fn a_lost_checkpoint_is_refused() {
     );
 }
 
-/// A leader's checkpoint was installed over another history, and power failed before the log heard of it.
+/// A leader's checkpoint was installed over a different history, and power failed before the log recorded it.
 #[test]
-fn another_history_behind_a_checkpoint_is_cut() {
+fn diverged_entries_below_an_installed_checkpoint_are_dropped() {
     let disk = SimDisk::new();
     checkpoint(&disk, 10, 5, &[]);
     let group = RecoveredGroup {
@@ -496,25 +510,28 @@ fn another_history_behind_a_checkpoint_is_cut() {
         entries: (5..=14).map(|i| entry(i, 3)).collect(),
         ..RecoveredGroup::default()
     };
-    let mut host = recover(&disk, group).expect("recovers");
-    let status = host.status(GroupId(9)).expect("there");
+    let mut host = recover(&disk, group).expect("group recovers");
+    let status = host.status(GroupId(9)).expect("group exists");
     assert_eq!((status.commit, status.last_index), (10, 10));
     assert_eq!(status.term, 5);
     let mut out = Vec::new();
     host.poll(&mut out);
-    let told = out.iter().any(|o| {
+    let is_recorded = out.iter().any(|o| {
         matches!(o, consensus::HostOutput::Append { records, .. } if records.iter().any(|r| {
             r.body == wal::RecordBody::Checkpointed { index: 10, term: 5 }
         }))
     });
-    assert!(told, "the log must hear of it before it goes on: {out:?}");
+    assert!(
+        is_recorded,
+        "the checkpoint must be recorded before anything else: {out:?}"
+    );
 }
 
 #[test]
-fn a_damaged_checkpoint_is_refused() {
+fn damaged_checkpoint_is_refused() {
     let disk = SimDisk::new();
     checkpoint(&disk, 10, 2, &[]);
-    let (path, len) = disk.files().pop().expect("a file");
+    let (path, len) = disk.files().pop().expect("a checkpoint file");
     assert!(disk.flip(&path, len / 2, 1));
     let group = RecoveredGroup {
         hard_state: hard_state(2, 10),

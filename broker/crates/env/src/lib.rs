@@ -1,9 +1,11 @@
-//! The only doors from a step function to the world: time, chance, disk and net.
+//! The interfaces between deterministic step functions and the outside world: time, randomness, disk and
+//! network.
 //!
-//! Every crate below `node` reaches the world through these traits alone. `real` implements them on the
-//! operating system, `sim` under a seed, so that a whole cluster can run in one thread and be run again.
+//! Every crate below `node` reaches the outside world through these traits only. [`real`] implements them on
+//! the operating system, [`sim`] under a seed, so that a whole cluster runs in one thread and runs are
+//! reproducible.
 #![deny(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 pub mod disk;
 pub mod planted;
@@ -19,7 +21,7 @@ pub use steady::SteadyWall;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// Monotonic time in nanoseconds since an origin that only this process knows. Never compare two nodes' values.
+/// Monotonic time in nanoseconds since an origin private to this process. Never compare values of two nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
@@ -27,7 +29,7 @@ impl Time {
     /// The origin, and the default.
     pub const ZERO: Time = Time(0);
 
-    /// The time from `earlier` to `self`; zero when `earlier` is later.
+    /// The time from `earlier` to `self`; zero if `earlier` is later.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -53,7 +55,8 @@ impl Sub<Duration> for Time {
     }
 }
 
-/// Wall-clock time in milliseconds since the Unix epoch: for timestamps people see and for TTLs that outlive a process.
+/// Wall-clock time in milliseconds since the Unix epoch: for displayed timestamps and for TTLs that outlive a
+/// process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WallTime(pub u64);
 
@@ -70,22 +73,23 @@ pub trait Rng {
     /// Returns a number that is uniform over all of `u64`.
     fn next_u64(&mut self) -> u64;
 
-    /// Uniform in `0..bound`; 0 when `bound` is 0. The bias of the multiplication method is below 2^-32 for our bounds.
+    /// Uniform in `0..bound`; 0 if `bound` is 0. The bias of the multiplication method is below 2^-32 for
+    /// bounds below 2^32.
     fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 }
 
-/// A node of a cluster, for as long as it keeps its data directory. Random, never 0; a node that lost its
-/// directory comes back under a new one and so can never vote twice.
+/// Identifies a node of a cluster for as long as it keeps its data directory. Random, never 0. A node that
+/// lost its directory rejoins under a new id, so it can never vote twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
-/// One life of a node's process. Grows with every start.
+/// One run of a node's process. Increases with every start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 
-/// The way to other nodes. Frames to one node arrive in order or not at all; a lost frame is never reported.
+/// The network to other nodes. Frames to one node arrive in order; any frame may be lost without notice.
 pub trait Net {
     /// Queues a frame for a node, or drops it silently if there is no link. Never blocks.
     fn send(&mut self, to: NodeId, frame: bytes::Bytes);

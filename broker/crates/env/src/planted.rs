@@ -1,11 +1,12 @@
-//! Bugs that the simulator must catch: `sim --selfcheck` switches each on in turn and looks whether a rule breaks.
+//! Bugs that the simulator must detect: `sim --selfcheck` enables each in turn and checks that an invariant
+//! is violated.
 //!
-//! Without the cargo feature `planted` (the program never has it) [`is`] is a constant, and the lines that ask it
-//! cost nothing. With it the switch is one for the whole process.
+//! Without the cargo feature `planted`, which production builds never enable, [`is`] is a constant and its
+//! callers cost nothing. With it, one switch applies to the whole process.
 
 macro_rules! bugs {
     ($($layer:literal { $($bug:ident $name:literal $breaks:literal,)* })*) => {
-        /// What can be broken on purpose.
+        /// A bug that can be enabled on purpose.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Bug {
@@ -13,25 +14,25 @@ macro_rules! bugs {
         }
 
         impl Bug {
-            /// Every one of them.
+            /// All bugs.
             pub const ALL: &[Bug] = &[$($(Bug::$bug,)*)*];
 
-            /// As `sim --planted` takes it.
+            /// The name that `sim --planted` accepts.
             pub fn name(self) -> &'static str {
                 match self { $($(Bug::$bug => $name,)*)* }
             }
 
-            /// The scenario of the simulator that it is planted in.
+            /// The scenario of the simulator that detects the bug.
             pub fn scenario(self) -> &'static str {
                 match self { $($(Bug::$bug => $layer,)*)* }
             }
 
-            /// What is wrong with it on.
+            /// The faulty behaviour while the bug is enabled.
             pub fn breaks(self) -> &'static str {
                 match self { $($(Bug::$bug => $breaks,)*)* }
             }
 
-            /// The bug of this name.
+            /// Returns the bug with this name.
             pub fn named(name: &str) -> Option<Bug> {
                 Bug::ALL.iter().copied().find(|b| b.name() == name)
             }
@@ -41,58 +42,58 @@ macro_rules! bugs {
 
 bugs! {
     "metadata" {
-        ConfirmBeforeFsync "confirm-before-fsync" "the log calls records durable that were not synced",
-        FailedFsyncForgotten "failed-fsync-forgotten" "a failed fsync counts as done",
+        ConfirmBeforeFsync "confirm-before-fsync" "the log reports unsynced records as durable",
+        FailedFsyncForgotten "failed-fsync-forgotten" "a failed fsync is treated as successful",
         NameNotSynced "name-not-synced" "the name of a new log file is not made durable",
-        ChecksumIgnored "checksum-ignored" "damaged records of the log are believed",
-        NewestLogFileNotRecorded "newest-log-file-not-recorded" "the manifest of the log does not learn of a new log file, so a missing one is not noticed",
-        SuffixKept "suffix-kept" "entries that a new leader's replaced come back at a restart",
-        LogFileFreedEarly "log-file-freed-early" "a log file goes before its entries are in segments",
-        SegmentChecksumIgnored "segment-checksum-ignored" "damaged entries of segments are believed",
-        SegmentDeletedTooFar "segment-deleted-too-far" "the last entry of a segment does not count when it is deleted",
-        LiveEntryForgotten "live-entry-forgotten" "an entry that is still read leaves memory before it is in a segment",
-        SnapshotWithoutTail "snapshot-without-tail" "a transferred checkpoint comes without the newest live entry",
-        VoteNotPersisted "vote-not-persisted" "a restarted node has forgotten whom it voted for",
-        LeaderAnswersAlone "leader-answers-alone" "a leader applies and answers what no majority has",
-        LearnerVotes "learner-votes" "a learner counts as a voter at once",
-        OldIdentity "old-identity" "a node that lost its disk comes back under its old id",
+        ChecksumIgnored "checksum-ignored" "damaged log records are accepted",
+        NewestLogFileNotRecorded "newest-log-file-not-recorded" "the log manifest does not record a new log file, so its loss goes undetected",
+        SuffixKept "suffix-kept" "entries overwritten by a new leader reappear after a restart",
+        LogFileFreedEarly "log-file-freed-early" "a log file is deleted before its entries are in segments",
+        SegmentChecksumIgnored "segment-checksum-ignored" "damaged segment entries are accepted",
+        SegmentDeletedTooFar "segment-deleted-too-far" "a segment is deleted although its last entry is live",
+        LiveEntryForgotten "live-entry-forgotten" "a live entry is dropped from memory before it is in a segment",
+        SnapshotWithoutTail "snapshot-without-tail" "a transferred checkpoint lacks the newest live entry",
+        VoteNotPersisted "vote-not-persisted" "a restarted node has forgotten its vote",
+        LeaderAnswersAlone "leader-answers-alone" "a leader applies and acknowledges entries before a majority has them",
+        LearnerVotes "learner-votes" "a learner counts as a voter immediately",
+        OldIdentity "old-identity" "a node that lost its disk rejoins under its old id",
     }
     "cluster" {
-        ConfirmBeforeCommit "confirm-before-commit" "a queue's leader calls a publish safe when it comes in",
-        ClassicConfirmEarly "classic-confirm-early" "a classic queue calls a persistent publish safe before it is written",
-        RefusalForgotten "refusal-forgotten" "a publish that its queue refused is confirmed",
-        NumberingLost "numbering-lost" "a publish that is sent again to a new leader is taken again",
-        NotSentAgain "not-sent-again" "what waits for a queue is not sent again to its new leader",
-        AckAppliedTwice "ack-applied-twice" "an acknowledgement of what is no longer out takes the next delivery",
-        AckShort "ack-short" "an acknowledgement of several leaves out the last",
-        RequeueBehind "requeue-behind" "what is given back goes to the queue's end",
-        UnackedNotReturned "unacked-not-returned" "what a session held when it ended does not go back",
-        CancelLosesDeliveries "cancel-loses-deliveries" "what was on its way to a consumer that was cancelled does not go back",
-        DeadRouteKept "dead-route-kept" "queues go on delivering to a node's earlier life when it is back",
-        OverCredit "over-credit" "one delivery more than the prefetch is out",
-        DeadLetterLost "dead-letter-lost" "a dead message leaves its queue before the next one has it",
-        PurgeTakesUnacked "purge-takes-unacked" "a purge takes what clients hold, too",
-        QueueLearnerVotes "queue-learner-votes" "a new member of a queue's group has a vote before it has anything else",
-        RemovedKeeps "removed-keeps" "what sessions of a removed node had does not go back to its queues",
-        ForgottenUnasked "forgotten-unasked" "a node is forgotten although a queue came to it since the queues were asked",
-        LastCopyHoldsMember "last-copy-holds-member" "a member that lost its directory stays in every group while a queue had its only copy there",
-        RemovedReturns "removed-returns" "a node that was removed is taken in again",
-        PubackEarly "puback-early" "PUBACK and PUBREC do not wait for the queues of sessions",
-        MisfitGoesOn "misfit-goes-on" "a program goes on when a feature flag comes on that it does not know",
-        ProgramOfBefore "program-of-before" "a node counts as what it ran in an earlier life",
-        DeadHubKept "dead-hub-kept" "hubs keep the routes of a node's earlier life when it is back",
-        PacketIdForgotten "packet-id-forgotten" "packet identifiers of QoS 2 do not outlive the connection",
-        ForgetsReceivedId "forgets-received-id" "a client's publish of QoS 2 is forgotten if its connection ends before the queues have answered",
-        PredecessorStays "predecessor-stays" "what a lasting session's last connection held does not go back before the next one is served",
-        SuspectedReturns "suspected-returns" "what a lasting session holds goes back when its node is out of reach for a moment",
-        RetainedStale "retained-stale" "a shard goes on showing what was retained before another one replaced it",
-        TakeoverIgnored "takeover-ignored" "a connection does not end when another one claims its client id",
-        WillKeptOn "will-kept-on" "whoever keeps a will does not hear that its client said goodbye",
+        ConfirmBeforeCommit "confirm-before-commit" "a queue leader confirms a publish on arrival",
+        ClassicConfirmEarly "classic-confirm-early" "a classic queue confirms a persistent publish before writing it",
+        RefusalForgotten "refusal-forgotten" "a publish rejected by its queue is confirmed",
+        NumberingLost "numbering-lost" "a publish resent to a new leader is enqueued twice",
+        NotSentAgain "not-sent-again" "pending commands are not resent to a queue's new leader",
+        AckAppliedTwice "ack-applied-twice" "an acknowledgement of a settled delivery settles the next one",
+        AckShort "ack-short" "a multiple acknowledgement skips the last delivery",
+        RequeueBehind "requeue-behind" "requeued messages go to the end of the queue",
+        UnackedNotReturned "unacked-not-returned" "unacknowledged messages of a closed session are not requeued",
+        CancelLosesDeliveries "cancel-loses-deliveries" "messages in flight to a cancelled consumer are not requeued",
+        DeadRouteKept "dead-route-kept" "queues keep delivering to a node's earlier incarnation after it restarts",
+        OverCredit "over-credit" "one delivery more than the prefetch limit is outstanding",
+        DeadLetterLost "dead-letter-lost" "a dead-lettered message leaves its queue before the target queue has it",
+        PurgeTakesUnacked "purge-takes-unacked" "a purge also removes unacknowledged messages",
+        QueueLearnerVotes "queue-learner-votes" "a new member of a queue's group votes before it has any data",
+        RemovedKeeps "removed-keeps" "unacknowledged messages of a removed node's sessions are not requeued",
+        ForgottenUnasked "forgotten-unasked" "a node is removed although it received a queue replica after the check",
+        LastCopyHoldsMember "last-copy-holds-member" "a member that lost its data directory stays in every group because one queue had its only copy there",
+        RemovedReturns "removed-returns" "a removed node is admitted again",
+        PubackEarly "puback-early" "PUBACK and PUBREC do not wait for session queues",
+        MisfitGoesOn "misfit-goes-on" "a node keeps running when a feature flag is enabled that its version does not know",
+        ProgramOfBefore "program-of-before" "a node's version is taken from an earlier incarnation",
+        DeadHubKept "dead-hub-kept" "MQTT routers keep the routes of a node's earlier incarnation after it restarts",
+        PacketIdForgotten "packet-id-forgotten" "QoS 2 packet identifiers are lost with the connection",
+        ForgetsReceivedId "forgets-received-id" "a QoS 2 publish is forgotten if its connection ends before the queues confirm it",
+        PredecessorStays "predecessor-stays" "messages held by a persistent session's previous connection are not requeued before the next connection is served",
+        SuspectedReturns "suspected-returns" "messages held by a persistent session are requeued when its node is briefly unreachable",
+        RetainedStale "retained-stale" "a shard keeps serving a retained message after another shard replaced it",
+        TakeoverIgnored "takeover-ignored" "a connection stays open when another one takes over its client id",
+        WillKeptOn "will-kept-on" "the holder of a will is not told that its client disconnected normally",
         WillOfTheDead "will-of-the-dead" "wills of clients whose node dies are not published",
-        BoundUnasked "bound-unasked" "PUBACK and PUBREC do not wait for queues that clients of AMQP bound",
-        ExpiryForgotten "expiry-forgotten" "the time of a session is not counted where another node comes to lead its queue",
-        WillInSpite "will-in-spite" "a will that waits comes although its client was back in time",
-        SharedTwice "shared-twice" "a message for one of a group goes to the next member, too",
+        BoundUnasked "bound-unasked" "PUBACK and PUBREC do not wait for queues bound by AMQP clients",
+        ExpiryForgotten "expiry-forgotten" "session expiry is not tracked after another node becomes leader of the session's queue",
+        WillInSpite "will-in-spite" "a delayed will is published although its client reconnected in time",
+        SharedTwice "shared-twice" "a message of a shared subscription is also delivered to the next member",
     }
 }
 
@@ -101,17 +102,18 @@ mod switch {
     use super::Bug;
     use std::sync::atomic::{AtomicU8, Ordering};
 
-    /// One more than the bug's number; 0: none.
+    /// One more than the number of the enabled bug; 0 means none.
     static ON: AtomicU8 = AtomicU8::new(0);
 
-    /// Whether bugs can be switched on in this build.
+    /// True if bugs can be enabled in this build.
     pub const POSSIBLE: bool = true;
 
+    /// True if the bug is enabled.
     pub fn is(bug: Bug) -> bool {
         ON.load(Ordering::Relaxed) == bug as u8 + 1
     }
 
-    /// Switches it on, and any other off, in the whole process. False: not in this build.
+    /// Enables the bug in the whole process and disables any other. Returns false if this build cannot.
     pub fn plant(bug: Bug) -> bool {
         ON.store(bug as u8 + 1, Ordering::Relaxed);
         true
@@ -120,16 +122,16 @@ mod switch {
 
 #[cfg(not(feature = "planted"))]
 mod switch {
-    /// Whether bugs can be switched on in this build.
+    /// True if bugs can be enabled in this build.
     pub const POSSIBLE: bool = false;
 
-    /// Never.
+    /// Always false in this build.
     #[inline(always)]
     pub const fn is(_: super::Bug) -> bool {
         false
     }
 
-    /// Switches it on, and any other off, in the whole process. False: not in this build.
+    /// Enables the bug in the whole process and disables any other. Returns false if this build cannot.
     pub fn plant(_: super::Bug) -> bool {
         false
     }
@@ -142,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_back_and_nothing_is_on() {
+    fn bug_names_round_trip_and_no_bug_is_enabled() {
         for bug in Bug::ALL {
             assert_eq!(Bug::named(bug.name()), Some(*bug));
             assert!(!is(*bug));

@@ -1,4 +1,4 @@
-//! The operating system behind the traits.
+//! Time, randomness and disk of the operating system.
 
 mod open_files;
 mod write_budget;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Monotonic time since this value was made.
+/// Monotonic time since this value was created.
 #[derive(Clone, Copy, Debug)]
 pub struct RealClock {
     origin: Instant,
@@ -25,7 +25,10 @@ pub struct RealClock {
 
 impl RealClock {
     /// Creates a clock whose origin is now.
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the only place that reads the system clock"
+    )]
     pub fn new() -> RealClock {
         RealClock {
             origin: Instant::now(),
@@ -44,7 +47,10 @@ impl Clock for RealClock {
         Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the only place that reads the system clock"
+    )]
     fn wall(&self) -> WallTime {
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -53,12 +59,12 @@ impl Clock for RealClock {
     }
 }
 
-/// Random bytes fit for secrets, from the kernel.
+/// Fills `buf` with random bytes from the kernel, fit for secrets.
 pub fn fill_random(buf: &mut [u8]) -> io::Result<()> {
     fs::File::open("/dev/urandom")?.read_exact(buf)
 }
 
-/// A generator with a seed from the kernel.
+/// A generator seeded from the kernel.
 pub fn seeded_rng() -> io::Result<SeededRng> {
     let mut seed = [0; 8];
     fill_random(&mut seed)?;
@@ -74,7 +80,7 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Makes the directory when it is not there.
+    /// Opens a data directory, creating it if it does not exist.
     pub fn open(root: impl Into<PathBuf>) -> io::Result<RealDisk> {
         let root = root.into();
         fs::create_dir_all(&root).map_err(|e| at(&root, e))?;
@@ -85,20 +91,20 @@ impl RealDisk {
         })
     }
 
-    /// How many of its files are open.
+    /// The counters of its open files.
     pub fn open_files(&self) -> Arc<OpenFiles> {
         self.files.clone()
     }
 
-    /// How much is written before free space should be looked at.
+    /// The budget of bytes until free space is checked again.
     pub fn write_budget(&self) -> Arc<WriteBudget> {
         self.writes.clone()
     }
 
-    fn opened(&self, file: io::Result<fs::File>, path: PathBuf) -> io::Result<Box<dyn File>> {
+    fn wrap_opened(&self, file: io::Result<fs::File>, path: PathBuf) -> io::Result<Box<dyn File>> {
         match file {
             Ok(file) => {
-                self.files.opened();
+                self.files.record_opened();
                 Ok(Box::new(RealFile {
                     file,
                     path,
@@ -106,19 +112,19 @@ impl RealDisk {
                     writes: self.writes.clone(),
                 }))
             }
-            Err(error) => Err(self.not_opened(&path, error)),
+            Err(error) => Err(self.open_failed(&path, error)),
         }
     }
 
-    /// A file or directory could not be opened.
-    fn not_opened(&self, path: &Path, error: io::Error) -> io::Error {
+    /// Handles a failure to open a file or directory.
+    fn open_failed(&self, path: &Path, error: io::Error) -> io::Error {
         if open_files::is_shortage(&error) {
-            self.files.failed();
+            self.files.record_failure();
         }
         at(path, error)
     }
 
-    /// The directory of the file system under which all paths of this disk lie.
+    /// The directory that contains all paths of this disk.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -133,7 +139,7 @@ impl RealDisk {
     }
 }
 
-/// Puts the path into the error's text and keeps its kind and what it means.
+/// Adds the path to the error's text and keeps its kind and its meaning.
 fn at(path: &Path, error: io::Error) -> io::Error {
     let text = format!("{}: {error}", path.display());
     match open_files::is_shortage(&error) {
@@ -142,7 +148,8 @@ fn at(path: &Path, error: io::Error) -> io::Error {
     }
 }
 
-/// As [`at`], but never a [`Shortage`]: what the disk holds after a failed fsync is unknown, whatever the reason.
+/// As [`at`], but never a [`Shortage`]: the state of the disk after a failed fsync is unknown, whatever the
+/// reason.
 fn sync_failed(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
@@ -155,13 +162,13 @@ impl Disk for RealDisk {
             .write(true)
             .create_new(true)
             .open(&path);
-        self.opened(file, path)
+        self.wrap_opened(file, path)
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn File>> {
         let path = self.path(path)?;
         let file = fs::OpenOptions::new().read(true).write(true).open(&path);
-        self.opened(file, path)
+        self.wrap_opened(file, path)
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
@@ -197,11 +204,11 @@ impl Disk for RealDisk {
         let dir = self.path(dir)?;
         let entries = match fs::read_dir(&dir) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.map_err(|e| self.not_opened(&dir, e))?,
+            other => other.map_err(|e| self.open_failed(&dir, e))?,
         };
         let mut names = Vec::new();
         for entry in entries {
-            // A name that is not UTF-8 is none of ours.
+            // This broker creates no names that are not UTF-8.
             if let Ok(name) = entry.map_err(|e| at(&dir, e))?.file_name().into_string() {
                 names.push(name);
             }
@@ -212,7 +219,7 @@ impl Disk for RealDisk {
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         let path = self.path(dir)?;
-        let dir = fs::File::open(&path).map_err(|e| self.not_opened(&path, e))?;
+        let dir = fs::File::open(&path).map_err(|e| self.open_failed(&path, e))?;
         dir.sync_all().map_err(|e| sync_failed(&path, &e))
     }
 
@@ -235,7 +242,7 @@ struct RealFile {
 
 impl Drop for RealFile {
     fn drop(&mut self) {
-        self.files.closed();
+        self.files.record_closed();
     }
 }
 
@@ -274,10 +281,11 @@ impl File for RealFile {
             return Ok(());
         }
         match fallocate(self.file.as_raw_fd(), now, len - now) {
-            // Some file systems cannot: zeros written now take the space now.
+            // Some file systems have no fallocate: writing zeros reserves the space.
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => self.fill(now, len),
             Err(e) => {
-                // "Without effect": what was added is taken off again; the first error is the one that counts.
+                // Undoes a partial extension, because a failure must have no effect. The first error is the
+                // one to report.
                 let _ = self.file.set_len(now);
                 Err(e)
             }
@@ -315,7 +323,7 @@ fn fallocate(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
     let offset = libc::off_t::try_from(offset).map_err(too_big)?;
     let len = libc::off_t::try_from(len).map_err(too_big)?;
     loop {
-        // SAFETY: plain integers; `fd` is open for as long as the caller borrows its file.
+        // SAFETY: the arguments are plain integers; `fd` is open while the caller borrows its file.
         if unsafe { libc::fallocate(fd, 0, offset, len) } == 0 {
             return Ok(());
         }
@@ -326,14 +334,14 @@ fn fallocate(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Descriptors that this process may have open. Raises its own limit to what the system allows it first.
+/// Number of descriptors that this process may open. First raises its soft limit to the hard limit.
 #[expect(unsafe_code, reason = "std has no getrlimit")]
 pub fn descriptor_limit() -> io::Result<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: `limit` is the struct that the call writes.
+    // SAFETY: `limit` is the struct that the call fills.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -341,7 +349,7 @@ pub fn descriptor_limit() -> io::Result<u64> {
         rlim_cur: limit.rlim_max,
         ..limit
     };
-    // SAFETY: `raised` is the struct that the call reads. Refused: the limit stays as it is.
+    // SAFETY: `raised` is the struct that the call reads. If it fails, the limit is unchanged.
     let refused = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } != 0;
     Ok(if refused {
         limit.rlim_cur
@@ -354,7 +362,8 @@ pub fn descriptor_limit() -> io::Result<u64> {
 fn available(path: &Path) -> io::Result<u64> {
     let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
     let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: `path` ends in NUL, `stat` is as large as the call writes; it is read only after success.
+    // SAFETY: `path` is NUL-terminated, `stat` has the size that the call writes, and it is read only after
+    // success.
     let stat = unsafe {
         if libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) != 0 {
             return Err(io::Error::last_os_error());
@@ -388,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_names() {
+    fn real_disk_reads_and_writes_files_and_names() {
         let scratch = Scratch::new();
         let disk = RealDisk::open(&scratch.0).expect("open");
         disk.create_dir("a/b").expect("dir");
@@ -419,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn no_way_out_of_the_directory() {
+    fn paths_outside_the_data_directory_are_refused() {
         let scratch = Scratch::new();
         let disk = RealDisk::open(&scratch.0).expect("open");
         for path in ["../x", "a/../../x", "/etc/x", "a//b", "./a", "a\0b"] {

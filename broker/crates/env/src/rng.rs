@@ -1,8 +1,9 @@
-//! The one generator behind both worlds: xoshiro256**, seeded through splitmix64.
+//! The random number generator of production and simulation: xoshiro256**, seeded through splitmix64.
 
 use crate::Rng;
 
-/// Deterministic for a seed; good statistics, not for secrets (those come from [`crate::real::fill_random`]).
+/// Deterministic for a seed and statistically good, but not fit for secrets (use
+/// [`crate::real::fill_random`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeededRng {
     state: [u64; 4],
@@ -24,7 +25,7 @@ impl SeededRng {
         }
     }
 
-    /// A generator of its own for a part, so that one part's draws do not shift another's.
+    /// Creates an independent generator, so that one component's draws do not shift another's.
     pub fn fork(&mut self) -> SeededRng {
         SeededRng::new(self.next_u64())
     }
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_fixes_the_sequence_and_seeds_differ() {
+    fn equal_seeds_give_equal_sequences() {
         let draw = |seed| {
             let mut rng = SeededRng::new(seed);
             (0..8).map(|_| rng.next_u64()).collect::<Vec<_>>()
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn below_stays_below_and_reaches_all() {
+    fn below_reaches_every_value_under_its_bound() {
         let mut rng = SeededRng::new(7);
         let mut seen = [0u32; 5];
         for _ in 0..5_000 {

@@ -1,4 +1,5 @@
-//! A seeded world behind the traits: virtual time, and a disk that tears, loses and flips.
+//! Simulated time and disk under a seed: the disk tears writes, loses unsynced data and flips bits on
+//! request.
 
 mod disk;
 mod inode;
@@ -12,19 +13,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The simulator's generator is the same one that the real world seeds from the kernel.
+/// The simulator uses the same generator as production, which seeds it from the kernel.
 pub type SimRng = SeededRng;
 
-/// Time that stands still until it is set. Clones show the same time.
+/// A clock that stands still until it is set. Clones share the same time.
 #[derive(Clone, Debug, Default)]
 pub struct SimClock {
     now: Arc<AtomicU64>,
-    /// Wall milliseconds at `Time::ZERO`.
+    /// Wall-clock milliseconds at [`Time::ZERO`].
     epoch: u64,
 }
 
 impl SimClock {
-    /// `epoch`: what the wall shows at `Time::ZERO`.
+    /// A clock at `Time::ZERO` whose wall clock shows `epoch`.
     pub fn new(epoch: WallTime) -> SimClock {
         SimClock {
             now: Arc::default(),
@@ -32,12 +33,12 @@ impl SimClock {
         }
     }
 
-    /// Never goes back: an earlier time than now has no effect.
+    /// Sets the time. An earlier time than now has no effect.
     pub fn set(&self, now: Time) {
         self.now.fetch_max(now.0, Ordering::Relaxed);
     }
 
-    /// Moves both clocks forward.
+    /// Advances both clocks.
     pub fn advance(&self, by: Duration) {
         self.set(self.now() + by);
     }

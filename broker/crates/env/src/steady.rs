@@ -1,19 +1,19 @@
-//! A wall clock for ages and deadlines, which nobody can set.
+//! A wall clock for ages and deadlines that does not jump when the system clock is set.
 
 use crate::{Time, WallTime};
 
-/// The wall clock is followed by this part of the time that passes: after a jump of an hour, 3.6 seconds an hour.
+/// Divisor of the elapsed time by which the clock is corrected: 3.6 seconds per hour.
 const SLEW: i64 = 1000;
 
-/// Wall-clock time that advances with monotonic time. When the wall clock is set, forward or back, this one goes on as
-/// before and approaches it by one part in a thousand, so that a message with a time to live never expires early or late
-/// by more than that.
+/// Wall-clock time that advances with monotonic time. When the wall clock is set forward or back, this clock
+/// continues and converges to it by one part in a thousand, so that a message's TTL is never wrong by more
+/// than that fraction.
 ///
-/// Only a start takes the wall clock as it is, because monotonic time does not outlive a process.
+/// Only a start adopts the wall clock directly, because monotonic time does not outlive a process.
 #[derive(Clone, Copy, Debug)]
 pub struct SteadyWall {
     now: Time,
-    /// Nanoseconds from monotonic time to wall-clock time.
+    /// Nanoseconds to add to monotonic time to get wall-clock time.
     offset: i64,
 }
 
@@ -26,12 +26,14 @@ impl SteadyWall {
         }
     }
 
-    /// The steady wall time at `now`, when the wall clock shows `wall`.
+    /// The steady wall time at `now`, given that the wall clock shows `wall`.
     pub fn read(&mut self, now: Time, wall: WallTime) -> WallTime {
-        let passed = i64::try_from(now.0.saturating_sub(self.now.0)).unwrap_or(i64::MAX);
-        let behind = offset(now, wall).saturating_sub(self.offset);
-        let most = passed / SLEW;
-        self.offset = self.offset.saturating_add(behind.clamp(-most, most));
+        let elapsed = i64::try_from(now.0.saturating_sub(self.now.0)).unwrap_or(i64::MAX);
+        let difference = offset(now, wall).saturating_sub(self.offset);
+        let max_correction = elapsed / SLEW;
+        self.offset = self
+            .offset
+            .saturating_add(difference.clamp(-max_correction, max_correction));
         self.now = now;
         WallTime(now.0.saturating_add_signed(self.offset) / 1_000_000)
     }
@@ -55,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_the_wall_clock_as_long_as_nobody_sets_it() {
+    fn steady_time_equals_an_undisturbed_wall_clock() {
         let mut steady = SteadyWall::new(at(0), START);
         for ms in [0, 1, 2, 50, HOUR, 24 * HOUR] {
             let wall = WallTime(START.0 + ms);
@@ -64,14 +66,14 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_changes_the_pace_by_one_part_in_a_thousand() {
+    fn wall_clock_jump_changes_the_rate_by_one_part_in_a_thousand() {
         for (jump, sign) in [(HOUR as i64, 1), (-(HOUR as i64), -1)] {
             let mut steady = SteadyWall::new(at(0), START);
             let mut last = START.0;
             for second in 1..=600 {
                 let wall = WallTime((START.0 + second * 1000).saturating_add_signed(jump));
                 let shown = steady.read(at(second * 1000), wall).0;
-                assert!(shown > last, "never back");
+                assert!(shown > last, "time never goes back");
                 last = shown;
             }
             let error = last as i64 - (START.0 + 600_000) as i64;
@@ -80,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corrected_clock_is_reached_in_the_end() {
+    fn steady_time_converges_to_a_corrected_wall_clock() {
         let mut steady = SteadyWall::new(at(0), START);
         let mut shown = START;
         for second in 1..=3000 {

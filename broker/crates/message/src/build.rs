@@ -1,4 +1,4 @@
-//! Laying out a container.
+//! Building message containers.
 
 use crate::container::{
     DURABLE, DecodeError, EXTENDED, FIXED, HAS_BLIND, HAS_DEATHS, HAS_PRIORITY, HAS_TTL, Message,
@@ -8,17 +8,18 @@ use crate::deaths::Deaths;
 use bytes::BytesMut;
 use env::WallTime;
 
-/// A message up to here is put together without a buffer of its own, and then kept in one allocation with its count.
+/// A message up to this size in bytes is assembled on the stack and stored in one allocation with its
+/// reference count.
 pub(crate) const SMALL: usize = 512;
-/// What a [`Room`] takes at a time.
+/// Bytes that a [`Room`] allocates at a time.
 const PIECE: usize = 64 * 1024;
 
-/// Where messages are laid out that are gone in a moment: one behind the other, without an allocation for each. One that is
-/// kept for long would keep all of its piece: see [`Message::to_keep`].
+/// Memory for short-lived messages, which are laid out one after the other without an allocation for each. A
+/// message that is kept for long would hold its whole piece: see [`Message::to_keep`].
 #[derive(Debug, Default)]
 pub struct Room(BytesMut);
 
-/// Collects a message's parts and lays them out once.
+/// Collects the parts of a message and lays them out once.
 #[derive(Clone, Debug)]
 pub struct MessageBuilder<'a> {
     /// The protocol in whose encoding `properties` and the body are.
@@ -31,7 +32,7 @@ pub struct MessageBuilder<'a> {
     pub ttl_ms: Option<u64>,
     /// Time at which the broker received the message.
     pub received: WallTime,
-    /// At most 255 bytes, as in every protocol here; longer names are cut by `build`'s caller beforehand.
+    /// At most 255 bytes, as in every supported protocol; `build` fails for a longer name.
     pub exchange: &'a str,
     /// At most 255 keys of at most 255 bytes; `build` keeps the first 255.
     pub routing_keys: &'a [&'a str],
@@ -39,14 +40,14 @@ pub struct MessageBuilder<'a> {
     pub properties: &'a [u8],
 }
 
-/// What a message is written to.
+/// The destination of an encoded message.
 trait Sink {
     fn put(&mut self, bytes: &[u8]);
-    /// Bytes that it has.
+    /// Bytes written so far.
     fn len(&self) -> usize;
 }
 
-/// A message of [`SMALL`] bytes at the most.
+/// A message of at most [`SMALL`] bytes.
 struct Draft {
     bytes: [u8; SMALL],
     len: usize,
@@ -78,7 +79,7 @@ impl Sink for BytesMut {
     }
 }
 
-/// Where the parts of a message begin.
+/// The offsets of the parts of a message.
 struct Parts {
     keys: u32,
     extras: u32,
@@ -87,7 +88,8 @@ struct Parts {
 }
 
 impl MessageBuilder<'_> {
-    /// Lays out the message; `body` is what arrived, in pieces, `body_len` their sum (for one allocation).
+    /// Builds the message; `body` yields the pieces that arrived and `body_len` is their total length, so
+    /// that one allocation suffices.
     pub fn build<'b>(
         &self,
         body_len: usize,
@@ -96,7 +98,7 @@ impl MessageBuilder<'_> {
         self.build_with(0, None, body_len, body)
     }
 
-    /// The same; the last `blind_keys` of the routing keys are BCC's.
+    /// As [`MessageBuilder::build`]; the last `blind_keys` of the routing keys come from BCC.
     pub fn build_blind<'b>(
         &self,
         blind_keys: usize,
@@ -106,7 +108,7 @@ impl MessageBuilder<'_> {
         self.build_with(blind_keys, None, body_len, body)
     }
 
-    /// A message that is gone in a moment. One too large for the room has memory of its own.
+    /// Builds a short-lived message in `room`. A message too large for the room has memory of its own.
     pub fn build_in(&self, room: &mut Room, body: &[u8]) -> Result<Message, DecodeError> {
         let size = self.size(0, 0, body.len());
         if size > SMALL {
@@ -115,11 +117,11 @@ impl MessageBuilder<'_> {
         let raw = &mut room.0;
         raw.clear();
         if raw.capacity() < size {
-            // Takes the piece that is there once more if no message is in it any longer.
+            // Reuses the current piece if no message is in it any longer.
             raw.reserve(PIECE);
         }
         let parts = self.write(raw, 0, &[], [body])?;
-        Ok(parts.of(Raw::Part(raw.split().freeze())))
+        Ok(parts.into_message(Raw::Part(raw.split().freeze())))
     }
 
     pub(crate) fn build_with<'b>(
@@ -141,18 +143,18 @@ impl MessageBuilder<'_> {
             };
             let parts = self.write(&mut draft, blind_keys, &history, body)?;
             let raw = draft.bytes.get(..draft.len).unwrap_or_default();
-            return Ok(parts.of(Raw::Own(raw.into())));
+            return Ok(parts.into_message(Raw::Own(raw.into())));
         }
         let mut raw = BytesMut::with_capacity(size);
         let parts = self.write(&mut raw, blind_keys, &history, body)?;
-        Ok(parts.of(Raw::Part(raw.freeze())))
+        Ok(parts.into_message(Raw::Part(raw.freeze())))
     }
 
     fn keys(&self) -> &[&str] {
         &self.routing_keys[..self.routing_keys.len().min(255)]
     }
 
-    /// Bytes of the container.
+    /// Length of the container in bytes.
     fn size(&self, blind_keys: usize, history: usize, body: usize) -> usize {
         let ttl = if self.ttl_ms.is_some() { 8 } else { 0 };
         let keys: usize = self.keys().iter().map(|k| 1 + k.len()).sum();
@@ -162,7 +164,7 @@ impl MessageBuilder<'_> {
         FIXED + ttl + names + blind + history + 4 + self.properties.len() + body
     }
 
-    /// `history`: encoded deaths, empty when there are none.
+    /// `history`: encoded deaths, empty if there are none.
     fn write<'b>(
         &self,
         raw: &mut impl Sink,
@@ -223,7 +225,7 @@ impl MessageBuilder<'_> {
 }
 
 impl Parts {
-    fn of(self, raw: Raw) -> Message {
+    fn into_message(self, raw: Raw) -> Message {
         Message {
             raw,
             keys: self.keys,
@@ -244,7 +246,7 @@ fn put_name(raw: &mut impl Sink, name: &str) -> Result<(), DecodeError> {
 mod tests {
     use super::*;
 
-    fn built_in(room: &mut Room, body: &[u8]) -> Message {
+    fn build_in_room(room: &mut Room, body: &[u8]) -> Message {
         let builder = MessageBuilder {
             protocol: Protocol::Mqtt,
             durable: false,
@@ -261,30 +263,30 @@ mod tests {
     }
 
     #[test]
-    fn messages_in_a_room_are_like_others_and_lie_behind_each_other() {
+    fn messages_in_a_room_are_contiguous_and_equal_to_others() {
         let mut room = Room::default();
         let all: Vec<Message> = (0..2000u32)
-            .map(|n| built_in(&mut room, &n.to_be_bytes()))
+            .map(|n| build_in_room(&mut room, &n.to_be_bytes()))
             .collect();
-        let near = |a: &Message, b: &Message| {
+        let are_adjacent = |a: &Message, b: &Message| {
             let distance = b.as_bytes().as_ptr() as usize - a.as_bytes().as_ptr() as usize;
             distance == a.as_bytes().len()
         };
-        assert!(near(&all[0], &all[1]));
+        assert!(are_adjacent(&all[0], &all[1]));
         for (n, message) in all.iter().enumerate() {
             assert_eq!(message.body(), (n as u32).to_be_bytes());
         }
-        // One that no piece has room for.
-        assert_eq!(built_in(&mut room, &vec![1; PIECE]).body_len(), PIECE);
+        // A message larger than a piece.
+        assert_eq!(build_in_room(&mut room, &vec![1; PIECE]).body_len(), PIECE);
     }
 
     #[test]
-    fn a_message_to_keep_leaves_its_room() {
+    fn to_keep_copies_a_message_out_of_its_room() {
         let mut room = Room::default();
-        let first = built_in(&mut room, b"first");
-        let kept = first.to_keep();
-        assert_eq!(kept, first);
-        assert_ne!(kept.as_bytes().as_ptr(), first.as_bytes().as_ptr());
-        assert_eq!(kept.to_keep().as_bytes().as_ptr(), kept.as_bytes().as_ptr());
+        let first = build_in_room(&mut room, b"first");
+        let copy = first.to_keep();
+        assert_eq!(copy, first);
+        assert_ne!(copy.as_bytes().as_ptr(), first.as_bytes().as_ptr());
+        assert_eq!(copy.to_keep().as_bytes().as_ptr(), copy.as_bytes().as_ptr());
     }
 }

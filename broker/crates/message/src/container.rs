@@ -1,11 +1,11 @@
-//! The container's one buffer. Layout, integers big-endian:
+//! The message container: one contiguous buffer. Layout, with big-endian integers:
 //!
 //! ```text
 //! version u8 | protocol u8 | flags u8 | priority u8 | received_ms u64 | [ttl_ms u64]
 //! exchange: u8 len, bytes | key count u8, then each: u8 len, bytes | [blind keys u8] | [deaths: u32 len, bytes]
 //! properties: u32 len, bytes | body: the rest
 //! ```
-//! A message without blind keys and deaths is of version 1, any other of version 2.
+//! A message without blind keys (of BCC) and deaths has version 1, any other version 2.
 
 use crate::build::{MessageBuilder, SMALL};
 use crate::deaths::Deaths;
@@ -14,7 +14,7 @@ use env::WallTime;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Version bytes of the layout: as it was first, and with what a message may have since.
+/// Version of the original layout, and of the layout with blind keys and deaths.
 pub(crate) const PLAIN: u8 = 1;
 pub(crate) const EXTENDED: u8 = 2;
 pub(crate) const DURABLE: u8 = 1;
@@ -22,10 +22,10 @@ pub(crate) const HAS_PRIORITY: u8 = 2;
 pub(crate) const HAS_TTL: u8 = 4;
 pub(crate) const HAS_BLIND: u8 = 8;
 pub(crate) const HAS_DEATHS: u8 = 16;
-/// version, protocol, flags, priority, received.
+/// Length of version, protocol, flags, priority and time of receipt.
 pub(crate) const FIXED: usize = 12;
 
-/// Which protocol's encoding the properties and the body are in.
+/// The protocol in whose encoding the properties and the body are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Protocol {
@@ -58,8 +58,10 @@ pub enum DecodeError {
     /// A length in the container points beyond its end.
     #[error("message container ends early")]
     Short,
-    /// Written by a newer version; the number is that of its format.
-    #[error("message container version {0} is not known to this program")]
+    /// Written by a newer version of the broker; the number is the version of its format.
+    #[error(
+        "message container has version {0}, which is newer than this version of Posthorn reads"
+    )]
     Version(u8),
     /// The number of the protocol is unknown.
     #[error("message container names protocol {0}")]
@@ -72,13 +74,13 @@ pub enum DecodeError {
     Deaths,
 }
 
-/// An immutable message. Cloning counts a reference.
+/// An immutable message. Cloning increments a reference count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     pub(crate) raw: Raw,
-    /// Where the first key's length byte is.
+    /// Offset of the first key's length byte.
     pub(crate) keys: u32,
-    /// What is between the keys and the properties.
+    /// Offset of the parts between the keys and the properties.
     pub(crate) extras: u32,
     pub(crate) properties: u32,
     pub(crate) body: u32,
@@ -87,7 +89,7 @@ pub struct Message {
 #[derive(Clone, Debug)]
 pub(crate) enum Raw {
     Own(Arc<[u8]>),
-    /// Large, or part of what was read, or in a [`Room`].
+    /// A large message, a part of a received buffer, or a message in a [`Room`].
     Part(Bytes),
 }
 
@@ -111,7 +113,7 @@ impl PartialEq for Raw {
 impl Eq for Raw {}
 
 impl Message {
-    /// Reads a stored or received container; the buffer is shared, not copied.
+    /// Decodes a stored or received container. The buffer is shared, not copied.
     pub fn decode(raw: Bytes) -> Result<Message, DecodeError> {
         let mut at = Cursor::new(&raw);
         let version = at.u8()?;
@@ -151,12 +153,12 @@ impl Message {
         })
     }
 
-    /// The stored and inter-node form.
+    /// The form in which the message is stored and sent between nodes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.raw
     }
 
-    /// The same, counting a reference where the message is large.
+    /// As [`Message::as_bytes`]; shares the buffer if the message is large.
     pub fn to_bytes(&self) -> Bytes {
         self.shared(0..self.raw.len())
     }
@@ -177,13 +179,13 @@ impl Message {
         Message { raw, ..*self }
     }
 
-    /// The protocol in whose encoding properties and body are.
+    /// The protocol in whose encoding the properties and the body are.
     pub fn protocol(&self) -> Protocol {
-        // Checked by decode and by build.
+        // Validated by `decode` and by `build`.
         Protocol::from_byte(self.raw[1]).unwrap_or(Protocol::Amqp091)
     }
 
-    /// Delivery mode 2 of AMQP 0.9.1, `durable` of AMQP 1.0.
+    /// True for delivery mode 2 of AMQP 0.9.1 or `durable` of AMQP 1.0.
     pub fn durable(&self) -> bool {
         self.raw[2] & DURABLE != 0
     }
@@ -193,7 +195,7 @@ impl Message {
         (self.raw[2] & HAS_PRIORITY != 0).then(|| self.raw[3])
     }
 
-    /// When the broker took it in.
+    /// When the broker received the message.
     pub fn received(&self) -> WallTime {
         WallTime((&self.raw[4..12]).get_u64())
     }
@@ -210,7 +212,7 @@ impl Message {
         std::str::from_utf8(&self.raw[at + 1..at + 1 + len]).unwrap_or("")
     }
 
-    /// The key it was published with, then those of CC and BCC.
+    /// The routing key of the publish, then those of CC and BCC.
     pub fn routing_keys(&self) -> impl Iterator<Item = &str> {
         let count = self.raw[self.keys as usize - 1];
         let mut at = self.keys as usize;
@@ -222,12 +224,12 @@ impl Message {
         })
     }
 
-    /// The first routing key; empty when there is none.
+    /// The first routing key; empty if there is none.
     pub fn routing_key(&self) -> &str {
         self.routing_keys().next().unwrap_or("")
     }
 
-    /// How many of the routing keys, the last ones, are BCC's: nobody is told of them.
+    /// Number of routing keys, at the end, that come from BCC and must not be shown.
     fn blind_keys(&self) -> usize {
         match self.raw[2] & HAS_BLIND {
             0 => 0,
@@ -235,32 +237,33 @@ impl Message {
         }
     }
 
-    /// Died and came here through a dead letter exchange. Its properties are as published nonetheless: of the time to
-    /// live [`Message::ttl_ms`] is the truth.
+    /// True if the message was dead-lettered. Its properties are still as published, so [`Message::ttl_ms`]
+    /// is its actual time to live.
     pub fn has_died(&self) -> bool {
         self.raw[2] & HAS_DEATHS != 0
     }
 
-    /// Its history; None also when that is damaged.
+    /// The dead-letter history; `None` also if it is damaged.
     pub fn deaths(&self) -> Option<Deaths> {
         if !self.has_died() {
             return None;
         }
         let blind = usize::from(self.raw[2] & HAS_BLIND != 0);
         let start = self.extras as usize + blind + 4;
-        // In front of the properties' length.
+        // The history precedes the length of the properties.
         let section = self
             .raw
             .get(start..(self.properties as usize).checked_sub(4)?)?;
         Deaths::decode(section).ok()
     }
 
-    /// The keys that may be told: without BCC's. One of BCC's that is there twice is told once, in its later place, as RabbitMQ does.
+    /// The routing keys that may be shown, without those of BCC. A BCC key that also appears openly is listed
+    /// once, at its later position, as in RabbitMQ.
     pub fn open_routing_keys(&self) -> Vec<&str> {
         let mut keys: Vec<&str> = self.routing_keys().collect();
         let blind = keys.split_off(keys.len().saturating_sub(self.blind_keys()));
         for key in blind {
-            // What is taken away of all keys is the first of its kind.
+            // Removes the first key equal to each blind one.
             if let Some(at) = keys.iter().position(|open| *open == key) {
                 keys[at..].rotate_left(1);
             }
@@ -268,8 +271,8 @@ impl Message {
         keys
     }
 
-    /// The same message on its way through a dead letter exchange: without a time to live, with its history, and with
-    /// this key instead of all its own if there is one. One copy of the body.
+    /// The same message as it passes a dead letter exchange: without a time to live, with its history, and
+    /// with `key`, if any, instead of its own keys. Copies the body once.
     pub fn dead_lettered(
         &self,
         exchange: &str,
@@ -299,7 +302,8 @@ impl Message {
         builder.build_with(blind, Some(deaths), body.len(), [body])
     }
 
-    /// The properties in the source protocol's encoding (0.9.1: property flags and property list of the content header).
+    /// The properties in the source protocol's encoding (0.9.1: property flags and property list of the
+    /// content header).
     pub fn properties(&self) -> &[u8] {
         &self.raw[self.properties as usize..self.body as usize]
     }
@@ -309,7 +313,7 @@ impl Message {
         &self.raw[self.body as usize..]
     }
 
-    /// This part of the body, counting a reference where the message is large.
+    /// A part of the body; shares the buffer if the message is large.
     pub fn body_part(&self, part: std::ops::Range<usize>) -> Bytes {
         let body = self.body as usize;
         self.shared(body + part.start..body + part.end)
@@ -368,7 +372,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_built_is_read_back(
+        fn built_message_round_trips(
             durable: bool, priority: Option<u8>, ttl_ms: Option<u64>, received: u64,
             exchange in "[a-zé.]{0,60}", keys in proptest::collection::vec("[a-z.]{0,40}", 0..4),
             properties: Vec<u8>, body: Vec<u8>, blind in 0usize..4, died: bool, key: Option<bool>,
@@ -386,11 +390,11 @@ mod tests {
             prop_assert_eq!(read.properties(), &properties[..]);
             prop_assert_eq!(read.body(), &body[..]);
             let open = keys.len() - blind.min(keys.len());
-            let mut told: Vec<&str> = keys.clone();
+            let mut visible: Vec<&str> = keys.clone();
             for key in &keys[open..] {
-                told.remove(told.iter().position(|k| k == key).unwrap());
+                visible.remove(visible.iter().position(|k| k == key).unwrap());
             }
-            prop_assert_eq!(read.open_routing_keys(), told.clone());
+            prop_assert_eq!(read.open_routing_keys(), visible.clone());
             prop_assert_eq!(read.deaths(), None);
             if !died {
                 return Ok(());
@@ -407,15 +411,15 @@ mod tests {
             prop_assert_eq!(&read, &dead);
             prop_assert_eq!(read.deaths(), Some(deaths));
             prop_assert_eq!((read.exchange(), read.durable(), read.ttl_ms()), ("dlx", durable, None));
-            let told = if key.is_some() { vec!["other"] } else { told };
-            prop_assert_eq!(read.open_routing_keys(), told);
+            let visible = if key.is_some() { vec!["other"] } else { visible };
+            prop_assert_eq!(read.open_routing_keys(), visible);
             let all = if key.is_some() { vec!["other"] } else { keys };
             prop_assert_eq!(read.routing_keys().collect::<Vec<_>>(), all);
             prop_assert_eq!((read.properties(), read.body()), (&properties[..], &body[..]));
         }
 
         #[test]
-        fn no_bytes_make_it_panic(raw: Vec<u8>) {
+        fn decoding_arbitrary_bytes_does_not_panic(raw: Vec<u8>) {
             if let Ok(m) = Message::decode(Bytes::from(raw)) {
                 let _ = (m.exchange().len(), m.routing_keys().count(), m.properties(), m.body(), m.ttl_ms());
                 let _ = (m.open_routing_keys().len(), m.deaths());

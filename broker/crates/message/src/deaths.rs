@@ -1,5 +1,6 @@
-//! The dead-letter history of a message: reason, queue and count of each death. The encoding is neither that of `x-death`
-//! (AMQP 0.9.1) nor of `x-opt-deaths` (AMQP 1.0). The container keeps it beside the properties, which stay as published.
+//! The dead-letter history of a message: reason, queue and count of its deaths. Its encoding is neither that of
+//! `x-death` (AMQP 0.9.1) nor that of `x-opt-deaths` (AMQP 1.0). The container keeps it apart from the properties,
+//! which stay as published.
 //!
 //! ```text
 //! records u8 | first u8 | exchange of the last death: name | each record, the most recent first:
@@ -13,16 +14,16 @@ use bytes::{BufMut, BytesMut};
 use env::WallTime;
 use std::sync::Arc;
 
-/// Records kept at most. A message that dies of more is remembered by its first death and its latest ones.
+/// Limit of records. A longer history keeps the first death and the latest ones.
 pub(crate) const MAX_RECORDS: usize = 64;
-/// Bytes of routing keys kept in one record at most, so that a history always fits into a content header.
+/// Limit of routing key bytes in one record, so that a history always fits in a content header.
 pub(crate) const MAX_KEY_BYTES: usize = 512;
 
 const HAS_TTL: u8 = 1;
-/// Programs before it do not look at it.
+/// Flag that older versions ignore.
 const FAILED: u8 = 2;
 
-/// Why a message left a queue without having been accepted.
+/// Why a message left a queue without being acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum DeadReason {
@@ -45,7 +46,7 @@ impl DeadReason {
         DeadReason::DeliveryLimit,
     ];
 
-    /// As headers and metrics call it.
+    /// The name in headers and metrics.
     pub fn name(self) -> &'static str {
         match self {
             DeadReason::Rejected => "rejected",
@@ -55,20 +56,21 @@ impl DeadReason {
         }
     }
 
-    /// Returns the reason with that byte in a stored history, or None if no reason has it.
+    /// Returns the reason with that byte in a stored history, or `None` if no reason has it.
     pub fn from_byte(byte: u8) -> Option<DeadReason> {
         DeadReason::ALL.into_iter().find(|r| *r as u8 == byte)
     }
 }
 
-/// Deaths in one queue of one reason.
+/// The deaths in one queue for one reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
     /// The queue that the message left.
     pub queue: Arc<str>,
     /// The reason of these deaths.
     pub reason: DeadReason,
-    /// The exchange and keys (with those of CC, without those of BCC) it came through before the first of these deaths.
+    /// The exchange through which the message came into the queue before the first of these deaths.
+    /// `routing_keys` holds its keys at that time (including those of CC, excluding those of BCC).
     pub exchange: Arc<str>,
     /// See `exchange`.
     pub routing_keys: Vec<Arc<str>>,
@@ -78,13 +80,13 @@ pub struct Death {
     pub first: WallTime,
     /// Time of the latest of these deaths.
     pub last: WallTime,
-    /// The time to live it was published with, which dead lettering takes away.
+    /// The time to live of the publish, which dead-lettering removes.
     pub ttl_ms: Option<u64>,
-    /// Each was a failed attempt to deliver: a quorum queue's rejections.
+    /// True if each death was a failed delivery attempt: a rejection in a quorum queue.
     pub failed: bool,
 }
 
-/// What is recorded of one death.
+/// A death to be recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dying<'a> {
     /// The queue that the message leaves.
@@ -93,7 +95,7 @@ pub struct Dying<'a> {
     pub reason: DeadReason,
     /// The exchange through which the message came into the queue.
     pub exchange: &'a str,
-    /// Routing keys of the message, with those of CC and without those of BCC.
+    /// Routing keys of the message, including those of CC and excluding those of BCC.
     pub routing_keys: Vec<&'a str>,
     /// Time to live that the publisher set, in milliseconds.
     pub ttl_ms: Option<u64>,
@@ -103,18 +105,18 @@ pub struct Dying<'a> {
     pub at: WallTime,
 }
 
-/// See the module. Never empty once something is recorded.
+/// The dead-letter history of a message; see the module documentation. Never empty once a death is recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deaths {
-    /// The most recent first.
+    /// The most recent record first.
     records: Vec<Death>,
-    /// Which of them was the very first.
+    /// Index of the record with the very first death.
     first: usize,
     last_exchange: Arc<str>,
 }
 
 impl Deaths {
-    /// The most recent first.
+    /// The records, the most recent first.
     pub fn records(&self) -> &[Death] {
         &self.records
     }
@@ -129,12 +131,13 @@ impl Deaths {
         self.records.first()
     }
 
-    /// The exchange it came through before its last death; its record has that of the first death of this kind.
+    /// The exchange through which the message came into the queue before its last death. The record of that
+    /// death names the exchange of the first death of its kind instead.
     pub fn last_exchange(&self) -> &str {
         &self.last_exchange
     }
 
-    /// How many of them were failed attempts to deliver it.
+    /// Number of failed delivery attempts among the deaths.
     pub fn failed_attempts(&self) -> u64 {
         let failed = self.records.iter().filter(|death| death.failed);
         failed.fold(0, |sum, death| sum.saturating_add(death.count))
@@ -160,7 +163,7 @@ impl Deaths {
             }
             return;
         }
-        self.forget();
+        self.evict_record();
         self.first = if self.records.is_empty() {
             0
         } else {
@@ -169,8 +172,8 @@ impl Deaths {
         self.records.insert(0, new_record(dying));
     }
 
-    /// Makes room for one more: the first death stays known.
-    fn forget(&mut self) {
+    /// Makes room for one more record, keeping the first death.
+    fn evict_record(&mut self) {
         if self.records.len() < MAX_RECORDS {
             return;
         }
@@ -183,8 +186,9 @@ impl Deaths {
         }
     }
 
-    /// Whether to go to this queue would close a cycle that no client had a hand in: it died there before, and since then
-    /// (that death included) of nothing that a client did. More such deaths in a row than can be remembered count as one.
+    /// True if dead-lettering to this queue would close a cycle without any client action: the message died
+    /// there before, and since then (including that death) only for reasons that no client caused. More such
+    /// deaths in a row than a history can hold count as a cycle.
     pub fn is_cycle(&self, queue: &str) -> bool {
         let automatic = |d: &&Death| d.reason != DeadReason::Rejected;
         let recent = self.records.iter().take_while(automatic);
@@ -241,12 +245,12 @@ impl Deaths {
 
 fn new_record(dying: &Dying<'_>) -> Death {
     let mut room = MAX_KEY_BYTES;
-    let fits = |key: &&&str| {
+    let has_room = |key: &&&str| {
         let left = room.checked_sub(key.len());
         room = left.unwrap_or(0);
         left.is_some()
     };
-    let routing_keys = dying.routing_keys.iter().take(255).take_while(fits);
+    let routing_keys = dying.routing_keys.iter().take(255).take_while(has_room);
     Death {
         queue: dying.queue.into(),
         reason: dying.reason,
@@ -284,7 +288,8 @@ fn take_record(from: &mut Cursor<'_>) -> Result<Death, DecodeError> {
     })
 }
 
-/// Names of queues and exchanges and routing keys have at most 255 bytes everywhere; a longer one would be cut.
+/// Names of queues and exchanges and routing keys have at most 255 bytes everywhere; a longer one would be
+/// truncated.
 fn put_short(out: &mut BytesMut, name: &str) {
     let end = name.floor_char_boundary(255);
     let name = name.get(..end).unwrap_or("");
@@ -316,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn deaths_are_counted_by_queue_and_reason_the_most_recent_first() {
+    fn deaths_are_counted_by_queue_and_reason_most_recent_first() {
         use DeadReason::{Expired, Rejected};
         let mut deaths = Deaths::default();
         die(&mut deaths, "a", Expired, 1);
@@ -339,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_is_one_without_a_rejection_since() {
+    fn rejection_breaks_a_cycle() {
         use DeadReason::{Expired, MaxLength, Rejected};
         let mut deaths = Deaths::default();
         die(&mut deaths, "a", Expired, 1);
@@ -352,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_history_keeps_its_first_death_and_ends_a_long_cycle() {
+    fn long_history_keeps_its_first_death_and_detects_a_long_cycle() {
         let mut deaths = Deaths::default();
         die(&mut deaths, "origin", DeadReason::Rejected, 0);
         for n in 1..=2 * MAX_RECORDS as u64 {
@@ -366,7 +371,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_history_is_what_a_naive_one_says_and_survives_its_encoding(
+        fn history_equals_a_naive_model_and_round_trips(
             steps in proptest::collection::vec((0u8..5, 0usize..4), 1..60)
         ) {
             let mut deaths = Deaths::default();
@@ -392,7 +397,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(raw: Vec<u8>) {
+        fn decoding_arbitrary_bytes_does_not_panic(raw: Vec<u8>) {
             let _ = Deaths::decode(&raw);
         }
     }

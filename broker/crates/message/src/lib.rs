@@ -1,9 +1,11 @@
-//! The message container (R3) and the value types that every protocol shares.
+//! The message container and the value types shared by all protocols.
 //!
-//! A [`Message`] is immutable and shared by reference: one contiguous buffer, which is also its stored and its
-//! inter-node form, and the offsets of its parts. Same protocol in and out: no copy.
+//! A [`Message`] is immutable and reference-counted: one contiguous buffer, which is also its stored and
+//! inter-node form, and the offsets of its parts. A message consumed with the protocol it was published with
+//! is never converted. [`Deaths`] is its dead-letter history, [`Value`] and [`Table`] are AMQP field values,
+//! and [`DecodeError`] reports an invalid container.
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod build;
 mod container;
@@ -11,8 +13,8 @@ mod deaths;
 mod term;
 mod value;
 
-/// The largest body that any node may be configured to take (`max_message_size`). Formats on the disk and between nodes have
-/// room for it, whatever this node's own setting is.
+/// Largest body, in bytes, that any node may be configured to accept (`max_message_size`). On-disk and
+/// inter-node formats have room for it, whatever this node's setting is.
 pub const MAX_BODY_BYTES: u32 = 512 << 20;
 
 pub use build::{MessageBuilder, Room};

@@ -1,9 +1,9 @@
-//! Values in the texts of errors, in the form of RabbitMQ's: there they are Erlang terms.
+//! Formats values in error texts as RabbitMQ does: as Erlang terms.
 
 use crate::{Table, Value};
 use std::fmt;
 
-/// A value as a term, on one line: RabbitMQ breaks long ones.
+/// Displays a value as an Erlang term on one line; RabbitMQ breaks long ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Term<'a>(pub &'a Value);
 
@@ -42,12 +42,13 @@ impl fmt::Display for Term<'_> {
     }
 }
 
-/// A number with a point: the shorter of the forms with and without exponent, and without it when they are equally long.
+/// A number with a decimal point: the shorter of the forms with and without exponent, without exponent if
+/// both are equally long.
 struct Float(f64);
 
 impl fmt::Display for Float {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Rust's leave out ".0".
+        // Rust omits ".0".
         let mut plain = self.0.to_string();
         if self.0.is_finite() && !plain.contains('.') {
             plain.push_str(".0");
@@ -63,7 +64,7 @@ impl fmt::Display for Float {
     }
 }
 
-/// Octets: text in quotes when they are printable as UTF-8 or else as Latin-1, numbers otherwise.
+/// Bytes: quoted text if printable as UTF-8 or else as Latin-1, numbers otherwise.
 struct Octets<'a>(&'a [u8]);
 
 impl fmt::Display for Octets<'_> {
@@ -100,7 +101,7 @@ impl fmt::Display for Octets<'_> {
     }
 }
 
-/// Text of a peer as it is shown bare: UTF-8, or Latin-1 where it is not that.
+/// Decodes a peer's text for display: as UTF-8, or as Latin-1 if it is not UTF-8.
 pub fn bare(octets: &[u8]) -> String {
     match std::str::from_utf8(octets) {
         Ok(text) => text.to_owned(),
@@ -117,10 +118,10 @@ mod tests {
     use super::*;
     use bytes::Bytes;
 
-    /// What RabbitMQ 4.0.5 says of each.
+    /// Expected texts as produced by RabbitMQ 4.0.5.
     #[test]
-    fn values_are_shown_as_rabbitmq_shows_them() {
-        let shown = |value: Value| Term(&value).to_string();
+    fn values_are_formatted_as_in_rabbitmq() {
+        let display = |value: Value| Term(&value).to_string();
         for (number, text) in [
             (0.0, "0.0"),
             (-1.5, "-1.5"),
@@ -135,11 +136,11 @@ mod tests {
             (1.0 / 3.0, "0.3333333333333333"),
             (1e300, "1.0e300"),
         ] {
-            assert_eq!(shown(Value::F64(number)), text);
+            assert_eq!(display(Value::F64(number)), text);
         }
-        assert_eq!(shown(Value::F32(0.1)), "0.10000000149011612");
-        let octets = |octets: &'static [u8]| shown(Value::Binary(Bytes::from_static(octets)));
-        for (given, text) in [
+        assert_eq!(display(Value::F32(0.1)), "0.10000000149011612");
+        let octets = |octets: &'static [u8]| display(Value::Binary(Bytes::from_static(octets)));
+        for (bytes, text) in [
             (&b"abc"[..], "<<\"abc\">>"),
             (b"", "<<>>"),
             (b"\x00\xff", "<<0,255>>"),
@@ -147,12 +148,12 @@ mod tests {
             ("\u{fc}".as_bytes(), "<<\"\u{fc}\"/utf8>>"),
             (b"a\"\\\n", r#"<<"a\"\\\n">>"#),
         ] {
-            assert_eq!(octets(given), text);
+            assert_eq!(octets(bytes), text);
         }
         let decimal = Value::Decimal { scale: 1, value: 2 };
         let array = Value::Array(vec![Value::I32(1), "x".into(), decimal, Value::Bool(true)]);
         assert_eq!(
-            shown(array.clone()),
+            display(array.clone()),
             "[{signedint,1},{longstr,<<\"x\">>},{decimal,{1,2}},{bool,true}]"
         );
         let table = Table(vec![
@@ -160,10 +161,10 @@ mod tests {
             ("a".into(), Value::Void),
         ]);
         assert_eq!(
-            shown(Value::Table(table)),
+            display(Value::Table(table)),
             "[{<<\"b\">>,timestamp,7},{<<\"a\">>,void,undefined}]"
         );
-        assert_eq!(shown(Value::Array(vec![])), "[]");
+        assert_eq!(display(Value::Array(vec![])), "[]");
         assert_eq!(bare(b"\xff"), "\u{ff}");
     }
 }

@@ -1,9 +1,10 @@
-//! AMQP's field values (0.9.1 section 4.2.5.5 with RabbitMQ's errata; AMQP 1.0 primitive types map onto them).
+//! AMQP field values (AMQP 0.9.1 section 4.2.5.5 with RabbitMQ's errata); AMQP 1.0 primitive types map onto
+//! them.
 
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// A field value. The letter is the type on the wire of AMQP 0.9.1.
+/// A field value. The letter is its type on the wire in AMQP 0.9.1.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// No value (`V`).
@@ -41,28 +42,28 @@ pub enum Value {
     Binary(Bytes),
     /// Seconds since the Unix epoch.
     Timestamp(u64),
-    /// Values, which may be of different types (`A`).
+    /// An array (`A`), whose values may have different types.
     Array(Vec<Value>),
-    /// A table within a value (`F`).
+    /// A nested table (`F`).
     Table(Table),
 }
 
-/// A field table, in the order in which it came.
+/// A field table, in the order of arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table(pub Vec<(Arc<str>, Value)>);
 
 impl Table {
-    /// Returns the first value under `key`, or None if there is none. Searches linearly.
+    /// Returns the first value under `key`, or `None` if there is none. Searches linearly.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|(k, _)| &**k == key).map(|(_, v)| v)
     }
 
-    /// Returns true if the table has no entry.
+    /// True if the table has no entry.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Replaces the value under `key`, or adds it at the end.
+    /// Replaces the value under `key`, or appends it.
     pub fn set(&mut self, key: &str, value: Value) {
         match self.0.iter_mut().find(|(k, _)| &**k == key) {
             Some((_, v)) => *v = value,
@@ -72,7 +73,7 @@ impl Table {
 }
 
 impl Value {
-    /// What AMQP 0.9.1 and error texts call its type.
+    /// The name of the value's type in AMQP 0.9.1 and in error texts.
     pub fn type_name(&self) -> &'static str {
         match self {
             Value::Void => "void",
@@ -95,7 +96,7 @@ impl Value {
         }
     }
 
-    /// Any of the integer types.
+    /// The value of any integer type; `None` for other types.
     pub fn as_integer(&self) -> Option<i64> {
         Some(match *self {
             Value::I8(v) => v.into(),
@@ -109,7 +110,7 @@ impl Value {
         })
     }
 
-    /// Returns the text of a string that is UTF-8, and None for every other value.
+    /// The text of a string that is UTF-8; `None` for every other value.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Value::String(s) => std::str::from_utf8(s).ok(),

@@ -1,6 +1,6 @@
-//! What it costs to find the queues of a message on one topic exchange, against the number of words in its key: processor
-//! time of this thread (Linux's schedstat), so a busy machine disturbs little. `cargo bench -p routing [-- FILE.svg]` prints a
-//! table and draws it.
+//! Benchmark: time to find the queues of a message on a topic exchange, by the number of words in its routing
+//! key. It measures the processor time of its thread (Linux schedstat), so that a busy machine disturbs it
+//! little. `cargo bench -p routing [-- FILE.svg]` prints a table and draws it.
 
 use message::Table;
 use routing::{Bindings, Kind};
@@ -11,17 +11,17 @@ use std::time::Duration;
 
 const DEPTHS: std::ops::RangeInclusive<usize> = 2..=12;
 
-/// Keys that are looked up, one after the other; different ones, as messages have them.
+/// Number of different routing keys that are looked up in turn.
 const KEYS: usize = 20_000;
 
-/// Processor time for one figure.
+/// Processor time spent per measurement.
 const MEASURED: Duration = Duration::from_millis(300);
 
-/// What is bound.
+/// A set of bindings.
 struct Case {
     name: &'static str,
     bindings: usize,
-    /// In one of a hundred bindings this stands for a word, at each place in turn.
+    /// In one of a hundred bindings this replaces a word, at each position in turn.
     wildcard: Option<&'static str>,
     color: &'static str,
 }
@@ -67,7 +67,7 @@ fn cpu() -> Duration {
     Duration::from_nanos(first.unwrap_or(0))
 }
 
-/// Key number `n`: ten words at each level, as many as it needs at the last.
+/// The words of key number `n`: ten different words at each level, as many as needed at the last.
 fn words(n: usize, depth: usize) -> Vec<String> {
     let mut rest = n;
     let mut words: Vec<String> = Vec::new();
@@ -98,13 +98,13 @@ fn bind(case: &Case, depth: usize) -> Bindings<u32> {
 
 fn measure(case: &Case, depth: usize) -> Figure {
     let bindings = bind(case, depth);
-    // A step that has no factor in common with the number of bindings visits them in no order.
+    // A step coprime to the number of bindings visits them in scattered order.
     let keys: Vec<String> = (0..KEYS)
         .map(|i| words(i * 7919 % case.bindings, depth).join("."))
         .collect();
     let (mut found, mut rounds, mut out) = (0, 0u32, Vec::new());
     let before = cpu();
-    // The kernel counts in steps of some milliseconds.
+    // The kernel updates the counter every few milliseconds.
     while cpu() - before < MEASURED {
         rounds += 1;
         for key in &keys {
@@ -122,12 +122,12 @@ fn measure(case: &Case, depth: usize) -> Figure {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --benches` does not want figures.
+    // `cargo test --benches` needs no measurements.
     if arguments.iter().all(|a| a != "--bench") {
         return;
     }
     if let Err(error) = std::fs::read(TIME) {
-        eprintln!("this kernel does not tell a thread's processor time: {TIME}: {error}");
+        eprintln!("cannot read the processor time of a thread from {TIME}: {error}");
         std::process::exit(1);
     }
     let mut header = "| words |".to_owned();
@@ -166,7 +166,7 @@ const BOTTOM: f64 = 50.0;
 const TOP: f64 = 30.0;
 const RIGHT: f64 = 20.0;
 
-/// Nanoseconds against words, from zero.
+/// Draws nanoseconds against words, from zero.
 fn draw(lines: &[Vec<(usize, f64)>]) -> String {
     let all = lines.iter().flatten();
     let highest = all.map(|(_, y)| *y).fold(1.0, f64::max);

@@ -1,4 +1,4 @@
-//! Sets of destinations: one inline, some in a list, many (a fanout to 100,000 queues) as a tree.
+//! Sets of destinations: a single one inline, a few in a list, many (a fanout to 100,000 queues) in a tree.
 
 use crate::Handle;
 use hashbrown::HashMap;
@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 pub(crate) type NameMap<V> = HashMap<Arc<str>, V, foldhash::fast::FixedState>;
 
-/// From this many on a tree is used: adding and removing stay logarithmic.
+/// From this size on a set is a tree, so that adding and removing stay logarithmic.
 const MANY: usize = 16;
 
-/// Destinations with how often each was added. Most are none or one, and there may be millions of these.
+/// Destinations, each with the number of times it was added. Most sets have at most one, and there may be
+/// millions of sets.
 #[derive(Clone, Debug, Default)]
 #[expect(
     clippy::box_collection,
@@ -19,7 +20,7 @@ const MANY: usize = 16;
 pub(crate) enum Destinations<D> {
     #[default]
     None,
-    /// Added once.
+    /// One destination that was added once.
     One(D),
     Few(Box<Vec<(D, u32)>>),
     Many(Box<BTreeMap<D, u32>>),
@@ -54,7 +55,7 @@ impl<D: Handle> Destinations<D> {
         }
     }
 
-    /// False when it was not there.
+    /// Removes one addition of `to`. Returns false if there was none.
     pub(crate) fn remove(&mut self, to: D) -> bool {
         let (times, left) = match self {
             Destinations::None => return false,
@@ -89,7 +90,7 @@ impl<D: Handle> Destinations<D> {
         true
     }
 
-    pub(crate) fn each(&self, out: &mut Vec<D>) {
+    pub(crate) fn append_to(&self, out: &mut Vec<D>) {
         match self {
             Destinations::None => {}
             Destinations::One(one) => out.push(*one),

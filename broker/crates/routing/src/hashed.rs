@@ -1,14 +1,15 @@
-//! `x-consistent-hash`: each message goes to one destination, chosen by a hash of its routing key, a header or a property.
+//! `x-consistent-hash` exchanges: each message goes to one destination, selected by a hash of its routing
+//! key, a header or a property.
 //!
-//! Weighted rendezvous hashing: each destination draws a number from the message's hash and its own, the best number
-//! wins. Shares follow the weights exactly, a destination that comes or goes takes or leaves only its own share, and
-//! the outcome depends on what is bound, not on the order in which it was, so all nodes agree. The price is one
-//! logarithm per destination and message.
+//! Weighted rendezvous hashing: each destination computes a score from the message's hash and its own, and
+//! the highest score wins. Shares follow the weights exactly, an added or removed destination affects only
+//! its own share, and the result depends on the set of bindings, not on their order, so all nodes agree. The
+//! cost is one logarithm per destination and message.
 
 use crate::{BadBinding, BadExchange, Envelope, Handle, Property};
 use message::{Table, Value};
 
-/// What is hashed.
+/// The part of a message that is hashed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum On {
     RoutingKey,
@@ -25,12 +26,12 @@ struct Entry<D> {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Hashed<D> {
-    on: On,
+    hash_input: On,
     entries: Vec<Entry<D>>,
 }
 
-/// What the arguments of an exchange say is to be hashed.
-fn on(arguments: &Table) -> Result<On, BadExchange> {
+/// The part to hash, as the arguments of an exchange select it.
+fn hash_input(arguments: &Table) -> Result<On, BadExchange> {
     let text = |key: &'static str| match arguments.get(key) {
         None => Ok(None),
         Some(value) => match value.as_str() {
@@ -50,17 +51,17 @@ fn on(arguments: &Table) -> Result<On, BadExchange> {
 }
 
 pub(crate) fn check_exchange(arguments: &Table) -> Result<(), BadExchange> {
-    on(arguments).map(|_| ())
+    hash_input(arguments).map(|_| ())
 }
 
-/// A binding's key is its weight.
+/// Parses a binding's key, which is its weight.
 pub(crate) fn weight(key: &str) -> Result<u64, BadBinding> {
     let digits = key.strip_prefix(['-', '+']).unwrap_or(key);
     let number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     if !number {
         return Err(BadBinding::NoWeight(key.into()));
     }
-    // More than 64 bits is as good as the most.
+    // Saturates at 64 bits.
     match key.starts_with('-') {
         true => Err(BadBinding::WeightBelowOne),
         false => match digits.parse::<u64>().unwrap_or(u64::MAX) {
@@ -73,8 +74,8 @@ pub(crate) fn weight(key: &str) -> Result<u64, BadBinding> {
 impl<D: Handle> Hashed<D> {
     pub(crate) fn new(arguments: &Table) -> Hashed<D> {
         Hashed {
-            // Checked at the declaration; an exchange stored by another version hashes the key.
-            on: on(arguments).unwrap_or(On::RoutingKey),
+            // Validated when declared; an exchange stored by another version hashes the routing key.
+            hash_input: hash_input(arguments).unwrap_or(On::RoutingKey),
             entries: Vec::new(),
         }
     }
@@ -89,8 +90,8 @@ impl<D: Handle> Hashed<D> {
 
     pub(crate) fn remove(&mut self, key: &str, to: D) -> bool {
         let weight = weight(key).unwrap_or(1);
-        let there = |e: &Entry<D>| e.to == to && e.weight == weight;
-        let at = self.entries.iter().position(there);
+        let is_entry = |e: &Entry<D>| e.to == to && e.weight == weight;
+        let at = self.entries.iter().position(is_entry);
         if let Some(at) = at {
             self.entries.swap_remove(at);
         }
@@ -101,7 +102,7 @@ impl<D: Handle> Hashed<D> {
         if let [only] = &self.entries[..] {
             return out.push(only.to);
         }
-        let hash = match &self.on {
+        let hash = match &self.hash_input {
             On::RoutingKey => keys
                 .first()
                 .map_or(EMPTY, |k| hash_bytes(EMPTY, k.as_bytes())),
@@ -122,30 +123,31 @@ impl<D: Handle> Hashed<D> {
     }
 }
 
-/// The larger the better; larger than another's as often as the weights say.
+/// The score of a destination; the probability that it is the highest follows the weights.
 fn score<D>(hash: u64, entry: &Entry<D>) -> f64 {
     let bits = mix(hash ^ mix(entry.identity)) >> 11;
     // Strictly between 0 and 1.
-    let drawn = (bits as f64 + 0.5) / (1u64 << 53) as f64;
-    -(entry.weight as f64) / drawn.ln()
+    let uniform = (bits as f64 + 0.5) / (1u64 << 53) as f64;
+    -(entry.weight as f64) / uniform.ln()
 }
 
-/// The hash of nothing (FNV-1a's offset basis).
+/// The hash of the empty string (FNV-1a's offset basis).
 const EMPTY: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// FNV-1a, 64 bits: the same on every node and in every version.
+/// 64-bit FNV-1a: the same on every node and in every version.
 pub(crate) fn hash_bytes(start: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(start, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// The destination's number in hashed exchanges.
+/// The number of a destination in hashed exchanges.
 pub(crate) fn identity(name: &str) -> u64 {
     hash_bytes(EMPTY, name.as_bytes())
 }
 
-/// Equal values hash alike, whatever integer type carries them. Depth is bounded by the codec that read them.
+/// Equal values have equal hashes, whatever their integer type. The codec that decoded the value bounds its
+/// depth.
 fn hash_value(start: u64, value: &Value) -> u64 {
     if let Some(number) = value.as_integer() {
         return hash_bytes(start ^ 1, &number.to_be_bytes());
@@ -163,12 +165,12 @@ fn hash_value(start: u64, value: &Value) -> u64 {
         Value::Table(table) => table.0.iter().fold(start ^ 7, |hash, (key, value)| {
             hash_value(hash_bytes(hash, key.as_bytes()), value)
         }),
-        // The integers came first.
+        // Integers were handled first.
         _ => start ^ 8,
     }
 }
 
-/// Every bit of the input changes half of the output's (the finisher of splitmix64).
+/// Finalizer of splitmix64: every input bit changes about half of the output bits.
 fn mix(mut n: u64) -> u64 {
     n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -203,23 +205,23 @@ mod tests {
     const KEYS: u64 = 40_000;
 
     #[test]
-    fn shares_follow_the_weights() {
+    fn shares_are_proportional_to_weights() {
         let all = bound(&[(1, "1"), (2, "1"), (3, "2"), (4, "4")]);
         let mut counts = BTreeMap::new();
         for n in 0..KEYS {
             *counts.entry(destination(&all, &n.to_string())).or_insert(0) += 1;
         }
         for (to, weight) in [(1, 1), (2, 1), (3, 2), (4, 4)] {
-            let (got, wanted) = (counts[&to], KEYS * weight / 8);
+            let (actual, expected) = (counts[&to], KEYS * weight / 8);
             assert!(
-                got * 20 > wanted * 19 && got * 20 < wanted * 21,
+                actual * 20 > expected * 19 && actual * 20 < expected * 21,
                 "{counts:?}"
             );
         }
     }
 
     #[test]
-    fn a_destination_that_goes_leaves_only_its_own_share_and_order_does_not_matter() {
+    fn removed_destination_gives_up_only_its_share_in_any_order() {
         let all = bound(&[(1, "3"), (2, "1"), (3, "2")]);
         let mut fewer = bound(&[(3, "2"), (2, "1"), (1, "3")]);
         for n in 0..1000 {
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_or_a_property_can_be_hashed_instead() {
+    fn header_or_property_can_be_hashed() {
         struct Sample(Table);
         impl Envelope for Sample {
             fn headers(&self) -> Table {
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_arguments_and_weights_are_refused() {
         for (pairs, why) in [
             (
                 &[("hash-property", "priority".into())][..],

@@ -1,4 +1,4 @@
-//! Headers exchanges: `x-match` all, any, all-with-x, any-with-x.
+//! Headers exchanges: `x-match` values `all`, `any`, `all-with-x` and `any-with-x`.
 
 use crate::{BadBinding, Handle};
 use message::{Table, Term, Value};
@@ -23,16 +23,16 @@ fn mode(arguments: &Table) -> Result<Mode, BadBinding> {
                 ));
             }
         },
-        Some(other) => return Err(BadBinding::MatchType(shown(other))),
+        Some(other) => return Err(BadBinding::MatchType(display(other))),
     };
     Ok(Mode { all, with_x })
 }
 
-fn shown(value: &Value) -> String {
+fn display(value: &Value) -> String {
     format!("{} (value {})", value.type_name(), Term(value))
 }
 
-/// Whether a headers exchange takes a binding with these arguments.
+/// Validates the arguments of a binding to a headers exchange.
 pub(crate) fn check_arguments(arguments: &Table) -> Result<(), BadBinding> {
     mode(arguments).map(|_| ())
 }
@@ -51,26 +51,28 @@ impl<D> Entry<D> {
             .0
             .iter()
             .filter(|(k, _)| &**k != "x-match" && (self.mode.with_x || !k.starts_with("x-")));
-        // Of headers of the same name the last one counts, as in RabbitMQ.
-        let met = |(k, want): &(std::sync::Arc<str>, Value)| {
-            let have = headers.0.iter().rev().find(|(name, _)| name == k);
-            have.is_some_and(|(_, have)| *want == Value::Void || same(want, have))
+        // Of several headers with the same name the last one counts, as in RabbitMQ.
+        let is_matched = |(k, expected): &(std::sync::Arc<str>, Value)| {
+            let actual = headers.0.iter().rev().find(|(name, _)| name == k);
+            actual.is_some_and(|(_, actual)| {
+                *expected == Value::Void || equal_values(expected, actual)
+            })
         };
         if self.mode.all {
-            wanted.all(met)
+            wanted.all(is_matched)
         } else {
-            wanted.any(met)
+            wanted.any(is_matched)
         }
     }
 }
 
-/// Equal as values: which of the integer or float types carries a number does not matter, nor which of the two of bytes, nor whether
-/// what is empty is an array or a table.
-fn same(want: &Value, have: &Value) -> bool {
-    if let (Some(a), Some(b)) = (octets(want), octets(have)) {
+/// Compares values: the integer or float type does not matter, nor whether bytes are a string or binary, nor
+/// whether an empty collection is an array or a table.
+fn equal_values(expected: &Value, actual: &Value) -> bool {
+    if let (Some(a), Some(b)) = (bytes_of(expected), bytes_of(actual)) {
         return a == b;
     }
-    match (want.as_integer(), have.as_integer()) {
+    match (expected.as_integer(), actual.as_integer()) {
         (Some(a), Some(b)) => return a == b,
         (None, None) => {}
         _ => return false,
@@ -80,7 +82,7 @@ fn same(want: &Value, have: &Value) -> bool {
         Value::Table(table) => table.is_empty(),
         _ => false,
     };
-    if empty(want) && empty(have) {
+    if empty(expected) && empty(actual) {
         return true;
     }
     let float = |v: &Value| match *v {
@@ -88,13 +90,13 @@ fn same(want: &Value, have: &Value) -> bool {
         Value::F64(f) => Some(f),
         _ => None,
     };
-    match (float(want), float(have)) {
+    match (float(expected), float(actual)) {
         (Some(a), Some(b)) => a == b,
-        _ => want == have,
+        _ => expected == actual,
     }
 }
 
-fn octets(value: &Value) -> Option<&[u8]> {
+fn bytes_of(value: &Value) -> Option<&[u8]> {
     match value {
         Value::String(bytes) | Value::Binary(bytes) => Some(bytes),
         _ => None,
@@ -116,7 +118,7 @@ impl<D: Handle> HeaderBindings<D> {
     }
 
     pub(crate) fn add(&mut self, arguments: &Table, to: D) {
-        // Checked by check_arguments before; a binding stored by another version matches as `all`.
+        // Validated by `check_arguments` when declared; a binding stored by another version matches as `all`.
         let mode = mode(arguments).unwrap_or(Mode {
             all: true,
             with_x: false,
@@ -160,7 +162,7 @@ mod tests {
 
     use std::slice::from_ref as one;
 
-    fn hit(binding: &[(&str, Value)], headers: &[(&str, Value)]) -> bool {
+    fn is_match(binding: &[(&str, Value)], headers: &[(&str, Value)]) -> bool {
         let mut list = HeaderBindings::default();
         list.add(&table(binding), 1u64);
         let mut out = Vec::new();
@@ -171,49 +173,58 @@ mod tests {
     }
 
     #[test]
-    fn all_any_and_their_with_x_forms() {
+    fn all_and_any_match_with_and_without_x_headers() {
         let s = |t: &str| Value::from(t);
         let pdf = ("format", s("pdf"));
         let x = ("x-kind", s("a"));
-        assert!(hit(one(&pdf), &[pdf.clone(), ("other", s("b"))]));
-        assert!(!hit(&[pdf.clone(), ("n", Value::I32(1))], one(&pdf)));
-        assert!(hit(&[("n", Value::I32(1))], &[("n", Value::I64(1))]));
-        assert!(!hit(&[("n", Value::I32(1))], &[("n", s("1"))]));
+        assert!(is_match(one(&pdf), &[pdf.clone(), ("other", s("b"))]));
+        assert!(!is_match(&[pdf.clone(), ("n", Value::I32(1))], one(&pdf)));
+        assert!(is_match(&[("n", Value::I32(1))], &[("n", Value::I64(1))]));
+        assert!(!is_match(&[("n", Value::I32(1))], &[("n", s("1"))]));
         let raw = |b: &'static [u8]| Value::Binary(bytes::Bytes::from_static(b));
-        assert!(hit(&[("n", s("1"))], &[("n", raw(b"1"))]));
-        assert!(!hit(&[("n", raw(b"1"))], &[("n", s("2"))]));
+        assert!(is_match(&[("n", s("1"))], &[("n", raw(b"1"))]));
+        assert!(!is_match(&[("n", raw(b"1"))], &[("n", s("2"))]));
         let any = ("x-match", s("any"));
-        assert!(hit(
+        assert!(is_match(
             &[any.clone(), pdf.clone(), ("n", Value::I8(1))],
             one(&pdf)
         ));
-        assert!(!hit(one(&any), one(&pdf)));
-        assert!(hit(&[], one(&pdf)));
-        assert!(hit(one(&x), &[("y", s("b"))]));
+        assert!(!is_match(one(&any), one(&pdf)));
+        assert!(is_match(&[], one(&pdf)));
+        assert!(is_match(one(&x), &[("y", s("b"))]));
         let all_x = ("x-match", s("all-with-x"));
-        assert!(!hit(&[all_x.clone(), x.clone()], &[("x-kind", s("b"))]));
-        assert!(hit(&[all_x, x.clone()], one(&x)));
-        assert!(!hit(&[("x-match", s("any")), x.clone()], one(&x)));
-        assert!(hit(&[("x-match", s("any-with-x")), x.clone()], one(&x)));
-        assert!(hit(&[("there", Value::Void)], &[("there", s("anything"))]));
+        assert!(!is_match(
+            &[all_x.clone(), x.clone()],
+            &[("x-kind", s("b"))]
+        ));
+        assert!(is_match(&[all_x, x.clone()], one(&x)));
+        assert!(!is_match(&[("x-match", s("any")), x.clone()], one(&x)));
+        assert!(is_match(
+            &[("x-match", s("any-with-x")), x.clone()],
+            one(&x)
+        ));
+        assert!(is_match(
+            &[("there", Value::Void)],
+            &[("there", s("anything"))]
+        ));
     }
 
     #[test]
-    fn the_last_header_of_a_name_counts_and_nothing_is_nothing() {
+    fn last_of_equal_headers_counts_and_empty_collections_are_equal() {
         let n = |v| ("n", Value::I32(v));
-        assert!(hit(&[n(1)], &[n(2), n(1)]));
-        assert!(!hit(&[n(1)], &[n(1), n(2)]));
+        assert!(is_match(&[n(1)], &[n(2), n(1)]));
+        assert!(!is_match(&[n(1)], &[n(1), n(2)]));
         let (array, table) = (Value::Array(Vec::new()), Value::Table(Table::default()));
-        assert!(hit(&[("n", array.clone())], &[("n", table.clone())]));
-        assert!(hit(&[("n", table.clone())], &[("n", array.clone())]));
-        assert!(!hit(
+        assert!(is_match(&[("n", array.clone())], &[("n", table.clone())]));
+        assert!(is_match(&[("n", table.clone())], &[("n", array.clone())]));
+        assert!(!is_match(
             &[("n", array)],
             &[("n", Value::Array(vec![Value::Void]))]
         ));
     }
 
     #[test]
-    fn a_bad_x_match_is_refused() {
+    fn invalid_x_match_is_refused() {
         assert_eq!(
             check_arguments(&table(&[("x-match", Value::from("some"))])),
             Err(BadBinding::Match("some".into()))

@@ -1,9 +1,11 @@
-//! Exchanges, bindings and the topic trie: in memory, one [`Bindings`] per exchange, no I/O.
+//! Exchanges and bindings in memory: one [`Bindings`] per exchange finds the destinations of a message. No
+//! I/O.
 //!
-//! A destination is whatever small handle the caller uses. What is bound twice in the same way must be unbound twice:
-//! the caller knows which bindings are the same one.
+//! A destination is a small [`Handle`] of the caller's choice. Equal bindings are counted: a binding added
+//! twice must be removed twice, and the caller decides which bindings are the same. Errors are
+//! [`BadExchange`] and [`BadBinding`], whose texts equal RabbitMQ's.
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod destinations;
 mod hashed;
@@ -22,7 +24,7 @@ use topic::TopicTrie;
 pub trait Handle: Copy + Ord + std::fmt::Debug {}
 impl<T: Copy + Ord + std::fmt::Debug> Handle for T {}
 
-/// How an exchange picks destinations.
+/// The type of an exchange: how it selects destinations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Destinations whose binding key equals the routing key.
@@ -33,10 +35,10 @@ pub enum Kind {
     Topic,
     /// Destinations whose binding arguments match the headers of the message.
     Headers,
-    /// One destination, by a hash (`x-consistent-hash`).
+    /// One destination, selected by a hash (`x-consistent-hash`).
     ConsistentHash,
-    /// One destination of those on the publisher's node (`x-local-random`). Here it yields all: the caller knows where
-    /// they are.
+    /// One random destination on the publisher's node (`x-local-random`). Routing yields all destinations
+    /// here, because only the caller knows their nodes.
     LocalRandom,
 }
 
@@ -62,12 +64,12 @@ impl Kind {
         }
     }
 
-    /// Returns the kind with that name, or None if no exchange type has it.
+    /// Returns the kind with that name, or `None` if no exchange type has it.
     pub fn from_name(name: &str) -> Option<Kind> {
         KINDS.into_iter().find(|k| k.name() == name)
     }
 
-    /// Whether an exchange of this kind takes these arguments.
+    /// Validates the arguments of an exchange of this kind.
     pub fn check_exchange(self, arguments: &Table) -> Result<(), BadExchange> {
         match self {
             Kind::ConsistentHash => hashed::check_exchange(arguments),
@@ -75,7 +77,7 @@ impl Kind {
         }
     }
 
-    /// Whether an exchange of this kind takes a binding with this key and these arguments.
+    /// Validates the key and arguments of a binding to an exchange of this kind.
     pub fn check_binding(self, key: &str, arguments: &Table) -> Result<(), BadBinding> {
         match self {
             Kind::Headers => headers::check_arguments(arguments),
@@ -86,7 +88,7 @@ impl Kind {
     }
 }
 
-/// Why an exchange cannot be. The texts are those clients know.
+/// Why an exchange cannot be declared. Clients know the texts from RabbitMQ.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadExchange {
     /// `hash-property` names a property that cannot be hashed.
@@ -100,7 +102,7 @@ pub enum BadExchange {
     NotText(&'static str),
 }
 
-/// Why a binding cannot be. The texts are those clients know.
+/// Why a binding cannot be declared. Clients know the texts from RabbitMQ.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadBinding {
     /// `x-match` has a value that is not one of the four.
@@ -120,7 +122,7 @@ pub enum BadBinding {
     KeyNotEmpty(String),
 }
 
-/// As RabbitMQ shows a string within an error.
+/// Formats a string as RabbitMQ does in error texts: as an Erlang binary.
 fn binary(text: &str) -> String {
     match text {
         "" => "<<>>".into(),
@@ -150,16 +152,16 @@ impl Property {
     }
 }
 
-/// What of a message exchanges may look at besides its routing keys. A closure that makes the headers is one without
-/// properties.
+/// The parts of a message besides its routing keys that exchanges may use. A closure that returns headers is
+/// an envelope without properties.
 pub trait Envelope {
     /// The headers of the message. Called only by exchanges that need them.
     fn headers(&self) -> Table;
-    /// As text; None when the message does not have it.
+    /// A property as text; `None` if the message does not have it.
     fn property(&self, _property: Property) -> Option<String> {
         None
     }
-    /// Where it is published.
+    /// Where the message was published.
     fn origin(&self) -> Option<Origin> {
         None
     }
@@ -171,16 +173,16 @@ impl<F: Fn() -> Table> Envelope for F {
     }
 }
 
-/// Where a message is published, for exchanges that choose what is near.
+/// The place where a message was published, for exchanges that prefer close destinations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The node's id.
+    /// The id of the node.
     pub node: u64,
-    /// Another one for each message.
+    /// A random number, different for each message.
     pub random: u64,
 }
 
-/// What is bound to one exchange.
+/// The bindings of one exchange.
 #[derive(Clone, Debug)]
 pub struct Bindings<D> {
     by: By<D>,
@@ -197,7 +199,7 @@ enum By<D> {
 }
 
 impl<D: Handle> Bindings<D> {
-    /// For an exchange of this kind with these arguments.
+    /// Creates the empty bindings of an exchange of this kind with these arguments.
     pub fn new(kind: Kind, arguments: &Table) -> Bindings<D> {
         let by = match kind {
             Kind::Direct => By::Direct(NameMap::default()),
@@ -209,17 +211,17 @@ impl<D: Handle> Bindings<D> {
         Bindings { by, len: 0 }
     }
 
-    /// Bindings added and not removed.
+    /// Number of bindings.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns true if the exchange has no binding.
+    /// True if the exchange has no binding.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// `name` is the destination's, so that all nodes hash alike.
+    /// Adds a binding. `name` is the destination's name, from which all nodes compute the same hash.
     pub fn add(&mut self, key: &Arc<str>, arguments: &Table, to: D, name: &str) {
         self.len += 1;
         match &mut self.by {
@@ -231,13 +233,14 @@ impl<D: Handle> Bindings<D> {
         }
     }
 
-    /// Undoes one [`Bindings::add`] with the same words; does nothing when there was none.
+    /// Undoes one [`Bindings::add`] with the same key, arguments and destination; does nothing if there was
+    /// none.
     pub fn remove(&mut self, key: &str, arguments: &Table, to: D) {
         let removed = match &mut self.by {
             By::Direct(map) => match map.get_mut(key) {
-                Some(there) => {
-                    let removed = there.remove(to);
-                    if there.is_empty() {
+                Some(destinations) => {
+                    let removed = destinations.remove(to);
+                    if destinations.is_empty() {
                         map.remove(key);
                     }
                     removed
@@ -252,18 +255,18 @@ impl<D: Handle> Bindings<D> {
         self.len -= usize::from(removed);
     }
 
-    /// Appends the destinations of a message with these keys; one may come more than once. Of the message each thing is
-    /// asked for once at most, and only by an exchange that looks at it.
+    /// Appends the destinations of a message with these keys; a destination may appear more than once. Each
+    /// part of the message is requested at most once, and only if the exchange needs it.
     pub fn route(&self, keys: &[&str], message: &dyn Envelope, out: &mut Vec<D>) {
         match &self.by {
             By::Direct(map) => {
                 for key in keys {
-                    if let Some(there) = map.get(*key) {
-                        there.each(out);
+                    if let Some(destinations) = map.get(*key) {
+                        destinations.append_to(out);
                     }
                 }
             }
-            By::Fanout(all) => all.each(out),
+            By::Fanout(all) => all.append_to(out),
             By::Topic(trie) => {
                 for key in keys {
                     trie.route(key, b'.', out);
@@ -278,8 +281,8 @@ impl<D: Handle> Bindings<D> {
         }
     }
 
-    /// The same for one key whose words stand between other separators than dots, an ASCII character. Of a topic exchange;
-    /// others have no words.
+    /// Routes one key whose words are divided by an ASCII character other than a dot. For topic exchanges;
+    /// other kinds have no words.
     pub fn route_words(&self, key: &str, separator: u8, out: &mut Vec<D>) {
         if let By::Topic(trie) = &self.by {
             trie.route(key, separator, out);

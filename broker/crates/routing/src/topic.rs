@@ -1,7 +1,9 @@
-//! The topic trie: binding keys cut at dots, `*` for one word, `#` for any number of words (none too).
+//! The topic trie: binding keys are split at dots; `*` matches one word, `#` matches zero or more words (AMQP
+//! 0.9.1, section 3.1.3.3).
 //!
-//! Words are interned and edges kept in one table, so a match costs about one look-up a word whatever the number of
-//! bindings. Keys with many `#` cannot make it explode: a `#` node is visited once per position.
+//! Words are interned and edges are kept in one table, so a match costs about one lookup per word, whatever
+//! the number of bindings. Keys with many `#` cannot cause exponential work: a `#` node is visited once per
+//! position.
 
 use crate::Handle;
 use crate::destinations::Destinations;
@@ -14,18 +16,18 @@ use std::hash::BuildHasher;
 type Fixed = foldhash::fast::FixedState;
 
 const ROOT: u32 = 0;
-/// No node.
+/// Absent node.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Debug)]
 struct Node<D> {
     parent: u32,
-    /// The word on the edge to it.
+    /// The word on the edge to this node.
     word: u32,
     star: u32,
     hash: u32,
-    /// Children by plain words; they are in `edges`.
-    plain: u32,
+    /// Number of children over plain words; those edges are in `edges`.
+    word_children: u32,
     destinations: Destinations<D>,
 }
 
@@ -36,7 +38,7 @@ impl<D> Node<D> {
             word,
             star: NONE,
             hash: NONE,
-            plain: 0,
+            word_children: 0,
             destinations: Destinations::default(),
         }
     }
@@ -49,7 +51,7 @@ fn edge_hash(parent: u32, word: u32) -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) struct TopicTrie<D> {
     nodes: Slab<Node<D>>,
-    /// Children by plain words: their numbers, found by what stands in the nodes.
+    /// Edges over plain words: numbers of the child nodes, hashed by the parent and the word in the node.
     edges: HashTable<u32>,
     words: Words,
 }
@@ -57,7 +59,7 @@ pub(crate) struct TopicTrie<D> {
 impl<D> Default for TopicTrie<D> {
     fn default() -> Self {
         let mut nodes = Slab::new();
-        // It is the first: ROOT.
+        // The first node inserted has number ROOT.
         nodes.insert(Node::new(NONE, NONE));
         TopicTrie {
             nodes,
@@ -93,12 +95,12 @@ impl<D: Handle> TopicTrie<D> {
         removed
     }
 
-    /// Nothing is bound to a key that has words.
+    /// True if nothing is bound to a key with words.
     fn has_root_only(&self) -> bool {
         self.nodes.len() == 1
     }
 
-    /// The key's words stand between separators, which are ASCII.
+    /// Finds the destinations of a key whose words are divided by `separator`, an ASCII character.
     pub(crate) fn route(&self, key: &str, separator: u8, out: &mut Vec<D>) {
         if self.has_root_only() && !key.is_empty() {
             return;
@@ -112,7 +114,7 @@ impl<D: Handle> TopicTrie<D> {
         let mut walk: SmallVec<[(u32, usize); 16]> = SmallVec::new();
         let mut seen: HashSet<(u32, usize), Fixed> = HashSet::default();
         let words = words.as_slice();
-        // The top of the stack; nearly always all of it.
+        // The top of the stack, kept out of it because it is nearly always the only element.
         let mut top = Some((ROOT, 0));
         while let Some((at, position)) = top.take().or_else(|| walk.pop()) {
             let mut push = |next| {
@@ -131,17 +133,17 @@ impl<D: Handle> TopicTrie<D> {
                 push((node.hash, position));
             }
             let Some(word) = words.get(position) else {
-                node.destinations.each(out);
+                node.destinations.append_to(out);
                 continue;
             };
             if is_hash {
-                // It swallows this word as well.
+                // `#` matches this word as well.
                 push((at, position + 1));
             }
             if node.star != NONE {
                 push((node.star, position + 1));
             }
-            if node.plain > 0
+            if node.word_children > 0
                 && let Some(word) = word
                 && let Some(next) = self.edge(at, *word)
             {
@@ -169,11 +171,11 @@ impl<D: Handle> TopicTrie<D> {
 
     fn child_or_new(&mut self, at: u32, text: &str) -> u32 {
         let word = self.words.of_binding(text);
-        if let Some(there) = word.and_then(|word| self.child(at, word)) {
-            return there;
+        if let Some(found) = word.and_then(|word| self.child(at, word)) {
+            return found;
         }
         let word = self.words.add(text);
-        // Fewer than 2^32 nodes fit in any memory.
+        // Fewer than 2^32 nodes fit in memory.
         let child = self.nodes.insert(Node::new(at, word)) as u32;
         let Some(node) = self.nodes.get_mut(at as usize) else {
             return child;
@@ -182,7 +184,7 @@ impl<D: Handle> TopicTrie<D> {
             STAR => node.star = child,
             HASH => node.hash = child,
             _ => {
-                node.plain += 1;
+                node.word_children += 1;
                 let nodes = &self.nodes;
                 let hash_of = |child: &u32| {
                     let child = nodes.get(*child as usize);
@@ -195,14 +197,14 @@ impl<D: Handle> TopicTrie<D> {
         child
     }
 
-    /// Removes this node and those above it that lead nowhere any more.
+    /// Removes this node and its ancestors as far as they lead nowhere.
     fn prune(&mut self, mut at: u32) {
         while at != ROOT {
             let Some(node) = self.nodes.get(at as usize) else {
                 return;
             };
             let needed = !node.destinations.is_empty()
-                || node.plain > 0
+                || node.word_children > 0
                 || node.star != NONE
                 || node.hash != NONE;
             if needed {
@@ -216,7 +218,7 @@ impl<D: Handle> TopicTrie<D> {
                 STAR => above.star = NONE,
                 HASH => above.hash = NONE,
                 _ => {
-                    above.plain -= 1;
+                    above.word_children -= 1;
                     let hash = edge_hash(parent, word);
                     if let Ok(edge) = self.edges.find_entry(hash, |child| *child == at) {
                         edge.remove();
@@ -242,14 +244,16 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// The definition, word by word.
-    fn naive(pattern: &[&str], key: &[&str]) -> bool {
+    /// A direct implementation of the definition, word by word.
+    fn matches_by_definition(pattern: &[&str], key: &[&str]) -> bool {
         match (pattern.split_first(), key.split_first()) {
             (None, None) => true,
-            (Some((&"#", rest)), None) => naive(rest, key),
-            (Some((&"#", rest)), Some((_, after))) => naive(rest, key) || naive(pattern, after),
-            (Some((&"*", rest)), Some((_, after))) => naive(rest, after),
-            (Some((p, rest)), Some((k, after))) => p == k && naive(rest, after),
+            (Some((&"#", rest)), None) => matches_by_definition(rest, key),
+            (Some((&"#", rest)), Some((_, after))) => {
+                matches_by_definition(rest, key) || matches_by_definition(pattern, after)
+            }
+            (Some((&"*", rest)), Some((_, after))) => matches_by_definition(rest, after),
+            (Some((p, rest)), Some((k, after))) => p == k && matches_by_definition(rest, after),
             _ => false,
         }
     }
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_specifications_examples() {
+    fn specification_examples_match() {
         let mut trie = TopicTrie::default();
         for (n, key) in ["*.stock.#", "usd.stock", "#", "*", "a..b", ""]
             .iter()
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn many_hashes_do_not_explode() {
+    fn keys_with_many_hashes_take_linear_time() {
         let mut trie = TopicTrie::default();
         trie.add(&["#.a"; 60].join("."), 1);
         trie.add(&["#"; 100].join("."), 2);
@@ -293,7 +297,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_the_definition(
+        fn trie_agrees_with_the_definition(
             steps in proptest::collection::vec((any::<bool>(), "([ab*#]\\.){0,4}[ab*#]?", 0usize..4), 1..40),
             keys in proptest::collection::vec("([abc]\\.){0,4}[abc]?", 1..12),
         ) {
@@ -313,14 +317,14 @@ mod tests {
             }
             for key in &keys {
                 let words: Vec<&str> = split(key).collect();
-                let want: BTreeSet<usize> = model.iter()
-                    .filter(|(p, _)| naive(&split(p).collect::<Vec<_>>(), &words)).map(|(_, t)| *t).collect();
-                prop_assert_eq!(matched(&trie, key), want, "{}", key);
+                let expected: BTreeSet<usize> = model.iter()
+                    .filter(|(p, _)| matches_by_definition(&split(p).collect::<Vec<_>>(), &words)).map(|(_, t)| *t).collect();
+                prop_assert_eq!(matched(&trie, key), expected, "{}", key);
             }
             for (key, to) in model {
                 prop_assert!(trie.remove(&key, to));
             }
-            // Nothing is left behind.
+            // No nodes, edges or words are leaked.
             prop_assert_eq!(trie.nodes.len(), 1);
             prop_assert!(trie.edges.is_empty() && trie.words.is_empty());
         }

@@ -1,10 +1,10 @@
-//! The words of binding keys, each once, under small numbers.
+//! Interned words of binding keys, numbered.
 
 use hashbrown::HashTable;
 use slots::Slab;
 use std::hash::BuildHasher;
 
-/// Interned numbers of the two wildcards; words start after them.
+/// Numbers of the two wildcards; words start after them.
 pub(crate) const STAR: u32 = 0;
 pub(crate) const HASH: u32 = 1;
 const FIRST: u32 = 2;
@@ -12,13 +12,13 @@ const FIRST: u32 = 2;
 #[derive(Clone, Debug)]
 struct Word {
     text: Box<str>,
-    /// Edges with it.
+    /// Number of edges with this word.
     uses: u32,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Words {
-    /// By number less FIRST.
+    /// Indexed by number less FIRST.
     words: Slab<Word>,
     numbers: HashTable<u32>,
 }
@@ -33,7 +33,7 @@ fn text_of(words: &Slab<Word>, number: u32) -> &str {
 }
 
 impl Words {
-    /// The number of a word of a binding key.
+    /// The number of a word in a binding key.
     pub(crate) fn of_binding(&self, text: &str) -> Option<u32> {
         match text {
             "*" => Some(STAR),
@@ -42,13 +42,14 @@ impl Words {
         }
     }
 
-    /// The number of a word of a message's key, where `*` and `#` are words like others (and bound by nobody).
+    /// The number of a word in a message's routing key, in which `*` and `#` are plain words that no binding
+    /// contains.
     pub(crate) fn of_message(&self, text: &[u8]) -> Option<u32> {
         let same = |number: &u32| text_of(&self.words, *number).as_bytes() == text;
         self.numbers.find(hash(text), same).copied()
     }
 
-    /// The number of a word that one more edge has.
+    /// Adds one use of a word and returns its number.
     pub(crate) fn add(&mut self, text: &str) -> u32 {
         if let Some(number) = self.of_binding(text) {
             if let Some(word) = self.word(number) {
@@ -60,7 +61,7 @@ impl Words {
             text: text.into(),
             uses: 1,
         };
-        // Fewer than 2^32 words fit in any memory.
+        // Fewer than 2^32 words fit in memory.
         let number = self.words.insert(word) as u32 + FIRST;
         let words = &self.words;
         let hash_of = |number: &u32| hash(text_of(words, *number).as_bytes());
@@ -69,16 +70,17 @@ impl Words {
         number
     }
 
-    /// None for wildcards.
+    /// Returns `None` for wildcards.
     fn word(&mut self, number: u32) -> Option<&mut Word> {
         self.words.get_mut(number.checked_sub(FIRST)? as usize)
     }
 
-    /// An edge with it is gone.
+    /// Removes one use of a word.
     pub(crate) fn remove(&mut self, number: u32) {
         let Some(word) = self.word(number) else {
             return;
         };
+        debug_assert!(word.uses > 0, "a word without uses is still interned");
         word.uses -= 1;
         if word.uses > 0 {
             return;

@@ -1,10 +1,11 @@
 //! Checkpoint files.
 //!
-//! Magic (8), version (1) and zeros (7), group (8), index (8), term (8), lengths of membership (8), live set (8) and
-//! state (8); those three; CRC-32 of all before it (4). The live set is pairs of numbers of 1 to 10 bytes, seven
-//! bits each, low first: the gap since the range before, and the length of the range less one.
+//! Layout: magic (8 bytes), version (1) and zeros (7), group (8), index (8), term (8), lengths of the
+//! membership (8), the live set (8) and the state (8); those three parts; CRC-32 of everything before it (4).
+//! Integers are little-endian. The live set is a list of pairs of varints of 1 to 10 bytes, seven bits each,
+//! low bits first: the gap since the previous range, and the length of the range minus one.
 
-use crate::files::{TEMPORARY, checkpoint_path, create_anew, ensure_dir, publish};
+use crate::files::{TEMPORARY, checkpoint_path, create_temporary, ensure_dir, publish};
 use crate::format::Fields;
 use crate::{LiveSet, SegmentError};
 use bytes::Bytes;
@@ -15,22 +16,26 @@ const MAGIC: [u8; 8] = *b"PHORNCKP";
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 64;
 
-/// The largest checkpoint file.
+/// Limit of a checkpoint file in bytes.
 pub const MAX_CHECKPOINT_BYTES: u64 = 1 << 30;
 
 /// A group's state machine after `index`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
+    /// Index of the last entry applied to the state.
     pub index: u64,
+    /// Term of that entry.
     pub term: u64,
-    /// The members, in the consensus crate's own encoding.
+    /// The membership, encoded by the consensus crate.
     pub membership: Bytes,
     /// Entries at or below `index` that are still read.
     pub live: LiveSet,
+    /// The encoded state machine.
     pub state: Bytes,
 }
 
-/// Durable on return. Replaces one with the same index. Older ones stay until [`crate::delete_checkpoint`].
+/// Writes a checkpoint durably, replacing one with the same index. Older ones stay until
+/// [`crate::delete_checkpoint`].
 pub fn write_checkpoint(
     disk: &dyn Disk,
     group: GroupId,
@@ -49,11 +54,11 @@ pub fn write_checkpoint(
     }
     ensure_dir(disk, group)?;
     let temporary = path.clone() + TEMPORARY;
-    let file = create_anew(disk, &temporary)?;
+    let file = create_temporary(disk, &temporary)?;
     let parts = [&head[..], &checkpoint.state, &tail];
     let written = write_parts(&*file, &parts).map_err(|e| SegmentError::io(&temporary, &e));
     if written.is_err() {
-        // The error that led here is the one to report; `list_group` removes a leftover.
+        // Report the original error; `list_group` removes a leftover.
         let _ = disk.remove(&temporary);
     }
     written?;
@@ -69,7 +74,7 @@ fn write_parts(file: &dyn File, parts: &[&[u8]]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What is before the state and what is behind it.
+/// Encodes the parts before and after the state.
 fn encode(group: GroupId, checkpoint: &Checkpoint) -> (Vec<u8>, [u8; 4]) {
     let mut live = Vec::new();
     let mut previous = 0;
@@ -98,7 +103,7 @@ fn encode(group: GroupId, checkpoint: &Checkpoint) -> (Vec<u8>, [u8; 4]) {
     (head, hasher.finalize().to_le_bytes())
 }
 
-/// Reads and checks the checkpoint of `group` after `index`.
+/// Reads and verifies the checkpoint of `group` after `index`.
 pub fn read_checkpoint(
     disk: &dyn Disk,
     group: GroupId,
@@ -133,7 +138,7 @@ fn decode(
     if fields.array() != Some(MAGIC) {
         return Err(corrupt("not a checkpoint file"));
     }
-    let version: [u8; 8] = fields.array().ok_or(corrupt("the file is cut off"))?;
+    let version: [u8; 8] = fields.array().ok_or(corrupt("the file is truncated"))?;
     if version[0] > VERSION {
         return Err(SegmentError::Newer {
             file: path.to_owned(),
@@ -146,7 +151,7 @@ fn decode(
     if crc != crc32fast::hash(covered).to_le_bytes() {
         return Err(corrupt("checksum does not match"));
     }
-    let mut next = || fields.u64().ok_or(corrupt("the file is cut off"));
+    let mut next = || fields.u64().ok_or(corrupt("the file is truncated"));
     let (found, found_index, term) = (GroupId(next()?), next()?, next()?);
     let (membership, live, state) = (next()?, next()?, next()?);
     if found != group {
@@ -157,7 +162,7 @@ fn decode(
         });
     }
     if found_index != index {
-        return Err(corrupt("it has another file's name"));
+        return Err(corrupt("its index differs from its file name"));
     }
     let mut at = HEADER_BYTES;
     let mut part = |len: u64| {
@@ -176,7 +181,7 @@ fn decode(
         index,
         term,
         membership,
-        live: decode_live(&live).ok_or(corrupt("live set makes no sense"))?,
+        live: decode_live(&live).ok_or(corrupt("live set is invalid"))?,
         state,
     })
 }

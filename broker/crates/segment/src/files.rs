@@ -1,4 +1,4 @@
-//! Names and places of a group's files.
+//! Names and locations of a group's files.
 
 use crate::SegmentError;
 use env::Disk;
@@ -8,21 +8,21 @@ const DIR: &str = "segments";
 pub(crate) const TEMPORARY: &str = ".tmp";
 const CHECKPOINT: &str = "checkpoint-";
 
-/// A segment of a group.
+/// Name of a segment of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentName {
     /// Index of its first entry.
     pub first: u64,
-    /// Grows with every segment the group writes.
+    /// Sequence number, increasing with every segment that the group writes.
     pub n: u32,
 }
 
-/// What is on the disk for a group.
+/// The files of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupFiles {
     /// Ascending by first index, then by `n`.
     pub segments: Vec<SegmentName>,
-    /// Indexes, ascending. More than one when a deletion was cut off: the last counts.
+    /// Indexes, ascending. More than one if a deletion was interrupted; the last one is valid.
     pub checkpoints: Vec<u64>,
 }
 
@@ -59,14 +59,14 @@ pub(crate) fn checkpoint_path(group: GroupId, index: u64) -> String {
     format!("{DIR}/{:016x}/{CHECKPOINT}{index:016x}", group.0)
 }
 
-/// Groups that have a directory, ascending.
+/// Lists the groups that have a directory, ascending.
 pub fn list_groups(disk: &dyn Disk) -> Result<Vec<GroupId>, SegmentError> {
     let names = disk.list(DIR).map_err(|e| SegmentError::io(DIR, &e))?;
     let groups = names.iter().filter_map(|n| parse_hex::<16>(n));
     Ok(groups.map(GroupId).collect())
 }
 
-/// A group's files; removes what an interrupted write left.
+/// Lists a group's files, and removes leftovers of interrupted writes.
 pub fn list_group(disk: &dyn Disk, group: GroupId) -> Result<GroupFiles, SegmentError> {
     let dir = group_dir(group);
     let mut files = GroupFiles::default();
@@ -86,7 +86,7 @@ pub fn list_group(disk: &dyn Disk, group: GroupId) -> Result<GroupFiles, Segment
     Ok(files)
 }
 
-/// Makes the group's directory durable when it is not there yet; returns the names in it.
+/// Creates the group's directory durably if it does not exist; returns the names in it.
 pub(crate) fn ensure_dir(disk: &dyn Disk, group: GroupId) -> Result<Vec<String>, SegmentError> {
     let dir = group_dir(group);
     let names = disk.list(&dir).map_err(|e| SegmentError::io(&dir, &e))?;
@@ -101,7 +101,7 @@ pub(crate) fn ensure_dir(disk: &dyn Disk, group: GroupId) -> Result<Vec<String>,
     Ok(names)
 }
 
-/// The number of the next segment.
+/// The sequence number of the next segment.
 pub(crate) fn next_n(names: &[String]) -> u32 {
     let segments = names.iter().filter_map(|n| SegmentName::parse(n));
     segments
@@ -110,7 +110,7 @@ pub(crate) fn next_n(names: &[String]) -> u32 {
         .map_or(1, |n| n.saturating_add(1))
 }
 
-fn delete(disk: &dyn Disk, dir: &str, path: &str) -> Result<(), SegmentError> {
+fn remove_file(disk: &dyn Disk, dir: &str, path: &str) -> Result<(), SegmentError> {
     match disk.remove(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         other => other.map_err(|e| SegmentError::io(path, &e))?,
@@ -118,35 +118,36 @@ fn delete(disk: &dyn Disk, dir: &str, path: &str) -> Result<(), SegmentError> {
     disk.sync_dir(dir).map_err(|e| SegmentError::sync(dir, &e))
 }
 
-/// No error when it is not there. An open [`Segment`](crate::Segment) of it can be read on.
+/// Deletes a segment; succeeds if it does not exist. A [`Segment`](crate::Segment) whose file is open can
+/// still be read.
 pub fn delete_segment(
     disk: &dyn Disk,
     group: GroupId,
     name: SegmentName,
 ) -> Result<(), SegmentError> {
-    delete(disk, &group_dir(group), &segment_path(group, name))
+    remove_file(disk, &group_dir(group), &segment_path(group, name))
 }
 
-/// No error when it is not there.
+/// Deletes a checkpoint; succeeds if it does not exist.
 pub fn delete_checkpoint(disk: &dyn Disk, group: GroupId, index: u64) -> Result<(), SegmentError> {
-    delete(disk, &group_dir(group), &checkpoint_path(group, index))
+    remove_file(disk, &group_dir(group), &checkpoint_path(group, index))
 }
 
-/// Everything of a group. No error when there is nothing.
+/// Deletes all files of a group; succeeds if there are none.
 pub fn delete_group(disk: &dyn Disk, group: GroupId) -> Result<(), SegmentError> {
     let dir = group_dir(group);
     disk.remove_dir(&dir)
         .map_err(|e| SegmentError::io(&dir, &e))?;
-    let there = disk.list("").map_err(|e| SegmentError::io(DIR, &e))?;
-    if there.iter().any(|name| name == DIR) {
+    let names = disk.list("").map_err(|e| SegmentError::io(DIR, &e))?;
+    if names.iter().any(|name| name == DIR) {
         disk.sync_dir(DIR)
             .map_err(|e| SegmentError::sync(DIR, &e))?;
     }
     Ok(())
 }
 
-/// Makes a temporary file, over a leftover when there is one.
-pub(crate) fn create_anew(
+/// Creates a temporary file, replacing a leftover.
+pub(crate) fn create_temporary(
     disk: &dyn Disk,
     temporary: &str,
 ) -> Result<Box<dyn env::File>, SegmentError> {
@@ -160,7 +161,7 @@ pub(crate) fn create_anew(
     }
 }
 
-/// Makes a finished temporary file durable under its own name.
+/// Makes a finished temporary file durable under its final name.
 pub(crate) fn publish(
     disk: &dyn Disk,
     file: &dyn env::File,

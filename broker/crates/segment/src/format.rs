@@ -1,15 +1,17 @@
-//! Bytes of a segment file.
+//! On-disk format of a segment file.
 //!
-//! Header of [`HEADER_BYTES`], entries, end mark, footer, trailer. Integers are little-endian.
-//! - Entry: length of what follows the checksum (4), CRC-32 (4) over group, length and what follows;
+//! A file consists of a header of [`HEADER_BYTES`], entries, an end mark, a footer and a trailer. Integers
+//! are little-endian.
+//! - Entry: length of the part after the checksum (4 bytes), CRC-32 (4) over group, length and that part;
 //!   index (8), term (8), kind (1), data.
-//! - End mark: `u32::MAX` (4), count of entries (4), CRC-32 of group and both (4).
-//! - Footer: counts of blocks and terms (4, 4), last index (8), count of entries (4); blocks: first index less the
-//!   segment's first (4) and offset (4); terms: index less the segment's first (4) and term (8) from there on.
+//! - End mark: `u32::MAX` (4), number of entries (4), CRC-32 of group and both (4).
+//! - Footer: numbers of blocks and terms (4, 4), last index (8), number of entries (4); blocks: first index
+//!   relative to the segment's first (4) and offset (4); terms: index relative to the segment's first (4) and
+//!   the term from there on (8).
 //! - Trailer: offset (8) and length (4) of the footer, CRC-32 (4) over group, footer and both, magic (8).
 //!
-//! The footer is a cache: without it everything is found by reading the entries. A block is about
-//! [`BLOCK_BYTES`] of entries, so memory for an entry on disk is a few bits.
+//! The footer is a cache: without it, the index is rebuilt by reading the entries. A block holds about
+//! [`BLOCK_BYTES`] of entries, so the index takes a few bits of memory per entry.
 
 use crate::SegmentName;
 use bytes::Bytes;
@@ -21,27 +23,27 @@ pub(crate) const END_MAGIC: [u8; 8] = *b"PHSEGEND";
 pub(crate) const VERSION: u8 = 1;
 pub(crate) const HEADER_BYTES: u64 = 40;
 pub(crate) const ENTRY_HEADER: usize = 8;
-/// Index, term and kind of an entry.
+/// Length of the index, term and kind of an entry.
 pub(crate) const ENTRY_FIELDS: usize = 17;
 pub(crate) const END_MARK: usize = 12;
 pub(crate) const TRAILER: usize = 24;
 pub(crate) const BLOCK_BYTES: u32 = 4096;
 
-/// What is kept in memory of a segment.
+/// The part of a segment that is kept in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Index {
-    /// (first index less the segment's first, offset), ascending.
+    /// (first index relative to the segment's first, offset), ascending.
     pub blocks: Vec<(u32, u32)>,
-    /// (index less the segment's first, term from there on), ascending.
+    /// (index relative to the segment's first, term from there on), ascending.
     pub terms: Vec<(u32, u64)>,
     pub last: u64,
     pub count: u32,
-    /// Offset behind the last entry.
+    /// Offset after the last entry.
     pub end: u32,
 }
 
 impl Index {
-    /// Takes note of the next entry, at `offset` and `len` bytes long.
+    /// Adds the next entry, `len` bytes long at `offset`.
     pub(crate) fn add(&mut self, relative: u32, index: u64, term: u64, offset: u32, len: u32) {
         let full = |(_, start): &(u32, u32)| offset - start >= BLOCK_BYTES;
         if self.blocks.last().is_none_or(full) {
@@ -71,7 +73,8 @@ impl Index {
         }
     }
 
-    /// `end`: where the entries end. `None` when the bytes are not a footer of such a segment.
+    /// Decodes a footer; `end` is the offset after the entries. Returns `None` if the bytes are not a valid
+    /// footer of such a segment.
     pub(crate) fn decode_footer(bytes: &[u8], first: u64, end: u32) -> Option<Index> {
         let mut fields = Fields(bytes);
         let (blocks, terms) = (fields.u32()? as usize, fields.u32()? as usize);
@@ -159,18 +162,19 @@ pub(crate) fn encode_trailer(group: GroupId, footer: &[u8], offset: u64) -> [u8;
     trailer
 }
 
-/// A checked entry at the front of `bytes` and its whole length. The data shares or copies `bytes`.
+/// Decodes and verifies the entry at the front of `bytes`; returns it and its length. Its data shares or
+/// copies `bytes`.
 pub(crate) fn decode_entry(group: GroupId, bytes: &Bytes) -> Result<(Entry, usize), &'static str> {
     let mut fields = Fields(bytes);
-    let cut_off = "entry is cut off";
-    let len = fields.u32().ok_or(cut_off)? as usize;
-    let crc = fields.u32().ok_or(cut_off)?;
+    let truncated = "entry is truncated";
+    let len = fields.u32().ok_or(truncated)? as usize;
+    let crc = fields.u32().ok_or(truncated)?;
     let whole = ENTRY_HEADER.saturating_add(len);
     let (Some(body), Some(len_bytes)) = (bytes.get(ENTRY_HEADER..whole), bytes.get(..4)) else {
-        return Err(cut_off);
+        return Err(truncated);
     };
-    let sound = crc == checksum(group, &[len_bytes, body]);
-    if !sound && !planted::is(Bug::SegmentChecksumIgnored) {
+    let is_valid = crc == checksum(group, &[len_bytes, body]);
+    if !is_valid && !planted::is(Bug::SegmentChecksumIgnored) {
         return Err("entry checksum does not match");
     }
     let mut fields = Fields(body);
@@ -178,7 +182,7 @@ pub(crate) fn decode_entry(group: GroupId, bytes: &Bytes) -> Result<(Entry, usiz
     let (index, term) = (fields.u64().ok_or(short)?, fields.u64().ok_or(short)?);
     let [kind] = fields.array().ok_or(short)?;
     let data = bytes.slice(ENTRY_HEADER + ENTRY_FIELDS..whole);
-    // A small part must not keep a large block in memory.
+    // A small entry must not keep a large block in memory.
     let data = if data.len() < bytes.len() / 2 {
         Bytes::copy_from_slice(&data)
     } else {
@@ -195,7 +199,7 @@ pub(crate) fn decode_entry(group: GroupId, bytes: &Bytes) -> Result<(Entry, usiz
     ))
 }
 
-/// Takes little-endian fields off the front.
+/// Reads little-endian fields from the front.
 pub(crate) struct Fields<'a>(pub &'a [u8]);
 
 impl Fields<'_> {

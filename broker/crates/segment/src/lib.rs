@@ -1,14 +1,17 @@
-//! Segment files of a Raft group: entries that outlive the write-ahead log, and which of them are still live.
+//! Segment files of a Raft group: entries that outlive the write-ahead log, and the set of entries that are
+//! still live.
 //!
-//! A group's files are in `segments/<group>/`, numbers in hexadecimal:
-//! - `<first>-<n>.seg`: entries, ascending, written once. `n` grows in the group: of two segments with the same
-//!   index the one with the higher `n` was written later.
-//! - `checkpoint-<index>`: the state machine after `index`, and which entries at or below it still live.
+//! A group's files are in `segments/<group>/`, with hexadecimal numbers:
+//! - `<first>-<n>.seg`: entries in ascending order, written once. `n` increases within the group: if two
+//!   segments hold the same index, the one with the higher `n` was written later.
+//! - `checkpoint-<index>`: the state machine after `index`, and the entries at or below it that are still
+//!   live.
 //!
-//! Each file is made under a temporary name and gets its own when it is durable, so a file that is there is whole.
-//! All calls block; they belong in storage jobs, but for [`Segment::read`], which mostly hits the page cache.
+//! Each file is written under a temporary name and renamed once it is durable, so a file with a final name is
+//! complete. All calls block and belong in storage jobs, except [`Segment::read`], which mostly hits the page
+//! cache. Errors are [`SegmentError`]s that name the file.
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod checkpoint;
 mod error;

@@ -1,13 +1,13 @@
-/// A set of indexes as ranges: a queue's live messages are mostly neighbours.
+/// A set of log indexes, stored as ranges, because the live messages of a queue are mostly contiguous.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveSet {
-    /// First and last of each range; ascending, neither touching nor overlapping.
+    /// First and last index of each range; ascending, neither adjacent nor overlapping.
     ranges: Vec<(u64, u64)>,
     count: u64,
 }
 
 impl LiveSet {
-    /// From ascending indexes; an index that does not ascend is left out.
+    /// Builds a set from ascending indexes; an index that does not ascend is left out.
     pub fn from_sorted(indexes: impl IntoIterator<Item = u64>) -> LiveSet {
         let mut set = LiveSet::default();
         for index in indexes {
@@ -16,7 +16,7 @@ impl LiveSet {
         set
     }
 
-    /// Adds a range behind all others. False, and no effect, when it is not behind them.
+    /// Appends a range. Returns false and does nothing unless it is above all others.
     pub fn push(&mut self, first: u64, last: u64) -> bool {
         let newest = self.ranges.last_mut();
         if last < first || newest.as_ref().is_some_and(|(_, l)| first <= *l) {
@@ -30,6 +30,7 @@ impl LiveSet {
         true
     }
 
+    /// True if the set contains `index`.
     pub fn contains(&self, index: u64) -> bool {
         let at = self.ranges.partition_point(|(_, last)| *last < index);
         self.ranges
@@ -37,16 +38,17 @@ impl LiveSet {
             .is_some_and(|(first, _)| *first <= index)
     }
 
-    /// How many.
+    /// Number of indexes.
     pub fn len(&self) -> u64 {
         self.count
     }
 
+    /// True if the set contains no index.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// How many of `first..=last`.
+    /// Number of indexes in `first..=last`.
     pub fn count_in(&self, first: u64, last: u64) -> u64 {
         let from = self.ranges.partition_point(|(_, l)| *l < first);
         let ranges = self.ranges.get(from..).unwrap_or_default();
@@ -57,7 +59,7 @@ impl LiveSet {
             .sum()
     }
 
-    /// First and last of each range, ascending.
+    /// First and last index of each range, ascending.
     pub fn ranges(&self) -> &[(u64, u64)] {
         &self.ranges
     }
@@ -75,7 +77,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn is_the_set_it_was_made_from(
+        fn live_set_equals_the_set_it_was_built_from(
             set in prop::collection::btree_set(0u64..60, 0..40),
             first in 0u64..60,
             len in 0u64..60,
@@ -95,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_kept() {
+    fn ranges_that_do_not_ascend_are_refused() {
         let mut live = LiveSet::default();
         assert!(live.push(5, 7));
         assert!(!live.push(7, 9));

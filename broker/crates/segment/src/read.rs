@@ -9,11 +9,11 @@ use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, PoisonError};
 use wal::{Entry, GroupId, MAX_RECORD_BYTES};
 
-/// A larger block is not kept: there are many segments, and one message may be as large as a record.
+/// A larger block is not cached: there are many segments, and one message may be as large as a record.
 const MAX_CACHED_BYTES: usize = 256 << 10;
 
-/// An open segment. Keeps a few bits of memory for an entry, and one block and a file handle while it is read
-/// (see [`Segment::release`]).
+/// An open segment. Its index takes a few bits of memory per entry; a recently read segment also holds one
+/// block and a file handle (see [`Segment::release`]).
 pub struct Segment {
     disk: Arc<dyn Disk>,
     path: String,
@@ -23,6 +23,7 @@ pub struct Segment {
     cache: Mutex<Cache>,
 }
 
+/// The resources of the last read.
 #[derive(Default)]
 struct Cache {
     file: Option<Box<dyn File>>,
@@ -39,7 +40,7 @@ impl std::fmt::Debug for Segment {
 }
 
 impl Segment {
-    /// Reads the index; all entries when the index is damaged and they are not.
+    /// Reads the index from the footer; if the footer is damaged, rebuilds it from the entries.
     pub fn open(
         disk: Arc<dyn Disk>,
         group: GroupId,
@@ -77,21 +78,22 @@ impl Segment {
         })
     }
 
+    /// Name, range and size of the segment.
     pub fn meta(&self) -> &SegmentMeta {
         &self.meta
     }
 
-    /// Whether it holds every entry from its first to its last.
+    /// True if the segment holds every index from its first to its last.
     pub fn is_dense(&self) -> bool {
         self.meta.last - self.meta.name.first < u64::from(self.meta.count)
     }
 
-    /// Whether the footer was damaged: worth a warning and a rewrite.
+    /// True if the footer was damaged: the caller should log a warning and rewrite the segment.
     pub fn rebuilt(&self) -> bool {
         self.rebuilt
     }
 
-    /// The entry at `index`; none when the segment does not hold it.
+    /// Reads the entry at `index`; `None` if the segment does not hold it.
     pub fn read(&self, index: u64) -> Result<Option<Entry>, SegmentError> {
         if index < self.meta.name.first || index > self.meta.last {
             return Ok(None);
@@ -107,8 +109,8 @@ impl Segment {
         Ok(found)
     }
 
-    /// Appends entries from the first at or above `from` up to and with `to`, until their data is over
-    /// `max_bytes` (the one that goes over is included, so there is always progress).
+    /// Appends entries from the first at or above `from` up to and including `to`, until their data exceeds
+    /// `max_bytes`. The entry that exceeds it is included, so that there is always progress.
     pub fn read_range(
         &self,
         from: u64,
@@ -134,7 +136,8 @@ impl Segment {
         Ok(())
     }
 
-    /// The term that an entry at `index` has, if the segment holds one: between its first and its last it need not.
+    /// The term of the entry at `index`, if the segment holds one: the segment may have gaps between its
+    /// first and last index.
     pub fn term(&self, index: u64) -> Option<u64> {
         if index > self.meta.last {
             return None;
@@ -157,12 +160,12 @@ impl Segment {
         })
     }
 
-    /// Closes the file handle and forgets the block; the next read opens it again.
+    /// Closes the file handle and drops the cached block; the next read opens the file again.
     pub fn release(&self) {
         *self.cache() = Cache::default();
     }
 
-    /// Bytes of memory that stay when it is not read.
+    /// Bytes of memory used while the segment is not read.
     pub fn memory(&self) -> usize {
         size_of::<Segment>()
             + self.path.capacity()
@@ -171,18 +174,18 @@ impl Segment {
     }
 
     fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
-        // A cache is as good after a panic as before.
+        // A panic cannot leave the cache inconsistent.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The block that holds `index` if any does.
+    /// The block that holds `index`, if any does.
     fn block_of(&self, index: u64) -> usize {
         let relative = index.saturating_sub(self.meta.name.first);
         let after = |(r, _): &(u32, u32)| u64::from(*r) <= relative;
         self.index.blocks.partition_point(after).saturating_sub(1)
     }
 
-    /// Hands the block's entries to `visit` until it returns false.
+    /// Passes the entries of a block to `visit` until it returns false.
     fn visit_block(
         &self,
         block: usize,
@@ -231,7 +234,7 @@ impl Segment {
             return Err(SegmentError::corrupt(
                 &self.path,
                 u64::from(start),
-                "the file is cut off",
+                "the file is truncated",
             ));
         }
         let bytes = Bytes::from(bytes);
@@ -279,7 +282,11 @@ fn check_header(
         });
     }
     if (fields.u64(), fields.u32()) != (Some(name.first), Some(name.n)) {
-        return Err(SegmentError::corrupt(path, 0, "it has another file's name"));
+        return Err(SegmentError::corrupt(
+            path,
+            0,
+            "its name differs from its file name",
+        ));
     }
     Ok(())
 }
@@ -300,7 +307,7 @@ impl Source<'_> {
         let n = self.file.read_at(offset, &mut bytes);
         match n {
             Ok(n) => bytes.truncate(n),
-            // A part of the footer that cannot be read is as good as a damaged one; entries are not.
+            // An unreadable footer is treated as a damaged one, because it can be rebuilt from the entries.
             Err(e) if e.kind() == ErrorKind::UnexpectedEof => bytes.clear(),
             Err(e) => return Err(SegmentError::io(self.path, &e)),
         }
@@ -316,11 +323,11 @@ impl Source<'_> {
         let (Some(offset), Some(len)) = (fields.u64(), fields.u32()) else {
             return Ok(None);
         };
-        let adds_up = offset.checked_add(u64::from(len)) == Some(trailer_at);
+        let is_consistent = offset.checked_add(u64::from(len)) == Some(trailer_at);
         let Some(end) = offset
             .checked_sub(END_MARK as u64)
             .and_then(|e| u32::try_from(e).ok())
-            .filter(|_| adds_up)
+            .filter(|_| is_consistent)
         else {
             return Ok(None);
         };
@@ -331,7 +338,7 @@ impl Source<'_> {
         Ok(Index::decode_footer(&footer, self.name.first, end))
     }
 
-    /// Finds everything by reading the entries up to the end mark.
+    /// Rebuilds the index by reading the entries up to the end mark.
     fn rebuild(&self) -> Result<Index, SegmentError> {
         let mut index = Index::default();
         let mut offset = HEADER_BYTES;
@@ -341,12 +348,14 @@ impl Source<'_> {
             if head == format::encode_end_mark(self.group, index.count) && index.count > 0 {
                 return Ok(index);
             }
-            let len = Fields(&head).u32().ok_or(corrupt("the file is cut off"))?;
-            let whole = format::ENTRY_HEADER as u64 + u64::from(len);
-            if whole > MAX_RECORD_BYTES {
-                return Err(corrupt("entry length is impossible"));
+            let len = Fields(&head)
+                .u32()
+                .ok_or(corrupt("the file is truncated"))?;
+            let entry_len = format::ENTRY_HEADER as u64 + u64::from(len);
+            if entry_len > MAX_RECORD_BYTES {
+                return Err(corrupt("entry length exceeds the limit"));
             }
-            let bytes = Bytes::from(self.read(offset, whole as usize)?);
+            let bytes = Bytes::from(self.read(offset, entry_len as usize)?);
             let (entry, len) = format::decode_entry(self.group, &bytes).map_err(corrupt)?;
             let relative = entry
                 .index

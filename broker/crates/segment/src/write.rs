@@ -7,24 +7,27 @@ use env::{Disk, File};
 use std::borrow::Borrow;
 use wal::{Entry, GroupId, MAX_RECORD_BYTES};
 
-/// A segment is complete when the next entry would take it over this.
+/// A segment is completed if the next entry would exceed this size in bytes.
 pub const MAX_SEGMENT_BYTES: u64 = 64 << 20;
 const BUFFER_BYTES: usize = 1 << 20;
 
+/// Name, range and size of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentMeta {
+    /// The group that the segment belongs to.
     pub group: GroupId,
+    /// Name of the segment.
     pub name: SegmentName,
     /// Index of the last entry.
     pub last: u64,
-    /// Entries in it; fewer than `last - first + 1` when there are holes.
+    /// Number of entries; fewer than `last - first + 1` if there are gaps.
     pub count: u32,
-    /// Of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
-/// Writes the entries, ascending and with any holes, into new segments; mostly one, none without entries.
-/// Everything is durable on return. On an error no file of this call is left that counts.
+/// Writes the entries, ascending and possibly with gaps, to new segments: usually one, none without entries.
+/// Everything is durable on return. On an error, no valid file of this call is left.
 pub fn write_segments<E: Borrow<Entry>>(
     disk: &dyn Disk,
     group: GroupId,
@@ -37,19 +40,19 @@ pub fn write_segments<E: Borrow<Entry>>(
         next_n: None,
         current: None,
     };
-    let result = batch.run(entries, &mut finished);
+    let result = batch.write_all(entries, &mut finished);
     if result.is_err() {
-        batch.abandon();
-        for done in &finished {
-            // The error that led here is the one to report; a leftover is read as what it is, or removed at the start.
-            let _ = disk.remove(&segment_path(group, done.name));
+        batch.remove_current();
+        for segment in &finished {
+            // Report the original error. A leftover holds valid entries, or is removed at the next start.
+            let _ = disk.remove(&segment_path(group, segment.name));
         }
     }
     result.map(|()| finished)
 }
 
-/// Copies the entries of `segment` that are in `live` into a new segment; none when none is.
-/// The old one stays until [`crate::delete_segment`].
+/// Copies the entries of `segment` that are in `live` to a new segment, or to none if there are no such
+/// entries. The old segment stays until [`crate::delete_segment`].
 pub fn rewrite(
     disk: &dyn Disk,
     segment: &Segment,
@@ -76,6 +79,7 @@ pub fn rewrite(
     }
 }
 
+/// The state of one [`write_segments`] call.
 struct Batch<'a> {
     disk: &'a dyn Disk,
     group: GroupId,
@@ -83,18 +87,19 @@ struct Batch<'a> {
     current: Option<Current>,
 }
 
+/// The segment being written.
 struct Current {
     name: SegmentName,
     temporary: String,
     file: Box<dyn File>,
     index: Index,
-    /// Not yet written, and where it goes.
+    /// Encoded bytes that are not written yet; `offset` is their place in the file.
     buffer: Vec<u8>,
     offset: u64,
 }
 
 impl Current {
-    /// Bytes of the file so far.
+    /// Length of the file so far, in bytes.
     fn bytes(&self) -> u64 {
         self.offset + self.buffer.len() as u64
     }
@@ -110,7 +115,7 @@ impl Current {
 }
 
 impl Batch<'_> {
-    fn run<E: Borrow<Entry>>(
+    fn write_all<E: Borrow<Entry>>(
         &mut self,
         entries: impl IntoIterator<Item = E>,
         finished: &mut Vec<SegmentMeta>,
@@ -141,18 +146,18 @@ impl Batch<'_> {
                 limit: MAX_RECORD_BYTES,
             });
         }
-        let fits = |c: &Current| {
+        let has_room = |c: &Current| {
             c.bytes() + len <= MAX_SEGMENT_BYTES
                 && entry.index - c.name.first <= u64::from(u32::MAX)
         };
-        if !self.current.as_ref().is_some_and(fits) {
+        if !self.current.as_ref().is_some_and(has_room) {
             self.finish(finished)?;
             self.start(entry.index)?;
         }
         let Some(current) = &mut self.current else {
             return Ok(());
         };
-        // Both fit: see `fits`; a segment is below 4 GiB.
+        // Neither conversion truncates: see `has_room`, and a segment is smaller than 4 GiB.
         let relative = (entry.index - current.name.first) as u32;
         let offset = current.bytes() as u32;
         format::encode_entry(self.group, entry, &mut current.buffer);
@@ -173,7 +178,7 @@ impl Batch<'_> {
         self.next_n = Some(n.saturating_add(1));
         let name = SegmentName { first, n };
         let temporary = segment_path(self.group, name) + TEMPORARY;
-        let file = crate::files::create_anew(self.disk, &temporary)?;
+        let file = crate::files::create_temporary(self.disk, &temporary)?;
         self.current = Some(Current {
             name,
             temporary,
@@ -213,9 +218,9 @@ impl Batch<'_> {
         Ok(())
     }
 
-    fn abandon(&mut self) {
+    fn remove_current(&mut self) {
         if let Some(current) = self.current.take() {
-            // As above; `list_group` removes it otherwise.
+            // Report the original error; `list_group` removes a leftover.
             let _ = self.disk.remove(&current.temporary);
         }
     }

@@ -48,7 +48,7 @@ fn checkpoint() -> Checkpoint {
 }
 
 #[test]
-fn names_list_and_go() {
+fn files_are_listed_and_deleted() {
     let disk = SimDisk::new();
     assert_eq!(list_groups(&disk), Ok(vec![]));
     assert_eq!(list_group(&disk, GROUP), Ok(GroupFiles::default()));
@@ -76,7 +76,7 @@ fn names_list_and_go() {
 }
 
 #[test]
-fn an_index_costs_bits_not_bytes() {
+fn index_takes_less_than_a_byte_per_entry() {
     let disk = SimDisk::new();
     let metas = write_segments(&disk, GROUP, (1..=20_000).map(|i| entry(i, 1, 60))).expect("write");
     let segment = open(&disk, metas[0].name).expect("open");
@@ -86,11 +86,15 @@ fn an_index_costs_bits_not_bytes() {
     assert!(disk.counters().bytes_read - read < 8_192);
     let read = disk.counters().bytes_read;
     assert_eq!(segment.read(12_344), Ok(Some(entry(12_344, 1, 60))));
-    assert_eq!(disk.counters().bytes_read, read, "its neighbour came along");
+    assert_eq!(
+        disk.counters().bytes_read,
+        read,
+        "entries of the same block are cached"
+    );
 }
 
 #[test]
-fn a_large_flush_makes_several_segments() {
+fn large_flush_writes_several_segments() {
     let disk = SimDisk::new();
     let entries: Vec<_> = (1..=5).map(|i| entry(i * 10, 1, 30 << 20)).collect();
     let metas = write_segments(&disk, GROUP, &entries).expect("write");
@@ -101,13 +105,13 @@ fn a_large_flush_makes_several_segments() {
     assert_eq!(shape, [(10, 20, 2), (30, 40, 2), (50, 50, 1)]);
     let segment = open(&disk, metas[1].name).expect("open");
     assert_eq!(segment.read(40).expect("read").as_ref(), Some(&entries[3]));
-    // So does a hole that a segment's index cannot span.
+    // A gap that a segment's index cannot span starts a new segment too.
     let far = [entry(1, 1, 1), entry(1 << 40, 1, 1)];
     assert_eq!(write_segments(&disk, GROUP, &far).expect("write").len(), 2);
 }
 
 #[test]
-fn refusals_leave_nothing() {
+fn refused_writes_leave_no_files() {
     let disk = SimDisk::new();
     let unordered = write_segments(&disk, GROUP, [entry(2, 1, 1), entry(2, 1, 1)]);
     assert!(matches!(
@@ -118,7 +122,7 @@ fn refusals_leave_nothing() {
             ..
         })
     ));
-    // Not copied: these zeros take no memory.
+    // Zeroed memory that is never touched, so it takes no physical memory.
     let large = Entry {
         data: vec![0; MAX_RECORD_BYTES as usize].into(),
         ..entry(1, 1, 0)
@@ -144,7 +148,7 @@ fn refusals_leave_nothing() {
 }
 
 #[test]
-fn a_damaged_footer_is_rebuilt_and_a_damaged_entry_refused() {
+fn damaged_footer_is_rebuilt_and_damaged_entry_is_refused() {
     let entries: Vec<_> = (1..400).map(|i| entry(i * 2, i / 100, 30)).collect();
     let disk = SimDisk::new();
     let name = write_segments(&disk, GROUP, &entries).expect("write")[0].name;
@@ -160,12 +164,12 @@ fn a_damaged_footer_is_rebuilt_and_a_damaged_entry_refused() {
     assert!(disk.lose_end(&path, len - 30));
     assert_eq!(all(&open(&disk, name).expect("open")), Ok(entries));
     assert!(disk.flip(&path, 3000, 4));
-    let refused = open(&disk, name).expect_err("damaged, and no footer");
+    let refused = open(&disk, name).expect_err("damaged entry without a footer");
     assert!(matches!(&refused, SegmentError::Corrupt { file, .. } if *file == path));
 }
 
 #[test]
-fn another_groups_or_versions_file_is_refused() {
+fn file_of_another_group_or_newer_version_is_refused() {
     let disk = SimDisk::new();
     let name = write_segments(&disk, GROUP, [entry(1, 1, 10)]).expect("write")[0].name;
     write_checkpoint(&disk, GROUP, &checkpoint()).expect("write");
@@ -193,7 +197,7 @@ fn another_groups_or_versions_file_is_refused() {
 }
 
 #[test]
-fn a_deleted_segment_that_is_open_can_be_read_on() {
+fn deleted_segment_stays_readable_while_open() {
     let disk = SimDisk::new();
     let name =
         write_segments(&disk, GROUP, (1..500).map(|i| entry(i, 1, 30))).expect("write")[0].name;
@@ -202,7 +206,7 @@ fn a_deleted_segment_that_is_open_can_be_read_on() {
     delete_segment(&disk, GROUP, name).expect("delete");
     assert!(segment.read(499).expect("read").is_some());
     segment.release();
-    segment.read(499).expect_err("released and gone");
+    segment.read(499).expect_err("deleted after release");
 }
 
 fn entries() -> impl Strategy<Value = Vec<Entry>> {
@@ -223,7 +227,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn what_is_written_is_read(entries in entries(), from in 0u64..2000, len in 0u64..500, max in 0u64..20_000) {
+    fn written_entries_are_read_back(entries in entries(), from in 0u64..2000, len in 0u64..500, max in 0u64..20_000) {
         let disk = SimDisk::new();
         let metas = write_segments(&disk, GROUP, &entries).expect("write");
         prop_assert_eq!(metas.len(), 1);
@@ -254,24 +258,24 @@ proptest! {
     }
 
     #[test]
-    fn a_rewrite_keeps_the_live_ones(entries in entries(), seed: u64) {
+    fn rewrite_keeps_live_entries(entries in entries(), seed: u64) {
         let mut rng = SeededRng::new(seed);
         let disk = SimDisk::new();
         let old = write_segments(&disk, GROUP, &entries).expect("write")[0];
-        let kept: Vec<_> = entries.iter().filter(|_| rng.chance(1, 3)).cloned().collect();
-        let live = LiveSet::from_sorted(kept.iter().map(|e| e.index));
+        let live_entries: Vec<_> = entries.iter().filter(|_| rng.chance(1, 3)).cloned().collect();
+        let live = LiveSet::from_sorted(live_entries.iter().map(|e| e.index));
         let segment = open(&disk, old.name).expect("open");
         let new = rewrite(&disk, &segment, &live).expect("rewrite");
-        prop_assert_eq!(new.is_empty(), kept.is_empty());
+        prop_assert_eq!(new.is_empty(), live_entries.is_empty());
         for meta in new {
             prop_assert!(meta.name.n > old.name.n);
-            prop_assert_eq!(&all(&open(&disk, meta.name).expect("open")).expect("read"), &kept);
+            prop_assert_eq!(&all(&open(&disk, meta.name).expect("open")).expect("read"), &live_entries);
         }
     }
 
-    /// A flipped byte or a lost end never yields another entry than was written.
+    /// A flipped byte or a lost end never yields an entry that differs from the written one.
     #[test]
-    fn damage_is_noticed(entries in entries(), place in 0.0..1.0f64, mask in 1u8.., cut: bool) {
+    fn damage_to_a_segment_is_detected(entries in entries(), place in 0.0..1.0f64, mask in 1u8.., cut: bool) {
         let disk = SimDisk::new();
         let name = write_segments(&disk, GROUP, &entries).expect("write")[0].name;
         let (path, len) = only_file(&disk);
@@ -284,7 +288,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_checkpoint_is_refused(place in 0.0..1.0f64, mask in 1u8.., cut: bool) {
+    fn damaged_checkpoint_is_refused(place in 0.0..1.0f64, mask in 1u8.., cut: bool) {
         let disk = SimDisk::new();
         write_checkpoint(&disk, GROUP, &checkpoint()).expect("write");
         prop_assert_eq!(read_checkpoint(&disk, GROUP, 900).expect("read"), checkpoint());
@@ -296,9 +300,9 @@ proptest! {
         prop_assert!(refused.to_string().contains(&path));
     }
 
-    /// Power fails at any sync while a file is replaced: the old or the new one is there, whole.
+    /// Power fails at any sync while a file is replaced: the old or the new file is there, complete.
     #[test]
-    fn an_interrupted_write_is_all_or_nothing(syncs in 0u64..8, seed: u64) {
+    fn interrupted_write_is_all_or_nothing(syncs in 0u64..8, seed: u64) {
         let disk = SimDisk::new();
         write_checkpoint(&disk, GROUP, &checkpoint()).expect("write");
         let newer = Checkpoint { index: 901, ..checkpoint() };
@@ -311,15 +315,15 @@ proptest! {
         prop_assert_eq!(files.checkpoints[0], 900);
         prop_assert!(!wrote || (files.checkpoints.len(), files.segments.len()) == (2, 1));
         for index in &files.checkpoints {
-            prop_assert_eq!(read_checkpoint(&disk, GROUP, *index).expect("whole").state.len(), 10_000);
+            prop_assert_eq!(read_checkpoint(&disk, GROUP, *index).expect("checkpoint is intact").state.len(), 10_000);
         }
         for name in &files.segments {
-            prop_assert_eq!(all(&open(&disk, *name).expect("open")).expect("whole"), [entry(901, 4, 5000)]);
+            prop_assert_eq!(all(&open(&disk, *name).expect("open")).expect("segment is intact"), [entry(901, 4, 5000)]);
         }
     }
 
     #[test]
-    fn nonsense_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn random_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let disk = SimDisk::new();
         disk.create_dir("segments/00000000000000ab").expect("dir");
         for name in ["0000000000000001-00000001.seg", "checkpoint-0000000000000384"] {

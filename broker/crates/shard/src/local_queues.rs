@@ -197,12 +197,12 @@ impl LocalQueues {
             return;
         }
         let group = GroupId(record.id.0);
-        if self.host.has_ended(group) {
+        if self.host.was_removed(group) {
             // The tree is behind: it has yet to hear again of the queue's deletion. Founded once more, the group would not be the
             // one that other members still have.
             return;
         }
-        if !self.host.has(group) {
+        if !self.host.has_group(group) {
             let voters = if declared {
                 record.members.clone()
             } else {
@@ -212,7 +212,7 @@ impl LocalQueues {
             let learners = Vec::new();
             self.host.create(group, &Membership { voters, learners });
             if founds {
-                self.host.stand_first(group);
+                self.host.campaign_now(group);
             }
         }
         let quorum = QuorumReplica {
@@ -686,7 +686,7 @@ impl LocalQueues {
     }
 
     pub fn disk_is_short(&mut self, short: bool) {
-        self.host.disk_is_short(short);
+        self.host.set_disk_short(short);
     }
 
     pub fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {

@@ -1,18 +1,20 @@
-//! Tables by number that grow a block at a time. What is in them is never moved, no more than a block of each is unused, and
-//! a block that is empty again is given back: so a million entries cost a million times one of them.
+//! Sparse tables with integer keys that grow one block at a time.
+//!
+//! Values in [`Slots`] and [`Slab`] are never moved, at most one block per table is partially unused, and a
+//! block that becomes empty is freed: a million entries take a million times the size of one.
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod slab;
 
 pub use slab::Slab;
 
-/// Entries of a block.
+/// Entries per block.
 const BLOCK: usize = 128;
 
 #[derive(Clone, Debug)]
 struct Block<T> {
-    /// Of length [`BLOCK`], or 0 when nothing is in it.
+    /// [`BLOCK`] entries, or none if the block is empty.
     entries: Box<[Option<T>]>,
     live: usize,
 }
@@ -26,7 +28,8 @@ impl<T> Default for Block<T> {
     }
 }
 
-/// Values under numbers that the caller chooses; small ones, for the blocks below the highest have an entry of 24 bytes each.
+/// Values under keys that the caller chooses. Keys should be small, because each block below the highest one
+/// takes 24 bytes.
 #[derive(Clone, Debug)]
 pub struct Slots<T> {
     blocks: Vec<Block<T>>,
@@ -48,24 +51,24 @@ impl<T> Slots<T> {
         self.len
     }
 
-    /// Returns true if there is no value.
+    /// True if there is no value.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the value under `key`, or None if there is none.
+    /// Returns the value under `key`, or `None` if there is none.
     pub fn get(&self, key: usize) -> Option<&T> {
         let block = self.blocks.get(key / BLOCK)?;
         block.entries.get(key % BLOCK)?.as_ref()
     }
 
-    /// Returns the value under `key` for modification, or None if there is none.
+    /// Returns the value under `key` for modification, or `None` if there is none.
     pub fn get_mut(&mut self, key: usize) -> Option<&mut T> {
         let block = self.blocks.get_mut(key / BLOCK)?;
         block.entries.get_mut(key % BLOCK)?.as_mut()
     }
 
-    /// Puts a value under a number; what was there before.
+    /// Sets the value under `key` and returns the previous one.
     pub fn put(&mut self, key: usize, value: T) -> Option<T> {
         let at = key / BLOCK;
         if self.blocks.len() <= at {
@@ -83,20 +86,21 @@ impl<T> Slots<T> {
         before
     }
 
-    /// Removes and returns the value under `key`. Frees the memory of a block that becomes empty, except the first.
+    /// Removes and returns the value under `key`. Frees the memory of a block that becomes empty, except the
+    /// first.
     pub fn take(&mut self, key: usize) -> Option<T> {
         let block = self.blocks.get_mut(key / BLOCK)?;
-        let taken = block.entries.get_mut(key % BLOCK)?.take()?;
+        let value = block.entries.get_mut(key % BLOCK)?.take()?;
         block.live -= 1;
         self.len -= 1;
-        // The first one stays, for those who come and go one by one.
+        // The first block stays, for tables whose few entries come and go.
         if block.live == 0 && key >= BLOCK {
             block.entries = Box::default();
         }
-        Some(taken)
+        Some(value)
     }
 
-    /// By number.
+    /// Keys and values in key order.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         let blocks = self.blocks.iter().enumerate();
         blocks.flat_map(|(at, block)| {
@@ -105,7 +109,7 @@ impl<T> Slots<T> {
         })
     }
 
-    /// The first value whose number is not below this one. Empty blocks are passed over.
+    /// The first value with a key of at least `key`. Skips empty blocks.
     pub fn first_from(&self, key: usize) -> Option<(usize, &T)> {
         let mut first = key % BLOCK;
         for (at, block) in self.blocks.iter().enumerate().skip(key / BLOCK) {
@@ -120,7 +124,7 @@ impl<T> Slots<T> {
         None
     }
 
-    /// By number.
+    /// Keys and values in key order, for modification.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
         let blocks = self.blocks.iter_mut().enumerate();
         blocks.flat_map(|(at, block)| {
@@ -138,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_a_map(steps in proptest::collection::vec((0usize..1000, any::<Option<u16>>()), 0..400)) {
+        fn slots_behave_as_a_map(steps in proptest::collection::vec((0usize..1000, any::<Option<u16>>()), 0..400)) {
             let mut slots = Slots::default();
             let mut model = BTreeMap::new();
             for (key, value) in steps {
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_are_empty_again_are_given_back() {
+    fn empty_blocks_are_freed() {
         let mut slots = Slots::default();
         for key in 0..10 * BLOCK {
             slots.put(key, key);
@@ -164,7 +168,7 @@ mod tests {
         for key in 0..10 * BLOCK {
             slots.take(key);
         }
-        let held: usize = slots.blocks.iter().map(|b| b.entries.len()).sum();
-        assert_eq!((held, slots.len()), (BLOCK, 0));
+        let allocated: usize = slots.blocks.iter().map(|b| b.entries.len()).sum();
+        assert_eq!((allocated, slots.len()), (BLOCK, 0));
     }
 }

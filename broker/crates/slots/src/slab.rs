@@ -1,12 +1,12 @@
-//! A table that chooses the numbers.
+//! A table that assigns the keys.
 
 use crate::Slots;
 
-/// Values under numbers that it chooses: one that was given back last, or the next.
+/// Values under keys that the table assigns: the key freed last, or the next new one.
 #[derive(Clone, Debug)]
 pub struct Slab<T> {
     slots: Slots<T>,
-    /// Below `next`.
+    /// Freed keys, all below `next`.
     free: Vec<u32>,
     next: u32,
 }
@@ -22,7 +22,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Creates an empty table, without allocating.
+    /// Creates an empty table without allocating.
     pub fn new() -> Slab<T> {
         Slab::default()
     }
@@ -32,12 +32,12 @@ impl<T> Slab<T> {
         self.slots.len()
     }
 
-    /// Returns true if there is no value.
+    /// True if there is no value.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// The number that [`Slab::insert`] would choose.
+    /// The key that [`Slab::insert`] would assign.
     pub fn vacant_key(&self) -> usize {
         self.free.last().map_or(self.next, |free| *free) as usize
     }
@@ -45,7 +45,7 @@ impl<T> Slab<T> {
     /// Adds a value and returns its key, which is that of [`Slab::vacant_key`].
     pub fn insert(&mut self, value: T) -> usize {
         let key = self.free.pop().unwrap_or_else(|| {
-            // Fewer than 2^32 values fit in any memory.
+            // Fewer than 2^32 values fit in memory.
             self.next += 1;
             self.next - 1
         });
@@ -65,17 +65,17 @@ impl<T> Slab<T> {
         Some(removed)
     }
 
-    /// Returns the value under `key`, or None if there is none.
+    /// Returns the value under `key`, or `None` if there is none.
     pub fn get(&self, key: usize) -> Option<&T> {
         self.slots.get(key)
     }
 
-    /// Returns the value under `key` for modification, or None if there is none.
+    /// Returns the value under `key` for modification, or `None` if there is none.
     pub fn get_mut(&mut self, key: usize) -> Option<&mut T> {
         self.slots.get_mut(key)
     }
 
-    /// By number.
+    /// Keys and values in key order.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         self.slots.iter()
     }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_used_again() {
+    fn freed_keys_are_reused() {
         let mut slab = Slab::new();
         let keys: Vec<usize> = (0..300).map(|n| slab.insert(n)).collect();
         assert_eq!(keys, (0..300).collect::<Vec<_>>());

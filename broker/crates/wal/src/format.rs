@@ -1,22 +1,22 @@
-//! Bytes of a log file.
+//! On-disk format of a log file.
 //!
-//! A file is a header of [`HEADER_BYTES`] and then records, one behind the other:
+//! A file is a header of [`HEADER_BYTES`] followed by records without padding:
 //!
 //! | bytes | |
 //! |---|---|
 //! | 4 | length of the body |
 //! | 4 | CRC-32 over the file's nonce, the length, the next two fields and the body |
 //! | 8 | sequence number, xor the file's nonce |
-//! | 4 | how far behind it, in records, the newest record is that was durable when this one was written |
+//! | 4 | durable distance: how many records before this one the newest durable record was at the time of writing |
 //! | n | body: kind, group, fields |
 //!
-//! After the newest record stand [`TERMINATOR`] zero bytes, so that a clean end can be told from a damaged one.
-//! A file that is complete ends in a seal. Sequence numbers run on from file to file.
+//! The newest record is followed by [`TERMINATOR`] zero bytes, which distinguish a clean end from a damaged one.
+//! A complete file ends in a seal. Sequence numbers continue from file to file.
 //!
-//! The nonce is drawn for each file: bytes that an earlier use of a recycled file left behind, or that a client
-//! put into a message, never pass for a record of this file. The durable distance tells a write that the power
-//! cut off (records behind the bad one were never durable) from damage (a record behind the bad one was written
-//! when the bad one was durable).
+//! The nonce is drawn for each file, so that neither leftovers in a recycled file nor bytes that a client put into
+//! a message pass for a record of this file. The durable distance distinguishes a write torn by a power failure (no
+//! record after the bad one was ever durable) from damage (a later record was written when the bad one was
+//! already durable).
 
 use crate::{Entry, GroupId, Record, RecordBody};
 use bytes::Bytes;
@@ -25,7 +25,7 @@ use env::planted::{self, Bug};
 
 pub const MAGIC: [u8; 8] = *b"PHORNWAL";
 pub const VERSION: u8 = 1;
-/// The header has its page to itself: no append rewrites the page it is in.
+/// The header has a page of its own, so that no append rewrites its page.
 pub const HEADER_BYTES: u64 = 4096;
 /// Bytes of a record before its body.
 pub const RECORD_HEADER: usize = 20;
@@ -40,19 +40,22 @@ const CHECKPOINTED: u8 = 3;
 const DELETED: u8 = 4;
 const SEAL: u8 = 5;
 
+/// The header of a log file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub node: NodeId,
     pub number: u64,
     pub first_sequence: u64,
     pub nonce: u64,
-    /// Records at the front that repeat the newest state of every group. A file has its name only once they are durable, so one that ends
-    /// among them is damaged. 0: not known, a program of before wrote zeros here.
+    /// Number of records at the beginning that repeat the newest state of every group. A file gets its name
+    /// only after they are durable, so a file that ends among them is damaged. 0 means unknown: an older
+    /// version wrote zeros here.
     pub repeated: u64,
-    /// The directory had a manifest when the file was started. False in files of versions that kept none.
+    /// The directory had a manifest when the file was started. False in files of versions without manifests.
     pub has_manifest: bool,
 }
 
+/// Why a header was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderError {
     Newer(u8),
@@ -84,18 +87,18 @@ impl Header {
         if fields.array() != Some(MAGIC) {
             return Err(HeaderError::Bad("not a log file"));
         }
-        // Before the checksum: a newer format may keep it elsewhere.
+        // Checked before the checksum, which a newer format may keep elsewhere.
         let version: [u8; 8] = fields.array().unwrap_or_default();
         if version[0] > VERSION {
             return Err(HeaderError::Newer(version[0]));
         }
         let (covered, crc) = bytes
             .split_at_checked(HEADER_BYTES as usize - 4)
-            .ok_or(HeaderError::Bad("header is cut off"))?;
+            .ok_or(HeaderError::Bad("header is truncated"))?;
         if version[0] != VERSION || crc != crc32fast::hash(covered).to_le_bytes() {
             return Err(HeaderError::Bad("header checksum does not match"));
         }
-        let mut next = || fields.u64().ok_or(HeaderError::Bad("header is cut off"));
+        let mut next = || fields.u64().ok_or(HeaderError::Bad("header is truncated"));
         Ok(Header {
             node: NodeId(next()?),
             number: next()?,
@@ -107,14 +110,14 @@ impl Header {
     }
 }
 
-/// What a record says, the seal included.
+/// The content of a record, including the seal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     Record(Record),
     Seal,
 }
 
-/// The fixed part of a record, not yet checked.
+/// The fixed part of a record, not verified yet.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordHeader {
     pub body_len: u32,
@@ -134,17 +137,17 @@ impl RecordHeader {
         })
     }
 
-    /// Bytes of the whole record.
+    /// Length of the whole record in bytes.
     pub fn record_len(&self) -> u64 {
         RECORD_HEADER as u64 + u64::from(self.body_len)
     }
 
-    /// The newest record known durable when this one was written.
+    /// Sequence number of the newest record known to be durable when this one was written.
     pub fn durable_before(&self) -> u64 {
         self.sequence.saturating_sub(u64::from(self.distance))
     }
 
-    /// Whether `bytes` (header and body) carry their own checksum.
+    /// True if the checksum of `bytes` (header and body) matches.
     pub fn matches(&self, bytes: &[u8], nonce: u64) -> bool {
         checksum(bytes, nonce) == self.crc || planted::is(Bug::ChecksumIgnored)
     }
@@ -158,7 +161,7 @@ fn checksum(record: &[u8], nonce: u64) -> u32 {
     hasher.finalize()
 }
 
-/// Bytes of the record in the file.
+/// Length of the record in the file, in bytes.
 pub fn encoded_len(record: &Record) -> u64 {
     let body = match &record.body {
         RecordBody::Entry(entry) => ENTRY_OVERHEAD + entry.data.len(),
@@ -169,6 +172,7 @@ pub fn encoded_len(record: &Record) -> u64 {
     (RECORD_HEADER + body) as u64
 }
 
+/// Appends encoded records to a buffer.
 pub struct Encoder<'a> {
     pub out: &'a mut Vec<u8>,
     pub nonce: u64,
@@ -222,7 +226,7 @@ impl Encoder<'_> {
     }
 }
 
-/// Reads a body whose checksum matched. `None`: a shape that this version does not write.
+/// Decodes a body whose checksum matched. Returns `None` for a shape that this version does not write.
 pub fn decode_body(body: &[u8]) -> Option<Content> {
     let mut fields = Fields(body);
     let [kind] = fields.array()?;
@@ -259,7 +263,7 @@ pub fn decode_body(body: &[u8]) -> Option<Content> {
         .then_some(Content::Record(Record { group, body }))
 }
 
-/// Takes little-endian fields off the front.
+/// Reads little-endian fields from the front.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -279,7 +283,7 @@ impl Fields<'_> {
 }
 
 pub const DIR: &str = "wal";
-/// A file while it is being made; never read.
+/// Name of a file while it is created; never read.
 pub const NEW_FILE: &str = "wal/new.tmp";
 
 pub fn path(number: u64) -> String {
@@ -290,7 +294,7 @@ pub fn spare_path(number: u64) -> String {
     format!("{DIR}/{number:016x}.spare")
 }
 
-/// The number in a name with this extension. Only names that [`path`] and [`spare_path`] make count.
+/// The number in a name with this extension. Accepts only names as written by [`path`] and [`spare_path`].
 pub fn parse_name(name: &str, extension: &str) -> Option<u64> {
     let hex = name.strip_suffix(extension)?.strip_suffix('.')?;
     let number = u64::from_str_radix(hex, 16).ok()?;

@@ -14,28 +14,31 @@ use std::sync::Arc;
 mod bounds;
 mod roll;
 
-/// Encoded bytes that are gathered before a write.
+/// Encoded records are written to the file in pieces of about this size.
 const SCRATCH_BYTES: usize = 4 << 20;
-/// Far below what the durable distance of a record can say.
+/// Far below the largest durable distance that a record can hold.
 const MAX_UNSYNCED_RECORDS: u64 = 1 << 30;
 
+/// Configuration of a log.
 #[derive(Clone, Debug)]
 pub struct WalConfig {
+    /// The node that the log belongs to.
     pub node: NodeId,
-    /// A file is complete when the next batch would take it over this. A batch is never divided.
+    /// A file is completed if the next batch would exceed this size. A batch is never split over files.
     pub max_file_bytes: u64,
-    /// Files take space from the disk in steps of this.
+    /// Files are allocated on the disk in steps of this size.
     pub grow_bytes: u64,
-    /// Files that are kept for use again instead of being deleted. Using one again costs no metadata when synced.
+    /// Number of deleted files kept for reuse. Syncing a reused file needs no metadata update.
     pub spare_files: usize,
-    /// Chance that no client can know, drawn anew at each start.
+    /// Random number that no client knows, drawn anew at each start.
     pub salt: u64,
 }
 
-/// A file's bound while space is short ([`Wal::save_space`]).
+/// Limit of a file's size while space is short ([`Wal::save_space`]).
 const SHORT_FILE_BYTES: u64 = 4 << 20;
 
 impl WalConfig {
+    /// The default limits.
     pub fn new(node: NodeId, salt: u64) -> WalConfig {
         WalConfig {
             node,
@@ -47,64 +50,70 @@ impl WalConfig {
     }
 }
 
-/// A file was completed: nothing is added to it any more. Once what it holds lives elsewhere it can go.
+/// A completed file, to which nothing will be appended. It can be deleted once its contents are stored
+/// elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rolled {
+    /// Number of the file.
     pub file: u64,
 }
 
-/// The log of a node. Blocking; belongs to the log's thread.
+/// The log of a node. Its calls block; it belongs to the log's thread.
 ///
 /// Each file starts with the newest hard state and checkpoint of every group, so deleting the oldest files
-/// (with [`Wal::delete_through`]) forgets entries and nothing else.
+/// (with [`Wal::delete_through`]) loses entries and nothing else.
 pub struct Wal {
     disk: Arc<dyn Disk>,
     config: WalConfig,
     /// Complete files, ascending.
     complete: Vec<u64>,
     spares: BTreeSet<u64>,
-    /// The file that is written to; none until the first append.
+    /// The file being written; `None` until the first append.
     active: Option<Active>,
-    /// The last file of an earlier life when it has no seal yet.
+    /// The last file of an earlier incarnation, if it has no seal yet.
     unsealed: Option<Unsealed>,
     next_sequence: u64,
     /// Newest durable sequence number.
     durable: u64,
+    /// The state of each group that new files repeat.
     carried: BTreeMap<GroupId, Carried>,
     scratch: Vec<u8>,
-    /// Not yet reported.
+    /// A completed file that has not been reported yet.
     rolled: Option<Rolled>,
-    /// The active file has its name, and a power failure may take that away: nothing may be acknowledged.
-    name_is_unsynced: bool,
+    /// The active file's name is not durable yet, so nothing may be acknowledged.
+    is_name_unsynced: bool,
     /// Space is short.
-    saves_space: bool,
-    /// None until the first file is started, in a directory that has none.
+    is_space_short: bool,
+    /// `None` until the first file is started in a directory without a manifest.
     manifest: Option<Manifest>,
-    /// The durable sequence number that the manifest has.
-    noted: u64,
+    /// The durable sequence number recorded in the manifest.
+    noted_durable: u64,
+    /// The fatal error after which every call fails.
     stopped: Option<String>,
 }
 
+/// The file being written.
 struct Active {
     number: u64,
     path: String,
     file: Box<dyn File>,
     nonce: u64,
-    /// Where the next record goes.
+    /// Offset of the next record.
     position: u64,
-    /// Up to here the file has space of its own.
+    /// The file has allocated space up to this offset.
     allocated: u64,
-    /// Where the first record after the carried ones is.
+    /// Offset of the first record after the repeated state.
     first_position: u64,
 }
 
+/// The last file of an earlier incarnation, which lacks its seal.
 struct Unsealed {
     number: u64,
     position: u64,
     nonce: u64,
 }
 
-/// What each new file repeats of a group.
+/// The state of a group that each new file repeats.
 #[derive(Clone, Copy, Default)]
 struct Carried {
     hard_state: Option<HardState>,
@@ -112,8 +121,8 @@ struct Carried {
 }
 
 impl Wal {
-    /// Reads all there is and gets ready to append, in a file of its own. Changes nothing on the disk but for
-    /// making the directory, syncing the newest file and removing leftovers of unfinished files.
+    /// Recovers the log and prepares it for appending to a new file. The only changes to the disk are
+    /// creating the directory, syncing the newest file and removing leftovers of unfinished files.
     pub fn open(disk: Arc<dyn Disk>, config: WalConfig) -> Result<(Wal, Recovered), WalError> {
         let dir = format::DIR;
         disk.create_dir(dir).map_err(|e| WalError::io(dir, &e))?;
@@ -138,9 +147,9 @@ impl Wal {
             carried: BTreeMap::new(),
             scratch: Vec::new(),
             rolled: None,
-            name_is_unsynced: false,
-            saves_space: false,
-            noted: manifest.as_ref().map_or(0, |m| m.bounds.durable),
+            is_name_unsynced: false,
+            is_space_short: false,
+            noted_durable: manifest.as_ref().map_or(0, |m| m.bounds.durable),
             manifest,
             stopped: None,
         };
@@ -181,9 +190,10 @@ impl Wal {
             has_manifest = header.has_manifest;
             let last = at + 1 == files.len();
             let reader = Reader::new(&*file, header)?;
-            let end = reader.run(last, &mut |record| recovered.fold(record))?;
+            let end = reader.read_all(last, &mut |record| recovered.fold(record))?;
             if last {
-                // A life that was killed may have left it unsynced, and from here on what was read counts as durable.
+                // A killed process may have left it unsynced, and from here on everything read counts as
+                // durable.
                 file.sync_data().map_err(|e| WalError::sync(&path, &e))?;
             }
             self.next_sequence = end.next_sequence;
@@ -219,12 +229,12 @@ impl Wal {
         Ok(())
     }
 
-    /// Adds the records behind all others, all of them or (on an error) none. Durable after [`Wal::sync`].
+    /// Appends the records, all of them or, on an error, none. They are durable after [`Wal::sync`].
     pub fn append(&mut self, records: &[Record]) -> Result<Option<Rolled>, WalError> {
         self.append_all(records.iter())
     }
 
-    /// [`Wal::append`] for records of many batches at once: one write, unless they are very large.
+    /// [`Wal::append`] for the records of many batches: one write, unless they are very large.
     pub fn append_all<'a>(
         &mut self,
         records: impl Iterator<Item = &'a Record> + Clone,
@@ -252,20 +262,20 @@ impl Wal {
             .and_then(|()| self.write(records.clone()));
         self.stop_if_fatal(result)?;
         for record in records {
-            self.carry(record);
+            self.remember(record);
         }
         Ok(self.rolled.take())
     }
 
-    /// Makes all that was appended durable, and notes in the manifest that it is.
+    /// Makes everything appended durable, and records that in the manifest.
     pub fn sync(&mut self) -> Result<(), WalError> {
         self.check_running()?;
         let result = self.sync_active().and_then(|()| self.note_durable());
         self.stop_if_fatal(result)
     }
 
-    /// The end of the log as it is: makes all durable and completes the file, so that any damage to it after
-    /// this is noticed at the next start.
+    /// Shuts down: makes everything durable and completes the file, so that the next start notices any later
+    /// damage to it.
     pub fn close(mut self) -> Result<(), WalError> {
         self.check_running()?;
         self.grow(SEAL_BYTES + TERMINATOR)?;
@@ -273,14 +283,15 @@ impl Wal {
         self.update_manifest(self.oldest())
     }
 
-    /// The oldest files up to and with `file` are not needed any more. The file being written to stays.
+    /// Deletes the files up to and including `file`, whose contents are no longer needed. The active file
+    /// stays.
     pub fn delete_through(&mut self, file: u64) -> Result<(), WalError> {
         self.check_running()?;
         if self.complete.first().is_none_or(|first| *first > file) {
             return Ok(());
         }
         if self.active.is_none() {
-            // What the old files say about hard states must be in a newer one first.
+            // A newer file must first repeat the hard states of the old files.
             let result = self.start_file();
             self.stop_if_fatal(result)?;
         }
@@ -291,11 +302,11 @@ impl Wal {
         self.stop_if_fatal(result)
     }
 
-    /// While on, files are short and none is kept for use again: what settled records need is soon in a complete file
-    /// that can go, and deleting it gives the disk its space back.
+    /// Sets whether space is short. While it is, files are small and none is kept for reuse: obsolete records
+    /// are soon in a complete file, and deleting that file frees its space.
     pub fn save_space(&mut self, on: bool) -> Result<(), WalError> {
         self.check_running()?;
-        self.saves_space = on;
+        self.is_space_short = on;
         match on {
             true => self.drop_spares(),
             false => Ok(()),
@@ -303,20 +314,20 @@ impl Wal {
     }
 
     fn max_file_bytes(&self) -> u64 {
-        match self.saves_space {
+        match self.is_space_short {
             true => self.config.max_file_bytes.min(SHORT_FILE_BYTES),
             false => self.config.max_file_bytes,
         }
     }
 
     fn spare_files(&self) -> usize {
-        match self.saves_space {
+        match self.is_space_short {
             true => 0,
             false => self.config.spare_files,
         }
     }
 
-    /// Numbers of all files, ascending; the last is the one being written to.
+    /// Numbers of all files, ascending; the last one is being written.
     pub fn files(&self) -> Vec<u64> {
         let active = self.active.as_ref().map(|a| a.number);
         self.complete.iter().copied().chain(active).collect()
@@ -338,19 +349,19 @@ impl Wal {
         result
     }
 
-    /// Sees to it that the active file takes `bytes` more, a seal and a terminator.
+    /// Makes sure that the active file can take `bytes` more, a seal and a terminator.
     fn make_room(&mut self, bytes: u64) -> Result<(), WalError> {
         let needed = bytes + SEAL_BYTES + TERMINATOR;
-        if !self.fits(needed, self.max_file_bytes()) {
+        if !self.has_room(needed, self.max_file_bytes()) {
             match self.start_file() {
-                // Rather a long file than none.
+                // A file over the short limit is better than none.
                 Err(error)
-                    if error.is_passing() && self.fits(needed, self.config.max_file_bytes) => {}
+                    if error.is_passing() && self.has_room(needed, self.config.max_file_bytes) => {}
                 other => other?,
             }
         }
         self.sync_name()?;
-        // Before a record of it can be acknowledged. Repeated if there was no space for it before.
+        // Before a record in the file can be acknowledged. Retried here if there was no space for it earlier.
         self.record_newest_file()?;
         match self.grow(needed) {
             Err(WalError::Full { .. }) if !self.spares.is_empty() => {
@@ -361,7 +372,7 @@ impl Wal {
         }
     }
 
-    fn fits(&self, needed: u64, max: u64) -> bool {
+    fn has_room(&self, needed: u64, max: u64) -> bool {
         self.active.as_ref().is_some_and(|a| {
             a.position == a.first_position || a.position + needed <= max.max(a.first_position * 2)
         })
@@ -377,9 +388,9 @@ impl Wal {
         if end <= active.allocated {
             return Ok(());
         }
-        let generous = end.next_multiple_of(step).min(limit.max(end));
-        let allocated = match active.file.allocate(generous) {
-            Ok(()) => generous,
+        let rounded = end.next_multiple_of(step).min(limit.max(end));
+        let allocated = match active.file.allocate(rounded) {
+            Ok(()) => rounded,
             Err(e) if is_full(&e) => {
                 let exact = active.file.allocate(end);
                 exact.map_err(|e| WalError::io(&active.path, &e))?;
@@ -426,7 +437,8 @@ impl Wal {
         Ok(())
     }
 
-    /// Takes off what a write without space left behind: it must not pass for a continuation of later records.
+    /// Removes the remains of a write that failed for lack of space: they must not pass for a continuation of
+    /// later records.
     fn undo_write(&mut self, error: &std::io::Error) -> Result<(), WalError> {
         let Some(active) = &mut self.active else {
             return Ok(());
@@ -444,6 +456,10 @@ impl Wal {
 
     fn sync_active(&mut self) -> Result<(), WalError> {
         let newest = self.next_sequence - 1;
+        debug_assert!(
+            self.durable <= newest,
+            "a record is durable before it exists"
+        );
         if let Some(active) = &self.active
             && self.durable < newest
         {
@@ -456,7 +472,7 @@ impl Wal {
         Ok(())
     }
 
-    fn carry(&mut self, record: &Record) {
+    fn remember(&mut self, record: &Record) {
         match record.body {
             RecordBody::HardState { term, vote, commit } => {
                 let carried = self.carried.entry(record.group).or_default();

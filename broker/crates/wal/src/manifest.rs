@@ -1,15 +1,18 @@
-//! The manifest: what the log files cannot say about themselves once they are missing or cut off.
+//! The manifest: lower bounds on the log, which the log files cannot provide once they are missing or
+//! truncated.
 //!
-//! It repeats, outside the log files, the numbers of the oldest and the newest file and the newest durable sequence
-//! number. All three are lower bounds: each is written only after the log reached it, so a crash between the two steps
-//! leaves a manifest that is behind the log, never ahead of it. A log that is behind its manifest lost records.
+//! It repeats, outside the log files, the numbers of the oldest and the newest file and the newest durable
+//! sequence number. All three are lower bounds: each is written only after the log reached it, so a crash
+//! between the two steps leaves a manifest that is behind the log, never ahead of it. A log that is behind
+//! its manifest lost records.
 //!
-//! The file has three slots, each in a page of its own. Synced updates (a new file, a deletion) alternate between the
-//! first two, so a torn update leaves the previous one. The third slot takes the durable sequence number after each sync
-//! of the log, without a sync of its own: it is exact after the process was killed, and as old as the last synced update at
-//! worst after a power failure. Integers are little-endian.
+//! The file has three slots, each in a page of its own. Synced updates (a new file, a deletion) alternate
+//! between the first two, so a torn update leaves the previous one. The third slot receives the durable
+//! sequence number after each sync of the log, without a sync of its own: it is exact after the process was
+//! killed, and at worst as old as the last synced update after a power failure. Integers are little-endian.
 //!
-//! `magic 8 | version u8 | zeros 7 | node u64 | updates u64 | oldest u64 | newest u64 | durable u64 | crc u32`
+//! `magic 8 | version u8 | zeros 7 | node u64 | updates u64 | oldest u64 | newest u64 | durable u64 | crc
+//! u32`
 
 use crate::error::WalError;
 use crate::format::DIR;
@@ -82,7 +85,8 @@ impl Manifest {
         }))
     }
 
-    /// Creates the manifest, durably and under a temporary name first: it never exists half made.
+    /// Creates the manifest durably. It is written under a temporary name first, so an incomplete manifest
+    /// never exists.
     pub fn create(disk: &dyn Disk, node: NodeId, bounds: Bounds) -> Result<Manifest, WalError> {
         match disk.remove(NEW) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(WalError::io(NEW, &e)),
@@ -95,11 +99,11 @@ impl Manifest {
             updates: 0,
             bounds,
         };
-        let filled = (manifest.file)
+        let prepared = (manifest.file)
             .allocate((UNSYNCED_SLOT + 1) * SLOT_BYTES)
             .and_then(|()| manifest.write_slot(0, bounds))
             .and_then(|()| manifest.file.sync_data());
-        if let Err(error) = filled {
+        if let Err(error) = prepared {
             if !is_full(&error) {
                 return Err(WalError::sync(NEW, &error));
             }
@@ -108,13 +112,13 @@ impl Manifest {
         }
         disk.rename(NEW, PATH)
             .map_err(|e| WalError::sync(PATH, &e))?;
-        // Without a descriptor for it the next attempt makes another one.
+        // If it fails for lack of a descriptor, the next attempt creates the file again.
         disk.sync_dir(DIR)
             .map_err(|e| WalError::sync_dir(PATH, &e))?;
         Ok(manifest)
     }
 
-    /// Replaces the bounds, durably.
+    /// Replaces the bounds durably.
     pub fn update(&mut self, bounds: Bounds) -> Result<(), WalError> {
         self.updates += 1;
         let slot = self.updates % SYNCED_SLOTS;
@@ -124,14 +128,15 @@ impl Manifest {
         Ok(())
     }
 
-    /// Notes a durable sequence number without a sync. It survives the process; a power failure may lose it.
+    /// Records a durable sequence number without a sync. It survives the death of the process; a power
+    /// failure may lose it.
     pub fn note_durable(&self, durable: u64) -> Result<(), WalError> {
         let bounds = Bounds {
             durable,
             ..self.bounds
         };
         match self.write_slot(UNSYNCED_SLOT, bounds) {
-            // File systems that copy on write may need space for it. The previous bound is still true.
+            // Copy-on-write file systems may need space for it. The previous bound remains valid.
             Err(e) if is_full(&e) => Ok(()),
             other => other.map_err(|e| WalError::io(PATH, &e)),
         }
@@ -155,6 +160,7 @@ impl Manifest {
     }
 }
 
+/// One copy of the bounds, as read from the file.
 #[derive(Clone, Copy)]
 struct Slot {
     node: NodeId,
@@ -163,7 +169,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// The higher of each bound: all of them were true.
+    /// Takes the higher of each bound, because every copy is a valid lower bound.
     fn join(self, other: Slot) -> Slot {
         Slot {
             node: self.node,
@@ -177,7 +183,7 @@ impl Slot {
     }
 }
 
-/// `None`: the slot was never written, or its last update is torn.
+/// Returns `None` if the slot was never written, or its last update is torn.
 fn read_slot(file: &dyn File, slot: u64) -> Result<Option<Slot>, WalError> {
     let mut bytes = [0; ENCODED];
     let n = file

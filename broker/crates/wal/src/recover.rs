@@ -1,4 +1,4 @@
-//! Reading the log back after a start.
+//! Recovery: reading the log back after a start.
 
 use crate::error::WalError;
 use crate::format::{
@@ -9,45 +9,54 @@ use env::planted::{self, Bug};
 use env::{Disk, File, NodeId};
 use std::collections::BTreeMap;
 
-/// What one read takes from the disk.
+/// Bytes per read from the disk.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// All that the log knows.
+/// The contents of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
+    /// The groups with records in the log.
     pub groups: BTreeMap<GroupId, RecoveredGroup>,
-    /// Numbers of the files that hold it, ascending. Once all of it is elsewhere: [`crate::Wal::delete_through`] the last.
+    /// Numbers of the recovered files, ascending. Pass the last to [`crate::Wal::delete_through`] once
+    /// everything is stored elsewhere.
     pub files: Vec<u64>,
-    /// What the last file lost at its end, to be logged as a warning.
+    /// The end that the last file lost, to be logged as a warning.
     pub torn: Option<TornTail>,
 }
 
-/// A group's records, folded.
+/// The records of a group, folded into their final state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveredGroup {
+    /// The newest hard state.
     pub hard_state: Option<HardState>,
-    /// Index and term of the newest `Checkpointed`.
+    /// Index and term of the newest `Checkpointed` record.
     pub checkpointed: Option<(u64, u64)>,
-    /// Above `checkpointed`, ascending indexes. The owner checks that there is no hole.
+    /// Entries above `checkpointed`, ascending. The owner checks that there is no gap.
     pub entries: Vec<Entry>,
-    /// Deleted and not written to since.
+    /// The group was deleted and has no later records.
     pub deleted: bool,
 }
 
+/// Raft's hard state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardState {
+    /// Newest term known.
     pub term: u64,
+    /// The node voted for in that term; 0 means none.
     pub vote: u64,
+    /// Index of the newest entry known to be committed.
     pub commit: u64,
 }
 
-/// The end of the last file, where a write was cut off. What was there had not been reported durable,
-/// unless the file was damaged from outside at just this place.
+/// An incomplete write at the end of the last file. Its records had not been reported durable, unless the
+/// file was damaged later at exactly this place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
+    /// Path of the file.
     pub file: String,
+    /// Offset of the first lost byte.
     pub offset: u64,
-    /// Bytes given up, as far as they can be told from unused space.
+    /// Lost bytes, as far as they are distinguishable from unused space.
     pub bytes: u64,
 }
 
@@ -64,8 +73,8 @@ impl Recovered {
                         return;
                     }
                 }
-                if !group.holds(entry.index, entry.term) {
-                    group.cut_from(entry.index);
+                if !group.contains(entry.index, entry.term) {
+                    group.truncate_from(entry.index);
                     group.entries.push(entry);
                 }
             }
@@ -75,7 +84,7 @@ impl Recovered {
             }
             RecordBody::Checkpointed { index, term } => {
                 group.deleted = false;
-                group.checkpoint(index, term);
+                group.apply_checkpoint(index, term);
             }
             RecordBody::Deleted => {
                 *group = RecoveredGroup {
@@ -88,10 +97,10 @@ impl Recovered {
 }
 
 impl RecoveredGroup {
-    /// Whether the entry is written a second time, so that an older file can go. Then it replaces nothing: two logs
-    /// with an entry of the same index and term are the same up to it (Raft, Log Matching), and what follows it stays,
-    /// for a crash may cut the second writing off before it comes to that.
-    fn holds(&self, index: u64, term: u64) -> bool {
+    /// True if the entry is a rewrite, made so that an older file can be deleted. It then replaces nothing:
+    /// two logs with an entry of the same index and term are identical up to it (Raft, Log Matching). The
+    /// entries after it stay too, because a crash may prevent their rewrite.
+    fn contains(&self, index: u64, term: u64) -> bool {
         if self.checkpointed.is_some_and(|(at, _)| index <= at) {
             return true;
         }
@@ -102,20 +111,20 @@ impl RecoveredGroup {
         found.is_ok_and(|at| self.entries[at].term == term)
     }
 
-    fn cut_from(&mut self, index: u64) {
+    fn truncate_from(&mut self, index: u64) {
         while self.entries.last().is_some_and(|e| e.index >= index) {
             self.entries.pop();
         }
     }
 
-    fn checkpoint(&mut self, index: u64, term: u64) {
-        let other_history = self.entries.last().is_some_and(|e| e.index < index)
+    fn apply_checkpoint(&mut self, index: u64, term: u64) {
+        let is_diverged = self.entries.last().is_some_and(|e| e.index < index)
             || self
                 .entries
                 .binary_search_by_key(&index, |e| e.index)
                 .is_ok_and(|at| self.entries[at].term != term);
-        if other_history {
-            // A leader's snapshot replaced this log; nothing of the old one follows it.
+        if is_diverged {
+            // A leader's snapshot replaced this log, so none of its old entries follow the checkpoint.
             self.entries.clear();
         }
         self.entries.retain(|e| e.index > index);
@@ -123,9 +132,9 @@ impl RecoveredGroup {
     }
 }
 
-/// How a file's records end.
+/// How the records of a file end.
 pub(crate) struct FileEnd {
-    /// Offset behind the newest record.
+    /// Offset after the newest record.
     pub position: u64,
     /// Sequence number of the next record.
     pub next_sequence: u64,
@@ -133,7 +142,7 @@ pub(crate) struct FileEnd {
     pub torn: Option<TornTail>,
 }
 
-/// Reads one file's header and checks whose it is.
+/// Reads a file's header and checks that it belongs to this node.
 pub(crate) fn read_header(
     disk: &dyn Disk,
     number: u64,
@@ -168,7 +177,7 @@ pub(crate) fn read_header(
     Ok((file, header))
 }
 
-/// One file being read.
+/// Reads the records of one file.
 pub(crate) struct Reader<'a> {
     path: String,
     header: Header,
@@ -177,9 +186,10 @@ pub(crate) struct Reader<'a> {
     sequence: u64,
 }
 
+/// The result of reading one record.
 enum Step {
     Content(Content),
-    /// Zeros where the next record would be, or nothing at all (`Bad`).
+    /// Zeros in place of the next record. A truncated file is `Bad`.
     End,
     Bad(&'static str),
 }
@@ -202,8 +212,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Hands every record to `sink`, in order. `last`: no file follows, so the end may be torn.
-    pub(crate) fn run(
+    /// Passes every record to `sink`, in order. `last`: no file follows, so the end may be torn.
+    pub(crate) fn read_all(
         mut self,
         last: bool,
         sink: &mut dyn FnMut(Record),
@@ -241,16 +251,16 @@ impl<'a> Reader<'a> {
             return Ok(Step::End);
         }
         let Some(header) = RecordHeader::decode(head, self.header.nonce) else {
-            return Ok(Step::Bad("the file is cut off"));
+            return Ok(Step::Bad("the file is truncated"));
         };
         if u64::from(header.body_len) > MAX_RECORD_BYTES {
-            return Ok(Step::Bad("record length is impossible"));
+            return Ok(Step::Bad("record length exceeds the limit"));
         }
         let record = self
             .window
             .get(at, header.record_len() as usize, &self.path)?;
         if (record.len() as u64) < header.record_len() {
-            return Ok(Step::Bad("record is cut off"));
+            return Ok(Step::Bad("record is truncated"));
         }
         if !header.matches(record, self.header.nonce) {
             return Ok(Step::Bad("record checksum does not match"));
@@ -266,15 +276,17 @@ impl<'a> Reader<'a> {
         Ok(Step::Content(content))
     }
 
-    /// The last file's end: clean, torn by a power cut, or damage of something durable.
+    /// Handles the end of the last file: clean, torn by a power failure, or damage to durable records.
     fn end_without_seal(mut self, bad: Option<&'static str>) -> Result<FileEnd, WalError> {
         let repeated = self.header.repeated;
         if self.sequence - self.header.first_sequence < repeated {
             let what = bad.unwrap_or("a record is missing");
-            return Err(self.corrupt(&format!("{what}, in what the file repeats of each group")));
+            return Err(self.corrupt(&format!(
+                "{what}, among the states repeated at the beginning of the file"
+            )));
         }
-        let mut end_of_torn = match bad {
-            Some(_) => self.position + self.nonzero_extent()?,
+        let mut torn_end = match bad {
+            Some(_) => self.position + self.bad_record_len()?,
             None => self.position,
         };
         let mut found = false;
@@ -286,18 +298,18 @@ impl<'a> Reader<'a> {
             }
             found = true;
             at = offset + header.record_len();
-            end_of_torn = end_of_torn.max(at);
+            torn_end = torn_end.max(at);
         }
         let torn = (bad.is_some() || found).then(|| TornTail {
             file: self.path.clone(),
             offset: self.position,
-            bytes: end_of_torn - self.position,
+            bytes: torn_end - self.position,
         });
         Ok(self.end(false, torn))
     }
 
-    /// Bytes of a bad record that can be told: up to its claimed end or, failing that, its fixed part.
-    fn nonzero_extent(&mut self) -> Result<u64, WalError> {
+    /// Length of a bad record in bytes: up to its claimed end or, if that is not credible, its fixed part.
+    fn bad_record_len(&mut self) -> Result<u64, WalError> {
         let left = self.window.len.saturating_sub(self.position);
         let head = self.window.get(self.position, RECORD_HEADER, &self.path)?;
         let claimed = RecordHeader::decode(head, self.header.nonce)
@@ -306,37 +318,37 @@ impl<'a> Reader<'a> {
         Ok(claimed.min(left))
     }
 
-    /// The first whole record at or behind `at` that continues this file's sequence after the bad place.
+    /// The first valid record at or after `at` that continues this file's sequence after the bad record.
     fn next_record_from(&mut self, mut at: u64) -> Result<Option<(u64, RecordHeader)>, WalError> {
-        let most = self.window.len / RECORD_HEADER as u64;
+        let max_ahead = self.window.len / RECORD_HEADER as u64;
         let nonce = self.header.nonce;
         loop {
             let chunk = self.window.get(at, WINDOW_BYTES, &self.path)?;
             if chunk.len() < RECORD_HEADER {
                 return Ok(None);
             }
-            let places = chunk.len() - RECORD_HEADER + 1;
+            let offsets = chunk.len() - RECORD_HEADER + 1;
             let sequence = self.sequence;
-            let candidate = (0..places).find(|i| {
+            let candidate = (0..offsets).find(|i| {
                 let bytes = chunk.get(i + 8..).and_then(|c| c.first_chunk::<8>());
                 bytes.is_some_and(|b| {
                     let ahead = (u64::from_le_bytes(*b) ^ nonce).wrapping_sub(sequence);
-                    ahead > 0 && ahead <= most
+                    ahead > 0 && ahead <= max_ahead
                 })
             });
             let Some(i) = candidate else {
-                at += places as u64;
+                at += offsets as u64;
                 continue;
             };
             at += i as u64;
-            if let Some(header) = self.whole_record(at)? {
+            if let Some(header) = self.valid_record_at(at)? {
                 return Ok(Some((at, header)));
             }
             at += 1;
         }
     }
 
-    fn whole_record(&mut self, at: u64) -> Result<Option<RecordHeader>, WalError> {
+    fn valid_record_at(&mut self, at: u64) -> Result<Option<RecordHeader>, WalError> {
         let head = self.window.get(at, RECORD_HEADER, &self.path)?;
         let Some(header) = RecordHeader::decode(head, self.header.nonce)
             .filter(|h| u64::from(h.body_len) <= MAX_RECORD_BYTES)
@@ -346,12 +358,12 @@ impl<'a> Reader<'a> {
         let record = self
             .window
             .get(at, header.record_len() as usize, &self.path)?;
-        let whole = record.len() as u64 == header.record_len();
-        Ok((whole && header.matches(record, self.header.nonce)).then_some(header))
+        let is_complete = record.len() as u64 == header.record_len();
+        Ok((is_complete && header.matches(record, self.header.nonce)).then_some(header))
     }
 }
 
-/// A piece of the file in memory: at most [`WINDOW_BYTES`] or one record.
+/// A part of the file in memory: at most [`WINDOW_BYTES`] or one record.
 struct Window<'a> {
     file: &'a dyn File,
     len: u64,
@@ -360,13 +372,13 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// `len` bytes at `offset`, fewer when the file ends before.
+    /// `len` bytes at `offset`, fewer if the file ends before.
     fn get(&mut self, offset: u64, len: usize, path: &str) -> Result<&[u8], WalError> {
         let len = (len as u64).min(self.len.saturating_sub(offset)) as usize;
         let end = self.start + self.bytes.len() as u64;
         if offset < self.start || offset + len as u64 > end {
-            let wanted = (len.max(WINDOW_BYTES) as u64).min(self.len.saturating_sub(offset));
-            self.bytes.resize(wanted as usize, 0);
+            let requested = (len.max(WINDOW_BYTES) as u64).min(self.len.saturating_sub(offset));
+            self.bytes.resize(requested as usize, 0);
             self.bytes.shrink_to(WINDOW_BYTES);
             self.start = offset;
             let n = self

@@ -1,18 +1,19 @@
-//! Group commit: everything that is queued goes out under one sync (Q3).
+//! Group commit: all queued batches are written and made durable by one sync.
 
 use crate::{Record, Rolled, Wal, WalError};
 use env::planted::{self, Bug};
 use std::collections::VecDeque;
 
-/// What one step takes from the queue at most; one batch when that is larger.
+/// Upper bound of the bytes written by one step; a larger batch is written alone.
 const STEP_BYTES: u64 = 8 << 20;
 
-/// The log with a queue in front. Thread-free: the driver pushes what came in and calls [`Writer::step`].
+/// A log with a queue in front. It has no thread of its own: the driver pushes batches and calls
+/// [`Writer::step`].
 pub struct Writer<T> {
     wal: Wal,
     queue: VecDeque<Batch<T>>,
     queued_bytes: u64,
-    /// Why nothing could be written last.
+    /// The error of the last step that could not write everything.
     full_error: String,
 }
 
@@ -22,16 +23,17 @@ struct Batch<T> {
     bytes: u64,
 }
 
-/// What a step did besides making batches durable.
+/// The effects of a step besides making batches durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// A file was completed before the batches of this step.
+    /// The file that was completed before the batches of this step.
     pub rolled: Option<Rolled>,
-    /// Space, descriptors or memory are short: what is queued stays queued. Raise the alarm and step again later.
+    /// Space, descriptors or memory are short, and batches stay queued. Raise the alarm and step again later.
     pub full: bool,
 }
 
 impl<T> Writer<T> {
+    /// A writer with an empty queue.
     pub fn new(wal: Wal) -> Writer<T> {
         Writer {
             wal,
@@ -41,6 +43,7 @@ impl<T> Writer<T> {
         }
     }
 
+    /// Queues a batch; its token is returned by [`Writer::step`] once the batch is durable.
     pub fn push(&mut self, token: T, records: Vec<Record>) {
         let bytes = records.iter().map(crate::format::encoded_len).sum();
         self.queued_bytes += bytes;
@@ -51,28 +54,30 @@ impl<T> Writer<T> {
         });
     }
 
+    /// True if no batch is queued.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Bytes in the queue, for the limits of those who push.
+    /// Bytes in the queue, for flow control.
     pub fn queued_bytes(&self) -> u64 {
         self.queued_bytes
     }
 
-    /// Why [`Progress::full`] was told last.
+    /// The error behind the last [`Progress::full`].
     pub fn full_error(&self) -> &str {
         &self.full_error
     }
 
+    /// The log, for calls between steps.
     pub fn wal(&mut self) -> &mut Wal {
         &mut self.wal
     }
 
-    /// Writes batches from the front of the queue, syncs once and adds their tokens to `durable`, in order.
-    /// Errors are fatal to the node.
+    /// Writes batches from the front of the queue, syncs once and appends their tokens to `durable`, in
+    /// order. Errors are fatal to the node.
     pub fn step(&mut self, durable: &mut Vec<T>) -> Result<Progress, WalError> {
-        let mut count = self.batches_of_a_step();
+        let mut count = self.batches_per_step();
         let mut progress = Progress::default();
         while count > 0 {
             let batches = self.queue.iter().take(count);
@@ -100,7 +105,7 @@ impl<T> Writer<T> {
         Ok(progress)
     }
 
-    fn batches_of_a_step(&self) -> usize {
+    fn batches_per_step(&self) -> usize {
         let mut bytes = 0;
         let over = self.queue.iter().position(|batch| {
             bytes += batch.bytes;
@@ -109,7 +114,7 @@ impl<T> Writer<T> {
         over.map_or(self.queue.len(), |at| at.max(1))
     }
 
-    /// For the end of the node: what is queued is dropped, what is durable is sealed.
+    /// Shuts down: queued batches are dropped, durable records are sealed.
     pub fn close(self) -> Result<(), WalError> {
         self.wal.close()
     }

@@ -1,4 +1,4 @@
-//! Log files that are missing or cut off: never taken for an end that a crash left.
+//! Missing or truncated log files: they are never mistaken for an incomplete write before a crash.
 
 use bytes::Bytes;
 use env::sim::SimDisk;
@@ -30,7 +30,7 @@ fn entry(index: u64) -> Record {
     }
 }
 
-/// Appends durable entries until the log has this many files; the index of the last.
+/// Appends durable entries until the log has this many files; returns the index of the last.
 fn fill(wal: &mut Wal, from: u64, files: usize) -> u64 {
     let mut index = from;
     while wal.files().len() < files {
@@ -47,14 +47,14 @@ fn logs(disk: &SimDisk) -> Vec<String> {
     logs.map(|name| format!("wal/{name}")).collect()
 }
 
-fn refusal(disk: &SimDisk) -> String {
+fn open_error(disk: &SimDisk) -> String {
     let refused = open(disk, 9).map(|(_, recovered)| recovered.files);
     refused.expect_err("must be refused").to_string()
 }
 
 #[test]
-fn any_missing_file_is_named() {
-    for lost in 0..3 {
+fn missing_file_is_named() {
+    for missing in 0..3 {
         let disk = SimDisk::new();
         let (mut wal, _) = open(&disk, 1).expect("open");
         fill(&mut wal, 1, 4);
@@ -68,15 +68,15 @@ fn any_missing_file_is_named() {
                 .iter()
                 .any(|n| n.ends_with(".spare"))
         );
-        disk.remove(&logs[lost]).expect("remove");
-        let error = refusal(&disk);
+        disk.remove(&logs[missing]).expect("remove");
+        let error = open_error(&disk);
         assert!(error.contains("is missing from wal/"), "{error}");
-        assert!(error.contains(&logs[lost]), "{error}");
+        assert!(error.contains(&logs[missing]), "{error}");
     }
 }
 
 #[test]
-fn a_log_without_any_file_is_refused_although_a_spare_is_there() {
+fn log_without_any_file_is_refused_despite_a_spare() {
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).expect("open");
     fill(&mut wal, 1, 2);
@@ -85,21 +85,21 @@ fn a_log_without_any_file_is_refused_although_a_spare_is_there() {
     for path in logs(&disk) {
         disk.remove(&path).expect("remove");
     }
-    let error = refusal(&disk);
+    let error = open_error(&disk);
     assert!(error.contains("no log file at all"), "{error}");
 }
 
 #[test]
-fn a_missing_manifest_is_refused_unless_an_older_version_wrote_the_log() {
+fn missing_manifest_is_refused_unless_an_older_version_wrote_the_log() {
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).expect("open");
     fill(&mut wal, 1, 2);
     drop(wal);
     disk.remove("wal/manifest").expect("remove");
-    let error = refusal(&disk);
+    let error = open_error(&disk);
     assert!(error.contains("wal/manifest is missing"), "{error}");
 
-    // A header as an older version wrote it: zeros where this one says that there is a manifest.
+    // A header of an older version, which has zeros where this version records a manifest.
     for path in logs(&disk) {
         let file = disk.open(&path).expect("open");
         let mut header = vec![0; 4096];
@@ -109,21 +109,21 @@ fn a_missing_manifest_is_refused_unless_an_older_version_wrote_the_log() {
         header[4092..].copy_from_slice(&crc.to_le_bytes());
         file.write_at(0, &header).expect("write");
     }
-    let (mut wal, recovered) = open(&disk, 2).expect("an older version's directory");
+    let (mut wal, recovered) = open(&disk, 2).expect("directory of an older version opens");
     assert_eq!(recovered.files, [1, 2]);
-    // From now on it has one.
+    // From now on a manifest exists.
     let last = recovered.groups[&GroupId(1)].entries.len() as u64;
     wal.append(&[entry(last + 1)]).expect("append");
     wal.sync().expect("sync");
     drop(wal);
-    disk.remove(logs(&disk).last().expect("a file"))
+    disk.remove(logs(&disk).last().expect("a log file"))
         .expect("remove");
-    assert!(refusal(&disk).contains("0000000000000003.wal is missing"));
+    assert!(open_error(&disk).contains("0000000000000003.wal is missing"));
 }
 
-/// The file ends at a clean place of its own accord: only the manifest knows that more was durable.
+/// The file ends at a record boundary: only the manifest knows that more was durable.
 #[test]
-fn a_log_that_is_cut_short_is_not_taken_for_a_torn_tail() {
+fn truncated_log_is_not_mistaken_for_a_torn_tail() {
     for stopped in [false, true] {
         for cut in [4096 + 30, 20_000, 50_000] {
             let disk = SimDisk::new();
@@ -138,7 +138,7 @@ fn a_log_that_is_cut_short_is_not_taken_for_a_torn_tail() {
             }
             let path = logs(&disk).remove(0);
             disk.open(&path).expect("open").truncate(cut).expect("cut");
-            let error = refusal(&disk);
+            let error = open_error(&disk);
             assert!(
                 error.contains("records that followed were durable"),
                 "{error}"
@@ -148,9 +148,9 @@ fn a_log_that_is_cut_short_is_not_taken_for_a_torn_tail() {
     }
 }
 
-/// Notes cost one small write for each sync, and no sync.
+/// A note costs one small write per sync, and no sync.
 #[test]
-fn the_manifest_costs_no_sync_between_rolls() {
+fn manifest_costs_no_sync_between_rolls() {
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).expect("open");
     wal.append(&[entry(1)]).expect("append");
@@ -168,9 +168,9 @@ fn the_manifest_costs_no_sync_between_rolls() {
     assert!(notes <= 150 * 100, "{notes} bytes");
 }
 
-/// Whatever moment the power fails at: the log that is left is never refused, and holds all that was durable.
+/// Whenever power fails, the remaining log opens and holds every durable record.
 #[test]
-fn no_power_failure_leaves_a_log_that_is_refused() {
+fn log_opens_after_any_power_failure() {
     for cut in 1..260 {
         let disk = SimDisk::new();
         let (mut wal, _) = open(&disk, 1).expect("open");
@@ -198,9 +198,9 @@ fn no_power_failure_leaves_a_log_that_is_refused() {
     }
 }
 
-/// A process that is killed has noted all that it acknowledged: not even the newest record passes for a torn tail.
+/// A killed process has noted everything it acknowledged: even the newest record cannot pass for a torn tail.
 #[test]
-fn damage_to_the_newest_acknowledged_record_is_noticed_after_a_kill() {
+fn damage_to_the_newest_acknowledged_record_is_detected_after_a_kill() {
     const LEN: u64 = RECORD as u64 + 46;
     for damaged in 1..=3 {
         for cut in [false, true] {
@@ -217,15 +217,15 @@ fn damage_to_the_newest_acknowledged_record_is_noticed_after_a_kill() {
                 true => assert!(disk.lose_end(&path, middle)),
                 false => assert!(disk.flip(&path, middle, 0x40)),
             }
-            let error = refusal(&disk);
+            let error = open_error(&disk);
             assert!(error.contains(&path), "{error}");
         }
     }
 }
 
-/// Records that were written and not synced are not acknowledged: their damage is a torn tail.
+/// Records written but not synced are not acknowledged: damage to them is a torn tail.
 #[test]
-fn damage_behind_the_newest_acknowledged_record_is_a_torn_tail() {
+fn damage_after_the_newest_acknowledged_record_is_a_torn_tail() {
     const LEN: u64 = RECORD as u64 + 46;
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).expect("open");
@@ -235,7 +235,7 @@ fn damage_behind_the_newest_acknowledged_record_is_a_torn_tail() {
     drop(wal);
     let path = logs(&disk).remove(0);
     assert!(disk.flip(&path, 4096 + LEN + LEN / 2, 0x40));
-    let (_, recovered) = open(&disk, 9).expect("a torn tail");
+    let (_, recovered) = open(&disk, 9).expect("a torn tail is accepted");
     assert_eq!(recovered.groups[&GroupId(1)].entries.len(), 1);
     assert!(recovered.torn.is_some());
 }

@@ -1,4 +1,4 @@
-//! What comes back after crashes, damage and full disks.
+//! Recovery after crashes, damage and full disks.
 
 use bytes::Bytes;
 use env::sim::SimDisk;
@@ -55,7 +55,7 @@ fn indexes(recovered: &Recovered, group: u64) -> Vec<u64> {
     group.map_or(Vec::new(), |g| g.entries.iter().map(|e| e.index).collect())
 }
 
-/// `count` entries of group 1 in one batch, durable.
+/// Appends `count` entries of group 1 in one batch, durably.
 fn append_synced(wal: &mut Wal, first: u64, count: u64, len: usize) {
     let records: Vec<_> = (first..first + count)
         .map(|i| entry(1, i, 1, &vec![i as u8; len]))
@@ -71,7 +71,7 @@ fn last_file(disk: &SimDisk) -> (String, u64) {
 }
 
 #[test]
-fn every_kind_of_record_comes_back_folded() {
+fn every_record_kind_is_recovered_and_folded() {
     let disk = SimDisk::new();
     let (mut wal, recovered) = open(&disk, 1).expect("open");
     assert_eq!(recovered, Recovered::default());
@@ -123,7 +123,7 @@ fn every_kind_of_record_comes_back_folded() {
 }
 
 #[test]
-fn a_snapshot_of_another_history_drops_what_followed() {
+fn checkpoint_of_a_diverged_log_drops_its_entries() {
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).expect("open");
     let records = [
@@ -158,7 +158,7 @@ fn deleting_old_files_keeps_the_newest_state_of_idle_groups() {
     assert_eq!(wal.files().len(), rolled.len() + 1);
     wal.delete_through(rolled[2]).expect("delete");
     assert_eq!(wal.files().first(), Some(&rolled[3]));
-    // One is kept to be used again, the next roll takes it.
+    // One file is kept for reuse; the next roll takes it.
     let spares = |disk: &SimDisk| {
         disk.list("wal")
             .expect("list")
@@ -180,7 +180,7 @@ fn deleting_old_files_keeps_the_newest_state_of_idle_groups() {
         Some((3, 4, 5))
     );
     assert_eq!(indexes(&recovered, 1).last(), Some(&59));
-    // All that was recovered may go at once; the states still stay.
+    // All recovered files may be deleted at once; the groups' states stay.
     wal.delete_through(*recovered.files.last().expect("files"))
         .expect("delete");
     disk.crash(&mut SeededRng::new(4));
@@ -189,8 +189,8 @@ fn deleting_old_files_keeps_the_newest_state_of_idle_groups() {
     assert_eq!(indexes(&recovered, 1), [0; 0]);
 }
 
-/// A file that begins with the states of ten groups, and has nothing else.
-fn file_of_states() -> (SimDisk, String) {
+/// A file that holds only the repeated states of ten groups.
+fn file_with_repeated_states() -> (SimDisk, String) {
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).expect("open");
     let states: Vec<_> = (1..=10).map(|g| hard_state(g, 3, 4, 5)).collect();
@@ -204,16 +204,17 @@ fn file_of_states() -> (SimDisk, String) {
     (disk, path)
 }
 
-/// No crash makes such a file: it has its name only once they are durable. Without them a node would have forgotten its votes.
+/// No crash creates such a file, because it gets its name only after the states are durable. Without them a
+/// node would forget its votes.
 #[test]
-fn a_file_that_lost_the_states_it_begins_with_is_refused() {
-    let (disk, path) = file_of_states();
-    let (_, recovered) = open(&disk, 3).expect("whole");
+fn file_without_its_repeated_states_is_refused() {
+    let (disk, path) = file_with_repeated_states();
+    let (_, recovered) = open(&disk, 3).expect("undamaged file opens");
     assert_eq!(recovered.groups.len(), 10);
     let record = 20 + 1 + 4 * 8;
     for lost in 0..10 {
         for cut_off in [true, false] {
-            let (disk, path) = file_of_states();
+            let (disk, path) = file_with_repeated_states();
             let at = 4096 + lost * record;
             match cut_off {
                 true => disk.open(&path).expect("open").truncate(at).expect("cuts"),
@@ -221,12 +222,12 @@ fn a_file_that_lost_the_states_it_begins_with_is_refused() {
             }
             let error = open(&disk, 3).map(drop).expect_err("refused").to_string();
             assert!(
-                error.contains(&path) && error.contains("repeats"),
+                error.contains(&path) && error.contains("states repeated"),
                 "{error}"
             );
         }
     }
-    // Programs of before did not say how many there are.
+    // Older versions did not record how many states there are.
     let file = disk.open(&path).expect("open");
     let mut header = vec![0; 4096];
     file.read_at(0, &mut header).expect("reads");
@@ -239,7 +240,7 @@ fn a_file_that_lost_the_states_it_begins_with_is_refused() {
     header[4092..].copy_from_slice(&crc.to_le_bytes());
     file.write_at(0, &header).expect("writes");
     file.truncate(4096 + record).expect("cuts");
-    let (_, recovered) = open(&disk, 4).expect("as before");
+    let (_, recovered) = open(&disk, 4).expect("old format opens");
     assert_eq!(recovered.groups.len(), 1);
 }
 
@@ -255,6 +256,7 @@ fn damage_in_the_middle_is_refused() {
         disk
     };
     let disk = build();
+    // Damage before the end of the last file.
     let (last, _) = last_file(&disk);
     assert!(disk.flip(&last, 4096 + 30, 1));
     let refused = open(&disk, 2).err().expect("middle of the last file");
@@ -280,19 +282,19 @@ fn damage_in_the_middle_is_refused() {
 }
 
 #[test]
-fn a_torn_tail_is_cut_and_told() {
+fn torn_tail_is_truncated_and_reported() {
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).expect("open");
     append_synced(&mut wal, 1, 3, 100);
     wal.append(&[entry(1, 4, 1, &[4; 1500])]).expect("append");
     disk.restart();
     let (last, _) = last_file(&disk);
-    // 3 records of 20 + 26 + 100 bytes, then the one that is torn in its second half.
+    // 3 records of 20 + 26 + 100 bytes, then one that is torn in its second half.
     let torn_at = 4096 + 3 * 146;
     assert!(disk.flip(&last, torn_at + 1000, 0xFF));
     let (mut wal, recovered) = open(&disk, 2).expect("open");
     assert_eq!(indexes(&recovered, 1), [1, 2, 3]);
-    let torn = recovered.torn.expect("told");
+    let torn = recovered.torn.expect("torn tail is reported");
     assert_eq!((torn.file, torn.offset, torn.bytes), (last, torn_at, 1546));
     append_synced(&mut wal, 4, 1, 10);
     let (_, recovered) = open(&disk, 3).expect("open");
@@ -300,9 +302,10 @@ fn a_torn_tail_is_cut_and_told() {
     assert_eq!(recovered.torn, None);
 }
 
-/// Whoever opens the log answers for what it reads: after a kill that may be in memory alone.
+/// A process that opens the log acknowledges what it reads; after a kill that may exist only in the page
+/// cache.
 #[test]
-fn what_a_killed_life_left_unsynced_is_durable_once_it_is_read() {
+fn unsynced_records_of_a_killed_process_are_durable_once_read() {
     for seed in 0..50 {
         let disk = SimDisk::new();
         let (mut wal, _) = open(&disk, 1).unwrap();
@@ -319,9 +322,10 @@ fn what_a_killed_life_left_unsynced_is_durable_once_it_is_read() {
     }
 }
 
-/// Entries are written again before the file that has them goes. A power cut may leave the first of them alone.
+/// Entries are written again before the file that holds them is deleted. A power failure may leave only the
+/// first of them.
 #[test]
-fn an_entry_that_is_written_again_takes_nothing_of_what_follows_it() {
+fn rewritten_entry_keeps_the_entries_after_it() {
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).unwrap();
     append_synced(&mut wal, 1, 5, 100);
@@ -331,7 +335,7 @@ fn an_entry_that_is_written_again_takes_nothing_of_what_follows_it() {
     drop(wal);
     let (mut wal, recovered) = open(&disk, 2).unwrap();
     assert_eq!(indexes(&recovered, 1), [1, 2, 3, 4, 5]);
-    // One of another term is another entry: what followed the old one is no part of this log.
+    // An entry of another term is different: the entries after the old one are no longer part of the log.
     wal.append(&[entry(1, 3, 2, &[9; 10])]).unwrap();
     wal.sync().unwrap();
     drop(wal);
@@ -340,7 +344,7 @@ fn an_entry_that_is_written_again_takes_nothing_of_what_follows_it() {
 }
 
 #[test]
-fn a_newer_format_and_another_node_are_refused_untouched() {
+fn newer_format_and_other_node_are_refused_untouched() {
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).expect("open");
     append_synced(&mut wal, 1, 1, 10);
@@ -366,7 +370,7 @@ fn a_newer_format_and_another_node_are_refused_untouched() {
 }
 
 #[test]
-fn a_full_disk_refuses_and_goes_on_when_there_is_space() {
+fn full_disk_refuses_appends_until_there_is_space() {
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).expect("open");
     append_synced(&mut wal, 1, 2, 1000);
@@ -380,7 +384,7 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_space() {
             "{refused:?}"
         );
     }
-    // A small one still fits into what the file has.
+    // A small record still fits in the space that the file has.
     append_synced(&mut wal, 3, 1, 50);
     disk.set_capacity(None);
     append_synced(&mut wal, 4, 3, 3000);
@@ -390,7 +394,7 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_space() {
 }
 
 #[test]
-fn a_full_disk_at_the_start_still_reads() {
+fn log_opens_on_a_full_disk() {
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).expect("open");
     append_synced(&mut wal, 1, 3, 100);
@@ -410,7 +414,7 @@ fn a_full_disk_at_the_start_still_reads() {
 }
 
 #[test]
-fn a_failed_sync_stops_the_log() {
+fn failed_sync_stops_the_log() {
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).expect("open");
     append_synced(&mut wal, 1, 1, 10);
@@ -424,10 +428,10 @@ fn a_failed_sync_stops_the_log() {
 }
 
 #[test]
-fn an_oversized_record_is_refused_alone() {
+fn oversized_record_is_refused_without_stopping_the_log() {
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).expect("open");
-    // Not copied: these zeros take no memory.
+    // Zeroed memory that is never touched, so it takes no physical memory.
     let data = Bytes::from(vec![0; MAX_RECORD_BYTES as usize]);
     let big = Record {
         group: GroupId(1),
@@ -441,7 +445,7 @@ fn an_oversized_record_is_refused_alone() {
     let refused = wal.append(&[big]).expect_err("too large");
     assert!(!refused.is_fatal());
     append_synced(&mut wal, 1, 1, 10);
-    // Larger than a file, still fine, in a file of its own.
+    // A record larger than a file gets a file of its own.
     append_synced(&mut wal, 2, 1, 100_000);
     append_synced(&mut wal, 3, 1, 10);
     let (_, recovered) = open(&disk, 2).expect("open");
@@ -464,7 +468,7 @@ fn many_batches_share_one_write_and_one_sync() {
     assert_eq!(durable, (0..20).collect::<Vec<_>>());
     let after = disk.counters();
     assert_eq!(after.syncs - before.syncs, 1);
-    // One of records, one of the note in the manifest.
+    // One write of records, one of the note in the manifest.
     assert_eq!(after.writes - before.writes, 2);
     assert_eq!(writer.queued_bytes(), 0);
     let idle = disk.counters();
@@ -473,7 +477,7 @@ fn many_batches_share_one_write_and_one_sync() {
 }
 
 #[test]
-fn a_writer_on_a_full_disk_keeps_what_is_queued_in_order() {
+fn writer_on_a_full_disk_keeps_queued_batches_in_order() {
     let disk = SimDisk::new();
     let (mut wal, _) = open(&disk, 1).expect("open");
     append_synced(&mut wal, 1, 1, 10);
@@ -498,19 +502,19 @@ fn a_writer_on_a_full_disk_keeps_what_is_queued_in_order() {
 }
 
 #[test]
-fn the_real_disk_works_alike() {
+fn real_disk_recovers_all_records() {
     let mut name = [0; 8];
     env::real::fill_random(&mut name).expect("urandom");
     let root = std::env::temp_dir().join(format!("posthorn-wal-{:016x}", u64::from_le_bytes(name)));
     let disk = env::real::RealDisk::open(&root).expect("open");
     let disk: Arc<dyn Disk> = Arc::new(disk);
-    for life in 0..3u64 {
-        let (mut wal, recovered) = Wal::open(disk.clone(), config(life)).expect("open");
-        assert_eq!(indexes(&recovered, 1).len() as u64, life * 20);
-        for index in life * 20..life * 20 + 20 {
+    for incarnation in 0..3u64 {
+        let (mut wal, recovered) = Wal::open(disk.clone(), config(incarnation)).expect("open");
+        assert_eq!(indexes(&recovered, 1).len() as u64, incarnation * 20);
+        for index in incarnation * 20..incarnation * 20 + 20 {
             append_synced(&mut wal, index + 1, 1, 1000);
         }
-        if life == 1 {
+        if incarnation == 1 {
             wal.close().expect("close");
         }
     }
@@ -538,17 +542,17 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A log under random use, and what it must hold.
+/// A log under random use, with the expected state.
 struct Trial {
     disk: SimDisk,
     wal: Wal,
-    lives: u64,
-    /// Appended: the data's seed byte by index, from 1. Synced: that many of them.
+    incarnations: u64,
+    /// Appended entries: the data's seed byte by index, from 1. `synced` is the number of durable ones.
     written: Vec<u8>,
     synced: usize,
-    /// Entries up to here may be gone with their files.
+    /// Entries up to here may have been deleted with their files.
     deleted: u64,
-    /// (file, last index in it) as files were completed.
+    /// (file, last index in it) in the order of completion.
     rolled: Vec<(u64, u64)>,
 }
 
@@ -556,17 +560,17 @@ impl Trial {
     fn append(&mut self, count: u64, len: usize) {
         let mut records = Vec::new();
         let first = self.written.len() as u64 + 1;
-        let stamp = (self.lives * 31 + first) as u8;
+        let stamp = (self.incarnations * 31 + first) as u8;
         for index in first..first + count {
-            records.push(entry(1, index, self.lives, &vec![stamp; len]));
-            records.push(hard_state(1, self.lives, 1, index));
+            records.push(entry(1, index, self.incarnations, &vec![stamp; len]));
+            records.push(hard_state(1, self.incarnations, 1, index));
         }
         match self.wal.append(&records) {
             Ok(rolled) => {
                 self.rolled
                     .extend(rolled.map(|r| (r.file, self.written.len() as u64)));
                 if rolled.is_some() {
-                    // Completing a file makes all in it durable.
+                    // Completing a file makes all its records durable.
                     self.synced = self.written.len();
                 }
                 self.written.extend((0..count).map(|_| stamp));
@@ -591,8 +595,9 @@ impl Trial {
 
     fn crash(&mut self, seed: u64) {
         self.disk.crash(&mut SeededRng::new(seed));
-        self.lives += 1;
-        let (wal, recovered) = open(&self.disk, self.lives * 1_000_003).expect("recovers");
+        self.incarnations += 1;
+        let (wal, recovered) =
+            open(&self.disk, self.incarnations * 1_000_003).expect("log recovers");
         self.wal = wal;
         let empty = Default::default();
         let group = recovered.groups.get(&GroupId(1)).unwrap_or(&empty);
@@ -619,13 +624,13 @@ impl Trial {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever happens, what comes back is a prefix of what was appended, with all that was synced.
+    /// Recovery always yields a prefix of the appended entries that includes all synced ones.
     #[test]
-    fn recovered_is_a_prefix_with_all_that_was_synced(ops in prop::collection::vec(op(), 1..60)) {
+    fn recovered_log_is_a_prefix_with_all_synced_records(ops in prop::collection::vec(op(), 1..60)) {
         let disk = SimDisk::new();
         let (wal, _) = open(&disk, 0).expect("open");
         let mut trial = Trial {
-            disk, wal, lives: 1, written: Vec::new(), synced: 0, deleted: 0, rolled: Vec::new(),
+            disk, wal, incarnations: 1, written: Vec::new(), synced: 0, deleted: 0, rolled: Vec::new(),
         };
         for op in ops {
             match op {
@@ -647,9 +652,10 @@ proptest! {
         trial.crash(1);
     }
 
-    /// A flipped byte is refused, or told as a torn tail with all before it intact, or was in unused space.
+    /// A flipped byte is refused, or reported as a torn tail with everything before it intact, or in unused
+    /// space.
     #[test]
-    fn no_flipped_byte_goes_unnoticed(
+    fn flipped_byte_is_detected(
         seed: u64, batches in 1u64..12, place in 0.0..1.0f64, mask in 1u8..,
     ) {
         let mut rng = SeededRng::new(seed);
@@ -680,7 +686,7 @@ proptest! {
 
     /// Random bytes as a log file are an error, never a panic.
     #[test]
-    fn nonsense_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..6000)) {
+    fn random_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..6000)) {
         let disk = SimDisk::new();
         disk.create_dir("wal").expect("dir");
         let file = disk.create("wal/0000000000000001.wal").expect("create");
@@ -689,9 +695,9 @@ proptest! {
     }
 }
 
-/// Short of space the log goes on in short files, keeps none for use again, and rather makes a file longer than fail.
+/// Short of space, the log uses small files, keeps none for reuse, and extends a file instead of failing.
 #[test]
-fn saving_space_makes_short_files() -> Result<(), WalError> {
+fn saving_space_makes_small_files() -> Result<(), WalError> {
     let disk = SimDisk::new();
     let config = WalConfig {
         max_file_bytes: 16 << 20,
@@ -724,7 +730,7 @@ fn saving_space_makes_short_files() -> Result<(), WalError> {
         write(&mut wal, 1 << 20)?;
     }
     assert_eq!(wal.files().len(), 4, "one of 6 MiB, three of 3");
-    // No other file fits. What the newest one has taken from the disk is still used.
+    // No other file fits. Space already allocated to the newest one is still used.
     let used: u64 = disk.files().iter().map(|(_, len)| len).sum();
     disk.set_capacity(Some(used));
     while write(&mut wal, 100 << 10).is_ok() {}

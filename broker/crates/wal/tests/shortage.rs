@@ -1,4 +1,4 @@
-//! A process without descriptors: the log waits, and neither stops nor forgets what it made durable.
+//! Shortage of descriptors: the log waits, and neither stops nor loses durable records.
 
 use bytes::Bytes;
 use env::sim::SimDisk;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use wal::{Entry, GroupId, Record, RecordBody, Recovered, Wal, WalConfig, WalError, Writer};
 
 const GROUP: GroupId = GroupId(1);
-/// More openings than a new file takes.
+/// More file openings than a new file needs.
 const OPENINGS: u64 = 8;
 
 fn open(disk: &SimDisk, salt: u64) -> Result<(Wal, Recovered), WalError> {
@@ -31,7 +31,7 @@ fn entry(index: u64) -> Record {
     }
 }
 
-/// The log after records that fill some files, of which the oldest are not needed.
+/// A log with a few files, of which the oldest are obsolete.
 fn log_with_a_spare(disk: &SimDisk) -> (Wal, u64) {
     let (mut wal, _) = open(disk, 1).expect("open");
     let mut index = 0;
@@ -44,9 +44,10 @@ fn log_with_a_spare(disk: &SimDisk) -> (Wal, u64) {
     (wal, index)
 }
 
-/// Every opening on the way to a new file fails once, with a spare file and without, and the power may fail then.
+/// Each file opening needed for a new file fails once, with and without a spare file, and possibly followed
+/// by a power failure.
 #[test]
-fn records_wait_for_descriptors_and_nothing_durable_is_lost() {
+fn records_wait_for_descriptors_without_losing_durable_records() {
     let mut shortages = 0;
     for after in 0..OPENINGS {
         for (fresh, crashes) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -63,22 +64,26 @@ fn records_wait_for_descriptors_and_nothing_durable_is_lost() {
             }
             let mut durable = Vec::new();
             while !writer.is_idle() {
-                let progress = writer.step(&mut durable).expect("it waits");
+                let progress = writer
+                    .step(&mut durable)
+                    .expect("a shortage is not an error");
                 if progress.full {
                     shortages += 1;
                     if crashes {
                         break;
                     }
-                    // It is refused again as long as it lasts.
-                    let again = writer.step(&mut durable).expect("it waits");
-                    assert!(again.full || after > 0);
+                    // It is refused again while the shortage lasts.
+                    let retried = writer
+                        .step(&mut durable)
+                        .expect("a shortage is not an error");
+                    assert!(retried.full || after > 0);
                     disk.set_out_of_descriptors(false);
                 }
             }
             disk.set_out_of_descriptors(false);
             drop(writer);
             disk.crash(&mut SeededRng::new(after));
-            let (_, recovered) = open(&disk, 2).expect("whole");
+            let (_, recovered) = open(&disk, 2).expect("log is intact");
             let found = recovered.groups.get(&GROUP);
             let found = found.and_then(|g| g.entries.last()).map_or(0, |e| e.index);
             let acknowledged = durable.last().copied().unwrap_or(first);
@@ -90,7 +95,7 @@ fn records_wait_for_descriptors_and_nothing_durable_is_lost() {
 }
 
 #[test]
-fn files_are_deleted_once_descriptors_are_there() {
+fn deletion_succeeds_once_descriptors_are_available() {
     for after in 0..OPENINGS {
         let disk = SimDisk::new();
         let (mut wal, last) = log_with_a_spare(&disk);
@@ -105,12 +110,12 @@ fn files_are_deleted_once_descriptors_are_there() {
         wal.sync().expect("sync");
         assert_eq!(wal.files().len(), 1);
         disk.crash(&mut SeededRng::new(after));
-        open(&disk, 2).expect("whole");
+        open(&disk, 2).expect("log is intact");
     }
 }
 
 #[test]
-fn start_without_descriptors_names_the_limit_and_no_damage() {
+fn start_without_descriptors_names_the_limit_not_damage() {
     let disk = SimDisk::new();
     drop(log_with_a_spare(&disk));
     for after in 0..OPENINGS {
@@ -121,5 +126,5 @@ fn start_without_descriptors_names_the_limit_and_no_damage() {
         assert!(!text.contains("damaged"), "{text}");
     }
     disk.set_out_of_descriptors(false);
-    open(&disk, 2).expect("whole");
+    open(&disk, 2).expect("log is intact");
 }

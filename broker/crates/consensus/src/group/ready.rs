@@ -1,4 +1,5 @@
-//! Taking from raft-rs what it has to say: to the log, to peers, to the state machine.
+//! Processing of raft-rs `Ready` states: records for the log, messages for peers, entries for the state
+//! machine.
 
 use super::{
     Bytes, Committed, ConfChangeType, Group, HostOutput, MEMBERSHIP, NodeId, RecordBody, Sink,
@@ -8,48 +9,48 @@ use env::planted::{self, Bug};
 use raft::Ready;
 use raft::eraftpb::Message;
 
-/// Checkpoints raft-rs wants sent: to whom.
+/// Members that raft-rs wants to send a snapshot to.
 pub type WantedTransfers = Vec<NodeId>;
 
 impl Group {
-    /// Everything there is to do now. Returns who needs this leader's checkpoint.
+    /// Processes everything raft-rs has ready. Returns the members that need this leader's checkpoint.
     pub fn advance(&mut self, sink: &mut Sink) -> WantedTransfers {
-        let mut wanted = Vec::new();
+        let mut targets = Vec::new();
         if self.stopped {
-            return wanted;
+            return targets;
         }
         if let Some(state) = self.restore.take() {
-            self.hand_out_checkpoint(state, sink);
-        } else if !self.introduced {
-            self.tell_membership(sink);
+            self.emit_restore(state, sink);
+        } else if !self.membership_reported {
+            self.emit_membership(sink);
         }
         self.submit();
-        if !self.take_all(sink, &mut wanted) {
-            return wanted;
+        if !self.process_all_ready(sink, &mut targets) {
+            return targets;
         }
         if self.may_lead_at_once() {
-            // It cannot fail: there is nobody to refuse.
+            // It cannot fail: a single voter has no peer that could refuse.
             let _ = self.raw.campaign();
-            self.take_all(sink, &mut wanted);
+            self.process_all_ready(sink, &mut targets);
         }
-        wanted
+        targets
     }
 
-    /// False when the group had to stop.
-    fn take_all(&mut self, sink: &mut Sink, wanted: &mut WantedTransfers) -> bool {
+    /// Returns false if the group had to stop.
+    fn process_all_ready(&mut self, sink: &mut Sink, targets: &mut WantedTransfers) -> bool {
         while self.raw.has_ready() {
             let ready = self.raw.ready();
-            self.take_ready(ready, sink, wanted);
+            self.process_ready(ready, sink, targets);
             if let Some(error) = self.store().take_fault() {
                 self.stop(error, sink);
                 return false;
             }
         }
-        // What could not be applied before may go now. Only here all entries are on their way to the log, so that
-        // a commit index on record never goes beyond them.
+        // Retries entries that could not be applied before. Only here are all entries on their way to the
+        // log, so that a recorded commit index never exceeds them.
         self.apply(sink);
-        if std::mem::take(&mut self.commit_wanted) {
-            self.log_commit(sink);
+        if std::mem::take(&mut self.commit_record_due) {
+            self.record_commit(sink);
         }
         true
     }
@@ -62,14 +63,14 @@ impl Group {
         });
     }
 
-    fn take_ready(&mut self, mut ready: Ready, sink: &mut Sink, wanted: &mut WantedTransfers) {
+    fn process_ready(&mut self, mut ready: Ready, sink: &mut Sink, targets: &mut WantedTransfers) {
         let messages = ready.take_messages();
         let persisted = ready.take_persisted_messages();
         let mut committed = ready.take_committed_entries();
         let number = ready.number();
         let before = sink.records.len();
-        let installs = !ready.snapshot().is_empty();
-        if installs {
+        let has_snapshot = !ready.snapshot().is_empty();
+        if has_snapshot {
             self.install(sink);
         }
         let entries = ready.take_entries();
@@ -81,18 +82,18 @@ impl Group {
         }
         let newer_commit = self.raw.raft.raft_log.committed > self.logged_commit;
         let state_changed = ready.must_sync() && ready.hs().is_some();
-        if state_changed || installs || (newer_commit && !entries.is_empty()) {
+        if state_changed || has_snapshot || (newer_commit && !entries.is_empty()) {
             self.record_hard_state(sink);
         }
         if planted::is(Bug::LeaderAnswersAlone) {
-            self.answer_alone(&entries, &mut committed);
+            self.apply_before_commit(&entries, &mut committed);
         }
         self.raw.mut_store().append(entries.into_iter());
         self.raw.advance_append_async(ready);
 
-        self.send(messages, sink, wanted);
-        let wrote = sink.records.len() > before;
-        if wrote || self.unpersisted > 0 {
+        self.send(messages, sink, targets);
+        let has_records = sink.records.len() > before;
+        if has_records || self.unpersisted > 0 {
             self.unpersisted += 1;
             sink.waiting.push(Waiting::Ready {
                 group: self.id,
@@ -104,28 +105,40 @@ impl Group {
         } else {
             self.raw.on_persist_ready(number);
             self.sync_applied();
-            self.send(persisted, sink, wanted);
+            self.send(persisted, sink, targets);
         }
-        self.tell_leadership(sink);
-        self.stalled
+        self.emit_leadership(sink);
+        self.unapplied
             .extend(committed.into_iter().map(entry::from_raft));
         self.apply(sink);
     }
 
-    /// [`Bug::LeaderAnswersAlone`]: a leader's entries are applied as they come, and not again once committed.
-    fn answer_alone(&mut self, entries: &[wal::Entry], committed: &mut Vec<raft::eraftpb::Entry>) {
+    /// [`Bug::LeaderAnswersAlone`]: a leader applies its entries before they commit, and does not apply them
+    /// again afterwards.
+    fn apply_before_commit(
+        &mut self,
+        entries: &[wal::Entry],
+        committed: &mut Vec<raft::eraftpb::Entry>,
+    ) {
         committed.retain(|e| e.index > self.applied);
         let next = committed.last().map_or(self.applied, |e| e.index) + 1;
-        let plain = entries.iter().all(|e| e.kind != MEMBERSHIP);
-        let follows = entries.first().is_some_and(|e| e.index == next);
-        if self.is_leader() && plain && follows && self.stalled.is_empty() {
+        let is_plain = entries.iter().all(|e| e.kind != MEMBERSHIP);
+        let is_next = entries.first().is_some_and(|e| e.index == next);
+        if self.is_leader() && is_plain && is_next && self.unapplied.is_empty() {
             committed.extend(entries.iter().map(entry::to_raft));
         }
     }
 
-    /// A batch is durable.
-    pub fn persisted(&mut self, number: u64, commit: u64, messages: Vec<Message>, sink: &mut Sink) {
+    /// Handles a batch that became durable.
+    pub fn handle_persisted(
+        &mut self,
+        number: u64,
+        commit: u64,
+        messages: Vec<Message>,
+        sink: &mut Sink,
+    ) {
         self.commit_durable(commit);
+        debug_assert!(self.unpersisted > 0, "a batch became durable twice");
         self.unpersisted = self.unpersisted.saturating_sub(1);
         self.raw.on_persist_ready(number);
         let raft_log = &self.raw.raft.raft_log;
@@ -136,29 +149,29 @@ impl Group {
         sink.send(self.id, messages);
     }
 
-    fn send(&mut self, messages: Vec<Message>, sink: &mut Sink, wanted: &mut WantedTransfers) {
+    fn send(&mut self, messages: Vec<Message>, sink: &mut Sink, targets: &mut WantedTransfers) {
         if messages.is_empty() {
             return;
         }
-        let mut travel = Vec::with_capacity(messages.len());
+        let mut outbound = Vec::with_capacity(messages.len());
         for m in messages {
             if m.get_msg_type() == raft::eraftpb::MessageType::MsgSnapshot {
-                wanted.push(NodeId(m.to));
+                targets.push(NodeId(m.to));
             } else {
-                travel.push(m);
+                outbound.push(m);
             }
         }
-        sink.send(self.id, travel);
+        sink.send(self.id, outbound);
     }
 
-    /// raft-rs took the leader's checkpoint, which is in files already.
+    /// raft-rs accepted the leader's checkpoint, whose files are durable already.
     fn install(&mut self, sink: &mut Sink) {
         let Some((checkpoint, state)) = self.incoming.take() else {
-            debug_assert!(false, "raft-rs restores only what it was offered");
+            debug_assert!(false, "raft-rs restored a checkpoint that was not offered");
             return;
         };
         self.installing = true;
-        self.stalled.clear();
+        self.unapplied.clear();
         let at = checkpoint.position;
         let founding = checkpoint.is_founding();
         if founding && !checkpoint.on_disk {
@@ -180,37 +193,37 @@ impl Group {
         self.last_command = at.index;
         self.log_bytes = 0;
         self.log_entries = 0;
-        self.due_told = false;
+        self.checkpoint_requested = false;
         self.flush = None;
         match founding {
-            true => self.tell_membership(sink),
-            false => self.hand_out_checkpoint(state, sink),
+            true => self.emit_membership(sink),
+            false => self.emit_restore(state, sink),
         }
     }
 
-    fn hand_out_checkpoint(&mut self, state: Bytes, sink: &mut Sink) {
+    fn emit_restore(&mut self, state: Bytes, sink: &mut Sink) {
         sink.out.push(HostOutput::Restore {
             group: self.id,
             index: self.applied,
             state,
         });
-        self.tell_membership(sink);
+        self.emit_membership(sink);
     }
 
-    fn tell_membership(&mut self, sink: &mut Sink) {
-        self.introduced = true;
+    fn emit_membership(&mut self, sink: &mut Sink) {
+        self.membership_reported = true;
         sink.out.push(HostOutput::Membership {
             group: self.id,
             membership: self.membership.clone(),
         });
     }
 
-    fn tell_leadership(&mut self, sink: &mut Sink) {
+    fn emit_leadership(&mut self, sink: &mut Sink) {
         let now = (self.term(), self.leader(), self.is_leader());
-        if self.told == Some(now) {
+        if self.reported_leadership == Some(now) {
             return;
         }
-        self.told = Some(now);
+        self.reported_leadership = Some(now);
         let (term, leader, is_leader) = now;
         sink.out.push(HostOutput::Leadership {
             group: self.id,
@@ -220,21 +233,22 @@ impl Group {
         });
     }
 
-    /// Hands out what is committed. A change of the members waits until the commit is on record: a node that forgot
-    /// it in a crash would go on with members that the others have left behind.
+    /// Delivers committed entries. A membership change waits until its commit index is durable: a node that
+    /// forgot it in a crash would continue with members that the others have replaced.
     fn apply(&mut self, sink: &mut Sink) {
         let mut batch = Vec::new();
-        while let Some(next) = self.stalled.front() {
+        while let Some(next) = self.unapplied.front() {
             if next.kind == MEMBERSHIP && next.index > self.durable_commit {
-                self.log_commit(sink);
+                self.record_commit(sink);
                 break;
             }
-            let Some(e) = self.stalled.pop_front() else {
+            let Some(e) = self.unapplied.pop_front() else {
                 break;
             };
+            debug_assert!(e.index > self.applied, "an entry is applied twice");
             self.applied = e.index;
             if e.kind == MEMBERSHIP {
-                self.hand_out(&mut batch, sink);
+                self.emit_committed(&mut batch, sink);
                 self.apply_change(e.data, sink);
             } else if !e.data.is_empty() {
                 self.last_command = e.index;
@@ -245,7 +259,7 @@ impl Group {
                 });
             }
         }
-        self.hand_out(&mut batch, sink);
+        self.emit_committed(&mut batch, sink);
         self.sync_applied();
         if self.store().mem_bytes() > 0 {
             let applied = self.applied;
@@ -253,7 +267,7 @@ impl Group {
         }
     }
 
-    fn hand_out(&mut self, batch: &mut Vec<Committed>, sink: &mut Sink) {
+    fn emit_committed(&mut self, batch: &mut Vec<Committed>, sink: &mut Sink) {
         if !batch.is_empty() {
             sink.out.push(HostOutput::Committed {
                 group: self.id,
@@ -262,7 +276,7 @@ impl Group {
         }
     }
 
-    /// Tells raft-rs how far the state machine is, as soon as it can hear that.
+    /// Advances raft-rs's applied index as far as raft-rs allows: to entries that are durable and committed.
     fn sync_applied(&mut self) {
         let log = &self.raw.raft.raft_log;
         let applied = self.applied.min(log.persisted).min(log.committed);
@@ -272,7 +286,7 @@ impl Group {
     }
 
     fn apply_change(&mut self, data: Bytes, sink: &mut Sink) {
-        // raft-rs must have been told of all before it.
+        // raft-rs must know about all earlier entries first.
         self.sync_applied();
         let Some(change) = entry::decode_change(data) else {
             return;
@@ -281,19 +295,19 @@ impl Group {
         if change.get_change_type() == ConfChangeType::AddLearnerNode
             && self.membership.voters.contains(&node)
         {
-            // Decided against a state that has changed since; nobody is demoted by it.
+            // The change was proposed against an older membership. Adding a learner never demotes a voter.
             return;
         }
         let Ok(state) = self.raw.apply_conf_change(&change) else {
-            // The same on every member: the change was impossible.
+            // The change is impossible, and every member ignores it.
             return;
         };
         self.membership = entry::from_conf_state(&state);
         self.member_since = self.applied;
-        self.tell_membership(sink);
+        self.emit_membership(sink);
         let me = NodeId(self.raw.raft.id);
         if self.is_leader() && !self.membership.voters.contains(&me) {
-            // raft-rs would go on leading without a progress of its own, and panic over it.
+            // raft-rs would remain leader without a progress entry for itself and panic.
             let term = self.term();
             self.raw.raft.bcast_append();
             self.raw.raft.become_follower(term, 0);

@@ -1,13 +1,14 @@
-//! Removed members of a group: when a replica may be deleted, and the tombstone that it leaves.
+//! Removed members: when a removed replica may be deleted, and the tombstone that it leaves.
 //!
-//! A removed member is sent nothing any more, so it does not hear of its removal in the log. It asks the leader, and
-//! deletes its replica when the answer covers all that it holds. What it held must then not be needed:
+//! A removed member receives no further entries, so it does not learn of its removal from the log. It asks
+//! the leader, and deletes its replica if the answer covers everything the replica holds. The data must not
+//! be needed any more, which follows from:
 //!
-//! - The removal is committed, in the term of the leader that answers, and a majority of the members that are left have
-//!   everything up to there.
-//! - The replica holds nothing beyond that and knows no later term. If it was taken in again meanwhile and counts for
-//!   anything, one of the two is no longer so.
-//! - Its term, its vote and the end of its log stay, see [`crate::tombstone`].
+//! - The removal is committed in the term of the answering leader, and a majority of the remaining voters
+//!   have the whole log up to the commit index.
+//! - The replica holds no entry beyond that and knows no later term. If it was added again meanwhile and
+//!   counts towards a majority, one of the two is no longer true.
+//! - Its term, its vote and the end of its log are kept, see [`crate::tombstone`].
 
 use super::Host;
 use super::disk::{Garbage, JobFor};
@@ -17,28 +18,30 @@ use crate::jobs::{self, Outcome};
 use crate::tombstone::Tombstone;
 use env::NodeId;
 
-/// A leader's word that a node is no member of its group any more.
+/// A leader's statement that a node is no longer a member of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     /// The leader's term.
     pub term: u64,
-    /// Its commit index: a majority of those left have all up to here.
+    /// Its commit index: a majority of the remaining voters have all entries up to here.
     pub commit: u64,
 }
 
 impl Host {
-    /// Whether there is a replica of the group here.
-    pub fn has(&self, group: GroupId) -> bool {
+    /// True if this node has a replica of the group.
+    pub fn has_group(&self, group: GroupId) -> bool {
         self.groups.contains_key(&group)
     }
 
-    /// Whether the group was removed here in an earlier life, as far as the log still tells, and not because this node was no
-    /// member any more. What its owner reads again at a start may be from before that: it must not found the group once more.
-    pub fn has_ended(&self, group: GroupId) -> bool {
-        self.ended.contains(&group)
+    /// True if the group was removed on this node before it restarted, as far as the log still shows, for
+    /// another reason than a departure. The owner may read an older state at startup, and must not create the
+    /// group again because of it.
+    pub fn was_removed(&self, group: GroupId) -> bool {
+        self.removed_groups.contains(&group)
     }
 
-    /// On the leader: `node` is out, and its replica is not needed. None while that is not sure.
+    /// On the leader: states that `node` is not a member and that its replica is not needed. `None` while
+    /// that is not certain.
     pub fn departure(&self, group: GroupId, node: NodeId) -> Option<Departure> {
         let group = self.groups.get(&group).filter(|g| g.is_leader())?;
         let raft = &group.raw.raft;
@@ -54,8 +57,9 @@ impl Host {
         enough.then_some(Departure { term, commit })
     }
 
-    /// On who asked: deletes the replica if the answer still covers all that it holds. False: nothing is done.
-    pub fn depart(&mut self, id: GroupId, told: Departure) -> bool {
+    /// On the removed member: deletes the replica if the leader's answer still covers everything it holds.
+    /// Returns false if nothing was done.
+    pub fn depart(&mut self, id: GroupId, departure: Departure) -> bool {
         let Some(group) = self.groups.get_mut(&id) else {
             return false;
         };
@@ -64,48 +68,52 @@ impl Host {
         let Ok(term) = raft.raft_log.term(index) else {
             return false;
         };
-        // Of an earlier leader: what of it is beyond the commit index never counted.
-        let covered = term < told.term || (term == told.term && index <= told.commit);
-        let quiet = !group.is_leader() && !group.installing && !group.stopped && !group.departing;
-        if !covered || !quiet || raft.term > told.term || group.unpersisted > 0 {
+        // The last entry may be of an earlier leader; an uncommitted tail from an older term never counted.
+        let covered =
+            term < departure.term || (term == departure.term && index <= departure.commit);
+        let is_idle = !group.is_leader() && !group.installing && !group.stopped && !group.departing;
+        if !covered || !is_idle || raft.term > departure.term || group.unpersisted > 0 {
             return false;
         }
         let last = Position { index, term };
         let floor = group.vote_floor.unwrap_or_default();
-        let further = (floor.term, floor.index) > (last.term, last.index);
-        let stone = Tombstone {
+        let is_floor_higher = (floor.term, floor.index) > (last.term, last.index);
+        let tombstone = Tombstone {
             term: raft.term,
             vote: raft.vote,
-            last: if further { floor } else { last },
+            last: if is_floor_higher { floor } else { last },
         };
-        // From here on it makes no promise that the tombstone does not know.
+        // From here on the replica makes no promise that the tombstone does not include.
         group.departing = true;
         let epoch = group.epoch;
-        self.start_job(JobFor::Burial { group: id, epoch }, jobs::bury(id, stone));
+        self.start_job(
+            JobFor::WriteTombstone { group: id, epoch },
+            jobs::write_tombstone(id, tombstone),
+        );
         true
     }
 
-    pub(super) fn buried(&mut self, id: GroupId, epoch: u64, outcome: Outcome) {
+    pub(super) fn handle_tombstone_written(&mut self, id: GroupId, epoch: u64, outcome: Outcome) {
         let Some(group) = self.groups.get_mut(&id).filter(|g| g.epoch == epoch) else {
-            // The group itself has ended meanwhile.
+            // The group was removed meanwhile.
             return self.clean_up(id, Garbage::Tombstone);
         };
         match outcome {
-            Outcome::Buried(stone) => {
-                self.tombstones.insert(id, stone);
+            Outcome::TombstoneWritten(tombstone) => {
+                self.tombstones.insert(id, tombstone);
                 self.remove_replica(id);
             }
-            // The disk is full: it is asked again.
+            // The disk is full: the owner will ask again.
             _ => group.departing = false,
         }
     }
 
-    /// A new group: this member asks for votes at once, before the others do by themselves.
-    pub fn stand_first(&mut self, group: GroupId) {
+    /// Makes this member of a new group campaign at once, before another member's election timeout expires.
+    pub fn campaign_now(&mut self, group: GroupId) {
         if let Some(replica) = self.groups.get_mut(&group) {
             replica.hurry_election(1, &mut self.rng);
-            replica.retime(&mut self.rng);
-            self.touch(group);
+            replica.refresh_election_timeout(&mut self.rng);
+            self.mark_dirty(group);
         }
     }
 }

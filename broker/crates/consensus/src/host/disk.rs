@@ -1,4 +1,4 @@
-//! Jobs, checkpoints, segments, and what they free of the write-ahead log.
+//! Storage jobs, checkpoints and segments, and the write-ahead log files that they free.
 
 use super::Host;
 use crate::entry::Position;
@@ -12,7 +12,7 @@ use env::NodeId;
 use segment::{LiveSet, SegmentName};
 use std::sync::Arc;
 
-/// Whom a job is for.
+/// The owner of a job: what its result belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobFor {
     Flush {
@@ -27,7 +27,7 @@ pub enum JobFor {
         group: GroupId,
         epoch: u64,
     },
-    /// Files that nobody refers to.
+    /// Files that nothing refers to.
     Cleanup {
         group: GroupId,
         garbage: Garbage,
@@ -35,7 +35,7 @@ pub enum JobFor {
     Deletion {
         group: GroupId,
     },
-    Burial {
+    WriteTombstone {
         group: GroupId,
         epoch: u64,
     },
@@ -50,27 +50,27 @@ pub enum JobFor {
     },
 }
 
-/// What can go without anybody waiting for it.
+/// Files that can be deleted at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Garbage {
     Segments(Vec<SegmentName>),
-    /// What was received of a checkpoint.
+    /// The staging file of a received checkpoint.
     Staged,
-    /// Of a group that is no more.
+    /// The tombstone of a removed group.
     Tombstone,
 }
 
 impl Host {
-    pub(super) fn start_job(&mut self, whose: JobFor, job: Box<dyn StorageJob>) -> JobId {
+    pub(super) fn start_job(&mut self, owner: JobFor, job: Box<dyn StorageJob>) -> JobId {
         let id = JobId(self.next_job);
         self.next_job += 1;
-        self.jobs.insert(id, whose);
+        self.jobs.insert(id, owner);
         self.sink.out.push(HostOutput::Job { id, job });
         id
     }
 
-    pub(super) fn finished(&mut self, id: JobId, result: JobResult) {
-        let Some(whose) = self.jobs.remove(&id) else {
+    pub(super) fn handle_job_done(&mut self, id: JobId, result: JobResult) {
+        let Some(owner) = self.jobs.remove(&id) else {
             return;
         };
         let outcome = match result.map(|any| any.downcast::<Outcome>()) {
@@ -80,32 +80,34 @@ impl Host {
                 return;
             }
             Err(error) => {
-                // The driver stops the node; what this host would do with the rest does not matter.
+                // The driver stops the node, so this host does not handle the error.
                 tracing::error!(%error, "storage job failed");
                 return;
             }
         };
         if matches!(outcome, Outcome::Postponed) {
             self.counters.postponed_jobs += 1;
-            if matches!(whose, JobFor::Cleanup { .. } | JobFor::Deletion { .. }) {
-                // Some file systems need space to give space.
-                return self.removals.push((self.later(), whose));
+            if matches!(owner, JobFor::Cleanup { .. } | JobFor::Deletion { .. }) {
+                // Some file systems need space to delete a file.
+                return self.removals.push((self.retry_tick(), owner));
             }
         }
-        match whose {
+        match owner {
             JobFor::Flush { group, epoch } => self.flush_done(group, epoch, outcome),
             JobFor::Checkpoint { group, epoch } => self.checkpoint_done(group, epoch, outcome),
             JobFor::Rewrite { group, epoch } => self.rewrite_done(group, epoch, outcome),
             JobFor::Cleanup { .. } => {}
             JobFor::Deletion { group } => self.deletion_done(group),
-            JobFor::Burial { group, epoch } => self.buried(group, epoch, outcome),
-            JobFor::Outgoing { group, to, id } => self.outgoing_read(group, to, id, outcome),
-            JobFor::Incoming { group, id } => self.incoming_staged(group, id, outcome),
+            JobFor::WriteTombstone { group, epoch } => {
+                self.handle_tombstone_written(group, epoch, outcome)
+            }
+            JobFor::Outgoing { group, to, id } => self.handle_outgoing_job(group, to, id, outcome),
+            JobFor::Incoming { group, id } => self.handle_incoming_job(group, id, outcome),
         }
     }
 
-    /// When a postponed job is tried again, in ticks.
-    fn later(&self) -> u64 {
+    /// The tick at which a postponed job is retried.
+    fn retry_tick(&self) -> u64 {
         self.ticks + u64::from(self.config.limits.flush_delay_ticks)
     }
 
@@ -117,22 +119,22 @@ impl Host {
     pub(super) fn clean_up(&mut self, group: GroupId, garbage: Garbage) {
         let job = match &garbage {
             Garbage::Segments(names) => jobs::remove_segments(group, names.clone()),
-            // A new transfer may have begun since; a file that it needs is not for this to remove.
+            // A new transfer may have begun since; its staging file must stay.
             Garbage::Staged if self.incoming.contains_key(&group) => return,
             Garbage::Staged => jobs::unstage(group),
-            // The group is there again: not for this to remove.
+            // The replica departed again, and its tombstone must stay.
             Garbage::Tombstone if self.tombstones.contains_key(&group) => return,
             Garbage::Tombstone => jobs::remove_tombstone(group),
         };
         self.start_job(JobFor::Cleanup { group, garbage }, job);
     }
 
-    /// Tries postponed jobs again.
+    /// Retries postponed jobs.
     pub(super) fn retry_postponed(&mut self) {
         let now = self.ticks;
         let due = self.removals.extract_if(.., |(at, _)| *at <= now);
-        for (_, whose) in due.collect::<Vec<_>>() {
-            match whose {
+        for (_, owner) in due.collect::<Vec<_>>() {
+            match owner {
                 JobFor::Deletion { group } => self.delete_files(group),
                 JobFor::Cleanup { group, garbage } => self.clean_up(group, garbage),
                 _ => {}
@@ -143,33 +145,34 @@ impl Host {
             .extract_if(.., |_, at| *at <= now)
             .map(|(id, _)| id)
             .collect();
-        due.into_iter().for_each(|id| self.ask_for_checkpoint(id));
+        due.into_iter().for_each(|id| self.request_checkpoint(id));
     }
 
-    fn ask_for_checkpoint(&mut self, id: GroupId) {
+    fn request_checkpoint(&mut self, id: GroupId) {
         let group = self.groups.get_mut(&id);
-        if let Some(group) = group.filter(|g| !g.checkpoint_under_way()) {
-            group.tell_due(&mut self.sink);
+        if let Some(group) = group.filter(|g| !g.is_checkpoint_in_progress()) {
+            group.request_checkpoint(&mut self.sink);
         }
     }
 
-    /// While the disk is short of space: checkpoints of all groups that have anything new, for what they let go.
+    /// While the disk is short of space, asks all groups with new entries for a checkpoint, which frees
+    /// entries that are no longer live.
     pub(super) fn reclaim(&mut self) {
         let every = u64::from(self.config.limits.short_checkpoint_ticks.max(1));
-        if !self.short || !self.ticks.is_multiple_of(every) {
+        if !self.disk_short || !self.ticks.is_multiple_of(every) {
             return;
         }
-        let news = self.groups.values().filter(|g| g.has_news());
-        let mut ids: Vec<GroupId> = news.map(|g| g.id).collect();
+        let with_news = self.groups.values().filter(|g| g.has_new_entries());
+        let mut ids: Vec<GroupId> = with_news.map(|g| g.id).collect();
         ids.sort_unstable();
-        ids.into_iter().for_each(|id| self.ask_for_checkpoint(id));
+        ids.into_iter().for_each(|id| self.request_checkpoint(id));
     }
 
     fn replica(&mut self, group: GroupId, epoch: u64) -> Option<&mut Group> {
         self.groups.get_mut(&group).filter(|g| g.epoch == epoch)
     }
 
-    /// The log above this must stay complete, for a member that is being sent a checkpoint.
+    /// The log above this index must stay complete, for a member that is being sent a checkpoint.
     fn pin(&self, id: GroupId) -> Option<u64> {
         let from = (id, NodeId(0));
         self.outgoing
@@ -181,7 +184,7 @@ impl Host {
 
     // Checkpoints.
 
-    pub(super) fn take_checkpoint(
+    pub(super) fn accept_checkpoint(
         &mut self,
         id: GroupId,
         index: u64,
@@ -191,19 +194,20 @@ impl Host {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
-        // Raft's own entries behind the owner's last one change nothing for it.
+        // Internal Raft entries after the owner's last command do not change its state, so the checkpoint
+        // covers them too.
         let index = match index >= group.last_command {
-            true => group.movable().max(index),
+            true => group.flushable().max(index),
             false => index,
         };
         let usable = !group.stopped
             && !group.installing
-            && !group.checkpoint_under_way()
-            && index <= group.movable()
+            && !group.is_checkpoint_in_progress()
+            && index <= group.flushable()
             && index >= group.member_since
             && index > group.store().checkpoint().position.index;
         let Some(term) = group.store().term_of(index).filter(|_| usable) else {
-            group.checkpoint_refused();
+            group.clear_checkpoint_request();
             return;
         };
         let live = LiveSet::from_sorted(live.into_iter().filter(|i| *i <= index));
@@ -212,22 +216,22 @@ impl Host {
             membership: group.membership.clone(),
             on_disk: true,
         };
-        group.checkpoint_begins();
+        group.begin_checkpoint();
         group.checkpoint_waiting = Some(checkpoint.to_file(live, state));
         self.next_group_job(id);
     }
 
-    /// One job of a group is on the disk at a time: first its checkpoint, then its flush.
+    /// Each group runs one job at a time: first its checkpoint, then its flush.
     fn next_group_job(&mut self, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
-        if group.busy || group.stopped {
+        if group.job_running || group.stopped {
             return;
         }
         let epoch = group.epoch;
         if let Some(checkpoint) = group.checkpoint_waiting.take() {
-            group.busy = true;
+            group.job_running = true;
             group.checkpointing = true;
             let job = jobs::checkpoint(id, checkpoint);
             self.start_job(JobFor::Checkpoint { group: id, epoch }, job);
@@ -239,48 +243,48 @@ impl Host {
     fn checkpoint_done(&mut self, id: GroupId, epoch: u64, outcome: Outcome) {
         let margin = self.config.limits.retain_entries;
         let pin = self.pin(id);
-        let later = self.later();
-        let after_that = later + (later - self.ticks);
+        let retry_at = self.retry_tick();
+        let flush_at = retry_at + (retry_at - self.ticks);
         let Some(group) = self.replica(id, epoch) else {
             return;
         };
-        group.busy = false;
+        group.job_running = false;
         group.checkpointing = false;
         if matches!(outcome, Outcome::Postponed) {
             if let Some(flush) = &mut group.flush {
-                // It is much smaller with the checkpoint, for which the owner gets its time again.
-                flush.at_tick = after_that;
+                // The flush is much smaller after a checkpoint, so the owner gets time to supply one.
+                flush.at_tick = flush_at;
             }
-            self.checkpoints.insert(id, later);
+            self.checkpoints.insert(id, retry_at);
         } else if let Outcome::Checkpointed { checkpoint: file } = outcome {
             let Some(checkpoint) = Checkpoint::from_file(&file) else {
                 return;
             };
             let newer = checkpoint.position.index > group.store().checkpoint().position.index;
             if newer {
-                group.checkpoint_ends(file.live.len());
+                group.set_last_live_count(file.live.len());
                 let store = group.raw.mut_store();
-                store.checkpointed(checkpoint, &file.live, margin, pin);
-                let upto = group.movable();
+                store.advance_checkpoint(checkpoint, &file.live, margin, pin);
+                let upto = group.flushable();
                 if let Some(flush) = &mut group.flush {
-                    // What it was waiting for.
+                    // The flush was waiting for this checkpoint.
                     flush.at_tick = 0;
                     flush.upto = flush.upto.max(upto);
                 }
-                self.clean(id, &file.live, pin);
+                self.remove_unused_segments(id, &file.live, pin);
             }
         }
-        self.recount(id);
+        self.update_memory(id);
         self.next_group_job(id);
     }
 
-    /// Segments that the newest checkpoint has no use for.
-    fn clean(&mut self, id: GroupId, live: &LiveSet, pin: Option<u64>) {
+    /// Deletes or rewrites segments of which the newest checkpoint needs nothing or less than half.
+    fn remove_unused_segments(&mut self, id: GroupId, live: &LiveSet, pin: Option<u64>) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
         if pin.is_some() {
-            // A transfer reads them; the next checkpoint comes by again.
+            // A transfer reads them; the next checkpoint will remove them.
             return;
         }
         let epoch = group.epoch;
@@ -288,15 +292,15 @@ impl Host {
         let keep = keep_set(live, store.compacted().index);
         let garbage = store.segments().garbage(&keep);
         store.segments_mut().remove(&garbage.dead);
-        let mut dead = garbage.dead;
-        dead.append(&mut group.doomed);
+        let mut unused = garbage.dead;
+        unused.append(&mut group.replaced_segments);
         if !garbage.sparse.is_empty() {
-            group.busy = true;
+            group.job_running = true;
             let job = jobs::rewrite(Arc::clone(&self.disk), id, garbage.sparse, keep);
             self.start_job(JobFor::Rewrite { group: id, epoch }, job);
         }
-        if !dead.is_empty() {
-            self.clean_up(id, Garbage::Segments(dead));
+        if !unused.is_empty() {
+            self.clean_up(id, Garbage::Segments(unused));
         }
     }
 
@@ -305,13 +309,13 @@ impl Host {
         let Some(group) = self.replica(id, epoch) else {
             return;
         };
-        group.busy = false;
+        group.job_running = false;
         if let Outcome::Rewritten { old, segments } = outcome {
             let all = group.raw.mut_store().segments_mut();
             all.remove(&old);
             all.add(segments);
             if pin.is_some() {
-                group.doomed.extend(old);
+                group.replaced_segments.extend(old);
             } else {
                 self.clean_up(id, Garbage::Segments(old));
             }
@@ -330,23 +334,23 @@ impl Host {
         let Some(wanted) = group.flush else {
             return;
         };
-        let upto = wanted.upto.min(group.movable());
+        let upto = wanted.upto.min(group.flushable());
         let founding = Some(group.store().checkpoint())
             .filter(|c| !c.on_disk && c.position.index > 0)
             .map(|c| c.to_file(LiveSet::default(), Bytes::new()));
         let epoch = group.epoch;
         let plan = group.raw.mut_store().plan_flush(upto, pin);
-        group.busy = true;
+        group.job_running = true;
         let job = jobs::flush(disk, id, plan, founding);
         self.start_job(JobFor::Flush { group: id, epoch }, job);
     }
 
     fn flush_done(&mut self, id: GroupId, epoch: u64, outcome: Outcome) {
-        let later = self.later();
+        let retry_at = self.retry_tick();
         let Some(group) = self.replica(id, epoch) else {
             return;
         };
-        group.busy = false;
+        group.job_running = false;
         match outcome {
             Outcome::Flushed {
                 upto,
@@ -355,37 +359,37 @@ impl Host {
             } => {
                 let store = group.raw.mut_store();
                 store.segments_mut().add(segments);
-                store.flushed(upto);
+                store.mark_flushed(upto);
                 if founded {
-                    store.founding_is_on_disk();
+                    store.mark_founding_on_disk();
                 }
                 store.segments().release();
                 if group.flush.is_some_and(|f| f.upto <= upto) {
                     group.flush = None;
                     self.flushes.remove(&id);
                 }
-                self.rolls.flushed(id, upto);
+                self.rolls.mark_flushed(id, upto);
             }
             _ => {
                 if let Some(flush) = &mut group.flush {
-                    flush.at_tick = later;
+                    flush.at_tick = retry_at;
                 }
             }
         }
-        self.recount(id);
-        self.touch(id);
+        self.update_memory(id);
+        self.mark_dirty(id);
         self.next_group_job(id);
     }
 
-    /// Flushes whose owners took too long for a checkpoint.
-    pub(super) fn flush_late(&mut self) {
+    /// Starts flushes that waited long enough for a checkpoint.
+    pub(super) fn start_due_flushes(&mut self) {
         let due: Vec<GroupId> = self.flushes.iter().copied().collect();
         for id in due {
             self.next_group_job(id);
         }
     }
 
-    pub(super) fn want_flush(&mut self, id: GroupId, upto: u64, at_tick: u64) {
+    pub(super) fn request_flush(&mut self, id: GroupId, upto: u64, at_tick: u64) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
@@ -395,12 +399,13 @@ impl Host {
         self.flushes.insert(id);
     }
 
-    /// Over half of the memory limit the largest log goes to the disk, one at a time.
+    /// Above half of the memory limit, flushes the largest log, one group at a time.
     pub(super) fn relieve_memory(&mut self) {
         if self.memory < self.config.limits.max_memory_bytes / 2 {
             return;
         }
-        let movable = |g: &&Group| !g.busy && !g.stopped && g.store().needs_flush(g.movable());
+        let flushable =
+            |g: &&Group| !g.job_running && !g.stopped && g.store().needs_flush(g.flushable());
         let flushing = self
             .jobs
             .values()
@@ -408,16 +413,16 @@ impl Host {
         let largest = self
             .groups
             .values()
-            .filter(movable)
+            .filter(flushable)
             .max_by_key(|g| (g.store().mem_bytes(), g.id));
-        if let Some((id, upto)) = largest.filter(|_| !flushing).map(|g| (g.id, g.movable())) {
-            self.want_flush(id, upto, 0);
+        if let Some((id, upto)) = largest.filter(|_| !flushing).map(|g| (g.id, g.flushable())) {
+            self.request_flush(id, upto, 0);
             self.next_group_job(id);
         }
     }
 
     fn deletion_done(&mut self, id: GroupId) {
-        self.rolls.deleted(id);
+        self.rolls.mark_deleted(id);
         if let Some(Some(membership)) = self.deleting.remove(&id) {
             self.start_replica(id, &membership);
         }

@@ -1,7 +1,8 @@
-//! Time, peers, and groups that sleep because nothing happens in them (C1).
+//! Time, peers, and idle groups that sleep.
 //!
-//! A settled group sends no heartbeats: its leader tells the members to stop their clocks and stops its own. The
-//! failure detector of the node pair watches instead. Whatever comes to a sleeping group wakes it.
+//! A settled group sends no heartbeats: its leader tells the members to stop their clocks and stops its own.
+//! Meanwhile the failure detector between each pair of nodes watches the leader. Any message or request to a
+//! sleeping group wakes it.
 
 use super::Host;
 use crate::group::Group;
@@ -9,7 +10,7 @@ use crate::{GroupId, GroupStatus};
 use env::{Incarnation, NodeId, Rng, Time};
 use raft::eraftpb::{Message, MessageType};
 
-/// More ticks than this at once mean that the process stood still; nobody is to blame for the silence.
+/// More ticks than this at once mean that the process was suspended, so the silence of peers proves nothing.
 const MAX_TICKS_AT_ONCE: u64 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -21,11 +22,11 @@ pub struct Peer {
 impl Host {
     pub(super) fn next_tick(&self) -> Option<Time> {
         let idle = self.awake.is_empty()
-            && !self.short
+            && !self.disk_short
             && self.outgoing.is_empty()
             && self.incoming.is_empty()
             && self.flushes.is_empty()
-            && self.late_rolls.is_empty()
+            && self.pending_rolls.is_empty()
             && self.removals.is_empty()
             && self.checkpoints.is_empty();
         match self.last_tick {
@@ -35,7 +36,7 @@ impl Host {
         }
     }
 
-    pub(super) fn time_is(&mut self, now: Time) {
+    pub(super) fn advance_time(&mut self, now: Time) {
         let Some(last) = self.last_tick else {
             self.last_tick = Some(now);
             return;
@@ -51,25 +52,25 @@ impl Host {
         };
         for _ in 0..passed.min(MAX_TICKS_AT_ONCE) {
             self.ticks += 1;
-            self.one_tick();
+            self.run_tick();
         }
     }
 
-    fn one_tick(&mut self) {
+    fn run_tick(&mut self) {
         let awake: Vec<GroupId> = self.awake.iter().copied().collect();
         for id in awake {
             let Some(group) = self.groups.get_mut(&id) else {
                 continue;
             };
             group.tick(&mut self.rng);
-            if group.raw.has_ready() || group.commit_wanted {
-                self.touch(id);
+            if group.raw.has_ready() || group.commit_record_due {
+                self.mark_dirty(id);
             }
             self.sleep_if_settled(id);
         }
         self.retry_postponed();
         self.reclaim();
-        self.flush_late();
+        self.start_due_flushes();
         self.tick_transfers();
     }
 
@@ -79,8 +80,8 @@ impl Host {
         node == self.config.node || self.peers.get(&node).is_some_and(|p| p.up)
     }
 
-    /// Whether the leader may let go: everybody who is up has everything, those that are up are enough, and the
-    /// failure detector has said something about everybody.
+    /// True if the leader may stop its clock: every member that is up has everything, a majority of the
+    /// voters is up, and the failure detector knows the state of every member.
     fn may_sleep(&self, group: &Group) -> bool {
         if !group.is_leader() || !group.is_settled() {
             return false;
@@ -112,7 +113,7 @@ impl Host {
             return;
         };
         group.quiet_ticks = if may { group.quiet_ticks + 1 } else { 0 };
-        // A heartbeat of this very tick must not come behind the word that there will be none.
+        // A heartbeat of this same tick must not arrive after the sleep message.
         if group.quiet_ticks < after.max(1) || group.raw.has_ready() {
             return;
         }
@@ -136,8 +137,9 @@ impl Host {
         }
     }
 
-    /// The leader says that nothing is to come. A member that thinks otherwise stays awake, and then asks.
-    pub(super) fn asked_to_sleep(&mut self, from: NodeId, id: GroupId, term: u64, commit: u64) {
+    /// The leader announces that it stops sending heartbeats. A member whose state differs stays awake, and
+    /// will campaign.
+    pub(super) fn handle_sleep(&mut self, from: NodeId, id: GroupId, term: u64, commit: u64) {
         let up = self.is_peer_up(from);
         let Some(group) = self.groups.get_mut(&id) else {
             return;
@@ -154,14 +156,14 @@ impl Host {
         if group.is_settled() {
             self.fall_asleep(id);
         } else {
-            // The commit index is not on record, or the log not durable, yet. Neither needs the leader.
-            group.commit_wanted = true;
+            // The commit index is not recorded yet, or the log is not durable yet. Neither needs the leader.
+            group.commit_record_due = true;
             self.fall_asleep(id);
-            self.touch(id);
+            self.mark_dirty(id);
         }
     }
 
-    /// Starts a group's clock again. A leader asks at once who is still there.
+    /// Starts a group's clock again. A leader pings its followers at once.
     pub(super) fn wake(&mut self, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
@@ -172,19 +174,20 @@ impl Host {
         }
         group.awake = true;
         self.awake.insert(id);
-        // Nobody was silent: nobody was asked.
+        // Silence proves nothing, because no heartbeats were due.
         group.raw.raft.election_elapsed = 0;
         group.raw.raft.ping();
-        self.touch(id);
+        self.mark_dirty(id);
     }
 
-    /// Wakes a group for a message, unless it is a late answer to a leader that has let go.
-    pub(super) fn wake_for(&mut self, id: GroupId, m: &Message) {
+    /// Wakes a group for a message, unless the message is a late response to a leader that went to sleep.
+    pub(super) fn wake_for_message(&mut self, id: GroupId, m: &Message) {
         if m.get_msg_type() != MessageType::MsgHeartbeatResponse {
             let quiet = self.groups.get(&id).map_or(0, |g| g.quiet_ticks);
             self.wake(id);
             if let Some(group) = self.groups.get_mut(&id) {
-                // Whether a group is settled is seen from its state, not from what is said in it.
+                // Receiving a message does not reset the idle time: only the group's state decides whether it
+                // is settled.
                 group.quiet_ticks = quiet;
             }
         }
@@ -192,7 +195,7 @@ impl Host {
 
     // Peers.
 
-    pub(super) fn is_up(&mut self, node: NodeId, incarnation: Incarnation) {
+    pub(super) fn handle_peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
         let before = self.peers.insert(
             node,
             Peer {
@@ -212,18 +215,18 @@ impl Host {
                 continue;
             };
             if group.is_leader() {
-                // What was on the way to it is lost, and it may not know its leader.
+                // Messages in flight to it are lost, and it may not know its leader.
                 group.report_unreachable(node);
                 self.wake(id);
                 if let Some(group) = self.groups.get_mut(&id) {
                     group.raw.raft.ping();
                 }
-                self.touch(id);
+                self.mark_dirty(id);
             }
         }
     }
 
-    pub(super) fn is_down(&mut self, node: NodeId) {
+    pub(super) fn handle_peer_down(&mut self, node: NodeId) {
         let incarnation = self
             .peers
             .get(&node)
@@ -242,11 +245,11 @@ impl Host {
                 group.report_unreachable(node);
                 let up = |n: &&NodeId| self.peers.get(n).is_some_and(|p| p.up);
                 let voters = &group.membership.voters;
-                // Without a majority it must find out that it leads no more.
+                // Without a majority it must run its clock to find out that it is no longer the leader.
                 if (voters.iter().filter(up).count() + 1) * 2 <= voters.len() {
                     self.wake(id);
                 }
-                self.touch(id);
+                self.mark_dirty(id);
             }
         }
         self.abort_transfers_with(node);
@@ -266,8 +269,8 @@ impl Host {
         ids
     }
 
-    /// Groups that `node` led elect anew at once. Each member has its turn, another one in each group, so that
-    /// they do not ask all at the same time and the leaders spread.
+    /// Starts elections in all groups that `node` led. The order of candidates differs per group, so that
+    /// they do not campaign at the same time and leaders are spread over nodes.
     fn elect_without(&mut self, node: NodeId) {
         let mut ids: Vec<GroupId> = self
             .groups
@@ -290,8 +293,8 @@ impl Host {
             let jitter = self.rng.below(2) as usize;
             if let (Some(turn), Some(group)) = (turn, self.groups.get_mut(&id)) {
                 group.hurry_election(1 + turn as usize * 3 + jitter, &mut self.rng);
-                group.retime(&mut self.rng);
-                self.touch(id);
+                group.refresh_election_timeout(&mut self.rng);
+                self.mark_dirty(id);
             }
         }
     }
@@ -300,13 +303,13 @@ impl Host {
         let group = self.groups.get(&id)?;
         let mut status = group.status();
         if status.is_leader && !group.awake {
-            // Nobody was asked lately; the failure detector knows.
+            // No messages were exchanged lately; the failure detector knows which members are up.
             let members = &group.membership;
             let all = members.voters.iter().chain(&members.learners);
             status.active = all.filter(|n| self.is_peer_up(**n)).copied().collect();
             status.active.sort_unstable();
         }
-        // Whom it has just heard from may be down by now, and be known to be.
+        // A member that was active a moment ago may be known to be down by now.
         let is_down = |n: &NodeId| self.peers.get(n).is_some_and(|p| !p.up);
         status.active.retain(|n| !is_down(n));
         Some(status)

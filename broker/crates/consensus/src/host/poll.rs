@@ -1,25 +1,25 @@
-//! Going through all groups that have something to do.
+//! Processing of all groups with pending work.
 
 use super::Host;
 use crate::sink::Waiting;
 use crate::{GroupId, HostOutput, WalToken};
 
 impl Host {
-    pub(super) fn go_through(&mut self, out: &mut Vec<HostOutput>) {
+    pub(super) fn poll_groups(&mut self, out: &mut Vec<HostOutput>) {
         loop {
             while let Some(id) = self.next_dirty() {
                 self.advance(id);
             }
-            if !self.settle_waiting() {
+            if !self.resolve_waiting() {
                 break;
             }
         }
-        self.secure_late();
+        self.secure_pending_rolls();
         self.relieve_memory();
-        self.hand_out(out);
+        self.emit_outputs(out);
     }
 
-    /// Newest first. Any order does, as long as it is the same under the same seed.
+    /// Newest first. Any order is correct as long as it is deterministic under a seed.
     fn next_dirty(&mut self) -> Option<GroupId> {
         let id = self.dirty.pop()?;
         if let Some(group) = self.groups.get_mut(&id) {
@@ -32,34 +32,34 @@ impl Host {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
-        let wanted = group.advance(&mut self.sink);
-        group.retime(&mut self.rng);
-        group.check_due(&self.config.limits, &mut self.sink);
+        let targets = group.advance(&mut self.sink);
+        group.refresh_election_timeout(&mut self.rng);
+        group.request_checkpoint_if_due(&self.config.limits, &mut self.sink);
         if group.leader().is_some() {
-            group.calm();
+            group.clear_hurry();
         }
-        self.recount(id);
-        for to in wanted {
+        self.update_memory(id);
+        for to in targets {
             self.begin_transfer(id, to);
         }
     }
 
-    /// What waits for the log although nothing goes there: it waits for what is on the way, or not at all.
-    /// True when groups may go on.
-    fn settle_waiting(&mut self) -> bool {
+    /// Resolves actions that wait for durability although no record is to be written: they wait for the
+    /// newest batch in flight, or for nothing. Returns true if groups have more work.
+    fn resolve_waiting(&mut self) -> bool {
         if !self.sink.records.is_empty() || self.sink.waiting.is_empty() {
             return !self.dirty.is_empty();
         }
         let waiting = std::mem::take(&mut self.sink.waiting);
         match self.pending.back_mut() {
             Some((_, last)) => last.extend(waiting),
-            None => waiting.into_iter().for_each(|w| self.complete(w)),
+            None => waiting.into_iter().for_each(|w| self.handle_durable(w)),
         }
         !self.dirty.is_empty()
     }
 
-    /// What a batch brought is durable.
-    pub(super) fn complete(&mut self, waiting: Waiting) {
+    /// Runs an action whose batch is durable.
+    pub(super) fn handle_durable(&mut self, waiting: Waiting) {
         match waiting {
             Waiting::Ready {
                 group,
@@ -70,8 +70,8 @@ impl Host {
             } => {
                 let replica = self.groups.get_mut(&group).filter(|g| g.epoch == epoch);
                 if let Some(replica) = replica {
-                    replica.persisted(number, commit, messages, &mut self.sink);
-                    self.touch(group);
+                    replica.handle_persisted(number, commit, messages, &mut self.sink);
+                    self.mark_dirty(group);
                 }
             }
             Waiting::Commit {
@@ -82,25 +82,26 @@ impl Host {
                 let replica = self.groups.get_mut(&group).filter(|g| g.epoch == epoch);
                 if let Some(replica) = replica {
                     replica.commit_durable(commit);
-                    self.touch(group);
+                    self.mark_dirty(group);
                 }
             }
-            Waiting::Relogged { file } => self.rolls.relogged(file),
+            Waiting::Relogged { file } => self.rolls.mark_relogged(file),
             Waiting::Deleted { group } => {
-                // Not sooner: without its end on record a group whose log is cut off would stop the next start.
-                self.rolls.forget(group);
+                // Only now: without a durable deletion record, a group whose log is cut off would fail
+                // recovery.
+                self.rolls.forget_group(group);
                 self.delete_files(group);
             }
         }
     }
 
-    fn hand_out(&mut self, out: &mut Vec<HostOutput>) {
+    fn emit_outputs(&mut self, out: &mut Vec<HostOutput>) {
         if !self.sink.records.is_empty() {
             let token = WalToken(self.next_token);
             self.next_token += 1;
             let waiting = std::mem::take(&mut self.sink.waiting);
             self.pending.push_back((token, waiting));
-            // First, so that the disk works while the rest is carried out.
+            // First, so that the disk works while the other outputs are carried out.
             out.push(HostOutput::Append {
                 token,
                 records: std::mem::take(&mut self.sink.records),
@@ -108,7 +109,7 @@ impl Host {
         }
         self.sink.close_frames();
         out.append(&mut self.sink.out);
-        if let Some(up_to) = self.rolls.take_free() {
+        if let Some(up_to) = self.rolls.take_free_file() {
             out.push(HostOutput::WalFree { up_to });
         }
     }

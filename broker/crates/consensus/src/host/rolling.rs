@@ -1,4 +1,4 @@
-//! Files of the write-ahead log that are complete: what is in them moves to segments, or is written again.
+//! Complete write-ahead log files: their entries are moved to segments or written to the log again.
 
 use super::Host;
 use crate::GroupId;
@@ -7,61 +7,64 @@ use crate::sink::Waiting;
 use std::collections::BTreeMap;
 use wal::RecordBody;
 
-/// A complete file whose groups still have much to commit. Only what is committed can go to segments; the rest would
-/// have to be written to the log again, all of it when a node starts: it knows of no commit but its own.
+/// A complete file whose groups still have much uncommitted data. Only committed entries can move to
+/// segments, and the rest would have to be written to the log again. After a restart that would be the whole
+/// tail, because a node knows only its own recorded commit index.
 #[derive(Debug)]
 pub struct LateRoll {
     file: u64,
-    /// Groups and the ends of their logs.
+    /// Groups and the last indexes of their logs.
     tails: Vec<(GroupId, u64)>,
-    /// Not longer than until this tick.
+    /// The file is secured at this tick at the latest.
     until: u64,
 }
 
 impl Host {
-    pub(super) fn rolled(&mut self, file: u64) {
+    pub(super) fn handle_wal_rolled(&mut self, file: u64) {
         let (tails, bytes) = self.uncommitted_tails();
         let limits = &self.config.limits;
-        if bytes <= limits.relog_total_bytes && self.late_rolls.is_empty() {
-            return self.secure_all(file);
+        if bytes <= limits.relog_total_bytes && self.pending_rolls.is_empty() {
+            return self.secure_file(file);
         }
         let until = self.ticks + u64::from(limits.flush_delay_ticks);
-        self.late_rolls.push_back(LateRoll { file, tails, until });
+        self.pending_rolls
+            .push_back(LateRoll { file, tails, until });
     }
 
-    /// Logs whose ends cannot go to segments yet, and what is in memory of them, in bytes.
+    /// Groups whose last entries cannot move to segments yet, and the bytes of those entries in memory.
     fn uncommitted_tails(&self) -> (Vec<(GroupId, u64)>, usize) {
         let mut bytes = 0;
         let mut tails = Vec::new();
         for group in self.groups.values() {
-            let (store, movable) = (group.store(), group.movable());
-            if store.last() > movable {
-                bytes += store.bytes_above(movable);
+            let (store, flushable) = (group.store(), group.flushable());
+            if store.last() > flushable {
+                bytes += store.bytes_above(flushable);
                 tails.push((group.id, store.last()));
             }
         }
         (tails, bytes)
     }
 
-    /// Files are secured in their order, each as soon as its groups have committed what they had, or have had their time.
-    pub(super) fn secure_late(&mut self) {
-        while let Some(roll) = self.late_rolls.front_mut() {
+    /// Secures files in order, each as soon as its groups have committed the recorded tails, or its time is
+    /// up.
+    pub(super) fn secure_pending_rolls(&mut self) {
+        while let Some(roll) = self.pending_rolls.front_mut() {
             let groups = &self.groups;
             roll.tails.retain(|(id, last)| {
                 let group = groups.get(id);
-                group.is_some_and(|g| g.movable() < *last && g.store().last() >= *last)
+                group.is_some_and(|g| g.flushable() < *last && g.store().last() >= *last)
             });
             if !roll.tails.is_empty() && self.ticks < roll.until {
                 return;
             }
             let file = roll.file;
-            self.late_rolls.pop_front();
-            self.secure_all(file);
+            self.pending_rolls.pop_front();
+            self.secure_file(file);
         }
     }
 
-    /// Everything of the file's groups is to be elsewhere, so that the file can go.
-    fn secure_all(&mut self, file: u64) {
+    /// Makes sure that everything in the file is stored elsewhere, so that the file can be deleted.
+    fn secure_file(&mut self, file: u64) {
         let mut ids: Vec<GroupId> = self.groups.keys().copied().collect();
         ids.sort_unstable();
         let mut needs = BTreeMap::new();
@@ -69,12 +72,12 @@ impl Host {
         let mut budget = self.config.limits.relog_total_bytes;
         let at_tick = self.ticks + u64::from(self.config.limits.flush_delay_ticks);
         for id in ids {
-            if let Some(upto) = self.secure(id, &mut budget) {
+            if let Some(upto) = self.secure_group(id, &mut budget) {
                 needs.insert(id, upto);
-                self.want_flush(id, upto, at_tick);
+                self.request_flush(id, upto, at_tick);
                 let group = self.groups.get_mut(&id);
-                if let Some(group) = group.filter(|g| !g.checkpoint_under_way()) {
-                    group.tell_due(&mut self.sink);
+                if let Some(group) = group.filter(|g| !g.is_checkpoint_in_progress()) {
+                    group.request_checkpoint(&mut self.sink);
                 }
             }
         }
@@ -83,16 +86,16 @@ impl Host {
             self.sink.waiting.push(Waiting::Relogged { file });
         }
         let deletions = self.deleting.keys().copied().collect();
-        self.rolls.rolled(file, needs, deletions, relogging);
+        self.rolls.add_roll(file, needs, deletions, relogging);
     }
 
-    /// Writes again what of a group's log cannot go to segments yet, or is too little for them. Returns up to where
-    /// the rest must go there.
-    fn secure(&mut self, id: GroupId, budget: &mut usize) -> Option<u64> {
+    /// Writes again the part of a group's log that cannot move to segments yet or is too small for one.
+    /// Returns the index up to which the rest must be flushed.
+    fn secure_group(&mut self, id: GroupId, budget: &mut usize) -> Option<u64> {
         let limit = self.config.limits.relog_bytes;
         let group = self.groups.get(&id)?;
         let store = group.store();
-        let upto = group.movable();
+        let upto = group.flushable();
         let bytes = store.unflushed_bytes(store.last());
         let small = !store.has_retained() && bytes <= limit.min(*budget);
         let from = match small {

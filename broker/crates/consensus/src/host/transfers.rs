@@ -1,4 +1,4 @@
-//! Checkpoints on their way between hosts.
+//! Checkpoint transfers between hosts.
 
 use super::Host;
 use super::disk::{Garbage, JobFor};
@@ -12,20 +12,21 @@ use env::NodeId;
 use segment::Segment;
 use std::sync::Arc;
 
-/// How often what may be lost is sent again.
+/// Ticks without progress after which unacknowledged messages are sent again.
 const RESEND_TICKS: u32 = 10;
 
 impl Host {
     // Sending.
 
-    /// raft-rs found that a member needs more than the log has.
+    /// raft-rs found that a member needs entries that the log no longer has.
     pub(super) fn begin_transfer(&mut self, id: GroupId, to: NodeId) {
         let term = self.groups.get(&id).map(|g| g.term());
         if let Some(current) = self.outgoing.get(&(id, to)) {
             if Some(current.term) == term {
                 return;
             }
-            // It began when this node led in an earlier term: raft-rs, which waits for one of this term, would not hear of its end.
+            // It began in an earlier term of this leader. raft-rs waits for the result of a transfer of this
+            // term, and would ignore the end of that one.
             self.abort_outgoing(id, to);
         }
         let full = self.outgoing.len() >= self.config.limits.max_transfers;
@@ -38,7 +39,7 @@ impl Host {
         }
         let store = group.store();
         let checkpoint = store.checkpoint().clone();
-        let sources = Sources::new(store.memory_of_checkpoint(), store.segments());
+        let sources = Sources::new(store.checkpoint_entries_in_memory(), store.segments());
         self.next_transfer += 1;
         let mut transfer = Outgoing::new(
             self.next_transfer,
@@ -48,21 +49,27 @@ impl Host {
         );
         if checkpoint.on_disk {
             let job = jobs::read(id, crate::snapshot::open(id, checkpoint.position.index));
-            let whose = JobFor::Outgoing {
+            let owner = JobFor::Outgoing {
                 group: id,
                 to,
                 id: transfer.id,
             };
-            transfer.job = Some(self.start_job(whose, job));
+            transfer.job = Some(self.start_job(owner, job));
         } else {
-            let begin = transfer.open_empty(entry::encode_membership(&checkpoint.membership));
+            let begin = transfer.begin_empty(entry::encode_membership(&checkpoint.membership));
             self.sink.send_transfer(to, id, &begin);
         }
         self.outgoing.insert((id, to), transfer);
         self.pump(id, to);
     }
 
-    pub(super) fn outgoing_read(&mut self, id: GroupId, to: NodeId, number: u64, outcome: Outcome) {
+    pub(super) fn handle_outgoing_job(
+        &mut self,
+        id: GroupId,
+        to: NodeId,
+        number: u64,
+        outcome: Outcome,
+    ) {
         let transfer = self.outgoing.get_mut(&(id, to));
         let Some(transfer) = transfer.filter(|t| t.id == number) else {
             return;
@@ -70,10 +77,10 @@ impl Host {
         transfer.job = None;
         match outcome {
             Outcome::Read(Read::Opened(checkpoint)) => {
-                let begin = transfer.opened(checkpoint);
+                let begin = transfer.begin(checkpoint);
                 self.sink.send_transfer(to, id, &begin);
             }
-            Outcome::Read(Read::Entries { data, upto }) => transfer.entries_read(&data, upto),
+            Outcome::Read(Read::Entries { data, upto }) => transfer.push_entries(&data, upto),
             Outcome::Read(Read::Missing(index)) => {
                 self.end_outgoing(id, to, false);
                 if let Some(group) = self.groups.get_mut(&id) {
@@ -87,7 +94,7 @@ impl Host {
         self.pump(id, to);
     }
 
-    /// Sends what the window lets through and reads more.
+    /// Sends the chunks that fit in the window and starts the next read.
     fn pump(&mut self, id: GroupId, to: NodeId) {
         let limits = &self.config.limits;
         let (chunk, window) = (limits.transfer_chunk_bytes, limits.transfer_window);
@@ -97,13 +104,13 @@ impl Host {
         while let Some(message) = transfer.next_chunk(chunk, window) {
             self.sink.send_transfer(to, id, &message);
         }
-        if let Some(run) = transfer.read_more(chunk) {
-            let whose = JobFor::Outgoing {
+        if let Some(run) = transfer.next_read(chunk) {
+            let owner = JobFor::Outgoing {
                 group: id,
                 to,
                 id: transfer.id,
             };
-            let job = self.start_job(whose, jobs::read(id, run));
+            let job = self.start_job(owner, jobs::read(id, run));
             if let Some(transfer) = self.outgoing.get_mut(&(id, to)) {
                 transfer.job = Some(job);
             }
@@ -121,7 +128,7 @@ impl Host {
             if group.is_leader() && group.term() == transfer.term {
                 group.report_transfer(to, done);
             }
-            self.touch(id);
+            self.mark_dirty(id);
         }
     }
 
@@ -137,17 +144,17 @@ impl Host {
 
     pub(super) fn transfer_message(&mut self, from: NodeId, id: GroupId, message: Transfer) {
         match message {
-            Transfer::Begin(offer) => self.offered(from, id, offer),
+            Transfer::Begin(offer) => self.handle_offer(from, id, offer),
             Transfer::Chunk {
                 id: number,
                 number: chunk,
                 last,
                 data,
-            } => self.chunk(from, id, number, (chunk, last, data)),
+            } => self.handle_chunk(from, id, number, (chunk, last, data)),
             Transfer::Ack { id: number, next } => {
                 let transfer = self.outgoing.get_mut(&(id, from));
                 if let Some(transfer) = transfer.filter(|t| t.id == number) {
-                    transfer.acknowledged(next);
+                    transfer.acknowledge(next);
                     self.pump(id, from);
                 }
             }
@@ -165,19 +172,19 @@ impl Host {
         }
     }
 
-    fn answer(&mut self, to: NodeId, id: GroupId, message: Transfer) {
+    fn reply(&mut self, to: NodeId, id: GroupId, message: Transfer) {
         self.sink.send_transfer(to, id, &message);
     }
 
-    fn offered(&mut self, from: NodeId, id: GroupId, offer: Offer) {
+    fn handle_offer(&mut self, from: NodeId, id: GroupId, offer: Offer) {
         let number = offer.id;
         if let Some(current) = self.incoming.get(&id) {
             if current.id == number && current.from == from {
-                let next = current.acknowledged();
-                return self.answer(from, id, Transfer::Ack { id: number, next });
+                let next = current.staged_chunks();
+                return self.reply(from, id, Transfer::Ack { id: number, next });
             }
             if current.term > offer.term {
-                return self.answer(from, id, Transfer::Abort { id: number });
+                return self.reply(from, id, Transfer::Abort { id: number });
             }
             self.drop_incoming(id);
         }
@@ -187,82 +194,82 @@ impl Host {
             return;
         };
         let Some(incoming) = Incoming::new(from, offer, max_state) else {
-            return self.answer(from, id, Transfer::Abort { id: number });
+            return self.reply(from, id, Transfer::Abort { id: number });
         };
         let checkpoint = &incoming.contents.checkpoint;
-        if group.has_all_of(from, incoming.term, checkpoint, &mut self.rng) {
-            self.touch(id);
-            return self.answer(from, id, Transfer::Done { id: number });
+        if group.already_covers(from, incoming.term, checkpoint, &mut self.rng) {
+            self.mark_dirty(id);
+            return self.reply(from, id, Transfer::Done { id: number });
         }
-        let useful = !full
+        let acceptable = !full
             && !group.is_leader()
             && !group.installing
             && !group.stopped
             && incoming.term >= group.term()
             && checkpoint.position.index > group.raw.raft.raft_log.committed;
-        if useful {
+        if acceptable {
             self.incoming.insert(id, incoming);
             self.wake(id);
         } else {
-            self.answer(from, id, Transfer::Abort { id: number });
+            self.reply(from, id, Transfer::Abort { id: number });
         }
     }
 
-    fn chunk(&mut self, from: NodeId, id: GroupId, number: u64, chunk: (u32, bool, Bytes)) {
+    fn handle_chunk(&mut self, from: NodeId, id: GroupId, number: u64, chunk: (u32, bool, Bytes)) {
         let window = self.config.limits.transfer_window;
         let incoming = self.incoming.get_mut(&id);
         let Some(incoming) = incoming.filter(|t| t.id == number && t.from == from) else {
-            return self.answer(from, id, Transfer::Abort { id: number });
+            return self.reply(from, id, Transfer::Abort { id: number });
         };
         let (n, last, data) = chunk;
-        if incoming.chunk(n, last, data, window) {
-            self.stage_next(id);
+        if incoming.accept_chunk(n, last, data, window) {
+            self.stage_next_chunk(id);
         } else {
-            let next = incoming.acknowledged();
-            self.answer(from, id, Transfer::Ack { id: number, next });
+            let next = incoming.staged_chunks();
+            self.reply(from, id, Transfer::Ack { id: number, next });
         }
     }
 
-    fn stage_next(&mut self, id: GroupId) {
+    fn stage_next_chunk(&mut self, id: GroupId) {
         let Some(incoming) = self.incoming.get_mut(&id) else {
             return;
         };
-        let Some((offset, data)) = incoming.stage_next() else {
+        let Some((offset, data)) = incoming.next_to_stage() else {
             return;
         };
-        let whose = JobFor::Incoming {
+        let owner = JobFor::Incoming {
             group: id,
             id: incoming.id,
         };
-        let job = self.start_job(whose, jobs::stage(id, offset, data));
+        let job = self.start_job(owner, jobs::stage(id, offset, data));
         if let Some(incoming) = self.incoming.get_mut(&id) {
             incoming.job = Some(job);
         }
     }
 
-    pub(super) fn incoming_staged(&mut self, id: GroupId, number: u64, outcome: Outcome) {
+    pub(super) fn handle_incoming_job(&mut self, id: GroupId, number: u64, outcome: Outcome) {
         let incoming = self.incoming.get_mut(&id).filter(|t| t.id == number);
         let Some(incoming) = incoming else {
             if let Outcome::Installed { segments, .. } = outcome {
-                self.installed_for_nobody(id, segments);
+                self.keep_orphaned_segments(id, segments);
             }
             return;
         };
         incoming.job = None;
         let (from, contents) = (incoming.from, incoming.contents.clone());
         match outcome {
-            Outcome::Staged => match incoming.staged() {
+            Outcome::Staged => match incoming.finish_staging() {
                 Some(Staged::Ack(next)) => {
-                    self.answer(from, id, Transfer::Ack { id: number, next });
-                    self.stage_next(id);
+                    self.reply(from, id, Transfer::Ack { id: number, next });
+                    self.stage_next_chunk(id);
                 }
                 Some(Staged::Complete { bytes }) => {
                     let disk = Arc::clone(&self.disk);
-                    let whose = JobFor::Incoming {
+                    let owner = JobFor::Incoming {
                         group: id,
                         id: number,
                     };
-                    let job = self.start_job(whose, jobs::install(disk, id, contents, bytes));
+                    let job = self.start_job(owner, jobs::install(disk, id, contents, bytes));
                     if let Some(incoming) = self.incoming.get_mut(&id) {
                         incoming.job = Some(job);
                     }
@@ -272,7 +279,7 @@ impl Host {
             Outcome::Installed {
                 checkpoint,
                 segments,
-            } => self.installed(id, checkpoint, segments),
+            } => self.finish_install(id, checkpoint, segments),
             Outcome::Refused(what) => {
                 tracing::warn!(group = id.0, from = from.0, what, "checkpoint refused");
                 self.fail_incoming(id);
@@ -281,15 +288,21 @@ impl Host {
         }
     }
 
-    /// A received checkpoint is in files: the group goes on from it, unless it is further by now.
-    fn installed(&mut self, id: GroupId, file: segment::Checkpoint, segments: Vec<Arc<Segment>>) {
+    /// The files of a received checkpoint are durable: the group continues from it, unless its log has
+    /// advanced beyond it.
+    fn finish_install(
+        &mut self,
+        id: GroupId,
+        file: segment::Checkpoint,
+        segments: Vec<Arc<Segment>>,
+    ) {
         let Some(incoming) = self.incoming.remove(&id) else {
             return;
         };
         let (Some(group), Some(checkpoint)) =
             (self.groups.get_mut(&id), Checkpoint::from_file(&file))
         else {
-            return self.installed_for_nobody(id, segments);
+            return self.keep_orphaned_segments(id, segments);
         };
         let store = group.raw.mut_store();
         store.segments_mut().add(segments);
@@ -302,20 +315,23 @@ impl Host {
         );
         let replaced = group.raw.snap().is_some();
         if replaced {
-            group.checkpoint_ends(file.live.len());
-            self.rolls.forget(id);
+            group.set_last_live_count(file.live.len());
+            self.rolls.forget_group(id);
             self.flushes.remove(&id);
         } else {
             let committed = group.raw.raft.raft_log.committed;
-            group.raw.mut_store().adopt(checkpoint, committed);
+            group
+                .raw
+                .mut_store()
+                .adopt_checkpoint(checkpoint, committed);
         }
-        self.answer(incoming.from, id, Transfer::Done { id: incoming.id });
+        self.reply(incoming.from, id, Transfer::Done { id: incoming.id });
         self.wake(id);
-        self.touch(id);
+        self.mark_dirty(id);
     }
 
-    /// The transfer was dropped while its last job ran. The files are true nevertheless.
-    fn installed_for_nobody(&mut self, id: GroupId, segments: Vec<Arc<Segment>>) {
+    /// The transfer was dropped while its last job ran. Its files are valid, so they are kept.
+    fn keep_orphaned_segments(&mut self, id: GroupId, segments: Vec<Arc<Segment>>) {
         if let Some(group) = self.groups.get_mut(&id) {
             group.raw.mut_store().segments_mut().add(segments);
         }
@@ -331,7 +347,7 @@ impl Host {
     fn fail_incoming(&mut self, id: GroupId) {
         if let Some(incoming) = self.incoming.get(&id) {
             let (to, number) = (incoming.from, incoming.id);
-            self.answer(to, id, Transfer::Abort { id: number });
+            self.reply(to, id, Transfer::Abort { id: number });
             self.drop_incoming(id);
         }
     }
@@ -359,7 +375,7 @@ impl Host {
                 }
             }
         }
-        let late: Vec<GroupId> = self
+        let overdue: Vec<GroupId> = self
             .incoming
             .iter_mut()
             .filter_map(|(id, t)| {
@@ -367,7 +383,7 @@ impl Host {
                 (t.idle_ticks >= limit && t.job.is_none()).then_some(*id)
             })
             .collect();
-        late.into_iter().for_each(|id| self.fail_incoming(id));
+        overdue.into_iter().for_each(|id| self.fail_incoming(id));
     }
 
     pub(super) fn abort_transfers_with(&mut self, node: NodeId) {
@@ -375,8 +391,8 @@ impl Host {
         for (id, to) in keys.into_iter().filter(|(_, to)| *to == node) {
             self.end_outgoing(id, to, false);
         }
-        let gone = self.incoming.iter().filter(|(_, t)| t.from == node);
-        let gone: Vec<GroupId> = gone.map(|(id, _)| *id).collect();
-        gone.into_iter().for_each(|id| self.drop_incoming(id));
+        let affected = self.incoming.iter().filter(|(_, t)| t.from == node);
+        let affected: Vec<GroupId> = affected.map(|(id, _)| *id).collect();
+        affected.into_iter().for_each(|id| self.drop_incoming(id));
     }
 }

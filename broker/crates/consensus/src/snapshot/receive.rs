@@ -1,4 +1,4 @@
-//! The receiving side of a transfer.
+//! The receiving side of a checkpoint transfer.
 
 use super::{Checkpoint, Contents};
 use crate::JobId;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use env::NodeId;
 use std::collections::VecDeque;
 
-/// No host sends larger chunks.
+/// Limit of a chunk; no host sends larger ones.
 const MAX_CHUNK_BYTES: usize = 4 << 20;
 
 /// A checkpoint that is being received.
@@ -19,34 +19,34 @@ pub struct Incoming {
     /// The leader's term.
     pub term: u64,
     pub contents: Contents,
-    /// The job that stages or installs.
+    /// The running job that stages a chunk or installs the checkpoint.
     pub job: Option<JobId>,
-    /// Number of the next chunk to come.
+    /// Number of the next chunk to receive.
     next: u32,
-    /// Chunks that wait for the disk.
+    /// Received chunks that are not being staged yet.
     waiting: VecDeque<(Bytes, bool)>,
-    /// Chunks on the disk.
+    /// Number of staged chunks.
     staged: u32,
     staged_bytes: u64,
-    /// The chunk being staged: its length, whether it is the last.
+    /// The chunk being staged: its length, and whether it is the last.
     staging: Option<(u64, bool)>,
-    /// All is staged.
+    /// All chunks are staged.
     complete: bool,
-    /// Ticks since something came.
+    /// Ticks since the last progress.
     pub idle_ticks: u32,
 }
 
 /// What to do after a chunk was staged.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Staged {
-    /// Tell the sender that everything before this number is there.
+    /// Acknowledge all chunks before this number.
     Ack(u32),
-    /// All is there; install it.
+    /// Everything is staged; install the checkpoint.
     Complete { bytes: u64 },
 }
 
 impl Incoming {
-    /// `None`: nobody can have sent this.
+    /// Returns `None` if no correct node can have sent this offer.
     pub fn new(from: NodeId, offer: Offer, max_state_bytes: u64) -> Option<Incoming> {
         let membership = entry::decode_membership(offer.membership)?;
         let valid = offer.state_bytes <= max_state_bytes
@@ -81,12 +81,13 @@ impl Incoming {
         })
     }
 
-    /// A chunk came. False when it is not the next one, or the sender goes over the window: say what is there.
-    pub fn chunk(&mut self, number: u32, last: bool, data: Bytes, window: usize) -> bool {
+    /// Accepts a chunk. Returns false if it is not the next one or exceeds the window: the caller must then
+    /// acknowledge what is staged.
+    pub fn accept_chunk(&mut self, number: u32, last: bool, data: Bytes, window: usize) -> bool {
         let ended = self.complete || self.waiting.back().is_some_and(|(_, last)| *last);
         let ended = ended || self.staging.is_some_and(|(_, last)| last);
-        let fits = self.waiting.len() < window && data.len() <= MAX_CHUNK_BYTES;
-        if number != self.next || ended || !fits {
+        let has_room = self.waiting.len() < window && data.len() <= MAX_CHUNK_BYTES;
+        if number != self.next || ended || !has_room {
             return false;
         }
         self.next += 1;
@@ -95,13 +96,13 @@ impl Incoming {
         true
     }
 
-    /// What the sender is to be told.
-    pub fn acknowledged(&self) -> u32 {
+    /// The number of staged chunks, to be acknowledged.
+    pub fn staged_chunks(&self) -> u32 {
         self.staged
     }
 
-    /// What to stage next, and where, unless a job is running.
-    pub fn stage_next(&mut self) -> Option<(u64, Bytes)> {
+    /// The next chunk to stage and its offset, unless a job is running.
+    pub fn next_to_stage(&mut self) -> Option<(u64, Bytes)> {
         if self.job.is_some() || self.staging.is_some() {
             return None;
         }
@@ -110,7 +111,7 @@ impl Incoming {
         Some((self.staged_bytes, data))
     }
 
-    pub fn staged(&mut self) -> Option<Staged> {
+    pub fn finish_staging(&mut self) -> Option<Staged> {
         let (bytes, last) = self.staging.take()?;
         self.staged += 1;
         self.staged_bytes += bytes;

@@ -1,4 +1,4 @@
-//! The sending side of a transfer.
+//! The sending side of a checkpoint transfer.
 
 use super::stream::put_entry;
 use crate::codec::{Offer, Transfer};
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use wal::Entry;
 
-/// Where live entries are: those that are in no segment yet, and the segments.
+/// Where live entries are read from: entries that are not in a segment yet, and the segments.
 #[derive(Clone, Debug)]
 pub struct Sources {
     memory: Arc<BTreeMap<u64, Entry>>,
@@ -41,26 +41,26 @@ impl Sources {
     }
 }
 
-/// What a reading job found.
+/// The result of a read job.
 #[derive(Debug)]
 pub enum Read {
-    /// The checkpoint file.
+    /// The contents of the checkpoint file.
     Opened(segment::Checkpoint),
-    /// Encoded entries, the last index among them.
+    /// Encoded entries, and the index of the last one.
     Entries { data: BytesMut, upto: u64 },
-    /// There is a newer checkpoint and not this one any more.
+    /// The checkpoint was replaced by a newer one.
     Replaced,
-    /// A live entry is nowhere: this node's data are damaged.
+    /// A live entry is stored nowhere: this node's data is damaged.
     Missing(u64),
 }
 
-/// Reads the checkpoint file.
+/// A job that reads the checkpoint file.
 pub fn open(
     group: GroupId,
     index: u64,
 ) -> impl FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send + 'static {
     move |disk| {
-        // A newer one may have been on its way to the disk when this was asked for.
+        // A newer checkpoint may have replaced it before this job ran.
         if !segment::list_group(disk, group)?
             .checkpoints
             .contains(&index)
@@ -72,38 +72,40 @@ pub fn open(
     }
 }
 
+/// Progress of an outgoing transfer.
 #[derive(Debug)]
 enum Phase {
-    /// The file is being read.
+    /// The checkpoint file is being read.
     Opening,
-    /// Bytes are produced and sent.
+    /// Entries are being read and chunks sent.
     Sending,
-    /// All is sent; the receiver installs.
+    /// Everything is sent; the receiver installs it.
     Ending,
 }
 
+/// A checkpoint that is being sent.
 #[derive(Debug)]
 pub struct Outgoing {
     pub id: u64,
-    /// The leader's term when it began: a transfer does not outlive it.
+    /// The leader's term when the transfer began; it is aborted when the term changes.
     pub term: u64,
     pub position: Position,
     sources: Sources,
     live: Arc<LiveSet>,
     phase: Phase,
-    /// The job that reads for it.
+    /// The running job that reads for this transfer.
     pub job: Option<JobId>,
-    /// Live entries up to and with this were read.
+    /// Live entries up to and including this index are read.
     read_upto: u64,
-    /// Stream bytes that are in no chunk yet.
+    /// Stream bytes that are not in a chunk yet.
     ready: BytesMut,
-    /// The stream is complete in `ready`.
+    /// The end of the stream is in `ready`.
     complete: bool,
     hasher: crc32fast::Hasher,
-    /// Chunks that were sent and not acknowledged; the first has number `acked`.
+    /// Sent and unacknowledged chunks; the first has number `acked`.
     sent: VecDeque<(Bytes, bool)>,
     acked: u32,
-    /// Ticks since something was acknowledged.
+    /// Ticks since the last acknowledgement.
     pub idle_ticks: u32,
     offer: Option<Offer>,
 }
@@ -129,9 +131,9 @@ impl Outgoing {
         }
     }
 
-    /// A founding checkpoint has no file and nothing in it.
-    pub fn open_empty(&mut self, membership: Bytes) -> Transfer {
-        self.opened(segment::Checkpoint {
+    /// Starts a transfer of the founding checkpoint, which has no file and no contents.
+    pub fn begin_empty(&mut self, membership: Bytes) -> Transfer {
+        self.begin(segment::Checkpoint {
             index: self.position.index,
             term: self.position.term,
             membership,
@@ -139,8 +141,8 @@ impl Outgoing {
         })
     }
 
-    /// The file was read: what to send first.
-    pub fn opened(&mut self, checkpoint: segment::Checkpoint) -> Transfer {
+    /// The checkpoint file was read: returns the first message to send.
+    pub fn begin(&mut self, checkpoint: segment::Checkpoint) -> Transfer {
         let offer = Offer {
             id: self.id,
             term: self.term,
@@ -154,7 +156,7 @@ impl Outgoing {
         self.live = Arc::new(checkpoint.live);
         self.push(&checkpoint.state);
         self.phase = Phase::Sending;
-        self.finish_if_read();
+        self.finish_if_complete();
         Transfer::Begin(offer)
     }
 
@@ -170,7 +172,7 @@ impl Outgoing {
         ranges.get(at).map(|(first, _)| (*first).max(after + 1))
     }
 
-    fn finish_if_read(&mut self) {
+    fn finish_if_complete(&mut self) {
         if self.next_live().is_none() && !self.complete {
             let crc = self.hasher.clone().finalize();
             self.ready.put_u32_le(crc);
@@ -178,27 +180,27 @@ impl Outgoing {
         }
     }
 
-    /// Entries to read when there is room for more: the job that does it.
-    pub fn read_more(
+    /// The job that reads more entries, if there is room for more.
+    pub fn next_read(
         &self,
         chunk_bytes: usize,
     ) -> Option<impl FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send + 'static> {
-        let wanted = matches!(self.phase, Phase::Sending)
+        let can_read = matches!(self.phase, Phase::Sending)
             && self.job.is_none()
             && !self.complete
             && self.ready.len() < chunk_bytes;
-        let from = self.next_live().filter(|_| wanted)?;
+        let from = self.next_live().filter(|_| can_read)?;
         let (sources, live) = (self.sources.clone(), Arc::clone(&self.live));
         Some(move |_: &dyn Disk| read_entries(&sources, &live, from, chunk_bytes))
     }
 
-    pub fn entries_read(&mut self, data: &[u8], upto: u64) {
+    pub fn push_entries(&mut self, data: &[u8], upto: u64) {
         self.push(data);
         self.read_upto = upto;
-        self.finish_if_read();
+        self.finish_if_complete();
     }
 
-    /// The next chunk, when the window is open and there is one.
+    /// The next chunk, if the window is open and a chunk is ready.
     pub fn next_chunk(&mut self, chunk_bytes: usize, window: usize) -> Option<Transfer> {
         if !matches!(self.phase, Phase::Sending) || self.sent.len() >= window {
             return None;
@@ -224,15 +226,15 @@ impl Outgoing {
         })
     }
 
-    /// The receiver has everything before `next`.
-    pub fn acknowledged(&mut self, next: u32) {
+    /// The receiver has every chunk before `next`.
+    pub fn acknowledge(&mut self, next: u32) {
         while self.acked < next && self.sent.pop_front().is_some() {
             self.acked += 1;
             self.idle_ticks = 0;
         }
     }
 
-    /// Everything that may have been lost, once more.
+    /// Every message that may have been lost.
     pub fn resend(&self) -> Vec<Transfer> {
         let begin = self.offer.clone().filter(|_| self.acked == 0);
         let chunks = self

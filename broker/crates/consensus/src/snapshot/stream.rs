@@ -1,6 +1,6 @@
-//! A checkpoint as a stream of bytes: the state, the live entries one after the other, the CRC-32 of all before it.
+//! A checkpoint as a byte stream: the state, the live entries, and the CRC-32 of everything before.
 //!
-//! An entry is index, term (LEB128), kind (1 byte), length of its data (LEB128), data.
+//! An entry is encoded as index, term (LEB128), kind (1 byte), length of its data (LEB128), data.
 
 use super::Checkpoint;
 use crate::entry::{MAX_NUMBER, put_varint};
@@ -9,11 +9,11 @@ use env::File;
 use segment::SegmentError;
 use wal::Entry;
 
-/// The checksum behind everything else.
+/// The checksum at the end.
 pub const TRAILER_BYTES: u64 = 4;
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// What is in a stream, as its offer said.
+/// The contents of a stream, as announced by its offer.
 #[derive(Clone, Debug)]
 pub struct Contents {
     pub checkpoint: Checkpoint,
@@ -46,13 +46,13 @@ pub fn put_entry(out: &mut BytesMut, entry: &Entry) {
 /// Reads a staged stream.
 pub struct Reader<'a> {
     file: &'a dyn File,
-    /// Of the stream without its checksum.
+    /// Length of the stream without its checksum.
     len: u64,
-    /// Of the file, read so far.
+    /// Bytes read from the file so far.
     offset: u64,
     window: BytesMut,
     hasher: crc32fast::Hasher,
-    checked: bool,
+    checksum_verified: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -63,41 +63,41 @@ impl<'a> Reader<'a> {
             offset: 0,
             window: BytesMut::new(),
             hasher: crc32fast::Hasher::new(),
-            checked: false,
+            checksum_verified: false,
         }
     }
 
-    /// Bytes that were not handed out yet.
-    fn left(&self) -> u64 {
+    /// Bytes that have not been returned yet.
+    fn remaining(&self) -> u64 {
         self.len - self.offset + self.window.len() as u64
     }
 
-    /// At least `n` bytes in the window, or all that are left.
+    /// Makes at least `n` bytes available in the window, or all that are left.
     fn fill(&mut self, n: usize) -> Result<(), StreamError> {
         while self.window.len() < n && self.offset < self.len {
-            let want = (n - self.window.len()).max(WINDOW_BYTES) as u64;
-            let want = want.min(self.len - self.offset) as usize;
+            let requested = (n - self.window.len()).max(WINDOW_BYTES) as u64;
+            let requested = requested.min(self.len - self.offset) as usize;
             let start = self.window.len();
-            self.window.resize(start + want, 0);
+            self.window.resize(start + requested, 0);
             let Some(part) = self.window.get_mut(start..) else {
-                return malformed("impossible length");
+                return malformed("invalid length");
             };
-            let got = self
+            let read = self
                 .file
                 .read_at(self.offset, part)
                 .map_err(StreamError::Io)?;
-            if got != want {
-                return malformed("staged file is cut off");
+            if read != requested {
+                return malformed("staged file is truncated");
             }
             self.hasher.update(part);
-            self.offset += got as u64;
+            self.offset += read as u64;
         }
         Ok(())
     }
 
     fn take(&mut self, n: u64) -> Result<Bytes, StreamError> {
-        if n > self.left() {
-            return malformed("stream ends too early");
+        if n > self.remaining() {
+            return malformed("stream is truncated");
         }
         let n = n as usize;
         self.fill(n)?;
@@ -114,17 +114,17 @@ impl<'a> Reader<'a> {
                 return Ok(value);
             }
         }
-        malformed("impossible number")
+        malformed("invalid number")
     }
 
     pub fn state(&mut self, bytes: u64) -> Result<Bytes, StreamError> {
         self.take(bytes)
     }
 
-    /// The next entry; `None` at the end, once the checksum was found right.
+    /// The next entry; `None` at the end, after the checksum was verified.
     pub fn entry(&mut self) -> Result<Option<Entry>, StreamError> {
-        if self.left() == 0 {
-            self.check()?;
+        if self.remaining() == 0 {
+            self.verify_checksum()?;
             return Ok(None);
         }
         let index = self.varint()?;
@@ -132,9 +132,9 @@ impl<'a> Reader<'a> {
         let kind = self.take(1)?.first().copied().unwrap_or_default();
         let len = self.varint()?;
         if index >= MAX_NUMBER || term >= MAX_NUMBER || len > wal::MAX_RECORD_BYTES {
-            return malformed("impossible entry");
+            return malformed("invalid entry");
         }
-        // The window is shared by many entries, most of which are written and forgotten at once.
+        // Many entries share the window. That is fine, because they are written and dropped soon.
         let data = self.take(len)?;
         Ok(Some(Entry {
             index,
@@ -144,19 +144,19 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    fn check(&mut self) -> Result<(), StreamError> {
-        if self.checked {
+    fn verify_checksum(&mut self) -> Result<(), StreamError> {
+        if self.checksum_verified {
             return Ok(());
         }
         let mut trailer = [0; TRAILER_BYTES as usize];
-        let got = self
+        let read = self
             .file
             .read_at(self.len, &mut trailer)
             .map_err(StreamError::Io)?;
-        if got != trailer.len() || u32::from_le_bytes(trailer) != self.hasher.clone().finalize() {
-            return malformed("checksum is wrong");
+        if read != trailer.len() || u32::from_le_bytes(trailer) != self.hasher.clone().finalize() {
+            return malformed("checksum mismatch");
         }
-        self.checked = true;
+        self.checksum_verified = true;
         Ok(())
     }
 }

@@ -7,19 +7,19 @@ use segment::{LiveSet, Segment, SegmentError, SegmentName};
 use std::sync::Arc;
 use wal::{Entry, GroupId};
 
-/// Ascending by the order of writing.
+/// Ascending by sequence number, which is the order of writing.
 #[derive(Debug)]
 pub struct Segments {
     group: GroupId,
     list: Vec<Arc<Segment>>,
 }
 
-/// What a checkpoint leaves to do with segments.
+/// Segments that a checkpoint made obsolete.
 #[derive(Debug, Default)]
 pub struct Garbage {
-    /// Nothing in them is read any more.
+    /// Segments without a live entry.
     pub dead: Vec<SegmentName>,
-    /// Less than half of them is.
+    /// Segments with less than half of their entries live, or rebuilt after damage to their index.
     pub sparse: Vec<Arc<Segment>>,
 }
 
@@ -42,21 +42,21 @@ impl Segments {
         &self.list
     }
 
-    /// Whether some segment goes from below `index` to above it. It need not hold that entry: what a transfer that was
-    /// cut off left behind has holes.
-    pub fn span(&self, index: u64) -> bool {
+    /// True if `index` is within the range of some segment. The segment need not hold that entry: segments of
+    /// an aborted transfer have gaps.
+    pub fn spans(&self, index: u64) -> bool {
         self.list.iter().any(|s| s.term(index).is_some())
     }
 
-    /// Whether an entry is there for certain, without a look at the disk.
-    pub fn surely_hold(&self, index: u64) -> bool {
+    /// True if the entry is certainly stored, without reading the disk.
+    pub fn certainly_contains(&self, index: u64) -> bool {
         let mut covering = self.list.iter().filter(|s| s.term(index).is_some());
         covering.any(|s| s.is_dense())
     }
 
-    /// Whether an entry is there; reads it when that is the only way to tell.
-    pub fn hold(&self, index: u64) -> Result<bool, ReadError> {
-        if self.surely_hold(index) {
+    /// True if the entry is stored; reads the disk if only that can tell.
+    pub fn contains(&self, index: u64) -> Result<bool, ReadError> {
+        if self.certainly_contains(index) {
             return Ok(true);
         }
         match self.read(index) {
@@ -82,16 +82,16 @@ impl Segments {
         self.list.iter().for_each(|s| s.release());
     }
 
-    /// Entries in `keep` and above `from` count as alive.
+    /// Finds segments with few or no entries in `keep`.
     pub fn garbage(&self, keep: &LiveSet) -> Garbage {
         let mut garbage = Garbage::default();
         for segment in &self.list {
             let meta = segment.meta();
             let last = meta.last - u64::from(planted::is(Bug::SegmentDeletedTooFar));
-            let alive = keep.count_in(meta.name.first, last);
-            if alive == 0 {
+            let live_count = keep.count_in(meta.name.first, last);
+            if live_count == 0 {
                 garbage.dead.push(meta.name);
-            } else if alive.saturating_mul(2) < u64::from(meta.count) || segment.rebuilt() {
+            } else if live_count.saturating_mul(2) < u64::from(meta.count) || segment.rebuilt() {
                 garbage.sparse.push(Arc::clone(segment));
             }
         }
@@ -99,7 +99,7 @@ impl Segments {
     }
 }
 
-/// What is kept of a group's segments: `live`, and all of the log above `compacted`.
+/// The entries that must stay in segments: `live`, and the whole log above `compacted`.
 pub fn keep_set(live: &LiveSet, compacted: u64) -> LiveSet {
     let mut keep = LiveSet::default();
     for (first, last) in live.ranges() {

@@ -35,7 +35,7 @@ fn fresh() -> LogStore {
     LogStore::new(GROUP, begin, checkpoint(1, 1), segments)
 }
 
-/// What a log must answer, kept in the simplest way.
+/// The expected contents of a log.
 struct Model {
     entries: BTreeMap<u64, Entry>,
     live: BTreeSet<u64>,
@@ -73,7 +73,7 @@ impl Run {
         let from = last + 1 - self.rng.below(uncommitted + 1);
         self.term += self.rng.below(2);
         if from <= last {
-            // Something else in place of what was there.
+            // Overwrites uncommitted entries.
             self.term += 1;
         }
         let count = 1 + self.rng.below(8);
@@ -108,7 +108,7 @@ impl Run {
         let margin = self.rng.below(10);
         let pin = self.rng.chance(1, 5).then(|| self.rng.below(at));
         self.store
-            .checkpointed(checkpoint(at, term), &set, margin, pin);
+            .advance_checkpoint(checkpoint(at, term), &set, margin, pin);
         self.model.checkpoint = at;
     }
 
@@ -124,7 +124,7 @@ impl Run {
         let open = |m: segment::SegmentMeta| Segment::open(Arc::clone(&disk), GROUP, m.name);
         let opened = metas.into_iter().map(|m| Arc::new(open(m).expect("opens")));
         self.store.segments_mut().add(opened.collect());
-        self.store.flushed(plan.upto);
+        self.store.mark_flushed(plan.upto);
     }
 
     fn check(&self) {
@@ -145,12 +145,12 @@ impl Run {
             .expect("all is there");
         assert_eq!(all.len() as u64, store.last() - store.compacted().index);
         let held = store.mem.iter().chain(store.retained.values());
-        assert_eq!(store.mem_bytes(), held.map(cost).sum::<usize>());
+        assert_eq!(store.mem_bytes(), held.map(memory_cost).sum::<usize>());
     }
 }
 
 #[test]
-fn any_history_reads_back() {
+fn random_histories_read_back() {
     for seed in 0..200 {
         let mut run = Run::new(seed);
         for _ in 0..120 {
@@ -176,16 +176,16 @@ fn flushed_entries_leave_memory() {
         run.flush();
     }
     let plan = run.store.plan_flush(100, None);
-    run.store.flushed(plan.upto);
+    run.store.mark_flushed(plan.upto);
     assert_eq!(run.store.mem_bytes(), 0);
     run.check();
 }
 
 #[test]
-fn raft_sees_the_log_above_its_beginning_only() {
+fn raft_sees_only_the_log_above_the_compacted_index() {
     let mut store = fresh();
     store.append((2..=20).map(|i| entry(i, 1)));
-    store.checkpointed(checkpoint(10, 1), &LiveSet::from_sorted([4]), 2, None);
+    store.advance_checkpoint(checkpoint(10, 1), &LiveSet::from_sorted([4]), 2, None);
     let context = || GetEntriesContext::empty(false);
     let compacted = raft::Error::Store(StorageError::Compacted);
     assert_eq!(store.first_index(), Ok(9));

@@ -1,4 +1,4 @@
-//! The state machine of the tests: a queue whose commands either stay live or end the oldest live one.
+//! The state machine of the tests: a queue whose commands either stay live or remove the oldest live one.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::VecDeque;
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     pub index: u64,
-    /// Of everything applied, in order.
+    /// Digest of all applied commands, in order.
     chain: u64,
     count: u64,
     /// (index, number) of live commands.
@@ -16,7 +16,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// `keep`: stays live; otherwise the oldest live one ends.
+    /// `keep`: the command stays live; otherwise it removes the oldest live one.
     pub fn command(number: u64, keep: bool, padding: usize) -> Bytes {
         let mut command = BytesMut::new();
         command.put_u64_le(number);
@@ -25,7 +25,7 @@ impl Machine {
         command.freeze()
     }
 
-    /// 0 for what no honest client proposed.
+    /// Returns 0 for a command that no client proposed.
     pub fn number(mut command: &[u8]) -> u64 {
         command.try_get_u64_le().unwrap_or(0)
     }
@@ -44,7 +44,7 @@ impl Machine {
         }
     }
 
-    pub fn has(&self, number: u64) -> bool {
+    pub fn has_applied(&self, number: u64) -> bool {
         self.seen.contains(&number)
     }
 

@@ -1,5 +1,5 @@
-//! A cluster of hosts in one thread under a seed: simulated disks with real logs on them, a network that loses,
-//! delays and reorders, nodes that crash. Everything that must always hold is checked as it happens.
+//! A cluster of hosts in one thread under a seed: simulated disks with real logs, a network that loses,
+//! delays and reorders frames, and nodes that crash. Invariants are checked as events happen.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 mod machine;
@@ -9,7 +9,7 @@ mod node;
 pub use machine::Machine;
 pub use network::Network;
 pub use node::Node;
-#[allow(unused_imports, reason = "not every test starts nodes by itself")]
+#[allow(unused_imports, reason = "not every test uses it")]
 pub use node::Start;
 
 use bytes::Bytes;
@@ -22,17 +22,17 @@ use std::time::Duration;
 pub const STEP: Duration = Duration::from_millis(10);
 pub const GROUP: GroupId = GroupId(7);
 
-/// What must hold between all nodes at all times.
+/// Invariants between all nodes at all times.
 #[derive(Default)]
 pub struct Oracle {
-    /// What was applied at each index, by whoever was first.
+    /// The command at each index, as first applied by any node.
     pub history: BTreeMap<(GroupId, u64), Bytes>,
     leaders: BTreeMap<(GroupId, u64), NodeId>,
     pub restores: u64,
 }
 
 impl Oracle {
-    pub fn applied(&mut self, group: GroupId, index: u64, command: &Bytes) {
+    pub fn record_applied(&mut self, group: GroupId, index: u64, command: &Bytes) {
         let first = self
             .history
             .entry((group, index))
@@ -40,7 +40,7 @@ impl Oracle {
         assert_eq!(first, command, "two histories at {index} of {group:?}");
     }
 
-    pub fn leads(&mut self, group: GroupId, term: u64, node: NodeId) {
+    pub fn record_leader(&mut self, group: GroupId, term: u64, node: NodeId) {
         let first = *self.leaders.entry((group, term)).or_insert(node);
         assert_eq!(first, node, "two leaders in term {term} of {group:?}");
     }
@@ -57,15 +57,15 @@ pub struct Cluster {
     pub rng: SeededRng,
     pub now: Time,
     pub limits: Limits,
-    /// Ticks of the failure detector between an event and its report; none: it says nothing.
+    /// Delay of the failure detector between an event and its report; `None` disables it.
     detector: Option<Duration>,
     reports: Vec<(Time, NodeId, NodeId, Option<Incarnation>)>,
     next_command: u64,
-    /// Commands that were taken in, and how often each was applied.
+    /// Numbers of accepted commands and their groups.
     pub proposed: BTreeMap<u64, GroupId>,
 }
 
-/// Small enough that everything happens in a short run.
+/// Small enough that every code path runs in a short test.
 pub fn small_limits() -> Limits {
     Limits {
         checkpoint_bytes: 16 << 10,
@@ -84,12 +84,12 @@ pub fn small_limits() -> Limits {
     }
 }
 
-/// Each run's seeds, or those of `SEEDS=first..end`.
+/// The default seeds of a test, or those of `SEEDS=first..end`.
 pub fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
-    let given = std::env::var("SEEDS").ok();
-    let given = given.as_deref().and_then(|s| s.split_once(".."));
-    let given = given.and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
-    given.unwrap_or(first..first + count)
+    let range = std::env::var("SEEDS").ok();
+    let range = range.as_deref().and_then(|s| s.split_once(".."));
+    let range = range.and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
+    range.unwrap_or(first..first + count)
 }
 
 pub fn voters(ids: impl IntoIterator<Item = u64>) -> Membership {
@@ -123,7 +123,7 @@ impl Cluster {
         cluster
     }
 
-    /// An empty node, started.
+    /// Adds an empty node and starts it.
     pub fn add_node(&mut self, id: NodeId) {
         let node = Node::new(id, SimDisk::new());
         self.nodes.insert(id, node);
@@ -133,21 +133,21 @@ impl Cluster {
     pub fn start(&mut self, id: NodeId) {
         let seed = self.rng.next_u64();
         let limits = self.limits.clone();
-        let node = self.nodes.get_mut(&id).expect("known node");
+        let node = self.nodes.get_mut(&id).expect("node exists");
         node.start(seed, limits, self.now).expect("node starts");
         self.network.set_up(id, true);
         self.report_all(id);
     }
 
-    /// Nobody says anything about peers.
-    pub fn without_detector(&mut self) {
+    /// Disables the failure detector.
+    pub fn disable_detector(&mut self) {
         self.detector = None;
         self.reports.clear();
     }
 
-    /// Power fails on a node.
+    /// Power failure of a node.
     pub fn crash(&mut self, id: NodeId) {
-        let node = self.nodes.get_mut(&id).expect("known node");
+        let node = self.nodes.get_mut(&id).expect("node exists");
         node.crash(&mut self.rng);
         self.network.set_up(id, false);
         self.report_all(id);
@@ -181,14 +181,14 @@ impl Cluster {
         }
     }
 
-    /// Tells `to`, some time from now, how its link to `about` is.
+    /// Schedules a report to `to` about the state of its link to `about`.
     fn report(&mut self, to: NodeId, about: NodeId) {
         let Some(delay) = self.detector else {
             return;
         };
         let up = self.network.is_open(about, to) && self.network.is_open(to, about);
         let incarnation = self.nodes.get(&about).map(|n| n.incarnation);
-        // A new link is known at once, the end of one takes time to notice.
+        // A new link is noticed at once, a lost link after a delay.
         let at = match up {
             true => self.now + STEP,
             false => self.now + delay + Duration::from_millis(self.rng.below(200)),
@@ -202,7 +202,7 @@ impl Cluster {
         let due = self.reports.extract_if(.., |(at, ..)| *at <= now);
         let due: Vec<_> = due.collect();
         for (_, to, about, state) in due {
-            // What is true by now counts.
+            // Drops reports that are outdated by now.
             let open = self.network.is_open(about, to) && self.network.is_open(to, about);
             let Some(host) = self.nodes.get_mut(&to).and_then(|n| n.host.as_mut()) else {
                 continue;
@@ -215,7 +215,7 @@ impl Cluster {
         }
     }
 
-    /// Ten milliseconds.
+    /// Advances time by one step of 10 ms.
     pub fn step(&mut self) {
         self.now = self.now + STEP;
         self.deliver_reports();
@@ -230,11 +230,11 @@ impl Cluster {
     }
 
     fn turn(&mut self, id: NodeId) {
-        let node = self.nodes.get_mut(&id).expect("known node");
+        let node = self.nodes.get_mut(&id).expect("node exists");
         if node.host.is_none() {
             return;
         }
-        node.work(self.now, &mut self.rng);
+        node.advance(self.now, &mut self.rng);
         let mut outputs = Vec::new();
         node.poll(&mut outputs);
         for output in outputs {
@@ -243,7 +243,7 @@ impl Cluster {
     }
 
     fn carry_out(&mut self, id: NodeId, output: HostOutput) {
-        let node = self.nodes.get_mut(&id).expect("known node");
+        let node = self.nodes.get_mut(&id).expect("node exists");
         match output {
             HostOutput::Send { to, frame } => {
                 self.network.send(self.now, id, to, frame, &mut self.rng);
@@ -261,7 +261,7 @@ impl Cluster {
     }
 
     /// Steps until `done`; fails after `limit` of simulated time.
-    pub fn until(&mut self, what: &str, limit: Duration, done: impl Fn(&Cluster) -> bool) {
+    pub fn run_until(&mut self, what: &str, limit: Duration, done: impl Fn(&Cluster) -> bool) {
         let end = self.now + limit;
         while !done(self) {
             assert!(self.now < end, "not in time: {what}\n{}", self.describe());
@@ -299,14 +299,14 @@ impl Cluster {
 
     pub fn elect(&mut self, group: GroupId) -> NodeId {
         let limit = Duration::from_secs(20);
-        self.until("a leader", limit, |c| {
+        self.run_until("a leader", limit, |c| {
             c.leader(group)
                 .is_some_and(|l| c.nodes[&l].status(group).is_some_and(|s| s.applied > 1))
         });
         self.leader(group).expect("a leader")
     }
 
-    /// One command to whoever leads; `None` when nobody took it.
+    /// Proposes a command to the current leader; `None` if it was not accepted.
     pub fn propose(&mut self, group: GroupId, keep: bool, padding: usize) -> Option<u64> {
         let leader = self.leader(group)?;
         let number = self.next_command;
@@ -325,12 +325,12 @@ impl Cluster {
         }
     }
 
-    /// Proposes and waits until the leader has applied it.
+    /// Proposes a command and waits until it is applied.
     pub fn commit(&mut self, group: GroupId, keep: bool, padding: usize) -> u64 {
         let limit = Duration::from_secs(30);
         let end = self.now + limit;
         loop {
-            assert!(self.now < end, "nothing commits\n{}", self.describe());
+            assert!(self.now < end, "no command commits\n{}", self.describe());
             let Some(number) = self.propose(group, keep, padding) else {
                 self.step();
                 continue;
@@ -349,12 +349,12 @@ impl Cluster {
         self.nodes
             .values()
             .filter_map(|n| n.machines.get(&group))
-            .any(|m| m.has(number))
+            .any(|m| m.has_applied(number))
     }
 
-    /// All links work and all nodes run.
+    /// Repairs all links and starts all nodes.
     pub fn heal(&mut self) {
-        self.network.calm();
+        self.network.clear_faults();
         for id in self.ids() {
             if self.nodes[&id].host.is_none() {
                 self.start(id);
@@ -365,11 +365,12 @@ impl Cluster {
         }
     }
 
-    /// All running members of the group have applied the same, everything that anybody ever applied.
+    /// Waits until all running members have applied every command that any node ever applied, with the same
+    /// result.
     pub fn converge(&mut self, group: GroupId) {
         self.commit(group, false, 0);
         let limit = Duration::from_secs(60);
-        self.until("all the same", limit, |c| c.is_converged(group));
+        self.run_until("all replicas converge", limit, |c| c.is_converged(group));
         for node in self.nodes.values() {
             if node.status(group).is_some_and(|s| is_member(node.id, &s)) {
                 node.check_live(group);
@@ -403,7 +404,7 @@ impl Cluster {
         digest.is_some()
     }
 
-    /// No command twice.
+    /// Checks that no command was applied twice or without being proposed.
     fn check_history(&self, group: GroupId) {
         let mut seen = std::collections::BTreeSet::new();
         for ((g, _), command) in &self.oracle.history {
@@ -412,7 +413,7 @@ impl Cluster {
                 assert!(seen.insert(number), "command {number} was applied twice");
                 assert!(
                     self.proposed.contains_key(&number),
-                    "nobody proposed {number}"
+                    "command {number} was never proposed"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! Links between nodes.
+//! The simulated network between nodes.
 
 use bytes::Bytes;
 use env::{NodeId, Rng, SeededRng, Time};
@@ -7,14 +7,15 @@ use std::time::Duration;
 
 #[derive(Default)]
 pub struct Network {
-    /// Ordered by arrival, then by sending.
-    flying: BTreeMap<(Time, u64), (NodeId, NodeId, Bytes)>,
+    /// Frames in flight, ordered by arrival, then by sending.
+    in_flight: BTreeMap<(Time, u64), (NodeId, NodeId, Bytes)>,
     sent: u64,
     down: BTreeSet<NodeId>,
     cut: BTreeSet<(NodeId, NodeId)>,
-    /// In a thousand.
+    /// Probability of a lost frame, in a thousand.
     pub loss: u64,
-    pub doubled: u64,
+    /// Probability of a duplicated frame, in a thousand.
+    pub duplication: u64,
     pub max_delay_ms: u64,
     pub frames: u64,
     pub bytes: u64,
@@ -26,7 +27,7 @@ impl Network {
             self.down.remove(&node);
         } else {
             self.down.insert(node);
-            self.flying
+            self.in_flight
                 .retain(|_, (from, to, _)| *from != node && *to != node);
         }
     }
@@ -42,11 +43,11 @@ impl Network {
         !self.down.contains(&from) && !self.down.contains(&to) && !self.cut.contains(&(from, to))
     }
 
-    /// No loss, no delay, no cuts.
-    pub fn calm(&mut self) {
+    /// Ends losses, delays and partitions.
+    pub fn clear_faults(&mut self) {
         self.cut.clear();
         self.loss = 0;
-        self.doubled = 0;
+        self.duplication = 0;
         self.max_delay_ms = 0;
     }
 
@@ -56,19 +57,21 @@ impl Network {
         if !self.is_open(from, to) || rng.chance(self.loss, 1000) {
             return;
         }
-        let copies = 1 + u64::from(rng.chance(self.doubled, 1000));
+        let copies = 1 + u64::from(rng.chance(self.duplication, 1000));
         for _ in 0..copies {
             let delay = 1 + rng.below(self.max_delay_ms + 1);
             self.sent += 1;
             let at = now + Duration::from_millis(delay);
             let frame = frame.clone();
-            self.flying.insert((at, self.sent), (from, to, frame));
+            self.in_flight.insert((at, self.sent), (from, to, frame));
         }
     }
 
     pub fn due(&mut self, now: Time) -> Vec<(NodeId, NodeId, Bytes)> {
-        let later = self.flying.split_off(&(now + Duration::from_nanos(1), 0));
-        let due = std::mem::replace(&mut self.flying, later);
+        let later = self
+            .in_flight
+            .split_off(&(now + Duration::from_nanos(1), 0));
+        let due = std::mem::replace(&mut self.in_flight, later);
         let open = |(from, to, _): &(NodeId, NodeId, Bytes)| self.is_open(*from, *to);
         due.into_values().filter(open).collect()
     }

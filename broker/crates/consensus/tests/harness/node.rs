@@ -1,4 +1,4 @@
-//! A node: a host, its log and its jobs on a simulated disk, and the state machines above.
+//! A node: a host, its log and its storage jobs on a simulated disk, and its state machines.
 
 use super::{Machine, Oracle};
 use consensus::{
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use wal::{Wal, WalConfig, WalError, Writer};
 
 #[derive(Debug)]
-#[allow(dead_code, reason = "shown when a start fails")]
+#[allow(dead_code, reason = "printed if a start fails")]
 pub enum Start {
     Wal(WalError),
     Recovery(RecoveryError),
@@ -26,16 +26,16 @@ pub struct Node {
     writer: Option<Writer<WalToken>>,
     jobs: VecDeque<(JobId, Box<dyn StorageJob>)>,
     pub machines: BTreeMap<GroupId, Machine>,
-    /// Groups that this node is told to have at each start.
+    /// Groups that the node creates at each start.
     pub groups: BTreeMap<GroupId, Membership>,
     pub members: BTreeMap<GroupId, Membership>,
-    /// In a hundred turns: how often the log and the jobs get on.
+    /// Percentage of turns in which the log and the jobs make progress.
     pub disk_speed: u64,
     pub max_file_bytes: u64,
-    /// Ignores that checkpoints are due.
-    pub lazy: bool,
+    /// Supplies no checkpoints.
+    pub skip_checkpoints: bool,
     pub freed: u64,
-    /// Jobs find no space, whatever they do.
+    /// Every job is refused for lack of space.
     pub refuse_jobs: bool,
 }
 
@@ -53,7 +53,7 @@ impl Node {
             members: BTreeMap::new(),
             disk_speed: 60,
             max_file_bytes: 24 << 10,
-            lazy: false,
+            skip_checkpoints: false,
             freed: 0,
             refuse_jobs: false,
         }
@@ -101,15 +101,15 @@ impl Node {
         self.host.as_ref()?.status(group)
     }
 
-    /// What the disk got done, and the time.
-    pub fn work(&mut self, now: Time, rng: &mut SeededRng) {
+    /// Lets the disk make progress, and advances time.
+    pub fn advance(&mut self, now: Time, rng: &mut SeededRng) {
         let (Some(host), Some(writer)) = (self.host.as_mut(), self.writer.as_mut()) else {
             return;
         };
         host.tick(now);
         if rng.chance(self.disk_speed, 100) && !writer.is_idle() {
             let mut durable = Vec::new();
-            let progress = writer.step(&mut durable).expect("the log works");
+            let progress = writer.step(&mut durable).expect("log write succeeds");
             if let Some(rolled) = progress.rolled {
                 host.wal_rolled(rolled.file);
             }
@@ -147,7 +147,7 @@ impl Node {
             HostOutput::Committed { group, entries } => {
                 let machine = self.machines.entry(group).or_default();
                 for e in entries {
-                    oracle.applied(group, e.index, &e.command);
+                    oracle.record_applied(group, e.index, &e.command);
                     machine.apply(e.index, &e.command);
                 }
             }
@@ -158,7 +158,7 @@ impl Node {
             } => {
                 oracle.restores += 1;
                 let machine = self.machines.entry(group).or_default();
-                assert!(index >= machine.index, "back from {}", machine.index);
+                assert!(index >= machine.index, "restored below {}", machine.index);
                 machine.load(index, state);
             }
             HostOutput::Leadership {
@@ -168,26 +168,26 @@ impl Node {
                 ..
             } => {
                 if is_leader {
-                    oracle.leads(group, term, self.id);
+                    oracle.record_leader(group, term, self.id);
                 }
             }
             HostOutput::Membership { group, membership } => {
                 self.members.insert(group, membership);
             }
             HostOutput::CheckpointDue { group } => {
-                if !self.lazy {
+                if !self.skip_checkpoints {
                     self.checkpoint(group);
                 }
             }
             HostOutput::Job { id, job } => self.jobs.push_back((id, job)),
             HostOutput::WalFree { up_to } => {
-                assert!(up_to > self.freed || self.freed == 0, "freed again");
+                assert!(up_to > self.freed || self.freed == 0, "file freed twice");
                 self.freed = up_to;
                 if let Some(writer) = self.writer.as_mut() {
                     match writer.wal().delete_through(up_to) {
-                        // The next one takes these with it.
+                        // The next deletion includes these files.
                         Err(error) if !error.is_fatal() => {}
-                        other => other.expect("files go"),
+                        other => other.expect("log files are deleted"),
                     }
                 }
             }
@@ -203,7 +203,7 @@ impl Node {
         }
     }
 
-    /// Whether everything live can be read, and is what it was.
+    /// Checks that every live entry can be read and is unchanged.
     pub fn check_live(&self, group: GroupId) {
         let (Some(host), Some(machine)) = (&self.host, self.machines.get(&group)) else {
             return;

@@ -1,4 +1,4 @@
-//! Tells when so many bytes were written that free space should be looked at again.
+//! Reports when so many bytes were written that free space should be checked again.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 /// Called when the budget is spent, on the thread that wrote; it must not block.
 type OnSpent = Box<dyn Fn() + Send + Sync>;
 
-/// Bytes that may be written before somebody looks at free space. Counted by write, whatever thread it comes from.
+/// Bytes that may be written before free space is checked again. Writes of all threads count.
 pub struct WriteBudget {
     left: AtomicI64,
     on_spent: OnceLock<OnSpent>,
@@ -30,12 +30,12 @@ impl std::fmt::Debug for WriteBudget {
 }
 
 impl WriteBudget {
-    /// Names who is called, once, when a budget is spent. Only the first call counts.
+    /// Sets the function that is called once per spent budget. Only the first call has an effect.
     pub fn on_spent(&self, call: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_spent.set(Box::new(call));
     }
 
-    /// A new budget, from now on.
+    /// Starts a new budget.
     pub fn set(&self, bytes: u64) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.left.store(bytes, Ordering::Relaxed);
@@ -60,23 +60,23 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     #[test]
-    fn the_end_of_each_budget_is_told_once() {
+    fn spent_budget_is_reported_once() {
         let budget = WriteBudget::default();
-        let told = Arc::new(AtomicU64::new(0));
-        let seen = told.clone();
+        let calls = Arc::new(AtomicU64::new(0));
+        let counter = calls.clone();
         budget.on_spent(move || {
-            seen.fetch_add(1, Ordering::Relaxed);
+            counter.fetch_add(1, Ordering::Relaxed);
         });
         budget.spend(1 << 40);
         budget.set(100);
         budget.spend(99);
-        assert_eq!(told.load(Ordering::Relaxed), 0);
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
         for _ in 0..3 {
             budget.spend(50);
         }
-        assert_eq!(told.load(Ordering::Relaxed), 1);
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
         budget.set(10);
         budget.spend(10);
-        assert_eq!(told.load(Ordering::Relaxed), 2);
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
     }
 }

@@ -1,4 +1,4 @@
-//! A simulated data directory with the faults of real ones.
+//! A simulated data directory with the faults of real disks.
 
 use super::inode::Inode;
 use crate::disk::{Shortage, check_path, parent};
@@ -9,23 +9,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 mod injection;
 
-/// What was asked of the disk since it was made.
+/// Numbers of operations since the disk was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Calls of `write_at`, those that found no space included.
+    /// Calls of `write_at`, including those that failed for lack of space.
     pub writes: u64,
-    /// Successful `sync_data` and `sync_dir`.
+    /// Successful calls of `sync_data` and `sync_dir`.
     pub syncs: u64,
-    /// Bytes that `write_at` wrote.
+    /// Bytes written by `write_at`.
     pub bytes_written: u64,
-    /// Bytes that `read_at` returned.
+    /// Bytes returned by `read_at`.
     pub bytes_read: u64,
 }
 
-/// A directory tree in memory. Clones show the same disk.
+/// A directory tree in memory. Clones share the same disk.
 ///
-/// Names are journalled as a file system does it: of the unsynced changes of one directory a prefix survives
-/// [`SimDisk::crash`]. Of a file's unsynced sectors any subset survives. Handles from before a crash fail.
+/// Name changes are journalled as in a file system: a prefix of a directory's unsynced changes survives
+/// [`SimDisk::crash`]. Any subset of a file's unsynced sectors survives. Handles from before a crash fail.
 #[derive(Clone, Debug, Default)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
@@ -33,15 +33,15 @@ pub struct SimDisk {
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// A file without a name stays until the next crash, for handles that are still open.
+    /// A file without a name stays until the next crash, for open handles.
     inodes: BTreeMap<u64, Inode>,
     next_inode: u64,
     now: Names,
     durable: Names,
-    /// Changes of names that are not durable, oldest first.
+    /// Name changes that are not durable, oldest first.
     pending: Vec<NameChange>,
-    /// Counts crashes: a handle of an earlier life fails.
-    life: u64,
+    /// Number of crashes: a handle from before a crash fails.
+    incarnation: u64,
     capacity: Option<u64>,
     faults: Faults,
     counters: Counters,
@@ -50,16 +50,16 @@ struct State {
 #[derive(Clone, Debug, Default)]
 struct Faults {
     gone: bool,
-    /// Successful syncs left before every later one fails.
+    /// Number of successful syncs before every later one fails.
     syncs_left: Option<u64>,
     unreadable: BTreeSet<String>,
-    /// Files and directories that can be opened before none can be for want of descriptors.
+    /// Number of files and directories that can be opened before descriptors run out.
     opens_left: Option<u64>,
-    /// The kernel has no memory for reads.
+    /// Reads fail for lack of memory.
     out_of_memory: bool,
     copies_on_write: bool,
     lies: bool,
-    /// Changes of the disk left before the power goes off.
+    /// Number of changes before power fails.
     changes_left: Option<u64>,
 }
 
@@ -127,7 +127,7 @@ impl Names {
         dir.is_empty() || self.dirs.contains(dir)
     }
 
-    /// Nothing survives in a directory that did not.
+    /// Drops the contents of directories that did not survive.
     fn drop_orphans(&mut self) {
         loop {
             let orphan = self.dirs.iter().find(|d| !self.has_dir(parent(d))).cloned();
@@ -154,26 +154,26 @@ impl State {
         if self.faults.gone {
             return Err(error(ErrorKind::NotFound, GONE, path));
         }
-        self.powered(path)
+        self.check_power(path)
     }
 
-    fn powered(&self, path: &str) -> io::Result<()> {
+    fn check_power(&self, path: &str) -> io::Result<()> {
         if self.faults.changes_left == Some(0) {
             return Err(error(ErrorKind::Other, "power is off", path));
         }
         Ok(())
     }
 
-    /// Before each change: counts down to the power cut.
-    fn spend(&mut self, path: &str) -> io::Result<()> {
-        self.powered(path)?;
+    /// Called before each change: counts down to the power failure.
+    fn count_change(&mut self, path: &str) -> io::Result<()> {
+        self.check_power(path)?;
         if let Some(left) = &mut self.faults.changes_left {
             *left -= 1;
         }
         Ok(())
     }
 
-    fn change(&mut self, change: NameChange) {
+    fn push_name_change(&mut self, change: NameChange) {
         self.now.apply(&change);
         self.pending.push(change);
     }
@@ -219,7 +219,7 @@ impl State {
 }
 
 impl State {
-    /// Before each opening of a file or directory: counts down to the shortage.
+    /// Called before each opening: counts down to the descriptor shortage.
     fn take_descriptor(&mut self, path: &str) -> io::Result<()> {
         match &mut self.faults.opens_left {
             Some(0) => {
@@ -242,22 +242,22 @@ impl State {
 }
 
 impl SimDisk {
-    /// Empty, without a limit, without faults.
+    /// An empty disk without limits and faults.
     pub fn new() -> SimDisk {
         SimDisk::default()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A test that panicked elsewhere leaves the tree whole: every change is made under one guard.
+        // A panic elsewhere cannot leave the tree inconsistent: every change is made under one guard.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the counters since the disk was created.
+    /// The counters since the disk was created.
     pub fn counters(&self) -> Counters {
         self.state().counters
     }
 
-    /// Every file's path and length, sorted.
+    /// Path and length of every file, sorted.
     pub fn files(&self) -> Vec<(String, u64)> {
         let state = self.state();
         state
@@ -271,7 +271,7 @@ impl SimDisk {
     fn handle(&self, state: &State, path: &str, inode: u64) -> Box<dyn File> {
         Box::new(SimFile {
             disk: self.clone(),
-            life: state.life,
+            incarnation: state.incarnation,
             inode,
             path: path.to_owned(),
         })
@@ -292,11 +292,11 @@ impl Disk for SimDisk {
         if state.capacity.is_some() && state.room(1) == 0 {
             return Err(error(ErrorKind::StorageFull, "no space left", path));
         }
-        state.spend(path)?;
+        state.count_change(path)?;
         state.next_inode += 1;
         let inode = state.next_inode;
         state.inodes.insert(inode, Inode::default());
-        state.change(NameChange::Link(path.to_owned(), inode));
+        state.push_name_change(NameChange::Link(path.to_owned(), inode));
         Ok(self.handle(state, path, inode))
     }
 
@@ -316,8 +316,8 @@ impl Disk for SimDisk {
         if !state.now.files.contains_key(path) {
             return Err(error(ErrorKind::NotFound, "no such file", path));
         }
-        state.spend(path)?;
-        state.change(NameChange::Unlink(path.to_owned()));
+        state.count_change(path)?;
+        state.push_name_change(NameChange::Unlink(path.to_owned()));
         Ok(())
     }
 
@@ -328,8 +328,8 @@ impl Disk for SimDisk {
         if !state.now.files.contains_key(from) || !state.now.has_dir(parent(to)) {
             return Err(error(ErrorKind::NotFound, "no such file", from));
         }
-        state.spend(from)?;
-        state.change(NameChange::Rename(from.to_owned(), to.to_owned()));
+        state.count_change(from)?;
+        state.push_name_change(NameChange::Rename(from.to_owned(), to.to_owned()));
         Ok(())
     }
 
@@ -343,8 +343,8 @@ impl Disk for SimDisk {
                 return Err(error(ErrorKind::AlreadyExists, "is a file", dir));
             }
             if !state.now.has_dir(dir) {
-                state.spend(path)?;
-                state.change(NameChange::MakeDir(dir.to_owned()));
+                state.count_change(path)?;
+                state.push_name_change(NameChange::MakeDir(dir.to_owned()));
             }
         }
         Ok(())
@@ -365,18 +365,18 @@ impl Disk for SimDisk {
             .filter(|p| inside(p))
             .cloned()
             .collect();
-        // Sorted, so a directory's parent is before it; removed the other way round.
+        // In sorted order a parent precedes its children; removal goes in reverse.
         let dirs: Vec<String> = (state.now.dirs.iter())
             .filter(|p| inside(p))
             .cloned()
             .collect();
         for file in files {
-            state.spend(&file)?;
-            state.change(NameChange::Unlink(file));
+            state.count_change(&file)?;
+            state.push_name_change(NameChange::Unlink(file));
         }
         for dir in dirs.into_iter().rev() {
-            state.spend(&dir)?;
-            state.change(NameChange::DropDir(dir));
+            state.count_change(&dir)?;
+            state.push_name_change(NameChange::DropDir(dir));
         }
         Ok(())
     }
@@ -402,8 +402,8 @@ impl Disk for SimDisk {
             return Err(error(ErrorKind::NotFound, "no such directory", dir));
         }
         state.sync_allowed(dir)?;
-        state.spend(dir)?;
-        state.powered(dir)?;
+        state.count_change(dir)?;
+        state.check_power(dir)?;
         state.sync_name_changes(dir);
         state.counters.syncs += 1;
         Ok(())
@@ -424,7 +424,7 @@ impl Disk for SimDisk {
 
 struct SimFile {
     disk: SimDisk,
-    life: u64,
+    incarnation: u64,
     inode: u64,
     path: String,
 }
@@ -432,14 +432,14 @@ struct SimFile {
 impl SimFile {
     fn with<T>(&self, act: impl FnOnce(&mut State, &mut Inode) -> io::Result<T>) -> io::Result<T> {
         let state = &mut *self.disk.state();
-        state.powered(&self.path)?;
+        state.check_power(&self.path)?;
         if state.faults.gone {
             return Err(error(ErrorKind::NotFound, GONE, &self.path));
         }
-        if state.life != self.life {
+        if state.incarnation != self.incarnation {
             return Err(error(ErrorKind::NotFound, "handle is dead", &self.path));
         }
-        // Taken out for the call so that `act` can see both; nothing else runs under the guard.
+        // Removed from the map during the call, so that `act` can access both.
         let Some(mut inode) = state.inodes.remove(&self.inode) else {
             return Err(error(ErrorKind::NotFound, "handle is dead", &self.path));
         };
@@ -448,7 +448,7 @@ impl SimFile {
         result
     }
 
-    /// Room for this file to grow by `wanted`, itself not counted in `state` during the call.
+    /// How much of `wanted` this file can grow, which is not counted in `state` during the call.
     fn room(state: &State, inode: &Inode, wanted: u64) -> u64 {
         match state.capacity {
             Some(_) => state.room(inode.len() + wanted).saturating_sub(inode.len()),
@@ -472,7 +472,7 @@ impl File for SimFile {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.with(|state, inode| {
-            state.spend(&self.path)?;
+            state.count_change(&self.path)?;
             let end = offset.saturating_add(data.len() as u64);
             let growth = if state.faults.copies_on_write {
                 data.len() as u64
@@ -480,18 +480,18 @@ impl File for SimFile {
                 end.saturating_sub(inode.len())
             };
             let short = growth - Self::room(state, inode, growth);
-            let fits = data.len() as u64 - short.min(data.len() as u64);
-            let written = &data[..fits as usize];
+            let accepted = data.len() as u64 - short.min(data.len() as u64);
+            let written = &data[..accepted as usize];
             if !written.is_empty() {
                 inode.write_at(offset, written);
             }
             state.counters.writes += 1;
-            state.counters.bytes_written += fits;
+            state.counters.bytes_written += accepted;
             if short > 0 {
                 return Err(error(ErrorKind::StorageFull, "no space left", &self.path));
             }
-            // A write that the power cut into is on the disk in part, and nobody knows.
-            state.powered(&self.path)
+            // A write interrupted by the power failure is partly on the disk, and its caller gets an error.
+            state.check_power(&self.path)
         })
     }
 
@@ -505,9 +505,9 @@ impl File for SimFile {
             if Self::room(state, inode, growth) < growth {
                 return Err(error(ErrorKind::StorageFull, "no space left", &self.path));
             }
-            state.spend(&self.path)?;
+            state.count_change(&self.path)?;
             inode.set_len(len);
-            state.powered(&self.path)
+            state.check_power(&self.path)
         })
     }
 
@@ -521,8 +521,8 @@ impl File for SimFile {
     fn sync_data(&self) -> io::Result<()> {
         self.with(|state, inode| {
             state.sync_allowed(&self.path)?;
-            state.spend(&self.path)?;
-            state.powered(&self.path)?;
+            state.count_change(&self.path)?;
+            state.check_power(&self.path)?;
             if !state.faults.lies {
                 inode.sync();
             }

@@ -1,20 +1,21 @@
-//! One simulated file: what a reader sees now, and what each unsynced sector held when it was last durable.
+//! A simulated file: its current contents, and the durable contents of each unsynced sector.
 
 use crate::{Rng, SeededRng};
 use std::collections::BTreeMap;
 
-/// What a disk writes whole or not at all.
+/// Unit that a disk writes atomically, in bytes.
 pub(crate) const SECTOR: u64 = 512;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inode {
     data: Vec<u8>,
     durable_len: u64,
-    /// Sector number to its durable content (zeros where the file was shorter). Absent: as in `data`.
+    /// Sector number to its durable contents (zeros beyond the old end of the file). Other sectors are as in
+    /// `data`.
     undo: BTreeMap<u64, Box<[u8; SECTOR as usize]>>,
     /// Offsets and masks of flipped bits in `data`.
     flipped: BTreeMap<u64, u8>,
-    /// The same of what `undo` keeps and `data` has no more.
+    /// Flipped bits in the contents kept in `undo`.
     flipped_before: BTreeMap<u64, u8>,
 }
 
@@ -41,7 +42,7 @@ impl Inode {
         old
     }
 
-    fn keep_old(&mut self, from: u64, to: u64) {
+    fn save_durable(&mut self, from: u64, to: u64) {
         if from >= to {
             return;
         }
@@ -55,18 +56,19 @@ impl Inode {
 
     pub(crate) fn write_at(&mut self, offset: u64, bytes: &[u8]) {
         let end = offset + bytes.len() as u64;
-        self.keep_old(offset, end);
-        self.write_over_flips(offset, end);
+        self.save_durable(offset, end);
+        self.clear_overwritten_flips(offset, end);
         if end > self.len() {
             self.data.resize(end as usize, 0);
         }
         self.data[offset as usize..end as usize].copy_from_slice(bytes);
     }
 
-    /// Both ways. New bytes are zero, and zero after a crash as well: file systems do not show old blocks.
+    /// Shortens or extends the file. New bytes are zero, after a crash too: file systems do not expose old
+    /// blocks.
     pub(crate) fn set_len(&mut self, len: u64) {
-        self.keep_old(len, self.len());
-        self.write_over_flips(len, u64::MAX);
+        self.save_durable(len, self.len());
+        self.clear_overwritten_flips(len, u64::MAX);
         self.data.resize(len as usize, 0);
     }
 
@@ -76,7 +78,8 @@ impl Inode {
         self.durable_len = self.len();
     }
 
-    /// Loses power: each unsynced sector is old or new, the length is the old, the new or between.
+    /// Loses power: each unsynced sector is old or new, and the length is the old one, the new one or in
+    /// between.
     pub(crate) fn crash(&mut self, rng: &mut SeededRng) {
         let (old, new) = (self.durable_len, self.len());
         let whole = old.max(new);
@@ -110,7 +113,7 @@ impl Inode {
         self.durable_len = len;
     }
 
-    /// Damage of what is stored, durable at once. False when the offset is past the end.
+    /// Flips stored bits durably. Returns false if the offset is beyond the end.
     pub(crate) fn flip(&mut self, offset: u64, mask: u8) -> bool {
         let Some(byte) = usize::try_from(offset)
             .ok()
@@ -130,12 +133,12 @@ impl Inode {
         true
     }
 
-    /// Whether bits are other than they were written.
+    /// True if stored bits differ from those written.
     pub(crate) fn is_damaged(&self) -> bool {
         !self.flipped.is_empty()
     }
 
-    fn write_over_flips(&mut self, from: u64, to: u64) {
+    fn clear_overwritten_flips(&mut self, from: u64, to: u64) {
         while let Some((offset, mask)) = self.flipped.range(from..to).next() {
             let (offset, mask) = (*offset, *mask);
             self.flipped.remove(&offset);
@@ -143,10 +146,10 @@ impl Inode {
         }
     }
 
-    /// Loses the end of what is stored, durable at once.
+    /// Loses the end of the stored file, durably.
     pub(crate) fn lose_end(&mut self, len: u64) {
         self.data.truncate(len as usize);
-        self.write_over_flips(len, u64::MAX);
+        self.clear_overwritten_flips(len, u64::MAX);
         self.sync();
     }
 }

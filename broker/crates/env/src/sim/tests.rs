@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 #[test]
-fn time_moves_only_when_told_and_only_forward() {
+fn simulated_time_moves_only_forward_and_only_when_set() {
     let clock = SimClock::new(WallTime(1_000));
     let same = clock.clone();
     clock.advance(Duration::from_millis(5));
@@ -51,7 +51,7 @@ fn synced_bytes_under_synced_names_survive_every_crash() {
 }
 
 #[test]
-fn unsynced_names_vanish_or_survive_in_order_and_both_happen() {
+fn a_prefix_of_unsynced_name_changes_survives() {
     let mut outcomes = std::collections::BTreeSet::new();
     for seed in 0..100 {
         let disk = SimDisk::new();
@@ -67,7 +67,7 @@ fn unsynced_names_vanish_or_survive_in_order_and_both_happen() {
 }
 
 #[test]
-fn writes_tear_by_sector() {
+fn unsynced_writes_tear_at_sector_boundaries() {
     let torn = (0..100).any(|seed| {
         let disk = SimDisk::new();
         let file = disk.create("f").expect("create");
@@ -84,7 +84,7 @@ fn writes_tear_by_sector() {
 }
 
 #[test]
-fn a_full_disk_takes_a_prefix_and_recovers() {
+fn full_disk_accepts_a_prefix_and_recovers() {
     let disk = SimDisk::new();
     let file = disk.create("f").expect("create");
     disk.set_capacity(Some(1000));
@@ -100,21 +100,21 @@ fn a_full_disk_takes_a_prefix_and_recovers() {
     );
     assert_eq!(disk.available().expect("available"), 0);
     file.write_at(0, &[3; 1000])
-        .expect("overwriting needs no space");
-    disk.create("g").err().expect("no room for a name");
+        .expect("overwrite needs no space");
+    disk.create("g").err().expect("a new name needs space");
     disk.remove("f").expect("remove");
     assert_eq!(disk.available().expect("available"), 1000);
 }
 
 #[test]
-fn injected_faults_show() {
+fn injected_faults_take_effect() {
     let disk = SimDisk::new();
     let file = disk.create("f").expect("create");
     file.write_at(0, b"abc").expect("write");
     disk.fail_syncs_after(Some(1));
     file.sync_data().expect("first");
     file.sync_data().expect_err("second");
-    disk.sync_dir("").expect_err("directories too");
+    disk.sync_dir("").expect_err("directory syncs fail too");
     disk.fail_syncs_after(None);
     disk.sync_dir("").expect("healed");
     assert!(disk.flip("f", 1, 0x20));
@@ -125,8 +125,9 @@ fn injected_faults_show() {
     disk.set_unreadable("f", true);
     file.read_at(0, &mut [0]).expect_err("unreadable");
     disk.set_gone(true);
-    file.write_at(0, b"x").expect_err("gone");
-    disk.list("").expect_err("gone");
+    file.write_at(0, b"x")
+        .expect_err("data directory is unavailable");
+    disk.list("").expect_err("data directory is unavailable");
     assert_eq!(disk.counters().syncs, 2);
     disk.set_gone(false);
     disk.wipe();
@@ -134,7 +135,7 @@ fn injected_faults_show() {
 }
 
 #[test]
-fn damage_is_known_until_it_is_written_over_for_good() {
+fn damage_is_reported_until_durably_overwritten() {
     let disk = SimDisk::new();
     let file = disk.create("f").expect("create");
     disk.sync_dir("").expect("sync");
@@ -165,7 +166,7 @@ fn damage_is_known_until_it_is_written_over_for_good() {
 }
 
 #[test]
-fn the_power_goes_off_in_the_middle() {
+fn power_fails_at_the_chosen_change() {
     let disk = SimDisk::new();
     let file = disk.create("f").expect("create");
     disk.sync_dir("").expect("sync");
@@ -175,7 +176,7 @@ fn the_power_goes_off_in_the_middle() {
     file.write_at(0, &[2; 100]).expect_err("third");
     assert!(disk.power_is_off());
     file.read_at(0, &mut [0]).expect_err("dark");
-    disk.list("").expect_err("dark");
+    disk.list("").expect_err("power is off");
     disk.crash(&mut SeededRng::new(1));
     assert!(!disk.power_is_off());
     let data = read_all(&disk, "f");
@@ -183,9 +184,10 @@ fn the_power_goes_off_in_the_middle() {
 }
 
 proptest! {
-    /// Without a crash the disk is a plain file; after one every byte is one that was written there, or zero.
+    /// Without a crash the disk behaves as a plain file; after one, every byte is one that was written there,
+    /// or zero.
     #[test]
-    fn crash_invents_nothing(
+    fn crash_yields_only_written_bytes_or_zeros(
         writes in prop::collection::vec((0u64..5000, 1usize..2000, any::<bool>()), 1..20),
         cut in prop::option::of(0u64..6000),
         seed: u64,

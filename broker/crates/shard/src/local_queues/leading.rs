@@ -55,7 +55,7 @@ impl LocalQueues {
     }
 
     pub fn has_replica(&self, queue: QueueId) -> bool {
-        self.host.has(GroupId(queue.0))
+        self.host.has_group(GroupId(queue.0))
     }
 
     /// Hands a queue that is led here to another member that is up.

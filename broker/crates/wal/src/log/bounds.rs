@@ -7,7 +7,7 @@ use crate::manifest::{self, Bounds, Manifest};
 use env::planted::{self, Bug};
 
 impl Wal {
-    /// The newest file that the manifest knows must be there.
+    /// Fails if the newest file that the manifest records is missing.
     pub(super) fn check_newest_file(&self, newest: Option<u64>) -> Result<(), WalError> {
         let Some(bounds) = self.manifest.as_ref().map(|m| m.bounds) else {
             return Ok(());
@@ -17,7 +17,7 @@ impl Wal {
             return Ok(());
         }
         let what = match newest {
-            Some(newest) => format!("the newest file there is {}", format::path(newest)),
+            Some(newest) => format!("the newest file found is {}", format::path(newest)),
             None => "there is no log file at all".to_owned(),
         };
         Err(WalError::missing(
@@ -27,7 +27,7 @@ impl Wal {
         ))
     }
 
-    /// The newest file, read up to `self.next_sequence`, must hold all that was durable.
+    /// Fails if the newest file, read up to `self.next_sequence`, lacks durable records.
     pub(super) fn check_durable(&self, path: &str, position: u64) -> Result<(), WalError> {
         let durable = self.manifest.as_ref().map_or(0, |m| m.bounds.durable);
         let lost = (durable + 1).saturating_sub(self.next_sequence);
@@ -41,7 +41,8 @@ impl Wal {
         Err(WalError::corrupt(path, position, what))
     }
 
-    /// `has_manifest`: the newest file says that there is one. Older versions neither keep it nor look at it.
+    /// Fails if the manifest or the oldest file that it records is missing. `has_manifest`: the newest file
+    /// says that a manifest exists; older versions did not keep one.
     pub(super) fn check_manifest(
         &self,
         has_manifest: bool,
@@ -54,20 +55,20 @@ impl Wal {
             return Err(WalError::Missing {
                 directory: format::DIR,
                 missing: manifest::PATH.to_owned(),
-                what: "without it nothing tells whether log files are missing".to_owned(),
+                what: "without it missing log files cannot be detected".to_owned(),
             });
         };
         match oldest {
             Some(oldest) if bounds.oldest > 0 && oldest > bounds.oldest => Err(WalError::missing(
                 bounds.oldest,
                 oldest - 1,
-                format!("the oldest file there is {}", format::path(oldest)),
+                format!("the oldest file found is {}", format::path(oldest)),
             )),
             _ => Ok(()),
         }
     }
 
-    /// Creates the manifest of a directory that has none.
+    /// Creates the manifest if the directory has none.
     pub(super) fn ensure_manifest(&mut self) -> Result<(), WalError> {
         if self.manifest.is_none() {
             let bounds = Bounds {
@@ -80,7 +81,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Records that the active file exists, if the manifest does not say so yet.
+    /// Records the active file in the manifest, if that has not been done yet.
     pub(super) fn record_newest_file(&mut self) -> Result<(), WalError> {
         let recorded = self.manifest.as_ref().map_or(0, |m| m.bounds.newest);
         if self.newest() <= recorded || planted::is(Bug::NewestLogFileNotRecorded) {
@@ -89,14 +90,14 @@ impl Wal {
         self.update_manifest(self.oldest())
     }
 
-    /// Records that the files up to `through` are deleted, before they are.
+    /// Records the deletion of the files up to `through`, before they are deleted.
     pub(super) fn record_deletion(&mut self, through: u64) -> Result<(), WalError> {
-        let kept = self.complete.iter().copied().find(|n| *n > through);
-        let oldest = kept.or(self.active.as_ref().map(|a| a.number));
+        let oldest_kept = self.complete.iter().copied().find(|n| *n > through);
+        let oldest = oldest_kept.or(self.active.as_ref().map(|a| a.number));
         self.update_manifest(oldest.unwrap_or(0))
     }
 
-    /// Makes the manifest say what is true now.
+    /// Updates the manifest to the current state.
     pub(super) fn update_manifest(&mut self, oldest: u64) -> Result<(), WalError> {
         let bounds = Bounds {
             oldest,
@@ -105,21 +106,21 @@ impl Wal {
         };
         if let Some(manifest) = &mut self.manifest {
             manifest.update(bounds)?;
-            self.noted = bounds.durable;
+            self.noted_durable = bounds.durable;
         }
         Ok(())
     }
 
-    /// Notes the durable position in the manifest, without a sync: a log that a process left when it was killed must hold
-    /// all that it acknowledged.
+    /// Records the durable position in the manifest without a sync: if the process is killed, its log must
+    /// hold everything that it acknowledged.
     pub(super) fn note_durable(&mut self) -> Result<(), WalError> {
-        if self.noted == self.durable {
+        if self.noted_durable == self.durable {
             return Ok(());
         }
         if let Some(manifest) = &self.manifest {
             manifest.note_durable(self.durable)?;
         }
-        self.noted = self.durable;
+        self.noted_durable = self.durable;
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Starting, completing, deleting and using again the log's files.
+//! Starting, completing, deleting and reusing log files.
 
 use super::{Active, Carried, Rolled, Wal};
 use crate::error::WalError;
@@ -9,11 +9,12 @@ use env::disk::{is_full, is_shortage};
 use env::planted::{self, Bug};
 
 impl Wal {
-    /// Completes the file that is written to, if any, and starts the next.
+    /// Completes the active file, if any, and starts the next.
     ///
-    /// The new file is made under another name and is durable, repeated state and all, before it gets its own:
-    /// a file with a log file's name is never half made. On `Full` nothing has changed; on `Shortage` nothing has, or the
-    /// new file is there and [`Wal::sync_name`] is still to be called.
+    /// The new file is created under a temporary name and is durable, including the repeated state, before it
+    /// gets its final name: a file with a log file's name is never incomplete. On `Full` nothing has changed.
+    /// On `Shortage` either nothing has changed, or the new file exists and [`Wal::sync_name`] must be called
+    /// again.
     pub(super) fn start_file(&mut self) -> Result<(), WalError> {
         let number = 1 + self
             .active
@@ -22,17 +23,17 @@ impl Wal {
             .or(self.complete.last().copied())
             .or(self.spares.last().copied())
             .unwrap_or(0);
-        // The header of the file says that there is one.
+        // The header of the new file states that a manifest exists.
         self.ensure_manifest()?;
-        let seals = self.active.is_some() || self.unsealed.is_some();
-        let first_sequence = self.next_sequence + u64::from(seals);
-        let (temporary, next, sequence) = self.prepare(number, first_sequence)?;
+        let will_seal = self.active.is_some() || self.unsealed.is_some();
+        let first_sequence = self.next_sequence + u64::from(will_seal);
+        let (temporary, next, sequence) = self.create_next(number, first_sequence)?;
         if let Err(error) = self
             .grow(SEAL_BYTES + TERMINATOR)
             .and_then(|()| self.seal())
         {
             drop(next);
-            self.abandon(&temporary)?;
+            self.remove_temporary(&temporary)?;
             return Err(error);
         }
         if let Some(Active { number, .. }) = self.active.take() {
@@ -45,23 +46,24 @@ impl Wal {
         self.active = Some(next);
         self.next_sequence = sequence;
         self.durable = sequence - 1;
-        self.name_is_unsynced = true;
+        self.is_name_unsynced = true;
         self.sync_name()
     }
 
-    /// Makes the name of the active file durable if it is not yet.
+    /// Makes the name of the active file durable.
     pub(super) fn sync_name(&mut self) -> Result<(), WalError> {
-        if self.name_is_unsynced && !planted::is(Bug::NameNotSynced) {
+        if self.is_name_unsynced && !planted::is(Bug::NameNotSynced) {
             self.disk
                 .sync_dir(format::DIR)
                 .map_err(|e| WalError::sync_dir(format::DIR, &e))?;
         }
-        self.name_is_unsynced = false;
+        self.is_name_unsynced = false;
         Ok(())
     }
 
-    /// Makes the next file under a temporary name; returns that, the file and its next sequence number.
-    fn prepare(
+    /// Creates the next file under a temporary name; returns that name, the file and its next sequence
+    /// number.
+    fn create_next(
         &mut self,
         number: u64,
         first_sequence: u64,
@@ -71,7 +73,7 @@ impl Wal {
             number,
             first_sequence,
             nonce: nonce(self.config.salt, number),
-            repeated: self.repeated(),
+            repeated: self.repeated_records(),
             has_manifest: true,
         };
         let mut bytes = Vec::new();
@@ -107,20 +109,20 @@ impl Wal {
             }
             Err(error) => {
                 drop(file);
-                self.abandon(&temporary)?;
+                self.remove_temporary(&temporary)?;
                 Err(error)
             }
         }
     }
 
-    /// Records of [`Wal::encode_start`].
-    fn repeated(&self) -> u64 {
-        let of =
+    /// Number of records written by [`Wal::encode_start`].
+    fn repeated_records(&self) -> u64 {
+        let records_of =
             |c: &Carried| u64::from(c.hard_state.is_some()) + u64::from(c.checkpointed.is_some());
-        self.carried.values().map(of).sum()
+        self.carried.values().map(records_of).sum()
     }
 
-    /// The header and the newest state of every group.
+    /// Encodes the header and the newest state of every group.
     fn encode_start(&self, header: &Header, bytes: &mut Vec<u8>) -> u64 {
         header.encode(bytes);
         debug_assert_eq!(bytes.len() as u64, HEADER_BYTES);
@@ -149,12 +151,12 @@ impl Wal {
         encoder.sequence
     }
 
-    fn abandon(&self, temporary: &str) -> Result<(), WalError> {
+    fn remove_temporary(&self, temporary: &str) -> Result<(), WalError> {
         let removed = self.disk.remove(temporary);
         removed.map_err(|e| WalError::sync(temporary, &e))
     }
 
-    /// Puts the seal behind the newest record and makes all of the file durable. No effect when there is none.
+    /// Appends the seal and makes the whole file durable. Does nothing if there is no unsealed file.
     pub(super) fn seal(&mut self) -> Result<(), WalError> {
         let mut bytes = Vec::with_capacity(SEAL_BYTES as usize);
         let mut encoder = |nonce| {
@@ -190,16 +192,17 @@ impl Wal {
     }
 
     pub(super) fn delete_oldest(&mut self, through: u64) -> Result<(), WalError> {
+        debug_assert!(self.complete.is_sorted(), "files are deleted oldest first");
         while let Some(number) = self.complete.first().copied().filter(|n| *n <= through) {
             let path = format::path(number);
-            let done = if self.may_keep(&path)? {
-                let kept = self.disk.rename(&path, &format::spare_path(number));
+            let result = if self.can_keep_as_spare(&path)? {
+                let renamed = self.disk.rename(&path, &format::spare_path(number));
                 self.spares.insert(number);
-                kept
+                renamed
             } else {
                 self.disk.remove(&path)
             };
-            done.map_err(|e| WalError::io(&path, &e))?;
+            result.map_err(|e| WalError::io(&path, &e))?;
             self.complete.remove(0);
         }
         self.disk
@@ -207,13 +210,13 @@ impl Wal {
             .map_err(|e| WalError::sync_dir(format::DIR, &e))
     }
 
-    fn may_keep(&self, path: &str) -> Result<bool, WalError> {
+    fn can_keep_as_spare(&self, path: &str) -> Result<bool, WalError> {
         if self.spares.len() >= self.spare_files() {
             return Ok(false);
         }
         match self.disk.open(path).and_then(|f| f.len()) {
             Ok(len) => Ok(len <= self.config.max_file_bytes),
-            // Removing it takes no descriptor.
+            // Removing a file takes no descriptor.
             Err(e) if is_shortage(&e) => Ok(false),
             Err(e) => Err(WalError::io(path, &e)),
         }
@@ -229,7 +232,7 @@ impl Wal {
     }
 }
 
-/// Writes the start of a file and makes it durable; returns how far the file has space of its own.
+/// Writes the beginning of a file durably; returns the offset up to which the file is allocated.
 fn fill(file: &dyn File, bytes: &[u8], path: &str) -> Result<u64, WalError> {
     let needed = bytes.len() as u64 + SEAL_BYTES;
     file.allocate(needed)
@@ -242,7 +245,7 @@ fn fill(file: &dyn File, bytes: &[u8], path: &str) -> Result<u64, WalError> {
     }
 }
 
-/// A number for a file that its writer alone knows: splitmix64 of the node's chance and the file's number.
+/// A nonce that only the writer can predict: splitmix64 of the node's salt and the file's number.
 fn nonce(salt: u64, number: u64) -> u64 {
     let mut z = salt.wrapping_add(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

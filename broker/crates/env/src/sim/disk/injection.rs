@@ -1,4 +1,4 @@
-//! What a test does to the disk.
+//! Fault injection.
 
 use super::{SimDisk, State};
 use crate::{Rng, SeededRng};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 impl SimDisk {
-    /// Power fails and comes back: unsynced sectors and names survive as chance has it. Injected faults stay, but for
+    /// Power fails and returns: unsynced sectors and names survive at random. Injected faults stay, except
     /// [`SimDisk::cut_power_after`].
     pub fn crash(&self, rng: &mut SeededRng) {
         let state = &mut *self.state();
@@ -31,46 +31,46 @@ impl SimDisk {
         for inode in state.inodes.values_mut() {
             inode.crash(rng);
         }
-        state.life += 1;
+        state.incarnation += 1;
     }
 
-    /// The process ends and the machine stays: everything written is kept, handles fail.
+    /// The process ends and the machine keeps running: everything written stays, open handles fail.
     pub fn restart(&self) {
-        self.state().life += 1;
+        self.state().incarnation += 1;
     }
 
-    /// Bytes the disk holds in all; `None`: no limit.
+    /// Sets the capacity of the disk in bytes; `None` removes the limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;
     }
 
-    /// After `n` more successful syncs each one fails; `None`: no fault.
+    /// Every sync after `n` more successful ones fails; `None` removes the fault.
     pub fn fail_syncs_after(&self, n: Option<u64>) {
         self.state().faults.syncs_left = n;
     }
 
-    /// Syncs say yes and do nothing, as of a drive that ignores flushes: what rests on them is then lost by a crash.
+    /// Syncs report success without effect, as of a drive that ignores flushes: a crash then loses the data.
     pub fn set_lying(&self, on: bool) {
         self.state().faults.lies = on;
     }
 
-    /// The power goes off with the `n`th change of the disk from now (a write, sync, new name, ...): it may happen
-    /// or not, and nothing works until [`SimDisk::crash`].
+    /// Power fails at the `n`th change of the disk from now (a write, sync, name change, ...): that change
+    /// may or may not happen, and nothing works until [`SimDisk::crash`].
     pub fn cut_power_after(&self, n: Option<u64>) {
         self.state().faults.changes_left = n;
     }
 
-    /// Returns true from the power cut until [`SimDisk::crash`].
+    /// True from the power failure until [`SimDisk::crash`].
     pub fn power_is_off(&self) -> bool {
         self.state().faults.changes_left == Some(0)
     }
 
-    /// As on file systems that never overwrite in place: every write takes new space, `allocate` or not.
+    /// Imitates a copy-on-write file system: every write takes new space, even after `allocate`.
     pub fn set_copy_on_write(&self, on: bool) {
         self.state().faults.copies_on_write = on;
     }
 
-    /// Reads of this file fail (or no longer do).
+    /// Makes reads of this file fail, or succeed again.
     pub fn set_unreadable(&self, path: &str, unreadable: bool) {
         let mut state = self.state();
         if unreadable {
@@ -80,41 +80,41 @@ impl SimDisk {
         }
     }
 
-    /// No file can be opened or created and no directory listed, synced or removed, as in a process that has used up its
-    /// descriptors; open files still work.
+    /// Simulates a process without free descriptors: no file can be opened or created and no directory
+    /// listed, synced or removed; open files still work.
     pub fn set_out_of_descriptors(&self, on: bool) {
         self.state().faults.opens_left = on.then_some(0);
     }
 
-    /// [`SimDisk::set_out_of_descriptors`] after `n` more openings; `None`: no shortage.
+    /// Calls [`SimDisk::set_out_of_descriptors`] after `n` more openings; `None` removes the fault.
     pub fn run_out_of_descriptors_after(&self, n: Option<u64>) {
         self.state().faults.opens_left = n;
     }
 
-    /// Reads fail for want of memory and work again later; nothing else fails.
+    /// Reads fail for lack of memory and succeed again later; nothing else fails.
     pub fn set_out_of_memory(&self, on: bool) {
         self.state().faults.out_of_memory = on;
     }
 
-    /// The whole directory stops answering (or comes back).
+    /// Makes the whole data directory unavailable, or available again.
     pub fn set_gone(&self, gone: bool) {
         self.state().faults.gone = gone;
     }
 
-    /// Everything is lost: an empty disk, handles fail.
+    /// Loses everything: the disk is empty and open handles fail.
     pub fn wipe(&self) {
         let mut state = self.state();
-        let life = state.life + 1;
+        let incarnation = state.incarnation + 1;
         let counters = state.counters;
         *state = State {
-            life,
+            incarnation,
             counters,
             capacity: state.capacity,
             ..State::default()
         };
     }
 
-    /// Flips the bits of `mask` in a stored byte; false when there is no such byte.
+    /// Flips the bits of `mask` in a stored byte; false if there is no such byte.
     pub fn flip(&self, path: &str, offset: u64, mask: u8) -> bool {
         let state = &mut *self.state();
         let inode = state.now.files.get(path);
@@ -123,7 +123,7 @@ impl SimDisk {
             .is_some_and(|i| i.flip(offset, mask))
     }
 
-    /// Cuts a stored file off at `len`; false when there is no such file.
+    /// Truncates a stored file to `len`; false if there is no such file.
     pub fn lose_end(&self, path: &str, len: u64) -> bool {
         let state = &mut *self.state();
         let inode = state.now.files.get(path);
@@ -136,7 +136,7 @@ impl SimDisk {
         }
     }
 
-    /// Files in which a bit is flipped and has not been written over since, sorted.
+    /// Files with a flipped bit that has not been overwritten, sorted.
     pub fn damaged(&self) -> Vec<String> {
         let state = self.state();
         let is_damaged = |i: &u64| state.inodes.get(i).is_some_and(|i| i.is_damaged());
@@ -144,7 +144,7 @@ impl SimDisk {
         damaged.map(|(path, _)| path.clone()).collect()
     }
 
-    /// A disk of its own with the same contents and faults, in the same state.
+    /// An independent disk with the same contents, faults and state.
     pub fn copy(&self) -> SimDisk {
         let state = self.state().clone();
         SimDisk {
