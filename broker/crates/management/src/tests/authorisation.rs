@@ -281,7 +281,7 @@ fn every_path_is_closed_to_who_may_not() {
                 "{method} {path}"
             );
         }
-        use crate::routes::Needs::*;
+        use crate::routes::RequiredTag::*;
         let may: &[&str] = match needs {
             Login => &[
                 "none",

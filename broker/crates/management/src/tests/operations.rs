@@ -574,7 +574,7 @@ fn paths_of_rabbitmq_that_only_answer() {
     let server = Server::start();
     assert_eq!(
         server.get("/api/version"),
-        json!(crate::overview::SPEAKS_LIKE)
+        json!(crate::overview::RABBITMQ_VERSION)
     );
     assert_eq!(
         server.get("/api/healthchecks/node"),

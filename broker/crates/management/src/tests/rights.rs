@@ -1,7 +1,7 @@
 //! Rights in virtual hosts. What each path that names one needs there is said here: a new path without it fails.
 
 use super::*;
-use crate::routes::{Needs, ROUTES};
+use crate::routes::{ROUTES, RequiredTag};
 
 /// Beyond the tag that opens the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ fn there(method: &str, path: &str) -> There {
     }
 }
 
-fn of_vhosts() -> impl Iterator<Item = (&'static str, &'static str, Needs)> {
+fn of_vhosts() -> impl Iterator<Item = (&'static str, &'static str, RequiredTag)> {
     let routes = ROUTES
         .iter()
         .filter(|(_, path, ..)| path.contains("{vhost}"));
@@ -122,10 +122,10 @@ fn no_path_opens_a_vhost_to_who_has_no_rights_there() {
             let got = server.ask_as(Some((tag, "secret")), method, &address, None);
             let why = format!("{method} {path} by {tag}: {got:?}");
             let opened = match needs {
-                Needs::Login | Needs::Management => true,
-                Needs::Policymaker => tag == "policymaker" || tag == "administrator",
-                Needs::Monitor => tag == "monitoring" || tag == "administrator",
-                Needs::Administrator => tag == "administrator",
+                RequiredTag::Login | RequiredTag::Management => true,
+                RequiredTag::Policymaker => tag == "policymaker" || tag == "administrator",
+                RequiredTag::Monitor => tag == "monitoring" || tag == "administrator",
+                RequiredTag::Administrator => tag == "administrator",
             };
             let closed = match rule {
                 _ if !opened => true,

@@ -21,18 +21,18 @@ fn what_a_path_names_and_is_not_there() {
     let publish =
         json!({"properties": {}, "routing_key": "k", "payload": "x", "payload_encoding": "string"});
     let get = json!({"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"});
-    let no_vhost = || json!("vhost_not_found");
+    let vhost_not_found = || json!("vhost_not_found");
     let policy = json!({"pattern": "", "definition": {"max-length": 1}});
     #[rustfmt::skip]
     check(&server, vec![
-        ("PUT", "/api/queues/none/q", json!({}), 404, "not_found", no_vhost()),
-        ("PUT", "/api/exchanges/none/x", json!({}), 404, "not_found", no_vhost()),
-        ("PUT", "/api/policies/none/p", policy, 404, "not_found", no_vhost()),
-        ("PUT", "/api/parameters/vhost-limits/none/limits", json!({"value": {}}), 404, "not_found", no_vhost()),
-        ("PUT", "/api/vhost-limits/none/max-queues", json!({"value": 1}), 404, "not_found", no_vhost()),
-        ("DELETE", "/api/vhost-limits/none/max-queues", json!({}), 404, "not_found", no_vhost()),
-        ("POST", "/api/definitions/none", json!({}), 404, "not_found", no_vhost()),
-        ("POST", "/api/bindings/none/e/x/q/q", json!({}), 404, "not_found", no_vhost()),
+        ("PUT", "/api/queues/none/q", json!({}), 404, "not_found", vhost_not_found()),
+        ("PUT", "/api/exchanges/none/x", json!({}), 404, "not_found", vhost_not_found()),
+        ("PUT", "/api/policies/none/p", policy, 404, "not_found", vhost_not_found()),
+        ("PUT", "/api/parameters/vhost-limits/none/limits", json!({"value": {}}), 404, "not_found", vhost_not_found()),
+        ("PUT", "/api/vhost-limits/none/max-queues", json!({"value": 1}), 404, "not_found", vhost_not_found()),
+        ("DELETE", "/api/vhost-limits/none/max-queues", json!({}), 404, "not_found", vhost_not_found()),
+        ("POST", "/api/definitions/none", json!({}), 404, "not_found", vhost_not_found()),
+        ("POST", "/api/bindings/none/e/x/q/q", json!({}), 404, "not_found", vhost_not_found()),
         ("POST", "/api/bindings/%2F/e/x/q/q", json!({}), 404, "not_found", json!("no exchange 'x' in vhost '/'")),
         ("POST", "/api/exchanges/%2F/x/publish", publish, 404, "not_found", json!("exchange_not_found")),
         ("POST", "/api/queues/%2F/none/get", get, 404, "not_found", json!("queue_not_found")),
