@@ -163,7 +163,7 @@ async fn replace(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
 }
 
 /// Adds a replica on the node to every matching queue that has none there. The body has
-/// `vhost_pattern`, `queue_pattern` and `strategy`: `all`, or `only_even` for queues with an even number
+/// `vhost_pattern`, `queue_pattern` and `strategy`: `all`, or `even` for queues with an even number
 /// of members.
 async fn grow(api: &Api, call: &Call, node: &str) -> Answer {
     call.require_administrator()?;
