@@ -174,7 +174,7 @@ pub(crate) async fn export(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
     };
     let explanation = format!(
         "Definitions of {scope} from Posthorn {}",
-        api.config().program.version
+        api.config().version.version
     );
     for (key, value) in [
         ("rabbitmq_definition_format", format),
@@ -182,7 +182,7 @@ pub(crate) async fn export(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
         ("rabbit_version", overview::RABBITMQ_VERSION),
         ("rabbitmq_version", overview::RABBITMQ_VERSION),
         ("product_name", "Posthorn"),
-        ("product_version", api.config().program.version),
+        ("product_version", api.config().version.version),
     ] {
         document_json.insert(key.to_owned(), object!(value));
     }

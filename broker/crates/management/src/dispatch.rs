@@ -220,7 +220,7 @@ async fn other_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Ans
         ("GET", ["overview"]) => overview::overview(api, call).await,
         ("GET", ["version"]) => json(Json::from(overview::RABBITMQ_VERSION)),
         ("GET", ["whoami"]) => overview::whoami(call),
-        ("GET", ["openapi.json"]) => json(routes::openapi(api.config().program.version)),
+        ("GET", ["openapi.json"]) => json(routes::openapi(api.config().version.version)),
         ("GET", ["extensions"]) => auth_paths::extensions(),
         ("GET", ["healthchecks", "node"]) => json(serde_json::json!({"status": "ok"})),
         ("GET", ["aliveness-test", vhost]) => health::aliveness(api, call, vhost).await,

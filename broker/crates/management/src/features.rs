@@ -23,8 +23,8 @@ impl Flags {
         let enabled = api.read(|tree| tree.enabled_features().cloned().collect());
         let enabled: BTreeSet<Name> = enabled.await?;
         let mut all = enabled.clone();
-        for program in nodes.iter().filter_map(|n| n.program.as_ref()) {
-            all.extend(program.features.iter().cloned());
+        for version in nodes.iter().filter_map(|n| n.version.as_ref()) {
+            all.extend(version.features.iter().cloned());
         }
         Ok(Flags {
             nodes,
@@ -39,13 +39,13 @@ impl Flags {
         if self.enabled.contains(flag) {
             return Vec::new();
         }
-        let supports = |n: &NodeFacts| n.program.as_ref().is_some_and(|p| p.knows(flag));
+        let supports = |n: &NodeFacts| n.version.as_ref().is_some_and(|p| p.knows(flag));
         let unsupported_nodes = self.nodes.iter().filter(|n| !supports(n));
         unsupported_nodes.map(|n| n.name.as_str().into()).collect()
     }
 
     fn show(&self, api: &Api, flag: &Name) -> Json {
-        let own_features = api.config().program.features;
+        let own_features = api.config().version.features;
         let own_features = own_features.iter().find(|f| f.name == &**flag);
         let unsupported_nodes = self.unsupported_nodes(flag);
         let state = match (self.enabled.contains(flag), unsupported_nodes.is_empty()) {
@@ -77,7 +77,7 @@ pub(crate) async fn enable(api: &Api, name: &str) -> Answer {
     let flags = Flags::gather(api).await?;
     let wanted: Vec<&Name> = match name {
         "all" => {
-            let unknown = flags.nodes.iter().filter(|n| n.program.is_none());
+            let unknown = flags.nodes.iter().filter(|n| n.version.is_none());
             let unknown: Vec<Name> = unknown.map(|n| n.name.as_str().into()).collect();
             let any_off = flags.all.len() > flags.enabled.len();
             if any_off && !unknown.is_empty() {

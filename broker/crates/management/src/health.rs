@@ -242,7 +242,7 @@ async fn alarms(api: &Api, local: bool) -> Answer {
             }
         }
     }
-    if api.config().node_resources().files_short {
+    if api.config().node_resources().is_short_of_files {
         let own = nodes.iter().find(|n| n.id == own).map(|n| n.name.clone());
         active_alarms.push(object!({"node": own, "resource": "file_descriptors"}));
     }

@@ -145,7 +145,7 @@ pub struct Config {
     /// The cluster's name until a user sets another.
     pub cluster_name: String,
     /// The version of Posthorn that this node runs.
-    pub program: Version,
+    pub version: Version,
     /// Protocol and port of each listener, for `/api/overview`.
     pub listeners: Vec<(String, u16)>,
     /// Users who may log in from loopback only (`loopback_users`).
@@ -196,7 +196,7 @@ impl Config {
             node,
             name: name.into(),
             cluster_name: "posthorn".to_owned(),
-            program: Version::default(),
+            version: Version::default(),
             listeners: Vec::new(),
             loopback_users: vec!["guest".to_owned()],
             default_queue_type: None,

@@ -175,7 +175,7 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
     page.head("build_info", "untyped", "Product and version");
     let build = [
         ("product_name", "Posthorn"),
-        ("product_version", config.program.version),
+        ("product_version", config.version.version),
     ];
     page.sample("build_info", &build, 1);
     page.head("identity_info", "untyped", "Node and cluster identity");

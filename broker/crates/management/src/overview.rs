@@ -103,7 +103,7 @@ pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
         .await?;
     let mut shown = object!({
         "product_name": "Posthorn",
-        "product_version": config.program.version,
+        "product_version": config.version.version,
         "management_version": RABBITMQ_VERSION,
         "rabbitmq_version": RABBITMQ_VERSION,
         "cluster_name": cluster,

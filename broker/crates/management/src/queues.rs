@@ -446,7 +446,7 @@ pub(crate) async fn record(
     };
     let requests = Box::new(record.clone());
     record.members = api
-        .ask(|reply| ControlRequest::Place {
+        .ask(|reply| ControlRequest::PlaceQueue {
             record: requests,
             reply,
         })

@@ -165,7 +165,7 @@ impl Fake {
                 uptime_s: (n.id == NodeId(1)).then_some(5),
                 memory_alarm: false,
                 disk_alarm: self.disk_alarm && n.id == NodeId(2),
-                program: match self.is_alone && n.id != NodeId(1) {
+                version: match self.is_alone && n.id != NodeId(1) {
                     true => None,
                     false => Some(self.version_of(n.id)),
                 },
@@ -342,7 +342,7 @@ impl Fake {
                 }
                 reply(result);
             }
-            ControlRequest::Place { record, reply } => {
+            ControlRequest::PlaceQueue { record, reply } => {
                 let replicas = self.tree.placement_request(&record).initial;
                 let all = match (record.kind, replicas) {
                     (QueueType::Classic, _) => 1,

@@ -259,7 +259,7 @@ fn resource_usage_of_the_node_is_shown() {
         thread_limit: Some(88),
         processors: Some(2),
         descriptors: None,
-        files_short: true,
+        is_short_of_files: true,
     };
     let server = Server::start_with(|c| {
         c.resources = Some(crate::Measure(Arc::new(move || measured)));
