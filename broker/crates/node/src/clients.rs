@@ -1,4 +1,4 @@
-//! Where clients connect: listeners without TLS and with it, and the certificates of those and of the HTTP API.
+//! Client listeners with and without TLS, and the certificates of client and HTTP listeners.
 
 use crate::addresses::{self, AddressError};
 use crate::config::{Config, Listen};
@@ -14,7 +14,7 @@ enum Transport {
     Tls,
 }
 
-/// Names of listeners, as RabbitMQ has them.
+/// RabbitMQ's listener names.
 fn name(protocol: ClientProtocol, transport: Transport) -> &'static str {
     match (protocol, transport) {
         (ClientProtocol::Amqp, Transport::Tcp) => "amqp",
@@ -55,11 +55,11 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Reads the certificates for which there is a listener.
+    /// Loads the certificates of all enabled TLS listeners.
     pub fn new(config: &Config) -> Result<Clients, NodeError> {
         let listeners = listeners(config);
         let mut certificates = Vec::new();
-        let mut load = |wanted, options: tls::Options| match wanted {
+        let mut load = |is_enabled, options: tls::Options| match is_enabled {
             false => Ok(None),
             true => {
                 let (server, watched) = tls::Server::load(options)?;
@@ -86,15 +86,18 @@ impl Clients {
         })
     }
 
-    /// Tells a port that is in use.
+    /// Fails if a port is already in use.
     pub fn check_ports(&self) -> Result<(), AddressError> {
         for (protocol, transport, listen) in self.listeners {
-            drop(addresses::bind_alone(name(protocol, transport), listen)?);
+            drop(addresses::bind_exclusive(
+                name(protocol, transport),
+                listen,
+            )?);
         }
         Ok(())
     }
 
-    /// The listeners of each shard.
+    /// Binds the listeners of each shard.
     pub fn bind(&self, shards: u16) -> Result<Vec<Vec<ClientListener>>, AddressError> {
         let mut all: Vec<Vec<ClientListener>> = Vec::new();
         all.resize_with(usize::from(shards), Vec::new);
@@ -115,7 +118,7 @@ impl Clients {
         Ok(all)
     }
 
-    /// A listener's name, and where it is.
+    /// The name and address of a listener.
     pub fn port(listener: &ClientListener) -> (&'static str, SocketAddr) {
         let transport = match listener.tls {
             None => Transport::Tcp,
@@ -125,22 +128,22 @@ impl Clients {
         (name, listener.socket.address())
     }
 
-    /// Of the HTTP API, where it has one.
+    /// TLS of the HTTP API, if enabled.
     pub fn management(&self) -> Option<Arc<tls::Server>> {
         self.management.clone()
     }
 
-    /// Of metrics, where they have one.
+    /// TLS of the metrics endpoint, if enabled.
     pub fn prometheus(&self) -> Option<Arc<tls::Server>> {
         self.prometheus.clone()
     }
 
-    /// Of the operator's listener, where there is one.
+    /// TLS of the operator's listener, if enabled.
     pub fn operator(&self) -> Option<Arc<tls::Server>> {
         self.operator.clone()
     }
 
-    /// When the first of the certificates ends, in seconds since 1970; None when there is no TLS.
+    /// Returns the earliest expiry of the certificates in seconds since 1970; None without TLS.
     pub fn expiry(&self) -> Arc<dyn Fn() -> Option<u64> + Send + Sync> {
         let http = [&self.management, &self.prometheus, &self.operator];
         let http = http.into_iter().flatten();
@@ -148,7 +151,7 @@ impl Clients {
         Arc::new(move || servers.iter().map(|server| server.expires()).min())
     }
 
-    /// Who look after the files; for one caller.
+    /// Takes the watchers of the certificate files. They can be taken once.
     pub fn certificates(&mut self) -> Vec<tls::Watched> {
         std::mem::take(&mut self.certificates)
     }
