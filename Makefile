@@ -1,5 +1,5 @@
-# `make help` lists the targets. Everything installs what it needs: missing Debian packages with apt-get, and built programs in
-# the cache $POSTHORN_CACHE (default ~/.cache/posthorn). While a local cluster is up it uses /var/lib/posthorn-lab.
+# `make help` lists the targets. Each target installs its requirements: missing Debian packages with apt-get, and built programs in
+# the cache $POSTHORN_CACHE (default ~/.cache/posthorn). A running local cluster uses /var/lib/posthorn-lab.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -12,79 +12,79 @@ NODES ?= 3
 GO_FLAGS := -trimpath -ldflags "-s -w"
 
 .PHONY: help
-help: ## this list
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
-##@ The two that a newcomer needs
+##@ First steps
 .PHONY: demo demo-down test
-demo: ## from nothing to a replicated broker on a local Kubernetes that survives a node cut off under load
+demo: ## build and start a replicated broker on a local Kubernetes, and cut off a node under load
 	@hack/demo
 
 demo-down: ## remove the demo and the local cluster
 	@hack/demo-down
 
-test: ## everything: unit, simulation, conformance, envtest, local cluster
+test: ## run all tests: unit, simulation, conformance, envtest, local cluster
 	@hack/test all
 
 ##@ Parts of the test
 .PHONY: test-unit test-sim test-conformance test-faults test-envtest test-e2e
-test-unit: ## broker and operator unit tests
+test-unit: ## run the unit tests of broker and operator
 	@hack/test unit
 
-test-sim: ## simulated clusters, a bounded set of seeds
+test-sim: ## run simulated clusters under a fixed set of seeds
 	@hack/test sim
 
-test-conformance: ## other people's clients and their suites; one of them: test/conformance/run NAME
+test-conformance: ## run clients and test suites of other projects; test/conformance/run NAME runs one
 	@hack/test conformance
 
-test-faults: ## real brokers in network namespaces: partitions, kills, full and lost disks under load
+test-faults: ## test real brokers in network namespaces: partitions, kills, full and lost disks under load
 	@hack/test faults
 
-test-envtest: ## the operator against a real API server
+test-envtest: ## test the operator against a real API server
 	@hack/test envtest
 
-test-e2e: ## pods on the local cluster
+test-e2e: ## test pods on the local cluster
 	@hack/test e2e
 
 .PHONY: sim sim-selfcheck
-sim: ## one simulated run: make sim SEED=7; many: make sim SEEDS=1000
+sim: ## run one seed of the simulator (make sim SEED=7) or many (make sim SEEDS=1000)
 	@$(CARGO) build -q --release $(BROKER) -p sim
 	@$(CARGO_TARGET_DIR)/release/sim $(if $(SEEDS),--seeds $(SEEDS),--seed $(or $(SEED),1))
 
 .PHONY: bench bench-peers bench-storage faults
-bench: ## what messages cost: CPU, rate, latency, bytes; PEERS=all or names for others beside us, ROUNDS=n, WORKLOAD=name (test/bench/run -help)
+bench: ## measure messages: CPU, rate, latency, bytes; PEERS=all or names for other brokers, ROUNDS=n, WORKLOAD=name (test/bench/run -help)
 	@test/bench/run $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(PEERS),-peers $(PEERS)) -json $(CARGO_TARGET_DIR)/messages.json \
 	  -against docs/explanation/messages.json $(WORKLOAD)
 
-bench-peers: ## other people's brokers for bench PEERS=..., into the cache: RabbitMQ, mosquitto, NATS, HiveMQ CE, Artemis
+bench-peers: ## install other brokers for bench PEERS=... into the cache: RabbitMQ, mosquitto, NATS, HiveMQ CE, Artemis
 	@test/bench/peers/install $(PEERS)
 
-bench-storage: ## what storage costs, in some ten minutes: group commit, restart, depth, disk, idle groups; SCENARIO=name for one
+bench-storage: ## measure storage, about ten minutes: group commit, restart, depth, disk, idle groups; SCENARIO=name for one
 	@$(CARGO) build -q --release --locked $(BROKER) -p posthorn -p benches
 	@$(if $(SCENARIO),,$(CARGO_TARGET_DIR)/release/group-commit $(CARGO_TARGET_DIR)/group-commit.data $(CARGO_TARGET_DIR)/group-commit.json)
 	@POSTHORN=$(CARGO_TARGET_DIR)/release/posthorn test/bench/storage/run -json $(CARGO_TARGET_DIR)/storage.json \
 	  -svg $(CARGO_TARGET_DIR)/storage.svg $(SCENARIO)
 
 .PHONY: hot-path
-hot-path: ## instructions per message on the hot path, against what they were
+hot-path: ## compare the instructions per message on the hot path with the baseline
 	@hack/hot-path
 
 .PHONY: fuzz
-fuzz: ## libFuzzer on what comes from outside: make fuzz TARGET=session-amqp091 SECONDS=60
+fuzz: ## run libFuzzer on external input: make fuzz TARGET=session-amqp091 SECONDS=60
 	@hack/fuzz "$(TARGET)" "$(or $(SECONDS),60)"
 
-faults: ## faults drawn by SEED=n, one or two at a time, for SECONDS=600
+faults: ## cause random faults by SEED=n, one or two at a time, for SECONDS=600
 	@PROFILE=release test/faults/run -seed $(or $(SEED),1) -duration $(or $(SECONDS),600)s mixed
 
-# The build with bugs gets a name of its own: each bug runs in a process that this program starts.
-sim-selfcheck: ## plants bugs one at a time; each must be caught within SEEDS=2000 seeds
+# The build with planted bugs has its own name, because it starts a process for each bug.
+sim-selfcheck: ## plant one bug at a time; the simulator must catch each within SEEDS=2000 seeds
 	@$(CARGO) build -q --release $(BROKER) -p sim --features planted
 	@cp $(CARGO_TARGET_DIR)/release/sim $(CARGO_TARGET_DIR)/release/sim-planted
 	@$(CARGO_TARGET_DIR)/release/sim-planted --selfcheck --seeds $(or $(SEEDS),2000)
 
 ##@ Build
 .PHONY: build broker operator demo-client image
-build: broker operator demo-client ## bin/posthorn, bin/posthorn-operator, bin/demo-client
+build: broker operator demo-client ## build bin/posthorn, bin/posthorn-operator, bin/demo-client
 
 broker:
 	@mkdir -p bin
@@ -93,7 +93,7 @@ broker:
 	@cp $(CARGO_TARGET_DIR)/release/posthorn bin/posthorn
 
 .PHONY: next
-next: ## the broker of the version after this one, in bin/next, for tests of upgrades
+next: ## build the broker of the next version in bin/next, for tests of upgrades
 	@mkdir -p bin/next
 	@$(CARGO) build -q --release --locked $(BROKER) -p posthorn --features next
 	@cp $(CARGO_TARGET_DIR)/release/posthorn bin/next/posthorn
@@ -108,42 +108,42 @@ demo-client:
 	@mkdir -p bin
 	@cd test/demoapp && CGO_ENABLED=0 go build $(GO_FLAGS) -o ../../bin/demo-client .
 
-image: build ## OCI images of all three in bin/images, no daemon needed
+image: build ## build OCI images of all three in bin/images, without a daemon
 	@hack/image/build bin bin/images
 
 .PHONY: push
-push: ## the images of make image into REGISTRY=registry.example/team, with TAG=dev; credentials as docker login keeps them
+push: ## push the images of make image to REGISTRY=registry.example/team, with TAG=dev and the credentials of docker login
 	@: $(or $(REGISTRY),$(error set REGISTRY, for example make push REGISTRY=registry.example/team))
 	@cd hack/image && go run . push "$(REGISTRY)" "$(or $(TAG),dev)" $(foreach i,posthorn posthorn-operator demo-client,$(CURDIR)/bin/images/$(i).tar)
 
 ##@ Cluster
 .PHONY: cluster-up cluster-down install deploy
-cluster-up: ## a local Kubernetes with NODES=3 real nodes
+cluster-up: ## start a local Kubernetes with NODES=3 real nodes
 	@hack/cluster-up NODES=$(NODES)
 
-cluster-down: ## remove it
+cluster-down: ## remove the local Kubernetes
 	@hack/cluster-down
 
-install: ## the CRDs into the current cluster
+install: ## install the CRDs into the current cluster
 	@hack/kubectl apply -k config/crd
 
-deploy: ## the operator and all it needs into the current cluster; images from REGISTRY=registry.example/team with TAG=dev
+deploy: ## install the operator into the current cluster, with images from REGISTRY=registry.example/team and TAG=dev
 	@hack/kubectl kustomize config/default | hack/with-registry "$(REGISTRY)" "$(TAG)" | hack/kubectl apply -f -
 
 ##@ Code
 .PHONY: generate lint fmt audit
-generate: ## deep copies, CRDs, RBAC from the Go types; the chart's copies of config
+generate: ## generate deep copies, CRDs and RBAC from the Go types, and the chart's copies of config
 	go tool controller-gen object:headerFile=hack/boilerplate.go.txt paths=./api/...
 	go tool controller-gen crd rbac:roleName=posthorn-operator paths=./api/... paths=./controllers/... output:crd:dir=config/crd/bases output:rbac:dir=config/rbac
 	@go run ./hack/podtemplate config/crd/bases/posthorn.io_brokerclusters.yaml
 	@hack/chart
 
-lint: ## rustfmt, clippy, cargo doc, gofmt, vet, golangci-lint, prose, shell syntax; generated files are up to date
+lint: ## check formats, lints, prose, shell syntax and generated files
 	@hack/lint
 
-fmt: ## format everything
+fmt: ## format all code
 	@cd broker && $(CARGO) fmt
 	@gofmt -w $$(git ls-files '*.go')
 
-audit: ## licences, bans and known vulnerabilities of the dependencies
+audit: ## check licences, bans and known vulnerabilities of the dependencies
 	@hack/audit

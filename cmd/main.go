@@ -23,14 +23,14 @@ import (
 	"posthorn.io/posthorn/internal/setup"
 )
 
-// options are the flags.
+// options are the flags of the command line.
 type options struct {
 	namespace      string
 	metrics, probe string
 	leaderElection bool
-	// leaderNamespace holds the lease; empty: the namespace the operator runs in.
+	// leaderNamespace has the lease; empty stands for the operator's own namespace.
 	leaderNamespace string
-	// namespaceOfPods is where the operator's pods are.
+	// namespaceOfPods is the namespace of the operator's pods.
 	namespaceOfPods string
 	resync          time.Duration
 	forgetBound     time.Duration
@@ -52,7 +52,7 @@ func parse(args []string) (options, error) {
 	flags.DurationVar(&o.forgetBound, "forget-timeout", 5*time.Minute, "how long deleted objects wait for a broker that does not answer")
 	flags.StringVar(&o.repository, "broker-image-repository", "posthorn.local/posthorn", "image repository for spec.version")
 	flags.StringVar(&o.defaultImage, "default-broker-image", "posthorn.local/posthorn:dev", "image of new clusters that name neither image nor version")
-	// A broker that does not answer is an everyday error: its message says all, a stack nothing.
+	// A broker that does not answer is an ordinary error: its message is enough, and a stack trace adds nothing.
 	o.logging.StacktraceLevel = zapcore.PanicLevel
 	o.logging.BindFlags(flags)
 	if err := flags.Parse(args); err != nil {
@@ -87,7 +87,7 @@ func run(o options) error {
 	}
 	config, err := ctrl.GetConfig()
 	if err != nil {
-		return fmt.Errorf("finding the cluster: %w", err)
+		return fmt.Errorf("reading the kubeconfig or the service account: %w", err)
 	}
 	cacheOptions, clientOptions := setup.Cache(o.namespace)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
@@ -102,7 +102,7 @@ func run(o options) error {
 		LeaderElectionReleaseOnCancel: true,
 	})
 	if err != nil {
-		return fmt.Errorf("making the manager: %w", err)
+		return fmt.Errorf("creating the manager: %w", err)
 	}
 	for name, add := range map[string]func(string, healthz.Checker) error{
 		"healthz": mgr.AddHealthzCheck, "readyz": mgr.AddReadyzCheck,

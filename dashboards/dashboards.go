@@ -1,9 +1,9 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dashboards holds the Grafana dashboards and the Prometheus alerts of a cluster. The files are
-// templates: words between at-signs are replaced by what belongs to one cluster, so that several
-// clusters under one Prometheus do not see each other's numbers.
+// Package dashboards has the Grafana dashboards and the Prometheus alerts of a cluster. The files are templates:
+// words between at-signs are replaced by the values of one cluster, so that several clusters under one Prometheus do
+// not mix their metrics.
 package dashboards
 
 import (
@@ -23,12 +23,12 @@ var files embed.FS
 
 const alertsFile = "alerts.yaml"
 
-// Scope is the cluster that dashboards and alerts are about.
+// Scope is the cluster of the dashboards and alerts.
 type Scope struct {
 	Namespace, Cluster string
-	// Job is the label that Prometheus gives to what it scrapes from the cluster's nodes.
+	// Job is Prometheus' job label of the cluster's nodes.
 	Job string
-	// Nodes that the cluster is to have.
+	// Nodes is the wanted number of nodes.
 	Nodes int32
 }
 
@@ -38,7 +38,7 @@ func (s Scope) replacer(more ...string) *strings.Replacer {
 	}, more...)...)
 }
 
-// Rules gives the spec of a PrometheusRule.
+// Rules returns the spec of a PrometheusRule.
 func Rules(scope Scope) (map[string]any, error) {
 	data, err := files.ReadFile(alertsFile)
 	if err != nil {
@@ -55,7 +55,7 @@ func Rules(scope Scope) (map[string]any, error) {
 	return spec, nil
 }
 
-// Boards gives the dashboards by file name.
+// Boards returns the dashboards by file name.
 func Boards(scope Scope) (map[string]string, error) {
 	list, err := files.ReadDir(".")
 	if err != nil {
@@ -75,8 +75,8 @@ func Boards(scope Scope) (map[string]string, error) {
 	return out, nil
 }
 
-// uid is a dashboard's identity in Grafana, which takes 40 characters: the same board of two clusters
-// must not be taken for one.
+// uid returns a dashboard's identity in Grafana, which takes 40 characters. The same dashboard of two clusters must
+// have two identities.
 func uid(scope Scope, file string) string {
 	sum := sha256.Sum256([]byte(scope.Namespace + "/" + scope.Cluster + "/" + file))
 	return "posthorn-" + hex.EncodeToString(sum[:12])

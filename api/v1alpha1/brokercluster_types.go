@@ -13,14 +13,14 @@ import (
 // BrokerClusterSpec is the wanted state of a cluster of Posthorn nodes.
 // +kubebuilder:validation:XValidation:rule="self.replicas >= oldSelf.replicas || self.scaleDown.policy == 'Drain'",message="replicas cannot be lowered while scaleDown.policy is Deny"
 // +kubebuilder:validation:XValidation:rule="quantity(string(self.storage.size)).compareTo(quantity(string(oldSelf.storage.size))) >= 0",message="storage.size cannot be lowered"
-// +kubebuilder:validation:XValidation:rule="has(self.bootstrap) == has(oldSelf.bootstrap) && (!has(self.bootstrap) || self.bootstrap == oldSelf.bootstrap)",message="bootstrap is for new clusters: it is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.bootstrap) == has(oldSelf.bootstrap) && (!has(self.bootstrap) || self.bootstrap == oldSelf.bootstrap)",message="bootstrap applies to new clusters only: it is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.storage.storageClassName) == has(oldSelf.storage.storageClassName) && (!has(self.storage.storageClassName) || self.storage.storageClassName == oldSelf.storage.storageClassName)",message="storage.storageClassName is immutable"
 // +kubebuilder:validation:XValidation:rule="!has(self.placement.quorumReplicas) || self.placement.quorumReplicas <= self.replicas",message="placement.quorumReplicas cannot be more than replicas"
-// +kubebuilder:validation:XValidation:rule="(has(oldSelf.hibernated) && oldSelf.hibernated && has(self.hibernated) && self.hibernated) || (has(self.config) && 'shards' in self.config ? self.config['shards'] : '0') == (has(oldSelf.config) && 'shards' in oldSelf.config ? oldSelf.config['shards'] : '0')",message="config.shards cannot change while nodes run: a node refuses another one with a different number of shards, so they cannot be restarted one by one. Set spec.hibernated first, change config.shards, then take hibernated back"
+// +kubebuilder:validation:XValidation:rule="(has(oldSelf.hibernated) && oldSelf.hibernated && has(self.hibernated) && self.hibernated) || (has(self.config) && 'shards' in self.config ? self.config['shards'] : '0') == (has(oldSelf.config) && 'shards' in oldSelf.config ? oldSelf.config['shards'] : '0')",message="config.shards cannot change while nodes run: a node refuses another one with a different number of shards, so they cannot be restarted one by one. Set spec.hibernated first, change config.shards, then unset hibernated"
 type BrokerClusterSpec struct {
-	// Replicas is the number of core nodes, the voters of the metadata group. It must be odd (an
-	// even number survives no more failures than the odd number below it). scaleDown says what
-	// lowering it does.
+	// Replicas is the number of core nodes, the voters of the metadata group. It must be odd: an even
+	// number survives no more failures than the odd number below it. scaleDown controls how the operator
+	// removes nodes when it is lowered.
 	// +optional
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
@@ -28,15 +28,15 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self % 2 == 1",message="replicas must be odd"
 	Replicas int32 `json:"replicas"`
 
-	// Version of the broker to run; names the image when image is empty. An older version than the
-	// one that runs is refused, and so is leaving out a minor version.
+	// Version of the broker. It selects the image when image is empty. The operator refuses a version
+	// that is older than the running one, and one that skips a minor version.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`
 	Version string `json:"version,omitempty"`
 
-	// Image of the broker. When image and version are both empty the operator's default image is
-	// used for a new cluster, and an existing cluster keeps the image it has.
+	// Image of the broker. When image and version are both empty, a new cluster gets the operator's
+	// default image, and an existing cluster keeps its image.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^\s]+$`
@@ -52,24 +52,25 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:default={}
 	Storage StorageSpec `json:"storage"`
 
-	// Resources of the broker's container. Where neither a request nor a limit is named, it requests 100m
-	// CPU and 256Mi memory, so that its pod is not BestEffort.
+	// Resources of the broker's container. Without a request or a limit it requests 100m CPU and 256Mi of
+	// memory, so that its pod is not BestEffort.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || !('cpu' in self.requests) || !('cpu' in self.limits) || quantity(string(self.requests['cpu'])).compareTo(quantity(string(self.limits['cpu']))) <= 0",message="resources.requests.cpu cannot be more than resources.limits.cpu"
 	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || !('memory' in self.requests) || !('memory' in self.limits) || quantity(string(self.requests['memory'])).compareTo(quantity(string(self.limits['memory']))) <= 0",message="resources.requests.memory cannot be more than resources.limits.memory"
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 
-	// TLS makes the nodes listen on port 5671, and the HTTP API on 15671, by which the operator
-	// then asks; absent: they do not.
+	// TLS adds listeners with TLS for clients (port 5671 for AMQP), for the HTTP API (15671) and for
+	// metrics (15691). The operator does not use them: it has a listener of its own (15670), which
+	// every cluster has and which accepts only the operator's client certificate.
 	// +optional
 	TLS *TLSSpec `json:"tls,omitempty"`
 
-	// Config holds broker settings, key = value as in posthorn.conf. Keys that the operator sets
-	// itself (cluster.*, the ports, the certificates, the default user) are refused, and so are keys that
-	// the broker of the operator's version does not know, unless the object has the annotation
-	// posthorn.io/skip-validation: "true". A pod with the wanted image checks the values; what it refuses
-	// reaches no node (Ready is False, InvalidConfig). Then the nodes restart one by one, and each keeps
-	// its old settings until then. The key shards can change only while the cluster is hibernated.
+	// Config has broker settings, key = value as in posthorn.conf. Keys that the operator sets itself
+	// (cluster.*, the ports, the certificates, the default user) are refused. Keys that the broker of the
+	// operator's version does not know are refused too, unless the object has the annotation
+	// posthorn.io/skip-validation: "true". A pod with the wanted image checks the values; values that it
+	// refuses reach no node (Ready is False, InvalidConfig). Otherwise the nodes restart one by one, and
+	// each keeps its old settings until then. The key shards can change only while the cluster is hibernated.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=256
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[a-z][a-z0-9_.-]*$'))",message="configuration keys look like queue.max_length: lower case letters, digits, dot, underscore, dash"
@@ -77,9 +78,9 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !k.startsWith('listeners.tcp') && !k.startsWith('listeners.ssl') && !k.startsWith('management.ssl') && !k.startsWith('operator.') && !k.startsWith('mqtt.listeners') && !k.startsWith('web_mqtt.tcp') && !k.startsWith('web_mqtt.ssl') && !(k in ['default_user', 'default_pass', 'management.tcp.port', 'prometheus.tcp.port', 'ssl_options.cacertfile', 'ssl_options.certfile', 'ssl_options.keyfile', 'ssl_options.verify', 'ssl_options.fail_if_no_peer_cert']))",message="cluster.*, default_user, default_pass, listeners.tcp.*, listeners.ssl.*, management.tcp.port, management.ssl.*, operator.*, mqtt.listeners.*, web_mqtt.tcp.*, web_mqtt.ssl.*, prometheus.tcp.port and the certificates of ssl_options are set by the operator (spec.protocols, spec.tls)"
 	Config map[string]ConfigValue `json:"config,omitempty"`
 
-	// Protocols that clients may speak: a listener for each, and another with TLS (tls). Absent: a new
-	// cluster has the operator's default, and an existing cluster keeps what it has. stream is refused:
-	// this version of the broker has none.
+	// Protocols that clients may use. Each has a listener, and another one with TLS when tls is set. When
+	// absent, a new cluster has the operator's default, and an existing cluster keeps its protocols. stream
+	// is refused: this version of the broker does not implement it.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -87,26 +88,26 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.exists(p, p == 'stream')",message="protocols: this version of the broker has no stream listener"
 	Protocols []Protocol `json:"protocols,omitempty"`
 
-	// Bootstrap is what a new cluster begins with. Immutable.
+	// Bootstrap is the initial content of a new cluster. Immutable.
 	// +optional
 	Bootstrap *BootstrapSpec `json:"bootstrap,omitempty"`
 
-	// Upgrade says how pods are replaced when image, version or settings change.
+	// Upgrade controls how the operator replaces pods when image, version or settings change.
 	// +optional
 	// +kubebuilder:default={}
 	Upgrade UpgradeSpec `json:"upgrade"`
 
-	// FeatureFlags says which of the broker's feature flags the operator enables.
+	// FeatureFlags selects the feature flags of the broker that the operator enables.
 	// +optional
 	// +kubebuilder:default={}
 	FeatureFlags FeatureFlagsSpec `json:"featureFlags"`
 
-	// ScaleDown says what happens when replicas is lowered.
+	// ScaleDown controls how the operator removes nodes when replicas is lowered.
 	// +optional
 	// +kubebuilder:default={}
 	ScaleDown ScaleDownSpec `json:"scaleDown"`
 
-	// Placement spreads the nodes.
+	// Placement controls how nodes and replicas are spread.
 	// +optional
 	// +kubebuilder:default={}
 	Placement PlacementSpec `json:"placement"`
@@ -116,7 +117,7 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:default={}
 	PodDisruptionBudget PodDisruptionBudgetSpec `json:"podDisruptionBudget"`
 
-	// Tenancy says which other namespaces may hold Queues, Policies and Users of this cluster.
+	// Tenancy allows other namespaces to have Queues, Policies and Users of this cluster.
 	// +optional
 	Tenancy *TenancySpec `json:"tenancy,omitempty"`
 
@@ -125,7 +126,7 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:default={}
 	Service ServiceSpec `json:"service"`
 
-	// Monitoring says what is made for Prometheus and Grafana.
+	// Monitoring selects the objects for Prometheus and Grafana.
 	// +optional
 	// +kubebuilder:default={}
 	Monitoring MonitoringSpec `json:"monitoring"`
@@ -135,28 +136,29 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:default={}
 	NetworkPolicy NetworkPolicySpec `json:"networkPolicy"`
 
-	// PodTemplate is merged over the operator's pod template (strategic merge patch: null removes a
-	// field, and an element with $patch: replace or delete changes the list). The escape hatch: what it
-	// breaks is yours. Refused are unknown fields, wrong types and changes of what the operator itself
-	// relies on: the selecting labels, the broker's image (use image), command, arguments, node name,
-	// ports, data and configuration volumes, the service account and the restart policy.
+	// PodTemplate is merged into the operator's pod template as a strategic merge patch: null removes a
+	// field, and an element with $patch: replace or delete changes the list. Use it for fields that this
+	// API lacks; the operator does not check that the pods still work. Unknown fields and wrong types are
+	// refused, and so are changes to fields that the operator relies on: the labels of its selector, the
+	// broker's image (use image), command, arguments, node name, ports, data and configuration volumes,
+	// the service account and the restart policy.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=object
 	PodTemplate *runtime.RawExtension `json:"podTemplate,omitempty"`
 
-	// Paused stops the operator from changing anything of this cluster; the status is still kept.
+	// Paused stops the operator from changing this cluster; the operator still updates the status.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// Hibernated stops every node and keeps the volumes. Taking it back starts the same cluster
-	// again, with its data.
+	// Hibernated stops every node and keeps the volumes. The same cluster starts again with its data when
+	// it is unset.
 	// +optional
 	Hibernated bool `json:"hibernated,omitempty"`
 }
 
-// Protocol that clients speak.
+// Protocol of clients.
 // +kubebuilder:validation:Enum=amqp;mqtt;stream
 type Protocol string
 
@@ -172,8 +174,8 @@ type ConfigValue string
 
 // StorageSpec describes the volume of each node.
 type StorageSpec struct {
-	// Size of each node's volume; at least 64Mi. It can be raised where the storage class allows
-	// volumes to grow, and never lowered.
+	// Size of each node's volume; at least 64Mi. It can be raised if the storage class allows volume
+	// expansion, and never lowered.
 	// +optional
 	// +kubebuilder:default="20Gi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="storage.size must be at least 64Mi"
@@ -184,16 +186,16 @@ type StorageSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	StorageClassName *string `json:"storageClassName,omitempty"`
 
-	// WhenDeleted says what happens to the volumes when the BrokerCluster is deleted.
+	// WhenDeleted keeps (Retain) or deletes (Delete) the volumes when the BrokerCluster is deleted.
 	// +optional
 	// +kubebuilder:default=Retain
 	// +kubebuilder:validation:Enum=Retain;Delete
 	WhenDeleted string `json:"whenDeleted,omitempty"`
 
-	// WhenScaled says what happens to the volume of a node that is scaled away. The StatefulSet says
-	// Delete only while the operator removes a node that holds nothing any more. A volume that is
-	// retained cannot be used again: it has to be deleted before the cluster grows to that node's
-	// ordinal again. Hibernation keeps the volumes whatever this says.
+	// WhenScaled keeps (Retain) or deletes (Delete) the volume of a removed node. The StatefulSet has the
+	// policy Delete only while the operator removes an empty node. A retained volume cannot be used again:
+	// delete it before the cluster grows to that node's ordinal again. Hibernation always keeps the
+	// volumes.
 	// +optional
 	// +kubebuilder:default=Retain
 	// +kubebuilder:validation:Enum=Retain;Delete
@@ -209,27 +211,27 @@ type PlacementSpec struct {
 	// +kubebuilder:validation:MaxLength=317
 	TopologyKey string `json:"topologyKey,omitempty"`
 
-	// QuorumReplicas is the number of members of the quorum queues whose Queue object asks for no
-	// number; they get and lose members when it is changed. 0 leaves it to the broker: three, as far
-	// as there are nodes, and as many as there are stay. Queues that clients declare are not touched.
+	// QuorumReplicas is the number of members of the quorum queues whose Queue object has none. Existing
+	// queues get or lose members when it changes. 0 leaves new queues to the broker, which uses up to three
+	// nodes, and keeps the members of existing queues. Queues that clients declare do not change.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=9
 	QuorumReplicas int32 `json:"quorumReplicas,omitempty"`
 
-	// Rebalance says when queue leaders are spread evenly over the nodes: after nodes were added,
-	// removed or replaced, or never by the operator.
+	// Rebalance OnMembershipChange spreads queue leaders evenly over the nodes after nodes were added,
+	// removed or replaced. With Never the operator does not spread them.
 	// +optional
 	// +kubebuilder:default=OnMembershipChange
 	// +kubebuilder:validation:Enum=OnMembershipChange;Never
 	Rebalance string `json:"rebalance,omitempty"`
 }
 
-// BootstrapSpec is what a new cluster begins with.
+// BootstrapSpec is the initial content of a new cluster.
 type BootstrapSpec struct {
-	// DefinitionsSecretRef names a Secret of this namespace with a definitions file, as this broker
-	// and RabbitMQ export it. It is imported once, when all nodes are ready for the first time; the
-	// Secret may be deleted then.
+	// DefinitionsSecretRef names a Secret of this namespace with a definitions file, as this broker and
+	// RabbitMQ export it. The operator imports it once, when all nodes are ready for the first time; you
+	// can delete the Secret afterwards.
 	// +optional
 	DefinitionsSecretRef *SecretKeyReference `json:"definitionsSecretRef,omitempty"`
 }
@@ -260,42 +262,41 @@ const (
 	FeatureFlagsManual       = "Manual"
 )
 
-// UpgradeSpec says how pods are replaced.
+// UpgradeSpec controls how the operator replaces pods.
 type UpgradeSpec struct {
-	// Mode Supervised lets a node go only after somebody has approved that, with the annotation
-	// posthorn.io/approve on this object (status.rollout.approve has the value). Unsupervised asks
-	// nobody.
+	// Mode Supervised replaces a node only after an approval: the annotation posthorn.io/approve on this
+	// object with the value of status.rollout.approve. Unsupervised needs no approval.
 	// +optional
 	// +kubebuilder:default=Unsupervised
 	// +kubebuilder:validation:Enum=Unsupervised;Supervised
 	Mode string `json:"mode,omitempty"`
 
-	// StepTimeout is how long the replacement of one node may take, from the start of its drain until
-	// the new pod is ready; 0 is no limit.
+	// StepTimeout limits the time to replace one node, from the start of its drain until the new pod is
+	// ready; 0 is no limit.
 	// +optional
 	// +kubebuilder:default="30m"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="stepTimeout cannot be negative"
 	StepTimeout *metav1.Duration `json:"stepTimeout,omitempty"`
 
-	// OnTimeout says what to do after that: Pause stops the roll until somebody approves it or the
-	// spec changes, and lets a node that is still being drained serve again. Continue keeps waiting.
+	// OnTimeout Pause stops the roll after the timeout until it is approved or the spec changes, and ends
+	// the drain of a node that has not been replaced. Continue keeps waiting.
 	// +optional
 	// +kubebuilder:default=Pause
 	// +kubebuilder:validation:Enum=Pause;Continue
 	OnTimeout string `json:"onTimeout,omitempty"`
 }
 
-// FeatureFlagsSpec says which feature flags the operator enables.
+// FeatureFlagsSpec selects the feature flags that the operator enables.
 type FeatureFlagsSpec struct {
 	// Policy EnableStableAfterUpgrade enables every stable feature flag when all nodes run the same
-	// version; enabling cannot be undone. Manual leaves them to you. The next minor version is
-	// refused while stable flags are disabled.
+	// version, which cannot be undone. With Manual you enable them yourself. The operator refuses the next
+	// minor version while stable flags are disabled.
 	// +optional
 	// +kubebuilder:default=EnableStableAfterUpgrade
 	// +kubebuilder:validation:Enum=EnableStableAfterUpgrade;Manual
 	Policy string `json:"policy,omitempty"`
 
-	// Exclude names flags that are not enabled.
+	// Exclude lists flags that the operator does not enable.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
@@ -309,11 +310,11 @@ const (
 	ScaleDownDeny  = "Deny"
 )
 
-// ScaleDownSpec says what happens when replicas is lowered.
+// ScaleDownSpec controls how the operator removes nodes when replicas is lowered.
 type ScaleDownSpec struct {
 	// Policy Drain removes nodes one at a time, the highest ordinal first: leaders move away, then
-	// replicas, then the cluster forgets the node, then its pod goes. Raising replicas again stops
-	// it at any point. Deny refuses to lower replicas.
+	// replicas, then the cluster forgets the node, then its pod is deleted. Raise replicas again to stop a
+	// removal at any point. Deny refuses to lower replicas.
 	// +optional
 	// +kubebuilder:default=Drain
 	// +kubebuilder:validation:Enum=Drain;Deny
@@ -323,10 +324,10 @@ type ScaleDownSpec struct {
 // RebalanceOnMembershipChange is the value of PlacementSpec.Rebalance that lets the operator spread leaders.
 const RebalanceOnMembershipChange = "OnMembershipChange"
 
-// PodDisruptionBudgetSpec says whether there is one.
+// PodDisruptionBudgetSpec configures the PodDisruptionBudget.
 type PodDisruptionBudgetSpec struct {
-	// Mode Auto keeps a budget that lets at most one node be evicted at a time, and none unless every
-	// node says that no queue would lose its majority.
+	// Mode Auto keeps a budget that allows the eviction of one node at a time, and of none unless every
+	// node reports that no queue would lose its majority. Off keeps no budget.
 	// +optional
 	// +kubebuilder:default=Auto
 	// +kubebuilder:validation:Enum=Auto;Off
@@ -335,24 +336,24 @@ type PodDisruptionBudgetSpec struct {
 
 // TenancySpec opens a cluster to other namespaces.
 type TenancySpec struct {
-	// AllowedNamespaces selects namespaces by their labels ({} selects all). Absent: none but the
-	// cluster's own.
+	// AllowedNamespaces selects namespaces by their labels ({} selects all). When absent, only the
+	// cluster's own namespace is allowed.
 	// +optional
 	AllowedNamespaces *metav1.LabelSelector `json:"allowedNamespaces,omitempty"`
 
-	// VhostPrefix is the prefix of the virtual hosts of a namespace: objects of namespace n may name
-	// the vhost <vhostPrefix>n and every vhost whose name begins with <vhostPrefix>n followed by a
-	// dot (a dot cannot be part of a namespace's name).
+	// VhostPrefix is the prefix of the virtual hosts of a namespace. Objects of namespace n may use the
+	// vhost <vhostPrefix>n and every vhost whose name begins with <vhostPrefix>n followed by a dot (the
+	// name of a namespace cannot contain a dot).
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	VhostPrefix string `json:"vhostPrefix,omitempty"`
 
-	// UserLimits bound each user of a tenant; 0 is no limit. A User may ask for lower limits only.
+	// UserLimits apply to each user of another namespace; 0 is no limit. A User can only have lower limits.
 	// +optional
 	UserLimits *UserLimits `json:"userLimits,omitempty"`
 }
 
-// ServiceSpec shapes the client Service.
+// ServiceSpec configures the client Service.
 type ServiceSpec struct {
 	// Type of the client Service.
 	// +optional
@@ -360,7 +361,7 @@ type ServiceSpec struct {
 	// +kubebuilder:validation:Enum=ClusterIP;NodePort;LoadBalancer
 	Type corev1.ServiceType `json:"type,omitempty"`
 
-	// Annotations put on the client Service.
+	// Annotations of the client Service.
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
@@ -379,7 +380,7 @@ const (
 	PhaseHibernated  ClusterPhase = "Hibernated"
 	// PhaseDegraded: a node that ran is not ready.
 	PhaseDegraded ClusterPhase = "Degraded"
-	// PhaseBlocked: all nodes are ready, and something of the spec cannot be applied.
+	// PhaseBlocked: all nodes are ready, and a part of the spec cannot be applied.
 	PhaseBlocked ClusterPhase = "Blocked"
 )
 
@@ -393,17 +394,17 @@ const (
 
 // BrokerClusterStatus is the observed state.
 type BrokerClusterStatus struct {
-	// ObservedGeneration is the generation of the spec this status talks about.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// Phase is the state in one word: Creating, Ready, Rolling, ScalingUp, ScalingDown, Degraded (a node is
-	// not ready), Blocked (all nodes are ready, and something of the spec cannot be applied), Paused or
-	// Hibernated. It is Ready exactly while the condition Ready is True, but for the last two.
+	// not ready), Blocked (all nodes are ready, and a part of the spec cannot be applied), Paused or
+	// Hibernated. Except for the last two, it is Ready exactly while the condition Ready is True.
 	// +optional
 	Phase ClusterPhase `json:"phase,omitempty"`
 
-	// CurrentVersion is the version that every node runs.
+	// CurrentVersion is the version of every node when the cluster was last complete.
 	// +optional
 	CurrentVersion string `json:"currentVersion,omitempty"`
 
@@ -416,7 +417,7 @@ type BrokerClusterStatus struct {
 	// +listType=set
 	Protocols []Protocol `json:"protocols,omitempty"`
 
-	// Replicas is the number of pods there are.
+	// Replicas is the number of existing pods.
 	// +optional
 	Replicas int32 `json:"replicas"`
 
@@ -434,23 +435,23 @@ type BrokerClusterStatus struct {
 	// +listMapKey=name
 	Members []MemberStatus `json:"members,omitempty"`
 
-	// Rollout tells what a running replacement of pods waits for; absent when there is none.
+	// Rollout is the progress of a replacement of pods; absent when none is in progress.
 	// +optional
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
 
-	// FeatureFlags tells how the broker's feature flags stand.
+	// FeatureFlags is the state of the broker's feature flags.
 	// +optional
 	FeatureFlags *FeatureFlagsStatus `json:"featureFlags,omitempty"`
 
-	// Scaling tells which node is being removed and what that waits for; absent when none is.
+	// Scaling is the progress of the removal of a node; absent when no node is being removed.
 	// +optional
 	Scaling *ScalingStatus `json:"scaling,omitempty"`
 
-	// BalancedFor is the number of nodes that there were when leaders were last spread evenly; -1 after a roll has begun.
+	// BalancedFor is the number of nodes over which leaders were last spread evenly; -1 after a roll has begun.
 	// +optional
 	BalancedFor int32 `json:"balancedFor,omitempty"`
 
-	// Certificates tells when certificates expire.
+	// Certificates has the expiry of the cluster's certificates.
 	// +optional
 	Certificates *CertificatesStatus `json:"certificates,omitempty"`
 
@@ -458,101 +459,101 @@ type BrokerClusterStatus struct {
 	// +optional
 	Binding *BindingReference `json:"binding,omitempty"`
 
-	// Conditions: Ready, Available, Progressing, QuorumSafe, UpgradeBlocked, CertificatesReady,
-	// StorageReady, MonitoringReady, Paused.
+	// Conditions: Ready, Stalled, Available, Progressing, QuorumSafe, QueuesLost, UpgradeBlocked,
+	// CertificatesReady, StorageReady, MonitoringReady, Spread, Paused.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// MemberStatus tells about one node.
+// MemberStatus is the state of one node.
 type MemberStatus struct {
 	// Name of the pod, which is the node's name.
 	Name string `json:"name"`
 	// Zone the pod runs in (label topology.kubernetes.io/zone of its node).
 	// +optional
 	Zone string `json:"zone,omitempty"`
-	// Version the node says it runs.
+	// Version that the node reports.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// State: Running, Draining, Joining or Down.
 	State string `json:"state"`
-	// QuorumCritical: some queue would lose its majority without this node.
+	// QuorumCritical is true when a queue would lose its majority without this node.
 	// +optional
 	QuorumCritical bool `json:"quorumCritical,omitempty"`
 }
 
-// RolloutStatus tells about a replacement of pods.
+// RolloutStatus is the progress of a replacement of pods.
 type RolloutStatus struct {
-	// TargetRevision is the StatefulSet's revision that all pods are to have.
+	// TargetRevision is the revision of the StatefulSet that all pods get.
 	// +optional
 	TargetRevision string `json:"targetRevision,omitempty"`
-	// WaitingFor is the pod that is being replaced or waited for.
+	// WaitingFor is the pod that is being replaced or that the roll waits for.
 	// +optional
 	WaitingFor string `json:"waitingFor,omitempty"`
 	// Reason in one word.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// Since when it waits for this pod for this reason.
+	// Since is when the roll began to wait for this pod for this reason.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// Queues that would lose their majority (at most 16 are named), as vhost/name.
+	// Queues that would lose their majority, as vhost/name; at most 16.
 	// +optional
 	Queues []string `json:"queues,omitempty"`
-	// Step is the pod whose replacement was begun last.
+	// Step is the pod whose replacement began last.
 	// +optional
 	Step string `json:"step,omitempty"`
-	// StepSince is when that was.
+	// StepSince is when that replacement began.
 	// +optional
 	StepSince *metav1.Time `json:"stepSince,omitempty"`
-	// TimedOut says that a step took longer than spec.upgrade.stepTimeout, and that the roll stopped.
+	// TimedOut is true when a step took longer than spec.upgrade.stepTimeout and the roll stopped.
 	// +optional
 	TimedOut bool `json:"timedOut,omitempty"`
-	// Approve is the value of the annotation posthorn.io/approve that lets the roll continue;
-	// without the part from the slash on it approves all of the roll.
+	// Approve is the value of the annotation posthorn.io/approve that lets the roll continue. Without the
+	// slash and the pod's name it approves the whole roll.
 	// +optional
 	Approve string `json:"approve,omitempty"`
 }
 
-// FeatureFlagsStatus tells how the broker's feature flags stand.
+// FeatureFlagsStatus is the state of the broker's feature flags.
 type FeatureFlagsStatus struct {
-	// Disabled are the stable flags that are not enabled (at most 16 are named).
+	// Disabled are the stable flags that are not enabled; at most 16.
 	// +optional
 	Disabled []string `json:"disabled,omitempty"`
-	// Enabled is how many flags are enabled.
+	// Enabled is the number of enabled flags.
 	Enabled int32 `json:"enabled"`
-	// Message says why flags stay disabled.
+	// Message is why flags are not enabled.
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// ScalingStatus tells about the removal of a node.
+// ScalingStatus is the progress of the removal of a node.
 type ScalingStatus struct {
-	// Removing is the node that is to go next.
+	// Removing is the node that is being removed.
 	Removing string `json:"removing"`
-	// Reason in one word: what is done, or what it waits for.
+	// Reason is the present action, or the cause of the wait, in one word.
 	Reason string `json:"reason"`
-	// Message says more, for example why the broker refused something.
+	// Message has details, for example why the broker refused a request.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// Since when it is so.
+	// Since is when the reason began to apply.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// Queues that it is about (at most 16 are named), as vhost/name.
+	// Queues that the removal waits for, as vhost/name; at most 16.
 	// +optional
 	Queues []string `json:"queues,omitempty"`
-	// Remaining is how many queues still have a replica on the node.
+	// Remaining is the number of queues that still have a replica on the node.
 	// +optional
 	Remaining int32 `json:"remaining,omitempty"`
 }
 
-// CertificatesStatus tells about certificates.
+// CertificatesStatus has the expiry of the cluster's certificates.
 type CertificatesStatus struct {
 	// NotAfter is when the first of the cluster's certificates expires.
 	// +optional
 	NotAfter *metav1.Time `json:"notAfter,omitempty"`
-	// Internode is when the certificate expires that nodes show each other.
+	// Internode is when the certificate between nodes expires.
 	// +optional
 	Internode *metav1.Time `json:"internode,omitempty"`
 	// Serving is the certificate that clients see; absent without spec.tls.

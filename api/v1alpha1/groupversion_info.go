@@ -1,7 +1,7 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 holds the custom resources of group posthorn.io.
+// Package v1alpha1 defines the custom resources of the group posthorn.io.
 //
 // +kubebuilder:object:generate=true
 // +groupName=posthorn.io

@@ -24,7 +24,7 @@ type PolicySpec struct {
 	// ClusterRef names the BrokerCluster. Immutable.
 	ClusterRef ClusterReference `json:"clusterRef"`
 
-	// Vhost the policy is in. Immutable.
+	// Vhost of the policy. Immutable.
 	// +optional
 	// +kubebuilder:default="/"
 	// +kubebuilder:validation:MinLength=1
@@ -36,42 +36,42 @@ type PolicySpec struct {
 	// +kubebuilder:validation:MaxLength=255
 	Name string `json:"name,omitempty"`
 
-	// Scope: User policies, or Operator policies, which limit what user policies and declarations
-	// may do. Only from the cluster's own namespace may a policy have scope Operator. Immutable.
+	// Scope of the policy. Operator policies limit user policies and declarations, and are allowed only in
+	// the cluster's namespace. Immutable.
 	// +optional
 	// +kubebuilder:default=User
 	// +kubebuilder:validation:Enum=User;Operator
 	Scope string `json:"scope,omitempty"`
 
-	// Pattern is the regular expression that names must match.
+	// Pattern is a regular expression that matches names of queues or exchanges.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
 	Pattern string `json:"pattern"`
 
-	// ApplyTo says to what kinds of object the policy applies.
+	// ApplyTo is the kind of object that the policy applies to.
 	// +optional
 	// +kubebuilder:default=queues
 	// +kubebuilder:validation:Enum=queues;classic_queues;quorum_queues;streams;exchanges;all
 	ApplyTo string `json:"applyTo,omitempty"`
 
-	// Priority: of several policies that match, the one with the highest applies.
+	// Priority decides between policies that match the same object: the highest applies.
 	// +optional
 	Priority int32 `json:"priority"`
 
-	// Definition holds the policy's settings, for example max-length. Keys that the broker does not know
-	// and values of a wrong type are refused, unless the object has the annotation
-	// posthorn.io/skip-validation: "true".
+	// Definition has the policy's settings, for example max-length. Unknown keys and values of a wrong type
+	// are refused, unless the object has the annotation posthorn.io/skip-validation: "true".
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=64
 	Definition map[string]apiextensionsv1.JSON `json:"definition"`
 
-	// ReclaimPolicy says what happens to the broker's policy when this object is deleted.
+	// ReclaimPolicy keeps (Retain) or deletes (Delete) the policy in the broker when this object is deleted.
 	// +optional
 	// +kubebuilder:default=Delete
 	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
 
-	// Adoption says what to do about a policy of this name that is there already.
+	// Adoption applies to an existing policy of this name: IfMatching adopts an equal policy, Takeover adopts
+	// and changes any, and Never reports a conflict.
 	// +optional
 	// +kubebuilder:default=IfMatching
 	// +kubebuilder:validation:Enum=IfMatching;Never;Takeover
@@ -82,11 +82,11 @@ type PolicySpec struct {
 type PolicyStatus struct {
 	TopologyStatus `json:",inline"`
 
-	// MatchedQueues is the number of queues the policy applies to.
+	// MatchedQueues is the number of queues that the policy applies to.
 	// +optional
 	// +kubebuilder:default=0
 	MatchedQueues int32 `json:"matchedQueues"`
-	// ShadowedBy are policies that apply in this one's stead to queues it matches (at most 16).
+	// ShadowedBy are other policies that apply to queues that this one matches; at most 16.
 	// +optional
 	ShadowedBy []string `json:"shadowedBy,omitempty"`
 }
@@ -122,16 +122,16 @@ type PolicyList struct {
 	Items           []Policy `json:"items"`
 }
 
-// ClusterRef is the cluster the policy is in.
+// ClusterRef returns the reference to the cluster of the policy.
 func (p *Policy) ClusterRef() ClusterReference { return p.Spec.ClusterRef }
 
-// Topology is the part of the status that all broker-side kinds share.
+// Topology returns the part of the status that all topology kinds share.
 func (p *Policy) Topology() *TopologyStatus { return &p.Status.TopologyStatus }
 
-// BrokerVhost is the vhost that the policy is in.
+// BrokerVhost returns the vhost of the policy.
 func (p *Policy) BrokerVhost() string { return p.Spec.Vhost }
 
-// BrokerName is the policy's name in the broker.
+// BrokerName returns the policy's name in the broker.
 func (p *Policy) BrokerName() string {
 	if p.Spec.Name != "" {
 		return p.Spec.Name

@@ -31,7 +31,7 @@ type QueueSpec struct {
 	// ClusterRef names the BrokerCluster. Immutable.
 	ClusterRef ClusterReference `json:"clusterRef"`
 
-	// Vhost the queue is in. Immutable.
+	// Vhost of the queue. Immutable.
 	// +optional
 	// +kubebuilder:default="/"
 	// +kubebuilder:validation:MinLength=1
@@ -41,7 +41,7 @@ type QueueSpec struct {
 	// Name of the queue in the broker; metadata.name when empty. Immutable.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('amq.')",message="names that begin with amq. are the broker's own"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('amq.')",message="names that begin with amq. are reserved for the broker"
 	Name string `json:"name,omitempty"`
 
 	// Type of the queue. Immutable.
@@ -52,35 +52,36 @@ type QueueSpec struct {
 	Type string `json:"type,omitempty"`
 
 	// Replicas is the number of members of a quorum queue or stream; 0 leaves it to the cluster
-	// (placement.quorumReplicas, else the broker). A
-	// quorum queue gets and loses members, one at a time, when it is changed. Of a stream it is an
-	// immutable property (see onImmutableChange).
+	// (placement.quorumReplicas, else the broker). When it changes, a quorum queue gets or loses members one
+	// at a time. The replicas of a stream are immutable (see onImmutableChange).
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=9
 	Replicas int32 `json:"replicas,omitempty"`
 
-	// Arguments of the declaration, for example x-delivery-limit. x-queue-type and the arguments
-	// for the number of replicas come from type and replicas and are refused here, and so are values of a
-	// wrong type, unless the object has the annotation posthorn.io/skip-validation: "true".
+	// Arguments of the declaration, for example x-delivery-limit. x-queue-type and the arguments for the
+	// number of replicas are refused: use type and replicas. Values of a wrong type are refused too, unless
+	// the object has the annotation posthorn.io/skip-validation: "true".
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	Arguments map[string]apiextensionsv1.JSON `json:"arguments,omitempty"`
 
-	// ReclaimPolicy says what happens to the queue and its messages when this object is deleted.
+	// ReclaimPolicy keeps (Retain) or deletes (Delete, DeleteIfEmpty) the queue and its messages when this
+	// object is deleted.
 	// +optional
 	// +kubebuilder:default=Retain
 	// +kubebuilder:validation:Enum=Retain;Delete;DeleteIfEmpty
 	ReclaimPolicy string `json:"reclaimPolicy,omitempty"`
 
-	// Adoption says what to do about a queue of this name that is there already.
+	// Adoption applies to an existing queue of this name: IfMatching adopts a queue with the same properties,
+	// Takeover adopts any, and Never reports a conflict.
 	// +optional
 	// +kubebuilder:default=IfMatching
 	// +kubebuilder:validation:Enum=IfMatching;Never;Takeover
 	Adoption AdoptionPolicy `json:"adoption,omitempty"`
 
-	// OnImmutableChange says what to do when the queue in the broker differs in what cannot be
-	// changed: report it, or delete and declare it anew if it is empty.
+	// OnImmutableChange applies when an immutable property of the queue in the broker differs: Fail reports
+	// it, RecreateIfEmpty deletes the queue and declares it again if it is empty.
 	// +optional
 	// +kubebuilder:default=Fail
 	// +kubebuilder:validation:Enum=Fail;RecreateIfEmpty
@@ -106,7 +107,7 @@ type QueueStatus struct {
 	// EffectiveOperatorPolicy is the operator policy that applies to the queue.
 	// +optional
 	EffectiveOperatorPolicy string `json:"effectiveOperatorPolicy,omitempty"`
-	// Messages in the queue when it was last looked at.
+	// Messages in the queue when the operator last queried it.
 	// +optional
 	// +kubebuilder:default=0
 	Messages int64 `json:"messages"`
@@ -144,16 +145,16 @@ type QueueList struct {
 	Items           []Queue `json:"items"`
 }
 
-// ClusterRef is the cluster the queue is in.
+// ClusterRef returns the reference to the cluster of the queue.
 func (q *Queue) ClusterRef() ClusterReference { return q.Spec.ClusterRef }
 
-// Topology is the part of the status that all broker-side kinds share.
+// Topology returns the part of the status that all topology kinds share.
 func (q *Queue) Topology() *TopologyStatus { return &q.Status.TopologyStatus }
 
-// BrokerVhost is the vhost that the queue is in.
+// BrokerVhost returns the vhost of the queue.
 func (q *Queue) BrokerVhost() string { return q.Spec.Vhost }
 
-// WantedMembers is how many members the queue is to have in a cluster; 0 leaves it to the broker.
+// WantedMembers returns the wanted number of members in a cluster; 0 leaves it to the broker.
 func (q *Queue) WantedMembers(cluster *BrokerClusterSpec) int32 {
 	if q.Spec.Replicas == 0 && q.Spec.Type == QueueTypeQuorum {
 		return cluster.Placement.QuorumReplicas
@@ -161,7 +162,7 @@ func (q *Queue) WantedMembers(cluster *BrokerClusterSpec) int32 {
 	return q.Spec.Replicas
 }
 
-// BrokerName is the queue's name in the broker.
+// BrokerName returns the queue's name in the broker.
 func (q *Queue) BrokerName() string {
 	if q.Spec.Name != "" {
 		return q.Spec.Name

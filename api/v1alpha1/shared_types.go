@@ -9,14 +9,14 @@ import (
 
 // Condition types that several kinds use.
 const (
-	// ConditionReady sums up the object: what was asked for is so.
+	// ConditionReady summarises the object: the actual state is the wanted state.
 	ConditionReady = "Ready"
-	// ConditionStalled is present, and True, only while nothing but a change of the
-	// object or of its surroundings can help (kstatus reads it as a failure).
+	// ConditionStalled is present, and True, only while a change of the object or of its environment is needed
+	// (kstatus reads it as a failure).
 	ConditionStalled = "Stalled"
-	// ConditionSynced says whether the broker holds what the spec says.
+	// ConditionSynced: the object in the broker is as the spec says.
 	ConditionSynced = "Synced"
-	// ConditionConflict says whether something else owns the name in the broker.
+	// ConditionConflict: another owner has the name in the broker.
 	ConditionConflict = "Conflict"
 )
 
@@ -24,54 +24,54 @@ const (
 const (
 	// ConditionAvailable: a majority of the core nodes is ready.
 	ConditionAvailable = "Available"
-	// ConditionProgressing: pods are being made or replaced.
+	// ConditionProgressing: pods are being created or replaced.
 	ConditionProgressing = "Progressing"
-	// ConditionQuorumSafe: any one node may go without a queue losing its majority.
+	// ConditionQuorumSafe: no queue loses its majority when any one node stops.
 	ConditionQuorumSafe = "QuorumSafe"
-	// ConditionUpgradeBlocked: a roll is wanted and waits for something.
+	// ConditionUpgradeBlocked: a roll cannot continue by itself.
 	ConditionUpgradeBlocked = "UpgradeBlocked"
-	// ConditionCertificatesReady: the certificates of nodes and clients are there and valid.
+	// ConditionCertificatesReady: the certificates of nodes and clients exist and are valid.
 	ConditionCertificatesReady = "CertificatesReady"
-	// ConditionMonitoringReady: what spec.monitoring asks for is made.
+	// ConditionMonitoringReady: the objects of spec.monitoring exist.
 	ConditionMonitoringReady = "MonitoringReady"
 	// ConditionStorageReady: every node's volume is bound.
 	ConditionStorageReady = "StorageReady"
 	// ConditionQueuesLost is present, and True, only while queues exist whose only copy was on a lost disk.
 	ConditionQueuesLost = "QueuesLost"
-	// ConditionSpread: no two nodes run on one machine.
+	// ConditionSpread: every node runs on a machine of its own.
 	ConditionSpread = "Spread"
-	// ConditionPaused: the operator changes nothing because spec.paused is set.
+	// ConditionPaused: the operator changes nothing because spec.paused is true.
 	ConditionPaused = "Paused"
 )
 
 // Condition types of single topology kinds.
 const (
-	// ConditionReplicasPlaced (Queue): the queue has as many members as asked for.
+	// ConditionReplicasPlaced (Queue): the queue has the wanted number of members.
 	ConditionReplicasPlaced = "ReplicasPlaced"
-	// ConditionCredentialsSynced (User): the broker takes the password in the Secret, and no other.
+	// ConditionCredentialsSynced (User): the broker accepts the password in the Secret, and no other.
 	ConditionCredentialsSynced = "CredentialsSynced"
-	// ConditionPermissionsSynced (User): permissions, topic permissions and limits are as the spec says, and the
-	// limits as far as the cluster allows them.
+	// ConditionPermissionsSynced (User): permissions and topic permissions are as the spec says, and the limits as
+	// far as the cluster allows them.
 	ConditionPermissionsSynced = "PermissionsSynced"
 	// ConditionLimitsCapped (User): the cluster allows lower limits than the spec asks for.
 	ConditionLimitsCapped = "LimitsCapped"
 )
 
-// ClusterReference names the BrokerCluster an object lives in.
+// ClusterReference names the BrokerCluster of an object.
 type ClusterReference struct {
 	// Name of the BrokerCluster.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
 
-	// Namespace of the BrokerCluster; the object's own namespace when empty. Another
-	// namespace works only where spec.tenancy.allowedNamespaces of the cluster selects this one.
+	// Namespace of the BrokerCluster; the object's own namespace when empty. Another namespace requires that
+	// spec.tenancy.allowedNamespaces of the cluster selects the object's namespace.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// ReclaimPolicy says what happens to the broker's object when the Kubernetes object is deleted.
+// ReclaimPolicy keeps or deletes the object in the broker when the Kubernetes object is deleted.
 // +kubebuilder:validation:Enum=Retain;Delete
 type ReclaimPolicy string
 
@@ -82,35 +82,33 @@ const (
 	ReclaimDeleteIfEmpty = "DeleteIfEmpty"
 )
 
-// AdoptionPolicy says what to do about an object that is in the broker already and that this
-// resource did not make. Which values a kind takes is on its field.
+// AdoptionPolicy applies to an object that exists in the broker and that this resource did not create. The field of
+// each kind lists its values.
 type AdoptionPolicy string
 
 // Values of AdoptionPolicy.
 const (
-	// AdoptIfMatching takes an object over when it is exactly as the spec says.
+	// AdoptIfMatching adopts an object that is exactly as the spec says.
 	AdoptIfMatching AdoptionPolicy = "IfMatching"
 	// AdoptNever reports a conflict.
 	AdoptNever AdoptionPolicy = "Never"
-	// AdoptTakeover takes the object over and changes it to what the spec says. Refused from
-	// another namespace than the cluster's.
+	// AdoptTakeover adopts the object and changes it to the spec. It is refused outside the cluster's namespace.
 	AdoptTakeover AdoptionPolicy = "Takeover"
 )
 
-// TopologyStatus is what the status of every broker-side kind begins with.
+// TopologyStatus is the part of the status that all topology kinds share.
 type TopologyStatus struct {
-	// ObservedGeneration is the generation of the spec that this status talks about. Written on
-	// every attempt, also a failed one.
+	// ObservedGeneration is the generation of the spec that this status describes. The operator writes it after
+	// every reconciliation, also a failed one.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Claim records that this resource owns the object in the broker: cluster and name. It is
-	// written before the object is made, so that a crash between the two is not taken for
-	// somebody else's object.
+	// Claim records that this resource owns the object in the broker: cluster and name. The operator writes it
+	// before it creates the object, so that after a crash in between it still recognises the object as its own.
 	// +optional
 	Claim string `json:"claim,omitempty"`
 
-	// LastSyncTime is when the operator last made, adopted or changed the object in the broker.
+	// LastSyncTime is when the operator last created, adopted or changed the object in the broker.
 	// +optional
 	LastSyncTime *metav1.Time `json:"lastSyncTime,omitempty"`
 

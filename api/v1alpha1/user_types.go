@@ -17,35 +17,35 @@ type UserSpec struct {
 	// ClusterRef names the BrokerCluster. Immutable.
 	ClusterRef ClusterReference `json:"clusterRef"`
 
-	// Username in the broker; when empty the certificate's commonName, or <namespace>-<name> of this
-	// object. In another namespace than the cluster's it must begin with the namespace and a dash, and
-	// with no longer name of a namespace that may use the cluster and a dash. Immutable.
+	// Username in the broker. When empty, it is the certificate's commonName or else <namespace>-<name> of
+	// this object. Outside the cluster's namespace it must begin with this namespace and a dash, and must
+	// not begin with a longer namespace that may use the cluster and a dash. Immutable.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_.@:+-]+$`
 	Username string `json:"username,omitempty"`
 
-	// Credentials say where the password comes from.
+	// Credentials of the user: a password or a client certificate.
 	// +optional
 	// +kubebuilder:default={generate: {}}
 	Credentials CredentialsSpec `json:"credentials"`
 
-	// Tags give access to the management API. Only from the cluster's own namespace can any tag
-	// but management and policymaker be given.
+	// Tags give access to the management API. Outside the cluster's namespace only management and
+	// policymaker are allowed.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
 	Tags []UserTag `json:"tags,omitempty"`
 
-	// Permissions of the user, one entry a vhost. Permissions that the user has and that are not
-	// listed are taken away.
+	// Permissions of the user, one entry for each vhost. The operator revokes permissions that are not
+	// listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=vhost
 	// +kubebuilder:validation:MaxItems=128
 	Permissions []Permission `json:"permissions,omitempty"`
 
-	// TopicPermissions of the user, one entry a vhost and exchange.
+	// TopicPermissions of the user, one entry for each vhost and exchange.
 	// +optional
 	// +listType=map
 	// +listMapKey=vhost
@@ -53,20 +53,19 @@ type UserSpec struct {
 	// +kubebuilder:validation:MaxItems=128
 	TopicPermissions []TopicPermission `json:"topicPermissions,omitempty"`
 
-	// Limits of the user. In another namespace than the cluster's they can only be lower than
-	// spec.tenancy.userLimits of the cluster; status.limits has what is in force.
+	// Limits of the user. Outside the cluster's namespace spec.tenancy.userLimits of the cluster caps them;
+	// status.limits has the effective limits.
 	// +optional
 	// +kubebuilder:default={}
 	Limits UserLimits `json:"limits"`
 
-	// ReclaimPolicy says what happens to the broker's user when this object is deleted.
+	// ReclaimPolicy keeps (Retain) or deletes (Delete) the user in the broker when this object is deleted.
 	// +optional
 	// +kubebuilder:default=Delete
 	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
 
-	// Adoption says what to do about a user of this name that is there already: report a conflict,
-	// or take it over (new password, tags and permissions), which works only from the cluster's
-	// own namespace.
+	// Adoption applies to an existing user of this name: Never reports a conflict, Takeover gives it the
+	// password, tags and permissions of this object, which is allowed only in the cluster's namespace.
 	// +optional
 	// +kubebuilder:default=Never
 	// +kubebuilder:validation:Enum=Never;Takeover
@@ -77,19 +76,19 @@ type UserSpec struct {
 // +kubebuilder:validation:Enum=administrator;monitoring;policymaker;management;impersonator
 type UserTag string
 
-// CredentialsSpec says how the user shows who it is: exactly one field is set.
+// CredentialsSpec selects how the user authenticates: exactly one field is set.
 // +kubebuilder:validation:XValidation:rule="(has(self.secretRef) ? 1 : 0) + (has(self.generate) ? 1 : 0) + (has(self.certificate) ? 1 : 0) == 1",message="set exactly one of secretRef, generate and certificate"
 type CredentialsSpec struct {
 	// SecretRef names a Secret of this namespace whose key password is the password.
 	// +optional
 	SecretRef *corev1.LocalObjectReference `json:"secretRef,omitempty"`
 
-	// Generate makes a password once and keeps it in the binding Secret; change it there to rotate.
+	// Generate creates a password once and keeps it in the binding Secret; change it there to rotate it.
 	// +optional
 	Generate *GenerateSpec `json:"generate,omitempty"`
 
-	// Certificate is for a user that logs in with a client certificate (SASL EXTERNAL) and has no
-	// password at all. Immutable.
+	// Certificate is for a user that authenticates with a client certificate (SASL EXTERNAL) and has no
+	// password. Immutable.
 	// +optional
 	Certificate *CertificateCredentials `json:"certificate,omitempty"`
 }
@@ -115,23 +114,23 @@ type GenerateSpec struct {
 
 // Permission of a user in a vhost: regular expressions over names; empty grants nothing.
 type Permission struct {
-	// Vhost the permission is for.
+	// Vhost of the permission.
 	// +optional
 	// +kubebuilder:default="/"
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Vhost string `json:"vhost"`
-	// Configure: what the user may declare and delete.
+	// Configure matches exchanges and queues that the user may declare and delete.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
 	Configure string `json:"configure"`
-	// Write: what the user may publish to.
+	// Write matches exchanges and queues that the user may publish or bind to.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
 	Write string `json:"write"`
-	// Read: what the user may consume from.
+	// Read matches exchanges and queues that the user may consume or bind from.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
@@ -140,22 +139,22 @@ type Permission struct {
 
 // TopicPermission of a user for a topic exchange: regular expressions over routing keys.
 type TopicPermission struct {
-	// Vhost the permission is for.
+	// Vhost of the permission.
 	// +optional
 	// +kubebuilder:default="/"
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Vhost string `json:"vhost"`
-	// Exchange the permission is for.
+	// Exchange of the permission.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Exchange string `json:"exchange"`
-	// Write: routing keys the user may publish with.
+	// Write matches routing keys with which the user may publish.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
 	Write string `json:"write"`
-	// Read: routing keys the user may bind with.
+	// Read matches routing keys with which the user may bind.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
@@ -164,11 +163,11 @@ type TopicPermission struct {
 
 // UserLimits of a user; 0 is no limit.
 type UserLimits struct {
-	// Connections the user may have open.
+	// Connections that the user may have open.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Connections int32 `json:"connections,omitempty"`
-	// Channels the user may have open.
+	// Channels that the user may have open.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Channels int32 `json:"channels,omitempty"`
@@ -184,7 +183,7 @@ type UserStatus struct {
 	// Binding names the Secret with host, port, username, password and uri (service binding).
 	// +optional
 	Binding *BindingReference `json:"binding,omitempty"`
-	// Limits that are in force: the lower ones of spec.limits and of the cluster's spec.tenancy.userLimits.
+	// Limits that apply: the lower of spec.limits and of the cluster's spec.tenancy.userLimits.
 	// +optional
 	Limits *UserLimits `json:"limits,omitempty"`
 	// CredentialVersion is the version of the Secret whose password the broker has.
@@ -221,13 +220,13 @@ type UserList struct {
 	Items           []User `json:"items"`
 }
 
-// ClusterRef is the cluster the user is in.
+// ClusterRef returns the reference to the cluster of the user.
 func (u *User) ClusterRef() ClusterReference { return u.Spec.ClusterRef }
 
-// Topology is the part of the status that all broker-side kinds share.
+// Topology returns the part of the status that all topology kinds share.
 func (u *User) Topology() *TopologyStatus { return &u.Status.TopologyStatus }
 
-// BrokerName is the user's name in the broker.
+// BrokerName returns the user's name in the broker.
 func (u *User) BrokerName() string {
 	if u.Spec.Username != "" {
 		return u.Spec.Username
@@ -238,5 +237,5 @@ func (u *User) BrokerName() string {
 	return u.Namespace + "-" + u.Name
 }
 
-// BindingName is the name of the Secret in service-binding form.
+// BindingName returns the name of the Secret in service-binding form.
 func (u *User) BindingName() string { return u.Name + "-binding" }

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestBrokerName(t *testing.T) {
+func TestBrokerNameDependsOnNamespaceAndCredentials(t *testing.T) {
 	own, other := ClusterReference{Name: "c"}, ClusterReference{Name: "c", Namespace: "mq"}
 	certificate := CredentialsSpec{Certificate: &CertificateCredentials{CommonName: "team.lamp"}}
 	for name, c := range map[string]struct {

@@ -18,58 +18,57 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// definitionsRetry is how often a definitions file that is not there or was refused is looked at again.
+// definitionsRetry is the interval at which a definitions file that is missing or was refused is read again.
 const definitionsRetry = 10 * time.Second
 
-// bootstrap imports the definitions of spec.bootstrap once. That it was done is noted beside the
-// operator's credentials: it must not happen again when the status is lost, since it would set
-// passwords and policies back.
-func (s *scope) bootstrap(ctx context.Context) error {
-	if s.cluster.Spec.Bootstrap == nil || s.cluster.Spec.Bootstrap.DefinitionsSecretRef == nil || !s.settled(s.tally()) {
+// importDefinitions imports the definitions of spec.bootstrap once. An annotation on the operator's access Secret
+// records the import, and not the status, which may get lost: a second import would reset passwords and policies.
+func (r *reconciliation) importDefinitions(ctx context.Context) error {
+	if r.in.cluster.Spec.Bootstrap == nil || r.in.cluster.Spec.Bootstrap.DefinitionsSecretRef == nil || !r.out.isSettled(&r.in, &r.seen) {
 		return nil
 	}
-	var note corev1.Secret
-	if err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: names.OperatorSecret(s.cluster.Name)}, &note); err != nil {
-		return fmt.Errorf("looking whether definitions were imported: %w", err)
+	var secret corev1.Secret
+	if err := r.Client.Get(ctx, r.in.keyOf(names.OperatorSecret(r.in.cluster.Name)), &secret); err != nil {
+		return fmt.Errorf("reading whether the definitions were imported: %w", err)
 	}
-	if note.Annotations[names.AnnotationImported] != "" {
+	if secret.Annotations[names.AnnotationImported] != "" {
 		return nil
 	}
-	// The cache may not have what the last reconcile noted.
-	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(&note), &note); err != nil {
-		return fmt.Errorf("looking whether definitions were imported: %w", err)
+	// The cache may not have the annotation of the previous reconciliation.
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(&secret), &secret); err != nil {
+		return fmt.Errorf("reading whether the definitions were imported: %w", err)
 	}
-	if note.Annotations[names.AnnotationImported] != "" {
+	if secret.Annotations[names.AnnotationImported] != "" {
 		return nil
 	}
-	file, why, err := s.definitions(ctx)
+	file, why, err := r.readDefinitions(ctx)
 	if err != nil {
 		return err
 	}
 	if why == "" {
-		why, err = s.importDefinitions(ctx, file)
+		why, err = r.postDefinitions(ctx, file)
 	}
 	if err != nil || why != "" {
-		s.bootstrapping = why
-		s.lookAgain(definitionsRetry)
+		r.seen.importFailure = why
+		r.out.requeueWithin(definitionsRetry)
 		return err
 	}
-	before := client.MergeFrom(note.DeepCopy())
-	metav1.SetMetaDataAnnotation(&note.ObjectMeta, names.AnnotationImported, s.Now().UTC().Format(time.RFC3339))
-	if err := s.Client.Patch(ctx, &note, before); err != nil {
-		return fmt.Errorf("noting that definitions were imported: %w", err)
+	before := client.MergeFrom(secret.DeepCopy())
+	metav1.SetMetaDataAnnotation(&secret.ObjectMeta, names.AnnotationImported, r.in.now.UTC().Format(time.RFC3339))
+	if err := r.Client.Patch(ctx, &secret, before); err != nil {
+		return fmt.Errorf("recording that the definitions were imported: %w", err)
 	}
-	s.event(corev1.EventTypeNormal, "DefinitionsImported", "Bootstrap", "imported the definitions of Secret %s", s.cluster.Spec.Bootstrap.DefinitionsSecretRef.Name)
+	r.out.note("DefinitionsImported", "Bootstrap", "imported the definitions of Secret %s", r.in.cluster.Spec.Bootstrap.DefinitionsSecretRef.Name)
 	return nil
 }
 
-// definitions reads the file; why it cannot be imported is for the status.
-func (s *scope) definitions(ctx context.Context) (file []byte, why string, err error) {
-	ref := s.cluster.Spec.Bootstrap.DefinitionsSecretRef
+// readDefinitions reads the file. why is the reason, for the status, that it cannot be imported.
+func (r *reconciliation) readDefinitions(ctx context.Context) (file []byte, why string, err error) {
+	ref := r.in.cluster.Spec.Bootstrap.DefinitionsSecretRef
 	var secret corev1.Secret
-	err = s.Client.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: ref.Name}, &secret)
+	err = r.Client.Get(ctx, r.in.keyOf(ref.Name), &secret)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Sprintf("there is no Secret %s", ref.Name), nil
+		return nil, fmt.Sprintf("Secret %s does not exist", ref.Name), nil
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("reading the definitions: %w", err)
@@ -77,14 +76,14 @@ func (s *scope) definitions(ctx context.Context) (file []byte, why string, err e
 	file = secret.Data[ref.Key]
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(file, &object); err != nil {
-		// The JSON decoder's words could repeat a password.
-		return nil, fmt.Sprintf("key %s of Secret %s is not a JSON object", ref.Key, ref.Name), nil //nolint:nilerr // The text says why; see above.
+		// The message of the JSON decoder could contain a password.
+		return nil, fmt.Sprintf("key %s of Secret %s is not a JSON object", ref.Key, ref.Name), nil //nolint:nilerr // why has the reason; see above.
 	}
 	return file, "", nil
 }
 
-func (s *scope) importDefinitions(ctx context.Context, file []byte) (why string, err error) {
-	b, err := s.Brokers.Cluster(ctx, s.key())
+func (r *reconciliation) postDefinitions(ctx context.Context, file []byte) (why string, err error) {
+	b, err := r.Brokers.Cluster(ctx, r.in.key())
 	if err != nil {
 		return "", err
 	}

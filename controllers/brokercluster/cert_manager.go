@@ -16,26 +16,27 @@ import (
 
 // +kubebuilder:rbac:groups=cert-manager.io,resources=certificates,verbs=get;create;update;delete
 
-// certificateKind is cert-manager's, whose types come with far more modules than this one object needs.
+// certificateKind is cert-manager's Certificate. Its Go types would add many modules for this one object.
 var certificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
 
 // issuedCertificate keeps the Certificate and checks the Secret that cert-manager writes for it.
-func (s *scope) issuedCertificate(ctx context.Context) (serving, error) {
-	name := names.TLSSecret(s.cluster.Name)
-	missing := serving{source: posthornv1.SourceIssuer, secret: name, finding: finding{
+func (r *reconciliation) issuedCertificate(ctx context.Context) (servingCertificate, error) {
+	name := names.TLSSecret(r.in.cluster.Name)
+	missing := servingCertificate{source: posthornv1.SourceIssuer, secret: name, finding: finding{
 		reason: reasonCertManagerMissing, message: "spec.tls.issuerRef needs cert-manager, whose API cert-manager.io/v1 is not installed",
 	}}
-	object, err := s.ensureOptional(ctx, certificateKind, name, certificateSpec(s.cluster), nil)
+	object, err := r.ensureOptional(ctx, certificateKind, name, certificateSpec(r.in.cluster), nil)
 	if err != nil {
 		return missing, err
 	}
 	if object == nil {
 		return missing, nil
 	}
-	found, err := s.givenCertificate(ctx, posthornv1.SourceIssuer, name)
+	secret, err := r.readSecret(ctx, name)
 	if err != nil {
-		return found, err
+		return missing, err
 	}
+	found := checkGivenCertificate(&r.in, secret, posthornv1.SourceIssuer, name)
 	if ready, why := certificateReady(object); !ready && !found.usable {
 		found.finding = finding{reason: reasonIssuing, message: why}
 	}
@@ -70,15 +71,15 @@ func certificateReady(object *unstructured.Unstructured) (bool, string) {
 		}
 		return condition["status"] == "True", fmt.Sprintf("Certificate %s: %v: %v", object.GetName(), condition["reason"], condition["message"])
 	}
-	return false, fmt.Sprintf("Certificate %s: cert-manager has not looked at it yet", object.GetName())
+	return false, fmt.Sprintf("Certificate %s: cert-manager has not processed it yet", object.GetName())
 }
 
-// removeCertificate takes the Certificate away when the spec no longer names an issuer. Whether there
-// was one is in the status, so that nobody who never used cert-manager asks for its API.
-func (s *scope) removeCertificate(ctx context.Context) error {
-	known := s.cluster.Status.Certificates
+// removeCertificate deletes the Certificate when the spec no longer names an issuer. The status tells whether one exists, so
+// that clusters without cert-manager do not query its API.
+func (r *reconciliation) removeCertificate(ctx context.Context) error {
+	known := r.in.cluster.Status.Certificates
 	if known == nil || known.Serving == nil || known.Serving.Source != posthornv1.SourceIssuer {
 		return nil
 	}
-	return s.removeOptional(ctx, certificateKind, names.TLSSecret(s.cluster.Name))
+	return r.removeOptional(ctx, certificateKind, names.TLSSecret(r.in.cluster.Name))
 }

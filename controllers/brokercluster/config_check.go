@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// checkSeconds bounds one check, the pull of the image included.
+	// checkSeconds bounds one check, including the pull of the image.
 	checkSeconds = int64(600)
-	// checkRetry is how soon a check that could not be done is repeated.
+	// checkRetry is the time after which a failed check is repeated.
 	checkRetry = 10 * time.Second
 	// exitConfig is the broker's exit code for a configuration that it refuses.
 	exitConfig = int32(2)
@@ -37,61 +37,61 @@ const (
 	reasonInvalidConfig  = "InvalidConfig"
 )
 
-// configVerdict is what a check of settings has come to.
-type configVerdict string
+// checkResult is the result of a check of settings.
+type checkResult string
 
 const (
-	configPending configVerdict = "Pending" // it is not over
-	configValid   configVerdict = "Valid"   // the broker accepts the settings
-	configInvalid configVerdict = "Invalid" // the broker refuses them
-	configUnknown configVerdict = "Unknown" // the pod failed for another reason
+	configPending checkResult = "Pending" // the check has not finished
+	configValid   checkResult = "Valid"   // the broker accepts the settings
+	configInvalid checkResult = "Invalid" // the broker refuses them
+	configUnknown checkResult = "Unknown" // the pod failed for another reason
 )
 
-// settingsAccepted says whether the pod template may be given to the StatefulSet: a broker of the wanted
-// image has accepted the settings, in a pod of its own. Otherwise it says why not in s.held or s.invalidConfig.
-func (s *scope) settingsAccepted(ctx context.Context, template *corev1.PodTemplateSpec, inputs templateInputs) (bool, error) {
+// checkSettings reports whether the StatefulSet may get the pod template: a broker of the wanted image has accepted the
+// settings, in a pod of its own. Otherwise r.out.held or r.out.invalidConfig has the reason.
+func (r *reconciliation) checkSettings(ctx context.Context, template *corev1.PodTemplateSpec, inputs templateInputs) (bool, error) {
 	name := ""
-	if needsConfigCheck(s.sts, inputs, len(s.cluster.Spec.Config)) {
-		name = names.ConfigCheckPod(s.cluster.Name, digest([]byte(inputs.Image+"\n"+inputs.Config)))
+	if needsConfigCheck(r.seen.sts, inputs, len(r.in.cluster.Spec.Config)) {
+		name = names.ConfigCheckPod(r.in.cluster.Name, digest([]byte(inputs.Image+"\n"+inputs.Config)))
 	}
-	if err := s.removeConfigChecks(ctx, name); err != nil || name == "" {
+	if err := r.removeConfigChecks(ctx, name); err != nil || name == "" {
 		return err == nil, err
 	}
 	pod := &corev1.Pod{}
-	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: name}, pod)
+	err := r.Client.Get(ctx, r.in.keyOf(name), pod)
 	switch {
 	case apierrors.IsNotFound(err):
-		s.held = &finding{reason: reasonCheckingConfig, message: "pod " + name + " checks the settings with the image " + inputs.Image}
-		return false, s.startConfigCheck(ctx, template, name)
+		r.out.held = &finding{reason: reasonCheckingConfig, message: "pod " + name + " checks the settings with the image " + inputs.Image}
+		return false, r.startConfigCheck(ctx, template, name)
 	case err != nil:
 		return false, fmt.Errorf("reading the pod %s: %w", name, err)
 	}
-	if err := s.mayChange(pod); err != nil {
+	if err := mayChange(pod, r.in.cluster); err != nil {
 		return false, err
 	}
-	verdict, message := judgeConfigCheck(pod)
-	switch verdict {
+	result, message := resultOfCheck(pod)
+	switch result {
 	case configValid:
 		return true, nil
 	case configInvalid:
-		s.invalidConfig = "spec.config is refused, no pod is changed: " + message
-		if ready := meta.FindStatusCondition(s.cluster.Status.Conditions, posthornv1.ConditionReady); ready == nil || ready.Message != s.invalidConfig {
-			s.event(corev1.EventTypeWarning, reasonInvalidConfig, "CheckConfig", "%s", s.invalidConfig)
+		r.out.invalidConfig = "the broker refuses spec.config, so no pod is changed: " + message
+		if ready := meta.FindStatusCondition(r.in.cluster.Status.Conditions, posthornv1.ConditionReady); ready == nil || ready.Message != r.out.invalidConfig {
+			r.out.warn(reasonInvalidConfig, "CheckConfig", "%s", r.out.invalidConfig)
 		}
 		return false, nil
 	case configUnknown:
-		s.lookAgain(checkRetry)
-		if s.Now().Sub(pod.CreationTimestamp.Time) > checkRetry {
-			err = client.IgnoreNotFound(s.Client.Delete(ctx, pod))
+		r.out.requeueWithin(checkRetry)
+		if r.in.now.Sub(pod.CreationTimestamp.Time) > checkRetry {
+			err = client.IgnoreNotFound(r.Client.Delete(ctx, pod))
 		}
 	case configPending:
 	}
-	s.held = &finding{reason: reasonCheckingConfig, message: strings.TrimSuffix("pod "+name+" checks the settings with the image "+inputs.Image+"; "+message, "; ")}
+	r.out.held = &finding{reason: reasonCheckingConfig, message: strings.TrimSuffix("pod "+name+" checks the settings with the image "+inputs.Image+"; "+message, "; ")}
 	return false, err
 }
 
-// needsConfigCheck says whether settings are new, or new for the image. Without settings of the spec
-// there are only the operator's own.
+// needsConfigCheck reports whether settings are new, or new for the image. Without settings in the spec only the operator's
+// own apply.
 func needsConfigCheck(sts *appsv1.StatefulSet, inputs templateInputs, settings int) bool {
 	if settings == 0 {
 		return false
@@ -103,31 +103,31 @@ func needsConfigCheck(sts *appsv1.StatefulSet, inputs templateInputs, settings i
 	return runs == nil || runs.Image != inputs.Image || sts.Spec.Template.Annotations[names.AnnotationConfig] != inputs.Config
 }
 
-// startConfigCheck makes the pod that checks the settings.
-func (s *scope) startConfigCheck(ctx context.Context, template *corev1.PodTemplateSpec, name string) error {
+// startConfigCheck creates the pod that checks the settings.
+func (r *reconciliation) startConfigCheck(ctx context.Context, template *corev1.PodTemplateSpec, name string) error {
 	pod := configCheckPod(template)
-	pod.Namespace, pod.Name, pod.Labels = s.cluster.Namespace, name, names.ConfigCheckLabels(s.cluster.Name)
-	if err := controllerutil.SetControllerReference(s.cluster, pod, s.Scheme); err != nil {
-		return fmt.Errorf("owning the pod %s: %w", name, err)
+	pod.Namespace, pod.Name, pod.Labels = r.in.cluster.Namespace, name, names.ConfigCheckLabels(r.in.cluster.Name)
+	if err := controllerutil.SetControllerReference(r.in.cluster, pod, r.Scheme); err != nil {
+		return fmt.Errorf("setting the owner of pod %s: %w", name, err)
 	}
-	err := s.Client.Create(ctx, pod)
+	err := r.Client.Create(ctx, pod)
 	if apierrors.IsAlreadyExists(err) {
 		// The cache does not have it yet.
-		s.lookAgain(behind)
+		r.out.requeueWithin(staleRetry)
 		return nil
 	}
 	if err != nil {
-		return refused(err, "making the pod "+name+" that checks the settings")
+		return refused(err, "creating the pod "+name+" that checks the settings")
 	}
 	return nil
 }
 
-// configCheckPod reads the configuration files that pods of the template would get, and ends.
+// configCheckPod returns a pod that reads the configuration files of the template's pods, and ends.
 func configCheckPod(template *corev1.PodTemplateSpec) *corev1.Pod {
 	no, deadline := false, checkSeconds
 	from := template.Spec
 	broker := brokerOf(template).DeepCopy()
-	// Requests and limits, so that the pod is admitted where a quota or limit range asks for them.
+	// Quotas and limit ranges may require requests and limits.
 	small := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi")}
 	pod := &corev1.Pod{Spec: corev1.PodSpec{
 		RestartPolicy:                corev1.RestartPolicyNever,
@@ -159,8 +159,8 @@ func configCheckPod(template *corev1.PodTemplateSpec) *corev1.Pod {
 	return pod
 }
 
-// judgeConfigCheck says what a check has come to, in words where it did not accept the settings.
-func judgeConfigCheck(pod *corev1.Pod) (configVerdict, string) {
+// resultOfCheck returns the result of a check, with a message unless it accepted the settings.
+func resultOfCheck(pod *corev1.Pod) (checkResult, string) {
 	switch pod.Status.Phase {
 	case corev1.PodSucceeded:
 		return configValid, ""
@@ -177,36 +177,36 @@ func judgeConfigCheck(pod *corev1.Pod) (configVerdict, string) {
 		if ended.ExitCode == exitConfig && strings.TrimSpace(ended.Message) != "" {
 			return configInvalid, settingsErrors(ended.Message)
 		}
-		return configUnknown, fmt.Sprintf("%s: exit code %d%s", ended.Reason, ended.ExitCode, lastWords(ended))
+		return configUnknown, fmt.Sprintf("%s: exit code %d%s", ended.Reason, ended.ExitCode, terminationMessage(ended))
 	}
 	return configUnknown, strings.TrimSuffix(pod.Status.Reason+": "+pod.Status.Message, ": ")
 }
 
-// settingsErrors is the broker's list of errors in one line, without the names of files that only pods have.
-func settingsErrors(said string) string {
+// settingsErrors returns the broker's list of errors in one line, without the names of files inside the pod.
+func settingsErrors(output string) string {
 	var out []string
-	for _, line := range strings.Split(strings.TrimSpace(said), "\n") {
+	for _, line := range strings.Split(strings.TrimSpace(output), "\n") {
 		if rest, found := strings.CutPrefix(line, configDir+"/"+userConfigPath+":"); found {
 			_, line, _ = strings.Cut(rest, ": ")
 		}
 		out = append(out, strings.TrimSpace(line))
 	}
-	return cutWords(strings.Join(out, "; "))
+	return keepEnd(strings.Join(out, "; "))
 }
 
-// removeConfigChecks deletes the pods that checked settings, but the named one.
-func (s *scope) removeConfigChecks(ctx context.Context, except string) error {
+// removeConfigChecks deletes the pods that checked settings, except the named one.
+func (r *reconciliation) removeConfigChecks(ctx context.Context, except string) error {
 	var pods corev1.PodList
-	if err := s.Client.List(ctx, &pods, client.InNamespace(s.cluster.Namespace), client.MatchingLabels(names.ConfigCheckLabels(s.cluster.Name))); err != nil {
+	if err := r.Client.List(ctx, &pods, client.InNamespace(r.in.cluster.Namespace), client.MatchingLabels(names.ConfigCheckLabels(r.in.cluster.Name))); err != nil {
 		return fmt.Errorf("listing the pods that check settings: %w", err)
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if pod.Name == except || pod.DeletionTimestamp != nil || !ownedBy(pod, s.cluster) {
+		if pod.Name == except || pod.DeletionTimestamp != nil || !isOwnedBy(pod, r.in.cluster) {
 			continue
 		}
 		uid := pod.UID
-		if err := s.Client.Delete(ctx, pod, client.Preconditions(metav1.Preconditions{UID: &uid})); client.IgnoreNotFound(err) != nil {
+		if err := r.Client.Delete(ctx, pod, client.Preconditions(metav1.Preconditions{UID: &uid})); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("deleting the pod %s: %w", pod.Name, err)
 		}
 	}

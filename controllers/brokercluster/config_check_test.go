@@ -12,7 +12,7 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-func TestAConfigCheckIsInvalidOnlyWhenTheBrokerRefusesTheSettings(t *testing.T) {
+func TestConfigCheckIsInvalidOnlyIfTheBrokerRefusesTheSettings(t *testing.T) {
 	ended := func(phase corev1.PodPhase, code int32, said string) *corev1.Pod {
 		return &corev1.Pod{Status: corev1.PodStatus{Phase: phase, ContainerStatuses: []corev1.ContainerStatus{{
 			Name: containerName, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: code, Message: said}},
@@ -21,7 +21,7 @@ func TestAConfigCheckIsInvalidOnlyWhenTheBrokerRefusesTheSettings(t *testing.T) 
 	evicted := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "The node was low on resource"}}
 	for name, row := range map[string]struct {
 		pod     *corev1.Pod
-		verdict configVerdict
+		result  checkResult
 		message string
 	}{
 		"not started": {&corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodPending}}, configPending, ""},
@@ -37,13 +37,13 @@ func TestAConfigCheckIsInvalidOnlyWhenTheBrokerRefusesTheSettings(t *testing.T) 
 		"contradicts":       {ended(corev1.PodFailed, 2, "configuration: `a` needs `b`"), configInvalid, "configuration: `a` needs `b`"},
 		"another container": {&corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Failed"}}, configUnknown, "Failed"},
 	} {
-		if verdict, message := judgeConfigCheck(row.pod); verdict != row.verdict || message != row.message {
-			t.Errorf("%s: %s %q, want %s %q", name, verdict, message, row.verdict, row.message)
+		if result, message := resultOfCheck(row.pod); result != row.result || message != row.message {
+			t.Errorf("%s: %s %q, want %s %q", name, result, message, row.result, row.message)
 		}
 	}
 }
 
-func TestSettingsAreCheckedWhenTheyOrTheImageAreNew(t *testing.T) {
+func TestNewSettingsAndNewImagesAreChecked(t *testing.T) {
 	running := func(change func(*posthornv1.BrokerCluster)) *appsv1.StatefulSet {
 		cluster := testCluster()
 		change(cluster)
@@ -74,7 +74,7 @@ func TestSettingsAreCheckedWhenTheyOrTheImageAreNew(t *testing.T) {
 	}
 }
 
-func TestAConfigCheckReadsTheFilesThatPodsGetAndNothingElse(t *testing.T) {
+func TestConfigCheckPodMountsOnlyTheConfiguration(t *testing.T) {
 	cluster := testCluster()
 	template, err := buildTemplate(cluster, inputsOf(cluster, cluster.Spec.Image, nil))
 	if err != nil {

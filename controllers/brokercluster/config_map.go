@@ -25,14 +25,14 @@ const (
 	userConfigKey = "90-user.conf"
 )
 
-// ensureConfigMap keeps the file with the operator's own settings, which all revisions share: its list of
-// peers follows the size of the cluster, and a node reads it only until it has joined. The settings of
-// spec.config are in a ConfigMap of each revision.
-func (s *scope) ensureConfigMap(ctx context.Context) error {
-	files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: names.ConfigMap(s.cluster.Name)}}
-	err := s.ensure(ctx, files, func() error {
-		data := map[string]string{mainConfigKey: mainConfig(s.cluster, s.total())}
-		// Pods of an earlier operator version mount their settings from here and keep them.
+// ensureConfigMap keeps the file with the operator's own settings, which all revisions share: its list of peers follows
+// the size of the cluster, and a node reads the list only until it has joined. Each revision has a ConfigMap of its own
+// for the settings of spec.config.
+func (r *reconciliation) ensureConfigMap(ctx context.Context) error {
+	files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: names.ConfigMap(r.in.cluster.Name)}}
+	err := r.ensure(ctx, files, func() error {
+		data := map[string]string{mainConfigKey: mainConfig(r.in.cluster, r.out.nodes(&r.in))}
+		// Pods of an earlier operator version mount their settings from here.
 		if settings, found := files.Data[userConfigKey]; found {
 			data[userConfigKey] = settings
 		}
@@ -42,61 +42,61 @@ func (s *scope) ensureConfigMap(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.ensureSettings(ctx)
+	return r.ensureSettings(ctx)
 }
 
-// ensureSettings makes the immutable ConfigMap of the wanted settings. A pod of an older revision that
-// restarts reads the ConfigMap it was made with, whatever spec.config has become.
-func (s *scope) ensureSettings(ctx context.Context) error {
+// ensureSettings creates the immutable ConfigMap of the wanted settings. A pod of an older revision that restarts reads the
+// ConfigMap of its revision, even if spec.config has changed.
+func (r *reconciliation) ensureSettings(ctx context.Context) error {
 	immutable := true
-	name := names.SettingsConfigMap(s.cluster.Name, configDigest(s.cluster.Spec.Config))
+	name := names.SettingsConfigMap(r.in.cluster.Name, configDigest(r.in.cluster.Spec.Config))
 	files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	return s.ensure(ctx, files, func() error {
-		files.Data = map[string]string{userConfigKey: userConfig(s.cluster.Spec.Config)}
+	return r.ensure(ctx, files, func() error {
+		files.Data = map[string]string{userConfigKey: userConfig(r.in.cluster.Spec.Config)}
 		files.BinaryData, files.Immutable = nil, &immutable
 		return nil
 	})
 }
 
-// collectSettings deletes settings that no pod mounts and that the StatefulSet gives to no new pod.
-func (s *scope) collectSettings(ctx context.Context) error {
-	if s.sts == nil || s.sts.Status.ObservedGeneration < s.sts.Generation {
+// collectSettings deletes ConfigMaps of settings that neither a pod nor the StatefulSet's template mounts.
+func (r *reconciliation) collectSettings(ctx context.Context) error {
+	if r.seen.sts == nil || r.seen.sts.Status.ObservedGeneration < r.seen.sts.Generation {
 		return nil
 	}
 	var all corev1.ConfigMapList
-	if err := s.Client.List(ctx, &all, client.InNamespace(s.cluster.Namespace), client.MatchingLabels(names.Labels(s.cluster.Name))); err != nil {
+	if err := r.Client.List(ctx, &all, client.InNamespace(r.in.cluster.Namespace), client.MatchingLabels(names.Labels(r.in.cluster.Name))); err != nil {
 		return fmt.Errorf("listing the ConfigMaps of settings: %w", err)
 	}
-	wanted := names.SettingsConfigMap(s.cluster.Name, configDigest(s.cluster.Spec.Config))
+	wanted := names.SettingsConfigMap(r.in.cluster.Name, configDigest(r.in.cluster.Spec.Config))
 	var unused []*corev1.ConfigMap
 	for i := range all.Items {
 		files := &all.Items[i]
 		_, holdsSettings := files.Data[userConfigKey]
-		isRevision := holdsSettings && files.Immutable != nil && *files.Immutable && files.Name != names.ConfigMap(s.cluster.Name)
-		if isRevision && files.Name != wanted && ownedBy(files, s.cluster) && !mountsConfigMap(&s.sts.Spec.Template.Spec, files.Name) {
+		isRevision := holdsSettings && files.Immutable != nil && *files.Immutable && files.Name != names.ConfigMap(r.in.cluster.Name)
+		if isRevision && files.Name != wanted && isOwnedBy(files, r.in.cluster) && !mountsConfigMap(&r.seen.sts.Spec.Template.Spec, files.Name) {
 			unused = append(unused, files)
 		}
 	}
 	if len(unused) == 0 {
 		return nil
 	}
-	// The cache may not have a pod yet that was made a moment ago.
+	// The cache may not have a pod yet that was created a moment ago.
 	var pods corev1.PodList
-	if err := s.Live.List(ctx, &pods, client.InNamespace(s.cluster.Namespace), client.MatchingLabels{names.LabelInstance: s.cluster.Name}); err != nil {
+	if err := r.Live.List(ctx, &pods, client.InNamespace(r.in.cluster.Namespace), client.MatchingLabels{names.LabelInstance: r.in.cluster.Name}); err != nil {
 		return fmt.Errorf("listing the pods that mount settings: %w", err)
 	}
 	for _, files := range unused {
 		if slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return mountsConfigMap(&pod.Spec, files.Name) }) {
 			continue
 		}
-		if err := s.Client.Delete(ctx, files); client.IgnoreNotFound(err) != nil {
+		if err := r.Client.Delete(ctx, files); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("deleting the unused ConfigMap %s: %w", files.Name, err)
 		}
 	}
 	return nil
 }
 
-// mountsConfigMap says whether a pod needs a ConfigMap for its configuration files.
+// mountsConfigMap reports whether a pod has a ConfigMap among its configuration files.
 func mountsConfigMap(spec *corev1.PodSpec, name string) bool {
 	for _, volume := range spec.Volumes {
 		if volume.Projected == nil {
@@ -111,8 +111,8 @@ func mountsConfigMap(spec *corev1.PodSpec, name string) bool {
 	return false
 }
 
-// mainConfig is what the operator sets. The initial voters are exactly cluster.peers; a node whose
-// peers have a cluster already joins it. A node that is to be removed is a peer until it is gone.
+// mainConfig returns the operator's own settings. The initial voters are exactly cluster.peers; a node whose peers already
+// form a cluster joins it. A node that is to be removed stays a peer until it is gone.
 func mainConfig(cluster *posthornv1.BrokerCluster, nodes int32) string {
 	peers := make([]string, 0, nodes)
 	for i := int32(0); i < nodes; i++ {
@@ -136,7 +136,7 @@ func mainConfig(cluster *posthornv1.BrokerCluster, nodes int32) string {
 	return b.String()
 }
 
-// userConfig is spec.config, in key order.
+// userConfig returns spec.config as a configuration file, in key order.
 func userConfig(config map[string]posthornv1.ConfigValue) string {
 	var b strings.Builder
 	for _, key := range sortedKeys(config) {
@@ -145,13 +145,13 @@ func userConfig(config map[string]posthornv1.ConfigValue) string {
 	return b.String()
 }
 
-// configDigest changes when spec.config changes, and with nothing else: what the operator renders
-// beside it may differ between versions of the operator without a restart.
+// configDigest changes only when spec.config changes. The operator's own settings may differ between versions of the
+// operator without a restart of the pods.
 func configDigest(config map[string]posthornv1.ConfigValue) string {
 	return digest([]byte(userConfig(config)))
 }
 
-// digest is short enough for an annotation and long enough not to collide.
+// digest returns a hash that is short enough for an annotation and long enough not to collide.
 func digest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:16])

@@ -5,18 +5,18 @@ package brokercluster
 
 import "fmt"
 
-// rollAction is what to do next about pods that are not what the StatefulSet wants.
+// rollAction is the next action on pods that do not have the wanted revision.
 type rollAction string
 
 const (
 	rollDone    rollAction = "Done"    // every pod is current
-	rollWait    rollAction = "Wait"    // something has to happen first
+	rollWait    rollAction = "Wait"    // another change has to happen first
 	rollDrain   rollAction = "Drain"   // put the pod's node into maintenance mode
 	rollReplace rollAction = "Replace" // delete the pod
 	rollRevive  rollAction = "Revive"  // end the node's maintenance mode
 )
 
-// Reasons of a decision; they go to status.rollout.reason.
+// Reasons of a decision, which go to status.rollout.reason.
 const (
 	reasonUpToDate         = "UpToDate"
 	reasonRevisionUnknown  = "RevisionUnknown"
@@ -61,33 +61,33 @@ const (
 	drainUnknown
 )
 
-// rollMember is what the decision needs to know about one pod.
+// rollMember is the state of one pod, as far as the decision depends on it.
 type rollMember struct {
 	Name     string
 	Presence presence
-	// Current: the pod has the revision that the StatefulSet wants.
+	// Current: the pod has the wanted revision.
 	Current bool
 	// Ready: the pod is ready.
 	Ready bool
 	// NotRunning: no process of the broker runs in the pod (bad image, unschedulable, crashing).
 	NotRunning bool
-	// NeverReady: the pod has not been ready since it was made.
+	// NeverReady: the pod has not been ready since it was created.
 	NeverReady bool
-	// Restarting: the broker's process ended, and the kubelet starts it again at once.
+	// Restarting: the broker's process has ended, and the kubelet starts it again without a delay.
 	Restarting bool
-	// Health is the node's own answer to whether queues would lose their majority without it.
+	// Health is the node's own answer whether queues would lose their majority without it.
 	Health health
-	// Drain is how far a drain that the operator began is.
+	// Drain is the progress of a drain that the operator began.
 	Drain drain
 	// AcceptCritical: a person accepts that queues lose their majority while this pod is replaced.
 	AcceptCritical bool
 }
 
-// rollState is everything the decision is made from.
+// rollState is the input of decideRoll.
 type rollState struct {
-	// RevisionKnown: the StatefulSet's status is about its present spec.
+	// RevisionKnown: the status of the StatefulSet is about its present spec.
 	RevisionKnown bool
-	// Members, one an ordinal, in ordinal order.
+	// Members in the order of their ordinals.
 	Members []rollMember
 }
 
@@ -99,37 +99,37 @@ type rollDecision struct {
 
 func (d rollDecision) String() string { return fmt.Sprintf("%s %s (%s)", d.Action, d.Pod, d.Reason) }
 
-// decideRoll says what to do next. The first row that fits decides; "the candidate" is an outdated
-// pod: the one being drained, else one that is not ready, else the one with the highest ordinal.
+// decideRoll decides the next step of a roll. The first row that applies decides. "The candidate" is an outdated pod: the
+// one being drained, else one that is not ready, else the one with the highest ordinal.
 //
 //	 #  when                                                          | then
 //	 1  the StatefulSet's wanted revision is not known yet            | Wait RevisionUnknown
 //	 2  a current pod's node runs and is still being drained          | Revive DrainUnneeded
 //	 3  an outdated pod is stuck, and so is a current one             | Wait RevisionFails
 //	 3b an outdated pod is stuck (highest ordinal first)              | Replace NotRunning
-//	 4  no pod is outdated, and one is missing or going               | Wait PodStarting
+//	 4  no pod is outdated, and one is missing or terminating         | Wait PodStarting
 //	 5  no pod is outdated, and one is not ready                      | Wait MemberNotReady
 //	 6  no pod is outdated                                            | Done UpToDate
-//	 7  there is one node only                                        | Replace SingleNode
+//	 7  the cluster has one node only                                 | Replace SingleNode
 //	 8  the candidate was never ready and no pod is ready             | Replace NeverReady
-//	 9  another pod is not there or not ready, candidate is drained   | Revive AnotherIsMissing
-//	10  another pod is missing or going                               | Wait PodStarting
+//	 9  another pod is missing or not ready, candidate is drained     | Revive AnotherIsMissing
+//	10  another pod is missing or terminating                         | Wait PodStarting
 //	11  another pod is not ready                                      | Wait MemberNotReady
-//	12  the candidate's node says that it is quorum critical, and     |
+//	12  the candidate's node reports that it is quorum critical, and  |
 //	    nobody has accepted that                                      | Wait QuorumCritical
 //	13  the candidate was never ready (and all others are)            | Replace NeverReady
 //	14  the candidate's node does not answer                          | Wait HealthUnknown
 //	15  the candidate is not being drained                            | Drain Outdated
-//	16  how far the drain is cannot be told                           | Wait DrainUnknown
-//	17  the drain goes on                                             | Wait Draining
+//	16  the progress of the drain is unknown                          | Wait DrainUnknown
+//	17  the drain is in progress                                      | Wait Draining
 //	18  the drain is done                                             | Replace Drained
 //
-// A pod is stuck when nothing runs in it. One that was ready before and whose process has just ended
-// is not: the kubelet starts it again on a revision that works.
+// A pod is stuck when no process of the broker runs in it. A pod that was ready before and whose process has just ended is
+// not stuck: the kubelet starts it again on a revision that works.
 //
-// Rows 3 and 8 take nothing away: no process runs there, or none serves. They let a bad image be
-// mended by fixing the spec. No pod goes to a revision that fails elsewhere. In all other rows a pod goes only when every other pod is ready and its
-// own node, asked just now, says that no queue needs it.
+// Rows 3b and 8 stop no service: no process runs, or no node serves. They let a change of the spec repair a bad image. No
+// pod gets a revision that fails elsewhere. In all other rows a pod is replaced only when every other pod is ready and its
+// own node has just answered that no queue needs it.
 func decideRoll(s rollState) rollDecision {
 	if !s.RevisionKnown {
 		return rollDecision{rollWait, "", reasonRevisionUnknown}
@@ -139,7 +139,7 @@ func decideRoll(s rollState) rollDecision {
 	}); found {
 		return rollDecision{rollRevive, drained.Name, reasonDrainUnneeded}
 	}
-	if outdatedStuck, found := firstFromTop(s.Members, func(m rollMember) bool { return outdated(m) && stuck(m) }); found {
+	if outdatedStuck, found := firstFromTop(s.Members, func(m rollMember) bool { return isOutdated(m) && isStuck(m) }); found {
 		failing, fails := firstFromTop(s.Members, func(m rollMember) bool { return m.Presence == podPresent && m.Current && m.NotRunning })
 		if fails {
 			return rollDecision{rollWait, failing.Name, reasonRevisionFails}
@@ -168,7 +168,7 @@ func decideRoll(s rollState) rollDecision {
 	return decideCandidate(candidate)
 }
 
-// decideCandidate is rows 12 to 18: every other pod is ready.
+// decideCandidate has rows 12 to 18: every other pod is ready.
 func decideCandidate(m rollMember) rollDecision {
 	switch {
 	case m.Health == healthCritical && !m.AcceptCritical:
@@ -190,26 +190,26 @@ func decideCandidate(m rollMember) rollDecision {
 	}
 }
 
-// stuck says that nothing runs in a pod and that waiting for the kubelet may not change that.
-func stuck(m rollMember) bool { return m.NotRunning && (m.NeverReady || !m.Restarting) }
+// isStuck reports whether no process runs in a pod and the kubelet may not start one soon.
+func isStuck(m rollMember) bool { return m.NotRunning && (m.NeverReady || !m.Restarting) }
 
-func outdated(m rollMember) bool { return m.Presence == podPresent && !m.Current }
+func isOutdated(m rollMember) bool { return m.Presence == podPresent && !m.Current }
 
-// rollCandidate picks the outdated pod to go next.
+// rollCandidate returns the outdated pod to replace next.
 func rollCandidate(members []rollMember) (rollMember, bool) {
 	for _, prefer := range []func(rollMember) bool{
 		func(m rollMember) bool { return m.Drain != drainNone },
 		func(m rollMember) bool { return !m.Ready },
 		func(rollMember) bool { return true },
 	} {
-		if m, found := firstFromTop(members, func(m rollMember) bool { return outdated(m) && prefer(m) }); found {
+		if m, found := firstFromTop(members, func(m rollMember) bool { return isOutdated(m) && prefer(m) }); found {
 			return m, true
 		}
 	}
 	return rollMember{}, false
 }
 
-// waitForOthers is a decision to wait when a pod but the named one is not there or not ready.
+// waitForOthers decides to wait when a pod other than the named one is missing or not ready.
 func waitForOthers(members []rollMember, except string) (rollDecision, bool) {
 	if m, found := firstFromTop(members, func(m rollMember) bool { return m.Name != except && m.Presence != podPresent }); found {
 		return rollDecision{rollWait, m.Name, reasonPodStarting}, true
@@ -220,7 +220,7 @@ func waitForOthers(members []rollMember, except string) (rollDecision, bool) {
 	return rollDecision{}, false
 }
 
-// firstFromTop finds a member, the highest ordinal first.
+// firstFromTop returns the matching member with the highest ordinal.
 func firstFromTop(members []rollMember, fits func(rollMember) bool) (rollMember, bool) {
 	for i := len(members) - 1; i >= 0; i-- {
 		if fits(members[i]) {

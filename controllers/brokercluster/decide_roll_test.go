@@ -13,13 +13,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// Members are made from a good current one by changes.
+// Members are derived from a good current one by changes.
 type change func(*rollMember)
 
 func member(name string, changes ...change) rollMember {
@@ -45,7 +44,7 @@ var (
 
 func draining(d drain) change { return func(m *rollMember) { m.Drain = d } }
 
-func TestDecideRoll(t *testing.T) {
+func TestDecideRollFollowsItsTable(t *testing.T) {
 	cases := []struct {
 		row     string
 		unknown bool
@@ -55,7 +54,7 @@ func TestDecideRoll(t *testing.T) {
 		{"1 revision unknown", true, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old)}, "Wait  (RevisionUnknown)"},
 		{"2 spec went back while draining", false, []rollMember{member("c-0"), member("c-1"), member("c-2", draining(drainRunning), unready)}, "Revive c-2 (DrainUnneeded)"},
 		{"2 before anything else", false, []rollMember{member("c-0", old, notRunning), member("c-1"), member("c-2", draining(drainDone))}, "Revive c-2 (DrainUnneeded)"},
-		{"2 not a node that does not run: it cannot be told", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", notRunning, draining(drainUnknown))}, "Wait c-2 (MemberNotReady)"},
+		{"2 not a node that does not run: it is unknown", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", notRunning, draining(drainUnknown))}, "Wait c-2 (MemberNotReady)"},
 		{"3 bad image fixed", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, notRunning)}, "Replace c-2 (NotRunning)"},
 		{"3 bad image from the start, highest first", false, []rollMember{member("c-0", old, notRunning), member("c-1", old, notRunning), member("c-2", neverReady)}, "Replace c-1 (NotRunning)"},
 		{"3 even while another is missing", false, []rollMember{member("c-0", old, notRunning), member("c-1", missing), member("c-2")}, "Replace c-0 (NotRunning)"},
@@ -90,7 +89,7 @@ func TestDecideRoll(t *testing.T) {
 		{"15 go on downwards", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2")}, "Drain c-1 (Outdated)"},
 		{"15 the one that is not ready first", false, []rollMember{member("c-0", old, unready), member("c-1", old), member("c-2", old)}, "Drain c-0 (Outdated)"},
 		{"16 drain cannot be told", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, draining(drainUnknown))}, "Wait c-2 (DrainUnknown)"},
-		{"17 drain goes on", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, unready, draining(drainRunning))}, "Wait c-2 (Draining)"},
+		{"17 drain is in progress", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, unready, draining(drainRunning))}, "Wait c-2 (Draining)"},
 		{"17 what was begun is finished first", false, []rollMember{member("c-0", old), member("c-1", old, draining(drainRunning)), member("c-2", old)}, "Wait c-1 (Draining)"},
 		{"18 drained", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, unready, draining(drainDone))}, "Replace c-2 (Drained)"},
 	}
@@ -104,7 +103,7 @@ func TestDecideRoll(t *testing.T) {
 	}
 }
 
-// TestDecideRollNeverTakesASecondNode checks, over random states, what must hold whatever the table says.
+// TestDecideRollNeverTakesASecondNode checks invariants over random states, independently of the table.
 func TestDecideRollNeverTakesASecondNode(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
 	flip := func() bool { return random.Intn(2) == 0 }
@@ -159,7 +158,7 @@ func TestDecideRollNeverTakesASecondNode(t *testing.T) {
 	}
 }
 
-// revisionFails says that nothing runs in a pod of the wanted revision.
+// revisionFails reports whether no process runs in a pod of the wanted revision.
 func revisionFails(members []rollMember) bool {
 	for _, m := range members {
 		if m.Presence == podPresent && m.Current && m.NotRunning {
@@ -169,7 +168,7 @@ func revisionFails(members []rollMember) bool {
 	return false
 }
 
-func TestSharedMachines(t *testing.T) {
+func TestSharedMachinesNamesThePodsOfEachMachine(t *testing.T) {
 	on := func(name, machine string) memberView {
 		return memberView{rollMember: rollMember{Name: name, Presence: podPresent}, pod: &corev1.Pod{Spec: corev1.PodSpec{NodeName: machine}}}
 	}
@@ -183,8 +182,8 @@ func TestSharedMachines(t *testing.T) {
 	}
 }
 
-// TestReplaceDeletesOnlyThePodThatWasSeen lets the kubelet write between the look and the deletion.
-func TestReplaceDeletesOnlyThePodThatWasSeen(t *testing.T) {
+// TestReplaceDeletesOnlyTheObservedPod lets the kubelet write between the observation and the deletion.
+func TestReplaceDeletesOnlyTheObservedPod(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-0", UID: "one", ResourceVersion: "7"}}
 	var given *metav1.Preconditions
 	deleter := interceptor.Funcs{Delete: func(_ context.Context, _ client.WithWatch, _ client.Object, opts ...client.DeleteOption) error {
@@ -193,11 +192,11 @@ func TestReplaceDeletesOnlyThePodThatWasSeen(t *testing.T) {
 		given = options.Preconditions
 		return nil
 	}}
-	s := &scope{
-		Reconciler: &Reconciler{Client: fake.NewClientBuilder().WithInterceptorFuncs(deleter).Build(), Events: events.NewFakeRecorder(1)},
-		cluster:    testCluster(),
+	r := &reconciliation{
+		Reconciler: &Reconciler{Client: fake.NewClientBuilder().WithInterceptorFuncs(deleter).Build()},
+		in:         inputs{cluster: testCluster()},
 	}
-	if err := s.replacePod(context.Background(), &memberView{rollMember: rollMember{Name: "c-0"}, pod: pod}); err != nil {
+	if err := r.replacePod(context.Background(), &memberView{rollMember: rollMember{Name: "c-0"}, pod: pod}); err != nil {
 		t.Fatal(err)
 	}
 	if given == nil || given.UID == nil || *given.UID != "one" || given.ResourceVersion == nil || *given.ResourceVersion != "7" {
@@ -205,7 +204,7 @@ func TestReplaceDeletesOnlyThePodThatWasSeen(t *testing.T) {
 	}
 }
 
-func TestARestartOfTheProcessIsNotAStuckPod(t *testing.T) {
+func TestRestartOfTheProcessIsNotAStuckPod(t *testing.T) {
 	started := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	state := func(state corev1.ContainerState) *corev1.Pod {
 		pod := &corev1.Pod{Status: corev1.PodStatus{
@@ -216,26 +215,26 @@ func TestARestartOfTheProcessIsNotAStuckPod(t *testing.T) {
 		return pod
 	}
 	killed := state(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 137}})
-	if m := viewPod("c-0", killed, "new", ""); stuck(m.rollMember) || !m.NotRunning {
+	if m := viewPod("c-0", killed, "new", ""); isStuck(m.rollMember) || !m.NotRunning {
 		t.Errorf("killed once: %+v", m.rollMember)
 	}
 	looping := state(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}})
-	if m := viewPod("c-0", looping, "new", ""); !stuck(m.rollMember) {
+	if m := viewPod("c-0", looping, "new", ""); !isStuck(m.rollMember) {
 		t.Errorf("crashing again and again: %+v", m.rollMember)
 	}
 }
 
-func TestAPodThatOutlivesItsDeletionNamesItsMachine(t *testing.T) {
+func TestTerminationPastTheGracePeriodNamesTheMachine(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := &scope{Reconciler: &Reconciler{Now: func() time.Time { return now }}, cluster: testCluster()}
+	var out decided
 	due := func(late time.Duration) *corev1.Pod {
 		at := metav1.NewTime(now.Add(-late))
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &at}, Spec: corev1.PodSpec{NodeName: "w2"}}
 	}
-	if text := s.stuckTermination(due(time.Second)); text != "" || s.requeue == 0 {
-		t.Errorf("it may end yet: %q, look again after %s", text, s.requeue)
+	if text := out.describeTermination(due(time.Second), now); text != "" || out.requeue == 0 {
+		t.Errorf("the pod may still end: %q, requeued after %s", text, out.requeue)
 	}
-	if text := s.stuckTermination(due(time.Minute)); !strings.Contains(text, "machine w2") {
-		t.Errorf("its machine is gone: %q", text)
+	if text := out.describeTermination(due(time.Minute), now); !strings.Contains(text, "machine w2") {
+		t.Errorf("the machine is lost: %q", text)
 	}
 }

@@ -9,19 +9,19 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// scaleAction is what to do next to have fewer nodes.
+// scaleAction is the next action of removing a node.
 type scaleAction string
 
 const (
-	scaleNone   scaleAction = "None"   // there are not too many nodes
-	scaleWait   scaleAction = "Wait"   // something has to happen first
+	scaleNone   scaleAction = "None"   // no node is surplus
+	scaleWait   scaleAction = "Wait"   // another change has to happen first
 	scaleDrain  scaleAction = "Drain"  // put the leaving node into maintenance mode
 	scaleMove   scaleAction = "Move"   // move replicas from the leaving node to others
-	scaleRemove scaleAction = "Remove" // forget the node and take its pod away
+	scaleRemove scaleAction = "Remove" // forget the node and remove its pod
 	scaleRevive scaleAction = "Revive" // end the leaving node's maintenance mode
 )
 
-// Reasons that only removals of nodes have; they go to status.scaling.reason.
+// Reasons of the removal of a node only, which go to status.scaling.reason.
 const (
 	reasonEnough          = "EnoughRemoved"
 	reasonScaleDownDenied = "ScaleDownDenied"
@@ -35,32 +35,32 @@ const (
 	reasonEmpty           = "Empty"
 )
 
-// leavingQueues is what the broker's queues mean for the removal of a node.
+// leavingQueues are the queues that matter for the removal of a node.
 type leavingQueues struct {
-	// Known: the broker was asked and answered.
+	// Known: the broker has listed its queues.
 	Known bool
-	// Needing are queues that were asked for with more members than nodes would stay.
+	// Needing are queues that ask for more members than nodes would stay.
 	Needing []string
-	// Unmovable are queues that live on the node alone and cannot be moved, such as classic ones.
+	// Unmovable are queues that exist on the node alone and cannot be moved, such as classic queues.
 	Unmovable []string
-	// Replicas is how many queues have a member on the node.
+	// Replicas is the number of queues with a member on the node.
 	Replicas int
 }
 
-// scaleState is everything the decision is made from.
+// scaleState is the input of decideScale.
 type scaleState struct {
 	// Denied: spec.scaleDown.policy is Deny.
 	Denied bool
-	// Wanted and Have are numbers of nodes: by the spec, and by the StatefulSet.
+	// Wanted and Have are the numbers of nodes in the spec and in the StatefulSet.
 	Wanted, Have int32
 	// Staying are the nodes that the spec wants, in ordinal order.
 	Staying []rollMember
-	// Leaving is the node with the highest ordinal, and Marked says that its removal has begun.
+	// Leaving is the node with the highest ordinal; Marked is set when its removal has begun.
 	Leaving rollMember
 	Marked  bool
-	// Outdated: some pod is not what the StatefulSet wants.
+	// Outdated: a pod does not have the wanted revision.
 	Outdated bool
-	// PodsGoing: pods of nodes that were removed before are still there.
+	// PodsGoing: a pod of a node that was removed before still exists.
 	PodsGoing bool
 	Queues    leavingQueues
 }
@@ -74,28 +74,28 @@ type scaleDecision struct {
 
 func (d scaleDecision) String() string { return fmt.Sprintf("%s (%s)", d.Action, d.Reason) }
 
-// decideScale says what to do next to have fewer nodes. The first row that fits decides. "Stop" is
-// Revive when the removal of the leaving node has begun and the node runs, and else Wait.
+// decideScale decides the next step of removing a node. The first row that applies decides. "Stop" is Revive when the
+// removal of the leaving node has begun and the node runs, and Wait otherwise.
 //
 //	 #  when                                                        | then
-//	 1  there are not more nodes than wanted                        | None EnoughRemoved
+//	 1  no more nodes exist than wanted                             | None EnoughRemoved
 //	 2  the policy is Deny                                          | Wait ScaleDownDenied
-//	 3  a node that stays is not there or not ready                 | stop MemberNotReady
+//	 3  the pod of a node that stays is missing or not ready        | stop MemberNotReady
 //	 4  the removal has not begun, and a pod is outdated            | Wait RollFirst
-//	 5  the pod of the node removed before is still there           | Wait PodGoing
-//	 6  the broker does not tell its queues                         | Wait QueuesUnknown
-//	 7  queues were asked for with more members than nodes stay     | stop QueuesNeedNodes
-//	 8  queues live on the leaving node that cannot be moved        | stop UnmovableQueues
+//	 5  the pod of the node removed before still exists             | Wait PodGoing
+//	 6  the broker does not list its queues                         | Wait QueuesUnknown
+//	 7  queues ask for more members than nodes stay                 | stop QueuesNeedNodes
+//	 8  queues on the leaving node cannot be moved                  | stop UnmovableQueues
 //	 9  the leaving node is ready, and its removal has not begun    | Drain Surplus
-//	10  it is ready, and how far the drain is cannot be told        | Wait DrainUnknown
+//	10  it is ready, and the progress of the drain is unknown       | Wait DrainUnknown
 //	11  it is ready, and leaders are still moving away              | Wait Draining
 //	12  queues have a member on it                                  | Move MovingReplicas
-//	13  it is ready and says that it is quorum critical             | Wait QuorumCritical
+//	13  it is ready and reports that it is quorum critical          | Wait QuorumCritical
 //	14  it is ready and does not answer                             | Wait HealthUnknown
 //	15  nothing is left on it                                       | Remove Empty
 //
-// A leaving node that is not ready has no leaders to move: rows 9 to 11 and 13 to 14 are not for it,
-// so a node that is lost for good can be removed. Row 12 is: what it held is replaced first.
+// A leaving node that is not ready has no leaders to move. Rows 9 to 11 and 13 to 14 do not apply to it, so that a node
+// that is lost for good can be removed. Row 12 applies: its replicas are replaced first.
 func decideScale(s scaleState) scaleDecision {
 	switch {
 	case s.Have <= s.Wanted:
@@ -121,7 +121,7 @@ func decideScale(s scaleState) scaleDecision {
 	return s.decideLeaving()
 }
 
-// stop waits, and ends a removal that has begun.
+// stop decides to wait, and ends a removal that has begun.
 func (s scaleState) stop(reason, about string) scaleDecision {
 	action := scaleWait
 	if s.Marked && s.Leaving.Presence == podPresent && !s.Leaving.NotRunning {
@@ -130,7 +130,7 @@ func (s scaleState) stop(reason, about string) scaleDecision {
 	return scaleDecision{Action: action, Reason: reason, About: about}
 }
 
-// decideLeaving is rows 9 to 15.
+// decideLeaving has rows 9 to 15.
 func (s scaleState) decideLeaving() scaleDecision {
 	ready := s.Leaving.Ready && s.Leaving.Presence == podPresent
 	switch {
@@ -152,17 +152,17 @@ func (s scaleState) decideLeaving() scaleDecision {
 
 // sizes of a cluster, in nodes.
 type sizes struct {
-	// Nodes that the cluster has, running or not.
+	// Nodes of the cluster, running or not.
 	Nodes int32
 	// Pods that the StatefulSet is to have.
 	Pods int32
-	// Blocked is the volume that keeps the cluster from growing; empty when none does.
+	// Blocked is the retained volume that keeps the cluster from growing; empty when none does.
 	Blocked string
 }
 
-// decideSize says how many pods there are to be. Only growing and hibernating are decided here; a
-// node is taken away by decideScale. have is what the cluster has had so far, 0 before it is made,
-// and retained are the volumes, by ordinal, of nodes that the cluster has forgotten.
+// decideSize decides the numbers of nodes and pods. It only adds nodes and hibernates; decideScale removes nodes. have is
+// the present number of nodes, 0 before the StatefulSet is created. retained are the volumes, by ordinal, of nodes that the
+// cluster has forgotten.
 //
 //	have | spec                                   | nodes         | pods
 //	0    | hibernated                             | spec.replicas | 0

@@ -10,7 +10,7 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// surplus is the state of a cluster of five that is to have three, with nothing on c-4.
+// surplus is the state of a cluster of five nodes that is to have three, with c-4 empty.
 func surplus(changes ...func(*scaleState)) scaleState {
 	s := scaleState{
 		Wanted: 3, Have: 5, Leaving: member("c-4"), Queues: leavingQueues{Known: true},
@@ -26,7 +26,7 @@ func begun(d drain, changes ...change) func(*scaleState) {
 	return func(s *scaleState) { s.Marked, s.Leaving = true, member("c-4", append(changes, draining(d))...) }
 }
 
-func TestDecideScale(t *testing.T) {
+func TestDecideScaleFollowsItsTable(t *testing.T) {
 	staying := func(changes ...change) func(*scaleState) {
 		return func(s *scaleState) { s.Staying[1] = member("c-1", changes...) }
 	}
@@ -82,8 +82,8 @@ func TestDecideScale(t *testing.T) {
 	}
 }
 
-// TestDecideScaleNeverRemovesWhatIsNeeded checks, over random states, what must hold whatever the table says.
-func TestDecideScaleNeverRemovesWhatIsNeeded(t *testing.T) {
+// TestDecideScaleNeverRemovesANeededNode checks invariants over random states, independently of the table.
+func TestDecideScaleNeverRemovesANeededNode(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
 	flip := func() bool { return random.Intn(2) == 0 }
 	draw := func() rollMember {
@@ -131,7 +131,7 @@ func TestDecideScaleNeverRemovesWhatIsNeeded(t *testing.T) {
 	}
 }
 
-func TestDecideSize(t *testing.T) {
+func TestDecideSizeFollowsItsTable(t *testing.T) {
 	kept := map[int32]string{3: "data-c-3", 4: "data-c-4"}
 	cases := []struct {
 		name       string

@@ -3,26 +3,26 @@
 
 package brokercluster
 
-// Reasons that a roll waits for a person; they go to status.rollout.reason.
+// Reasons that a roll waits for a person, which go to status.rollout.reason.
 const (
 	reasonApprovalNeeded = "ApprovalNeeded"
 	reasonStepTimeout    = "StepTimeout"
 )
 
-// stepState is what people have to say about a roll.
+// stepState has the approvals and the time limit of a roll.
 type stepState struct {
-	// Supervised: a node goes only when somebody has approved that.
+	// Supervised: a node is replaced only after an approval.
 	Supervised bool
-	// Approved: somebody has approved the pod of the decision, or the whole roll.
+	// Approved: the pod of the decision, or the whole roll, is approved.
 	Approved bool
-	// TimedOut: a step of this roll took longer than it may, and the roll is to stop then.
+	// TimedOut: a step of this roll took too long, and the spec asks to stop the roll then.
 	TimedOut bool
 }
 
-// decideStep holds a decision of decideRoll back until a person has approved it.
+// decideStep holds back a decision of decideRoll until a person has approved it.
 //
 //	decided               | approved | timed out | supervised | then
-//	Replace, nothing runs | any      | any       | any        | as decided: it takes nothing away
+//	Replace, nothing runs | any      | any       | any        | as decided: it stops no service
 //	Drain, Replace        | yes      | any       | any        | as decided
 //	Drain, Replace        | no       | yes       | any        | Wait StepTimeout; a drained node: Revive StepTimeout
 //	Wait Draining         | no       | yes       | any        | Revive StepTimeout

@@ -12,7 +12,7 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-func TestDecideStep(t *testing.T) {
+func TestDecideStepFollowsItsTable(t *testing.T) {
 	var (
 		drainIt  = rollDecision{rollDrain, "c-2", reasonOutdated}
 		drained  = rollDecision{rollReplace, "c-2", reasonDrained}
@@ -54,10 +54,10 @@ func TestDecideStep(t *testing.T) {
 	}
 }
 
-// TestAStepIsKnownWhileItsDrainGoesOn: the attempt that began the drain may not have been able to write the status.
-func TestAStepIsKnownWhileItsDrainGoesOn(t *testing.T) {
+// TestStepIsRecordedWhileItsDrainIsInProgress: the reconciliation that began the drain may have failed to write the status.
+func TestStepIsRecordedWhileItsDrainIsInProgress(t *testing.T) {
 	now := time.Now()
-	s := &scope{Reconciler: &Reconciler{Now: func() time.Time { return now }}}
+	in := inputs{now: now}
 	earlier := metav1.NewTime(now.Add(-time.Hour))
 	for _, c := range []struct {
 		decision    rollDecision
@@ -71,9 +71,9 @@ func TestAStepIsKnownWhileItsDrainGoesOn(t *testing.T) {
 		{rollDecision{rollReplace, "c-1", reasonDrained}, posthornv1.RolloutStatus{Step: "c-2", StepSince: &earlier}, "c-1", false},
 		{rollDecision{rollWait, "c-1", reasonQuorumCritical}, posthornv1.RolloutStatus{Step: "c-2", StepSince: &earlier}, "c-2", true},
 	} {
-		s.decision = c.decision
+		out := decided{roll: c.decision}
 		var rollout posthornv1.RolloutStatus
-		s.setStep(&rollout, &c.before)
+		out.setStep(&in, &rollout, &c.before)
 		if rollout.Step != c.step || rollout.StepSince == nil || rollout.StepSince.Equal(&earlier) != c.sinceBefore {
 			t.Errorf("%v after %+v: %+v", c.decision, c.before, rollout)
 		}

@@ -28,22 +28,22 @@ func broken(change func(*summaryFacts)) summaryFacts {
 	return f
 }
 
-func TestTheSummaryOfAClusterTellsOneStory(t *testing.T) {
+func TestDecideSummaryFollowsItsTable(t *testing.T) {
 	const failed = "the API server does not answer"
 	nothing := func(*summaryFacts) {}
 	blocked := func(reason string, stalled bool) func(*summaryFacts) {
 		return func(f *summaryFacts) {
-			f.Complete, f.IsBlocked, f.Blocked = false, true, verdict{metav1.ConditionFalse, reason, "m", stalled}
+			f.Complete, f.IsBlocked, f.Blocked = false, true, readyCondition{metav1.ConditionFalse, reason, "m", stalled}
 		}
 	}
 	asleep := func(value metav1.ConditionStatus) summaryFacts {
 		return broken(func(f *summaryFacts) {
-			f.Hibernated, f.IsBlocked, f.Blocked = true, true, verdict{value, "Sleeps", "m", false}
+			f.Hibernated, f.IsBlocked, f.Blocked = true, true, readyCondition{value, "Sleeps", "m", false}
 		})
 	}
 	for _, row := range []struct {
 		facts summaryFacts
-		// want is phase, Ready and its reason, and what else is true.
+		// want is phase, Ready with its reason, and the other true conditions.
 		want string
 	}{
 		{whole(nothing), "Ready True AllNodesReady"},
@@ -51,19 +51,21 @@ func TestTheSummaryOfAClusterTellsOneStory(t *testing.T) {
 		// A node restarts: Degraded until it is ready and its queues have caught up, then Ready for good.
 		{broken(nothing), "Degraded False NodesNotReady progressing"},
 		{broken(func(f *summaryFacts) { f.WasReady = false }), "Degraded False NodesNotReady progressing"},
-		{broken(func(f *summaryFacts) { f.WasReady, f.Failure, f.FailedLately = true, failed, true }), "Degraded False ReconcileFailed"},
+		{broken(func(f *summaryFacts) { f.WasReady, f.Failure, f.FailedRecently = true, failed, true }), "Degraded False ReconcileFailed"},
 		{whole(func(f *summaryFacts) { f.WasReady, f.CatchingUp, f.Before = false, true, posthornv1.PhaseDegraded }), "Degraded False CatchingUp progressing"},
 		{whole(func(f *summaryFacts) { f.WasReady, f.CatchingUp, f.Before = false, true, posthornv1.PhaseRolling }), "Rolling False CatchingUp progressing"},
 		{whole(func(f *summaryFacts) { f.WasReady, f.CatchingUp, f.Before = false, true, posthornv1.PhasePaused }), "Degraded False CatchingUp progressing"},
-		// A queue of two members that somebody declares takes Ready from nobody.
+		// A queue of two members that somebody declares does not end Ready.
 		{whole(func(f *summaryFacts) { f.CatchingUp = true }), "Ready True AllNodesReady"},
-		// One failed attempt is no outage, a minute of them is.
-		{whole(func(f *summaryFacts) { f.Complete, f.Failure, f.FailedLately = false, failed, true }), "Ready True AttemptFailed"},
+		// One failed reconciliation is no outage; a minute of failures is.
+		{whole(func(f *summaryFacts) { f.Complete, f.Failure, f.FailedRecently = false, failed, true }), "Ready True AttemptFailed"},
 		{whole(func(f *summaryFacts) { f.Complete, f.Failure = false, failed }), "Blocked False ReconcileFailed"},
-		{whole(func(f *summaryFacts) { f.WasReady, f.Complete, f.Failure, f.FailedLately = false, false, failed, true }), "Blocked False ReconcileFailed"},
-		{whole(func(f *summaryFacts) { f.Failure, f.FailureReason, f.FailedLately = failed, "NameTaken", true }), "Blocked False NameTaken stalled"},
+		{whole(func(f *summaryFacts) {
+			f.WasReady, f.Complete, f.Failure, f.FailedRecently = false, false, failed, true
+		}), "Blocked False ReconcileFailed"},
+		{whole(func(f *summaryFacts) { f.Failure, f.FailureReason, f.FailedRecently = failed, "NameTaken", true }), "Blocked False NameTaken stalled"},
 		{broken(func(f *summaryFacts) { f.Created, f.Failure, f.FailureReason = false, failed, "NameTaken" }), "Creating False NameTaken stalled"},
-		// All nodes are ready and the spec cannot be applied: that is not Degraded.
+		// All nodes are ready and the spec cannot be applied: the cluster is not Degraded.
 		{whole(blocked("InvalidConfig", true)), "Blocked False InvalidConfig stalled"},
 		{whole(blocked("DefinitionsNotImported", true)), "Blocked False DefinitionsNotImported stalled"},
 		{broken(blocked("InvalidConfig", true)), "Degraded False InvalidConfig stalled"},
@@ -72,12 +74,12 @@ func TestTheSummaryOfAClusterTellsOneStory(t *testing.T) {
 		{whole(func(f *summaryFacts) { f.Complete, f.Held = false, &finding{reason: reasonSecretNotFound} }), "Blocked False SecretNotFound progressing"},
 		{whole(func(f *summaryFacts) { f.Certificate = &finding{reason: reasonInvalidCertificate} }), "Blocked False InvalidCertificate"},
 		{whole(func(f *summaryFacts) { f.Complete = false }), "Blocked False Waiting progressing"},
-		// Work that goes on is told by its name.
+		// Work in progress has a phase of its own.
 		{broken(func(f *summaryFacts) { f.Rolling = true }), "Rolling False Rolling progressing"},
 		{whole(func(f *summaryFacts) { f.Complete, f.Rolling = false, true }), "Rolling False Rolling progressing"},
 		{broken(func(f *summaryFacts) { f.Growing = true }), "ScalingUp False ScalingUp progressing"},
 		{broken(func(f *summaryFacts) { f.Created, f.WasReady = false, false }), "Creating False Creating progressing"},
-		// A pause and sleep.
+		// Pause and hibernation.
 		{whole(func(f *summaryFacts) { f.Paused = true }), "Paused True AllNodesReady"},
 		{whole(func(f *summaryFacts) { f.Paused, f.PendingChanges = true, true }), "Paused False PendingChanges"},
 		{broken(func(f *summaryFacts) { f.Paused = true }), "Paused False NodesNotReady"},
@@ -104,14 +106,14 @@ func TestPhaseAndReadyNeverContradictEachOther(t *testing.T) {
 	for bits := range 1 << flags {
 		is := func(i int) bool { return bits&(1<<i) != 0 }
 		f := summaryFacts{
-			Paused: is(0), Hibernated: is(1), PendingChanges: is(2), FailedLately: is(3), Created: is(4), Rolling: is(5), Growing: is(6),
+			Paused: is(0), Hibernated: is(1), PendingChanges: is(2), FailedRecently: is(3), Created: is(4), Rolling: is(5), Growing: is(6),
 			NodesReady: is(7), CatchingUp: is(8), Complete: is(7) && is(9), WasReady: is(10), Before: posthornv1.PhaseReady, Message: "m",
 		}
 		if is(11) {
 			f.Failure = "failed"
 		}
 		if f.Hibernated {
-			f.IsBlocked, f.Blocked = true, verdict{metav1.ConditionTrue, "Hibernated", "m", false}
+			f.IsBlocked, f.Blocked = true, readyCondition{metav1.ConditionTrue, "Hibernated", "m", false}
 		}
 		found := decideSummary(f)
 		isReady := found.Ready.value == metav1.ConditionTrue

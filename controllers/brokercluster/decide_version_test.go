@@ -10,7 +10,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-func TestDecideVersion(t *testing.T) {
+func TestDecideVersionFollowsItsTable(t *testing.T) {
 	cases := []struct {
 		from, to string
 		disabled []string
@@ -43,7 +43,7 @@ func TestDecideVersion(t *testing.T) {
 	}
 }
 
-func TestDecideFlags(t *testing.T) {
+func TestDecideFlagsFollowsItsTable(t *testing.T) {
 	all := []broker.FeatureFlag{
 		{Name: "on", State: broker.FlagEnabled, Stability: broker.FlagStable},
 		{Name: "off", State: broker.FlagDisabled, Stability: broker.FlagStable},

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// defaultUserKey is the configuration file that gives the first user to a new cluster.
+	// defaultUserKey is the configuration file with the first user of a new cluster.
 	defaultUserKey = "default_user.conf"
 	// defaultPasswordLength in characters.
 	defaultPasswordLength = 32
@@ -37,68 +37,64 @@ const (
 
 // credentials of the default user.
 type credentials struct {
-	// username, given once.
+	// username, which never changes.
 	username string
 	// accepted is the password that the broker has, as far as the operator knows.
 	accepted string
-	// wanted is the password in the Secret that people see.
+	// wanted is the password in the Secret for applications, which people may edit.
 	wanted string
 }
 
-// ensureAccess keeps the operator's own note of the default user's credentials. The broker takes
-// those of a new cluster only once, so they must outlive the Secret that people see and edit.
-func (s *scope) ensureAccess(ctx context.Context) error {
-	return s.ensureNote(ctx, func(note *corev1.Secret) error {
-		noted := connect.NoteOf(note)
-		username, password := noted.Username, noted.Password
+// ensureAccess keeps the operator's own record of the default user's credentials. The broker reads them only at its first
+// start, so they must outlive the Secret that people edit.
+func (r *reconciliation) ensureAccess(ctx context.Context) error {
+	return r.ensureAccessSecret(ctx, func(secret *corev1.Secret) error {
+		record := connect.AccessRecordOf(secret)
+		username, password := record.Username, record.Password
 		if username == "" || password == "" {
 			var err error
-			if username, password, err = s.recoverCredentials(ctx, note); err != nil {
+			if username, password, err = r.recoverCredentials(ctx, secret); err != nil {
 				return err
 			}
 		}
-		connect.WriteCredentials(note, username, password)
-		s.credentials = credentials{username: username, accepted: password, wanted: password}
+		connect.WriteCredentials(secret, username, password)
+		r.seen.credentials = credentials{username: username, accepted: password, wanted: password}
 		return nil
 	})
 }
 
-// recoverCredentials gives the credentials for a note that has none. A broker that exists takes those of its
-// first start and no others: they come from the default user's Secret, and are never invented.
+// recoverCredentials returns the credentials for a record that has none. An existing broker accepts only those of its first
+// start, so new ones are created only for a new cluster:
 //
-//	the default user's Secret has them  | they are taken from there
-//	a StatefulSet or a volume exists    | error CredentialsLost
-//	nothing exists                      | new ones
-func (s *scope) recoverCredentials(ctx context.Context, note *corev1.Secret) (username, password string, err error) {
+//	the default user's Secret has credentials | those
+//	a StatefulSet or a volume exists          | error CredentialsLost
+//	neither exists                            | new ones
+func (r *reconciliation) recoverCredentials(ctx context.Context, secret *corev1.Secret) (username, password string, err error) {
 	var seen corev1.Secret
-	err = s.Client.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: names.DefaultUserSecret(s.cluster.Name)}, &seen)
+	err = r.Client.Get(ctx, r.in.keyOf(names.DefaultUserSecret(r.in.cluster.Name)), &seen)
 	if client.IgnoreNotFound(err) != nil {
-		return "", "", fmt.Errorf("looking for the default user's credentials: %w", err)
+		return "", "", fmt.Errorf("reading the default user's credentials: %w", err)
 	}
-	if err == nil && ownedBy(&seen, s.cluster) {
+	if err == nil && isOwnedBy(&seen, r.in.cluster) {
 		username, password = acceptedCredentials(&seen)
 	}
 	if username != "" && password != "" {
-		if s.cluster.Status.CurrentVersion != "" {
+		if r.in.cluster.Status.CurrentVersion != "" {
 			// A cluster is complete only after its definitions were imported.
-			metav1.SetMetaDataAnnotation(&note.ObjectMeta, names.AnnotationImported, s.Now().UTC().Format(time.RFC3339))
+			metav1.SetMetaDataAnnotation(&secret.ObjectMeta, names.AnnotationImported, r.in.now.UTC().Format(time.RFC3339))
 		}
-		s.event(corev1.EventTypeWarning, "CredentialsRecovered", "Recover", "Secret %s had no credentials; they were taken from Secret %s", note.Name, seen.Name)
+		r.out.warn("CredentialsRecovered", "Recover", "Secret %s had no credentials; restored them from Secret %s", secret.Name, seen.Name)
 		return username, password, nil
 	}
-	begins, err := s.beginsEmpty(ctx)
-	if err != nil {
-		return "", "", err
-	}
-	if !begins {
-		return "", "", terminal("CredentialsLost", "the broker keeps the default user of its first start, and neither Secret %s nor Secret %s has that user's credentials: restore Secret %s from a backup, or delete the cluster and its volumes to begin anew",
-			note.Name, names.DefaultUserSecret(s.cluster.Name), note.Name)
+	if !r.seen.isNewCluster() {
+		return "", "", newTerminalError("CredentialsLost", "the broker keeps the default user of its first start, and neither Secret %s nor Secret %s has the credentials of that user: restore Secret %s from a backup, or delete the cluster and its volumes to start with a new cluster",
+			secret.Name, names.DefaultUserSecret(r.in.cluster.Name), secret.Name)
 	}
 	return newCredentials()
 }
 
-// acceptedCredentials reads the default user's Secret: the file that nodes start with has what the broker
-// took last, while anybody may have written the other keys.
+// acceptedCredentials reads the default user's Secret. The configuration file has the password that the broker accepted
+// last; the other keys may have been edited.
 func acceptedCredentials(secret *corev1.Secret) (username, password string) {
 	for line := range strings.Lines(string(secret.Data[defaultUserKey])) {
 		switch key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " = "); key {
@@ -114,70 +110,56 @@ func acceptedCredentials(secret *corev1.Secret) (username, password string) {
 	return username, password
 }
 
-// ensureNote makes the operator's note or brings it to what update sets. The note outlives the cluster where
-// the volumes do: a cluster that is made again gets them back, and with them a broker that takes these
-// credentials and no others. The garbage collector deletes the note with the last volume.
-func (s *scope) ensureNote(ctx context.Context, update func(*corev1.Secret) error) error {
-	begins, err := s.beginsEmpty(ctx)
-	if err != nil {
-		return err
-	}
-	owners, err := s.ownersOfNote(ctx)
-	if err != nil {
-		return err
-	}
-	note := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.cluster.Namespace, Name: names.OperatorSecret(s.cluster.Name)}}
-	_, err = controllerutil.CreateOrUpdate(ctx, s.Client, note, func() error {
-		if err := s.mayChange(note); err != nil && !leftBehind(note, s.cluster) {
+// ensureAccessSecret creates the operator's access Secret or updates it with the function. It outlives the cluster where the
+// volumes do: a cluster that is created again gets the volumes back, whose broker accepts only these credentials. The
+// garbage collector deletes the Secret with the last volume.
+func (r *reconciliation) ensureAccessSecret(ctx context.Context, update func(*corev1.Secret) error) error {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.in.cluster.Namespace, Name: names.OperatorSecret(r.in.cluster.Name)}}
+	_, err := controllerutil.CreateOrUpdate(ctx, r.Client, secret, func() error {
+		if err := mayChange(secret, r.in.cluster); err != nil && !isLeftBehind(secret, r.in.cluster) {
 			return err
 		}
-		s.label(note)
-		if begins {
-			delete(note.Annotations, names.AnnotationImported)
+		setLabels(secret, r.in.cluster)
+		if r.seen.isNewCluster() {
+			delete(secret.Annotations, names.AnnotationImported)
 		}
-		note.OwnerReferences = owners
-		if s.cluster.Spec.Storage.WhenDeleted == string(appsv1.DeletePersistentVolumeClaimRetentionPolicyType) {
-			if err := controllerutil.SetControllerReference(s.cluster, note, s.Scheme); err != nil {
-				return fmt.Errorf("owning it: %w", err)
+		secret.OwnerReferences = accessSecretOwners(&r.in, r.seen.claims)
+		if r.in.cluster.Spec.Storage.WhenDeleted == string(appsv1.DeletePersistentVolumeClaimRetentionPolicyType) {
+			if err := controllerutil.SetControllerReference(r.in.cluster, secret, r.Scheme); err != nil {
+				return fmt.Errorf("setting its owner: %w", err)
 			}
 		}
-		return update(note)
+		return update(secret)
 	})
 	if err != nil {
-		return fmt.Errorf("%T %s: %w", note, note.Name, err)
+		return fmt.Errorf("%T %s: %w", secret, secret.Name, err)
 	}
 	return nil
 }
 
-// beginsEmpty says whether the cluster is new, with no volumes of an earlier one.
-func (s *scope) beginsEmpty(ctx context.Context) (bool, error) {
-	if s.sts != nil {
-		return false, nil
-	}
-	claims, err := s.listClaims(ctx)
-	return len(claims) == 0, err
-}
+// isNewCluster reports whether the cluster has neither a StatefulSet nor volumes of an earlier cluster.
+func (seen *observed) isNewCluster() bool { return seen.sts == nil && len(seen.claims) == 0 }
 
-// leftBehind says whether a note is that of a cluster of the same name, which is gone.
-func leftBehind(note *corev1.Secret, cluster *posthornv1.BrokerCluster) bool {
+// isLeftBehind reports whether a access Secret is left over from a deleted cluster of the same name.
+func isLeftBehind(secret *corev1.Secret, cluster *posthornv1.BrokerCluster) bool {
 	for name, value := range names.Labels(cluster.Name) {
-		if note.Labels[name] != value {
+		if secret.Labels[name] != value {
 			return false
 		}
 	}
-	return metav1.GetControllerOf(note) == nil
+	return metav1.GetControllerOf(secret) == nil
 }
 
-// ensureDefaultUser keeps the Secret in service-binding form. A password that somebody wrote into it
-// is kept, and given to the broker by rotateDefaultUser.
-func (s *scope) ensureDefaultUser(ctx context.Context) error {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: names.DefaultUserSecret(s.cluster.Name)}}
-	err := s.ensure(ctx, secret, func() error {
+// ensureDefaultUser keeps the Secret in service-binding form. It keeps a password that somebody wrote into the Secret, and
+// rotateDefaultUser sets that password in the broker.
+func (r *reconciliation) ensureDefaultUser(ctx context.Context) error {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: names.DefaultUserSecret(r.in.cluster.Name)}}
+	err := r.ensure(ctx, secret, func() error {
 		if edited := string(secret.Data["password"]); edited != "" {
 			if strings.ContainsFunc(edited, unicode.IsControl) || len(edited) > maxDefaultPassword {
-				return terminal("InvalidSecret", "key password of Secret %s must be one line of at most %d bytes: it goes into a configuration file", secret.Name, maxDefaultPassword)
+				return newTerminalError("InvalidSecret", "key password of Secret %s must be one line of at most %d bytes: it goes into a configuration file", secret.Name, maxDefaultPassword)
 			}
-			s.credentials.wanted = edited
+			r.seen.credentials.wanted = edited
 		}
 		if secret.UID == "" {
 			secret.Type = names.BindingType
@@ -185,52 +167,52 @@ func (s *scope) ensureDefaultUser(ctx context.Context) error {
 		if secret.Data == nil {
 			secret.Data = map[string][]byte{}
 		}
-		connect.Bind(secret.Data, connect.EndpointOf(s.cluster, s.protocols), s.credentials.username, s.credentials.wanted)
-		secret.Data[defaultUserKey] = []byte(fmt.Sprintf("default_user = %s\ndefault_pass = %s\n", s.credentials.username, s.credentials.accepted))
+		connect.Bind(secret.Data, connect.EndpointOf(r.in.cluster, r.out.protocols), r.seen.credentials.username, r.seen.credentials.wanted)
+		secret.Data[defaultUserKey] = []byte(fmt.Sprintf("default_user = %s\ndefault_pass = %s\n", r.seen.credentials.username, r.seen.credentials.accepted))
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	s.cluster.Status.Binding = &posthornv1.BindingReference{Name: secret.Name}
+	r.out.binding = &posthornv1.BindingReference{Name: secret.Name}
 	return nil
 }
 
-// rotateDefaultUser gives the broker a password that somebody wrote into the Secret, and notes it
-// after the broker took it. A broker that takes the new one already was told before a crash.
-func (s *scope) rotateDefaultUser(ctx context.Context) error {
-	c := s.credentials
+// rotateDefaultUser sets a password that somebody wrote into the Secret in the broker, and records it afterwards. A broker
+// that already accepts the new password got it before a crash of the operator.
+func (r *reconciliation) rotateDefaultUser(ctx context.Context) error {
+	c := r.seen.credentials
 	if c.wanted == c.accepted {
 		return nil
 	}
-	if err := s.changePassword(ctx); err != nil {
+	if err := r.changePassword(ctx); err != nil {
 		return fmt.Errorf("changing the default user's password: %w", err)
 	}
-	err := s.ensureNote(ctx, func(note *corev1.Secret) error {
-		connect.WriteCredentials(note, c.username, c.wanted)
+	err := r.ensureAccessSecret(ctx, func(secret *corev1.Secret) error {
+		connect.WriteCredentials(secret, c.username, c.wanted)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	s.credentials.accepted = c.wanted
-	s.Brokers.Forget(s.key())
-	s.event(corev1.EventTypeNormal, "Rotated", "Rotate", "the default user has the new password of Secret %s", names.DefaultUserSecret(s.cluster.Name))
-	return s.ensureDefaultUser(ctx)
+	r.seen.credentials.accepted = c.wanted
+	r.Brokers.Forget(r.in.key())
+	r.out.note("Rotated", "Rotate", "the default user now has the new password of Secret %s", names.DefaultUserSecret(r.in.cluster.Name))
+	return r.ensureDefaultUser(ctx)
 }
 
-// changePassword gives the broker the wanted password. Where nodes do not take the operator's certificate, the default
-// user does it, with the password that the broker takes.
-func (s *scope) changePassword(ctx context.Context) error {
-	c := s.credentials
-	if s.listener == connect.Operator {
-		b, err := s.Brokers.Cluster(ctx, s.key())
+// changePassword sets the wanted password in the broker. Nodes that do not accept the operator's certificate get it from the
+// default user itself, with the password that they accept.
+func (r *reconciliation) changePassword(ctx context.Context) error {
+	c := r.seen.credentials
+	if r.out.access.listener == connect.Operator {
+		b, err := r.Brokers.Cluster(ctx, r.in.key())
 		if err != nil {
 			return err
 		}
 		return b.PutUser(ctx, c.username, c.wanted, []string{administrator})
 	}
-	b, err := s.Brokers.As(ctx, s.key(), c.username, c.accepted)
+	b, err := r.Brokers.As(ctx, r.in.key(), c.username, c.accepted)
 	if err != nil {
 		return err
 	}
@@ -238,7 +220,7 @@ func (s *scope) changePassword(ctx context.Context) error {
 	if !broker.IsUnauthorized(err) {
 		return err
 	}
-	if b, err = s.Brokers.As(ctx, s.key(), c.username, c.wanted); err != nil {
+	if b, err = r.Brokers.As(ctx, r.in.key(), c.username, c.wanted); err != nil {
 		return err
 	}
 	_, err = b.Overview(ctx)

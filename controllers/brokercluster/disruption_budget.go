@@ -13,27 +13,27 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// disruptions is how many nodes may go at once: none unless every node said just now that no queue needs it. A single
-// node has no majority that could be kept.
-func (s *scope) disruptions() int32 {
-	if t := s.tally(); len(s.members) > 1 && !t.isQuorumSafe(len(s.members)) {
+// allowedDisruptions returns the number of nodes that may go at once: none unless every node has just answered that no
+// queue needs it. A single node has no majority to keep.
+func allowedDisruptions(seen *observed) int32 {
+	if n := len(seen.members); n > 1 && !seen.count().isQuorumSafe(n) {
 		return 0
 	}
 	return 1
 }
 
-// ensureDisruptionBudget keeps the budget, or none at all.
-func (s *scope) ensureDisruptionBudget(ctx context.Context) error {
-	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: s.cluster.Name}}
-	if s.cluster.Spec.PodDisruptionBudget.Mode == "Off" {
-		return s.remove(ctx, budget)
+// ensureDisruptionBudget keeps the PodDisruptionBudget, or deletes it when the spec turns it off.
+func (r *reconciliation) ensureDisruptionBudget(ctx context.Context) error {
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: r.in.cluster.Name}}
+	if r.in.cluster.Spec.PodDisruptionBudget.Mode == "Off" {
+		return r.remove(ctx, budget)
 	}
-	// It follows the health of the nodes: its changes are no repairs.
-	_, err := s.apply(ctx, budget, func() error {
-		allowed := intstr.FromInt32(s.disruptions())
+	// The budget follows the health of the nodes; its changes are no repairs.
+	_, err := r.apply(ctx, budget, func() error {
+		allowed := intstr.FromInt32(allowedDisruptions(&r.seen))
 		budget.Spec.MaxUnavailable = &allowed
 		budget.Spec.MinAvailable = nil
-		budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: names.Selector(s.cluster.Name)}
+		budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: names.Selector(r.in.cluster.Name)}
 		return nil
 	})
 	return err

@@ -13,12 +13,12 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// inContainer is a podTemplate that says something about the broker's container.
+// inContainer returns a podTemplate with fields of the broker's container.
 func inContainer(what string) string {
 	return `{"spec":{"containers":[{"name":"posthorn",` + what + `}]}}`
 }
 
-func TestOverrideLeavesAloneWhatTheOperatorNeeds(t *testing.T) {
+func TestOverrideOfOperatorFieldsIsRefused(t *testing.T) {
 	cases := map[string]struct{ template, want string }{
 		"priority":             {`{"spec":{"priorityClassName":"high","nodeSelector":{"a":"b"},"tolerations":[{"operator":"Exists"}]}}`, ""},
 		"grace":                {`{"spec":{"terminationGracePeriodSeconds":30}}`, ""},
@@ -52,15 +52,15 @@ func TestOverrideLeavesAloneWhatTheOperatorNeeds(t *testing.T) {
 			}
 			continue
 		}
-		if found, is := isTerminal(err); !is || found.reason != "InvalidPodTemplate" || !strings.Contains(err.Error(), c.want) {
+		if found, is := asTerminalError(err); !is || found.reason != "InvalidPodTemplate" || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// TestTheSchemaRefusesWhatTheOperatorSets compares the rules in the schema of spec.podTemplate, which hack/podtemplate
-// writes, with the pod template of a cluster that has every protocol and TLS.
-func TestTheSchemaRefusesWhatTheOperatorSets(t *testing.T) {
+// TestSchemaRefusesFieldsThatTheOperatorSets compares the rules in the schema of spec.podTemplate, which
+// hack/podtemplate writes, with the pod template of a cluster that has every protocol and TLS.
+func TestSchemaRefusesFieldsThatTheOperatorSets(t *testing.T) {
 	text, err := os.ReadFile("../../config/crd/bases/posthorn.io_brokerclusters.yaml")
 	if err != nil {
 		t.Fatal(err)

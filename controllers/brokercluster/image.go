@@ -11,9 +11,8 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// imageOf settles the image: the spec's; else the one of the spec's version; else the one that the
-// cluster has already, so that a new version of the operator with another default restarts nothing;
-// else the operator's default.
+// imageOf returns the image of the spec; else the image of the spec's version; else the present image of the cluster,
+// so that an operator with another default restarts nothing; else the operator's default.
 func imageOf(spec *posthornv1.BrokerClusterSpec, sts *appsv1.StatefulSet, repository, fallback string) string {
 	if spec.Image != "" {
 		return spec.Image
@@ -31,13 +30,16 @@ func imageOf(spec *posthornv1.BrokerClusterSpec, sts *appsv1.StatefulSet, reposi
 	return fallback
 }
 
-// judgeVersion keeps the image that the cluster has when the spec's version is refused: everything
-// else goes on.
-func (s *scope) judgeVersion() {
-	status := &s.cluster.Status
-	if s.sts == nil {
+// decideTarget decides the image, version and protocols of the pods. A version that is refused leaves the present
+// image; the rest of the spec is still applied.
+func (out *decided) decideTarget(in *inputs, seen *observed) {
+	out.image = imageOf(&in.cluster.Spec, seen.sts, in.ImageRepository, in.DefaultImage)
+	out.protocols = protocolsOf(in.cluster, seen.sts, in.DefaultProtocols)
+	out.version = versionOf(&in.cluster.Spec, out.image)
+	if seen.sts == nil {
 		return
 	}
+	status := &in.cluster.Status
 	var disabled []string
 	if status.FeatureFlags != nil {
 		disabled = status.FeatureFlags.Disabled
@@ -46,25 +48,25 @@ func (s *scope) judgeVersion() {
 	if _, is := parseVersion(from); !is {
 		from = lowestVersion(status.Members)
 	}
-	s.refusal = decideVersion(from, s.version, disabled)
-	if s.refusal.reason != "" {
-		s.image = imageOf(&posthornv1.BrokerClusterSpec{}, s.sts, "", s.image)
+	out.refusal = decideVersion(from, out.version, disabled)
+	if out.refusal.reason != "" {
+		out.image = imageOf(&posthornv1.BrokerClusterSpec{}, seen.sts, "", out.image)
 	}
 }
 
-// lowestVersion that the nodes have told; empty when none did.
+// lowestVersion returns the lowest version that a node has reported; empty when none has.
 func lowestVersion(members []posthornv1.MemberStatus) string {
 	lowest := ""
 	for _, m := range members {
-		told, is := parseVersion(m.Version)
-		if known, found := parseVersion(lowest); is && (!found || told.before(known)) {
+		reported, is := parseVersion(m.Version)
+		if known, found := parseVersion(lowest); is && (!found || reported.isBefore(known)) {
 			lowest = m.Version
 		}
 	}
 	return lowest
 }
 
-// versionOf is the spec's version, else the image's tag or digest.
+// versionOf returns the spec's version, else the image's tag or digest.
 func versionOf(spec *posthornv1.BrokerClusterSpec, image string) string {
 	if spec.Version != "" {
 		return spec.Version

@@ -12,22 +12,21 @@ import (
 	"posthorn.io/posthorn/internal/pki"
 )
 
-// internodeDir is where pods find the certificate.
+// internodeDir is where pods mount the inter-node certificate.
 const internodeDir = configDir + "/internode"
 
-// The inter-node certificate lives long: brokers that read it only when they start may run for years.
+// The inter-node certificate has a long lifetime: brokers that read it only at their start may run for years.
 const (
 	internodeLifetime    = 10 * 365 * 24 * time.Hour
 	internodeRenewBefore = 365 * 24 * time.Hour
-	// internodeSettle is more than a kubelet needs to bring a changed Secret into its pods.
+	// internodeSettle is longer than a kubelet needs to update a mounted Secret.
 	internodeSettle = time.Hour
 )
 
-// ensureInternode keeps the certificate that nodes show each other, signed by an authority of the
-// cluster's own.
-func (s *scope) ensureInternode(ctx context.Context) error {
-	_, end, err := s.ensureOwnCertificate(ctx, internodeCertificate(s.cluster.Namespace, s.cluster.Name))
-	s.certificateEnd = end
+// ensureInternode keeps the certificate that nodes show each other, signed by a CA of the cluster.
+func (r *reconciliation) ensureInternode(ctx context.Context) error {
+	_, end, err := r.ensureOwnCertificate(ctx, internodeCertificate(r.in.cluster.Namespace, r.in.cluster.Name))
+	r.seen.internodeEnd = end
 	return err
 }
 
@@ -42,13 +41,13 @@ func internodeCertificate(namespace, cluster string) ownCertificate {
 	}
 }
 
-// internodeHosts are the names that the certificate is for.
+// internodeHosts returns the host names of the certificate.
 func internodeHosts(namespace, cluster string) []string {
 	nodes := internodeName(namespace, cluster)
 	return []string{"*." + nodes, nodes, "*." + nodes + ".cluster.local", "localhost"}
 }
 
-// internodeName is the name that the certificate of every node has.
+// internodeName returns the name that the certificate of every node has.
 func internodeName(namespace, cluster string) string {
 	return names.NodesService(cluster) + "." + namespace + ".svc"
 }

@@ -11,9 +11,9 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// TestNodesAlwaysShowEachOtherCertificates looks whether the files that a node needs for that are named in
-// its configuration and mounted where it looks, whatever clients do.
-func TestNodesAlwaysShowEachOtherCertificates(t *testing.T) {
+// TestNodesAlwaysVerifyEachOther checks that the configuration names the certificate files between nodes and that
+// they are mounted there, whatever TLS clients use.
+func TestNodesAlwaysVerifyEachOther(t *testing.T) {
 	for name, tls := range map[string]*posthornv1.TLSSpec{
 		"clients without TLS": nil, "clients with TLS": {}, "clients with certificates": {SecretName: "s", ClientAuth: "Required", DisablePlaintext: true},
 	} {

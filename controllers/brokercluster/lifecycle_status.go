@@ -5,7 +5,6 @@ package brokercluster
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,82 +13,72 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// verdict is what the condition Ready says.
-type verdict struct {
+// readyCondition is the content of the condition Ready.
+type readyCondition struct {
 	value           metav1.ConditionStatus
 	reason, message string
-	// stalled: nothing but a change of the object or its surroundings helps.
+	// stalled: only a change of the object or of its environment helps.
 	stalled bool
 }
 
-// lifecycleVerdict is the verdict about a cluster that sleeps, or whose settings, version, size or volumes
-// are not what the spec asks for; false when it is none of these.
-func (s *scope) lifecycleVerdict() (verdict, bool) {
-	scaling := s.cluster.Status.Scaling
+// lifecycleCondition returns the condition Ready of a cluster that is hibernated, or whose settings, version, size or
+// volumes cannot be what the spec asks for; false when none of these applies.
+func (out *decided) lifecycleCondition(in *inputs, seen *observed) (readyCondition, bool) {
+	scaling, pods := out.status.Scaling, len(seen.pods)
+	stalled := func(reason, message string) (readyCondition, bool) {
+		return readyCondition{metav1.ConditionFalse, reason, message, true}, true
+	}
 	switch {
-	case s.cluster.Spec.Hibernated && s.pods > 0:
-		return verdict{metav1.ConditionFalse, "Hibernating", fmt.Sprintf("%d pods are still there", s.pods), false}, true
-	case s.cluster.Spec.Hibernated:
-		return verdict{metav1.ConditionTrue, "Hibernated", fmt.Sprintf("%d nodes sleep; their volumes are kept", s.sizes.Nodes), false}, true
-	case s.credentialsRefused():
-		return verdict{metav1.ConditionFalse, "CredentialsRefused", fmt.Sprintf("the broker refuses the default user's password that Secret %s has: somebody changed it in the broker; write the password that the broker takes into key password of Secret %s",
-			names.OperatorSecret(s.cluster.Name), names.DefaultUserSecret(s.cluster.Name)), true}, true
-	case s.invalidConfig != "":
-		return verdict{metav1.ConditionFalse, reasonInvalidConfig, s.invalidConfig, true}, true
-	case s.refusal.reason != "":
-		return verdict{metav1.ConditionFalse, s.refusal.reason, s.refusal.message, true}, true
-	case s.sizes.Blocked != "":
-		return verdict{metav1.ConditionFalse, "VolumeRetained", s.blockedMessage(), true}, true
-	case s.volumes.refused != "":
-		return verdict{metav1.ConditionFalse, "ExpansionRefused", s.volumes.refused, true}, true
-	case s.bootstrapping != "":
-		return verdict{metav1.ConditionFalse, "DefinitionsNotImported", s.bootstrapping, true}, true
+	case in.cluster.Spec.Hibernated && pods > 0:
+		return readyCondition{metav1.ConditionFalse, "Hibernating", fmt.Sprintf("%d pods still exist", pods), false}, true
+	case in.cluster.Spec.Hibernated:
+		return readyCondition{metav1.ConditionTrue, "Hibernated", fmt.Sprintf("%d nodes are hibernated; their volumes are kept", out.sizes.Nodes), false}, true
+	case seen.refusesCredentials():
+		return stalled("CredentialsRefused", fmt.Sprintf("the broker refuses the default user's password in Secret %s: somebody changed it in the broker; write the password that the broker accepts into key password of Secret %s",
+			names.OperatorSecret(in.cluster.Name), names.DefaultUserSecret(in.cluster.Name)))
+	case out.invalidConfig != "":
+		return stalled(reasonInvalidConfig, out.invalidConfig)
+	case out.refusal.reason != "":
+		return stalled(out.refusal.reason, out.refusal.message)
+	case out.sizes.Blocked != "":
+		return stalled("VolumeRetained", out.volumeRetainedMessage(in))
+	case seen.volumes.refused != "":
+		return stalled("ExpansionRefused", seen.volumes.refused)
+	case seen.importFailure != "":
+		return stalled("DefinitionsNotImported", seen.importFailure)
 	case scaling == nil:
-		return verdict{}, false
+		return readyCondition{}, false
 	}
 	message := strings.TrimSuffix(fmt.Sprintf("removing %s: %s: %s", scaling.Removing, scaling.Reason, scaling.Message), ": ")
 	switch scaling.Reason {
 	case reasonScaleDownDenied, reasonQueuesNeedNodes, reasonUnmovableQueues:
-		return verdict{metav1.ConditionFalse, "ScaleDownBlocked", message, true}, true
+		return stalled("ScaleDownBlocked", message)
 	case reasonRollFirst:
-		return verdict{}, false
+		return readyCondition{}, false
 	}
-	return verdict{metav1.ConditionFalse, "ScalingDown", message, false}, true
+	return readyCondition{metav1.ConditionFalse, "ScalingDown", message, false}, true
 }
 
-// credentialsRefused says whether a node that serves refuses the operator's credentials.
-func (s *scope) credentialsRefused() bool {
-	return slices.ContainsFunc(s.members, func(m memberView) bool { return m.Ready && m.unauthorized })
+func (out *decided) volumeRetainedMessage(in *inputs) string {
+	return fmt.Sprintf("volume %s belongs to a node that was removed and cannot join again; delete it to have %d nodes", out.sizes.Blocked, in.cluster.Spec.Replicas)
 }
 
-func (s *scope) blockedMessage() string {
-	return fmt.Sprintf("volume %s belongs to a node that was removed and cannot come back; delete it to have %d nodes", s.sizes.Blocked, s.cluster.Spec.Replicas)
-}
-
-// total is how many nodes there are to be for now.
-func (s *scope) total() int32 {
-	if s.sizes.Nodes > 0 {
-		return s.sizes.Nodes
-	}
-	return s.cluster.Spec.Replicas
-}
-
-// setStorage is the condition StorageReady.
-func (s *scope) setStorage() {
+func (out *decided) setStorageReady(in *inputs, seen *observed) {
 	set := func(value metav1.ConditionStatus, reason, message string) {
-		s.set(posthornv1.ConditionStorageReady, value, reason, message)
+		out.setCondition(in, posthornv1.ConditionStorageReady, value, reason, message)
 	}
+	unbound := seen.unboundClaims()
 	switch {
-	case s.members == nil:
+	case seen.members == nil:
 		set(metav1.ConditionUnknown, "NotObserved", "the volumes could not be listed")
-	case s.sizes.Blocked != "":
-		set(metav1.ConditionFalse, "VolumeRetained", s.blockedMessage())
-	case s.volumes.refused != "":
-		set(metav1.ConditionFalse, "ExpansionRefused", s.volumes.refused)
-	case s.storage != "":
-		set(metav1.ConditionFalse, "NotBound", "not bound: "+s.storage)
-	case len(s.volumes.growing) > 0:
-		set(metav1.ConditionFalse, "Expanding", "growing: "+strings.Join(s.volumes.growing, ", "))
+	case out.sizes.Blocked != "":
+		set(metav1.ConditionFalse, "VolumeRetained", out.volumeRetainedMessage(in))
+	case seen.volumes.refused != "":
+		set(metav1.ConditionFalse, "ExpansionRefused", seen.volumes.refused)
+	case len(unbound) > 0:
+		set(metav1.ConditionFalse, "NotBound", "not bound: "+strings.Join(unbound, ", "))
+	case len(seen.volumes.growing) > 0:
+		set(metav1.ConditionFalse, "Expanding", "growing: "+strings.Join(seen.volumes.growing, ", "))
 	default:
 		set(metav1.ConditionTrue, "Bound", "every node has its volume")
 	}

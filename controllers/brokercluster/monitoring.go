@@ -24,7 +24,7 @@ var (
 	prometheusRuleKind = schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: "PrometheusRule"}
 )
 
-// sidecarLabel is what the sidecar of Grafana's Helm chart looks for.
+// sidecarLabel selects ConfigMaps for the dashboard sidecar of Grafana's Helm chart.
 const sidecarLabel = "grafana_dashboard"
 
 // Reasons of MonitoringReady.
@@ -33,51 +33,51 @@ const (
 	reasonPrometheusOperatorMissing = "PrometheusOperatorMissing"
 )
 
-// ensureMonitoring keeps what Prometheus and Grafana pick up.
-func (s *scope) ensureMonitoring(ctx context.Context) error {
-	if err := s.ensureDashboards(ctx); err != nil {
+// ensureMonitoring keeps the objects for Prometheus and Grafana.
+func (r *reconciliation) ensureMonitoring(ctx context.Context) error {
+	if err := r.ensureDashboards(ctx); err != nil {
 		return err
 	}
-	spec, name := s.cluster.Spec.Monitoring, s.cluster.Name
+	spec, name := r.in.cluster.Spec.Monitoring, r.in.cluster.Name
 	if spec.ServiceMonitor == posthornv1.MonitorOff {
-		if err := s.removeOptional(ctx, serviceMonitorKind, name); err != nil {
+		if err := r.removeOptional(ctx, serviceMonitorKind, name); err != nil {
 			return err
 		}
-		return s.removeOptional(ctx, prometheusRuleKind, name)
+		return r.removeOptional(ctx, prometheusRuleKind, name)
 	}
-	object, err := s.ensureOptional(ctx, serviceMonitorKind, name, s.serviceMonitorSpec(), spec.Labels)
+	object, err := r.ensureOptional(ctx, serviceMonitorKind, name, serviceMonitorSpec(&r.in, &r.seen, r.out.access), spec.Labels)
 	if err != nil {
 		return err
 	}
 	if object == nil {
-		s.monitoring = finding{
+		r.seen.monitoring = finding{
 			usable: spec.ServiceMonitor != posthornv1.MonitorOn, reason: reasonPrometheusOperatorMissing,
-			message: "the API monitoring.coreos.com/v1 is not installed; it is used once it is",
+			message: "the API monitoring.coreos.com/v1 is not installed; the ServiceMonitor is created once the Prometheus operator is installed",
 		}
 		return nil
 	}
-	s.monitoring = finding{usable: true, reason: reasonMonitored}
-	if !spec.WantsRules() || s.cluster.Spec.Hibernated {
-		return s.removeOptional(ctx, prometheusRuleKind, name)
+	r.seen.monitoring = finding{usable: true, reason: reasonMonitored}
+	if !spec.WantsRules() || r.in.cluster.Spec.Hibernated {
+		return r.removeOptional(ctx, prometheusRuleKind, name)
 	}
-	rules, err := dashboards.Rules(dashboardScope(s.cluster))
+	rules, err := dashboards.Rules(dashboardScope(r.in.cluster))
 	if err != nil {
 		return err
 	}
-	_, err = s.ensureOptional(ctx, prometheusRuleKind, name, rules, spec.Labels)
+	_, err = r.ensureOptional(ctx, prometheusRuleKind, name, rules, spec.Labels)
 	return err
 }
 
 // serviceMonitorSpec scrapes every node through the headless Service.
-func (s *scope) serviceMonitorSpec() map[string]any {
+func serviceMonitorSpec(in *inputs, seen *observed, ports access) map[string]any {
 	labels := map[string]any{names.LabelComponent: nodesComponent}
-	for name, value := range names.Selector(s.cluster.Name) {
+	for name, value := range names.Selector(in.cluster.Name) {
 		labels[name] = value
 	}
 	return map[string]any{
 		"selector":          map[string]any{"matchLabels": labels},
-		"namespaceSelector": map[string]any{"matchNames": []any{s.cluster.Namespace}},
-		"endpoints":         s.scrapeEndpoints(),
+		"namespaceSelector": map[string]any{"matchNames": []any{in.cluster.Namespace}},
+		"endpoints":         scrapeEndpoints(in, seen, ports),
 	}
 }
 
@@ -87,18 +87,18 @@ func dashboardScope(cluster *posthornv1.BrokerCluster) dashboards.Scope {
 	}
 }
 
-// ensureDashboards keeps the ConfigMap of dashboards, or none at all.
-func (s *scope) ensureDashboards(ctx context.Context) error {
-	files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: names.Dashboards(s.cluster.Name)}}
-	spec := s.cluster.Spec.Monitoring
+// ensureDashboards keeps the ConfigMap of dashboards, or deletes it when the spec does not ask for it.
+func (r *reconciliation) ensureDashboards(ctx context.Context) error {
+	files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: names.Dashboards(r.in.cluster.Name)}}
+	spec := r.in.cluster.Spec.Monitoring
 	if !spec.WantsDashboards() {
-		return s.remove(ctx, files)
+		return r.remove(ctx, files)
 	}
-	boards, err := dashboards.Boards(dashboardScope(s.cluster))
+	boards, err := dashboards.Boards(dashboardScope(r.in.cluster))
 	if err != nil {
 		return err
 	}
-	return s.ensure(ctx, files, func() error {
+	return r.ensure(ctx, files, func() error {
 		addLabels(files, map[string]string{sidecarLabel: "1"})
 		addLabels(files, spec.Labels)
 		files.Data = boards

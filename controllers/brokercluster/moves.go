@@ -4,6 +4,7 @@
 package brokercluster
 
 import (
+	"slices"
 	"sort"
 	"strings"
 
@@ -11,28 +12,28 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-// Where a queue says how many members it is to have.
+// Arguments and the policy key that set the number of members of a queue.
 const (
 	argumentInitialSize = "x-quorum-initial-group-size"
 	argumentTargetSize  = "x-quorum-target-group-size"
 	policyTargetSize    = "target-group-size"
 )
 
-// home is a node that can take replicas.
-type home struct {
+// moveTarget is a node that can take replicas.
+type moveTarget struct {
 	Name string
 	Zone string
-	// Replicas is how many queues have a member there.
+	// Replicas is the number of queues that have a member there.
 	Replicas int
 }
 
-// moveAction is the next step of taking one queue's member off a node.
+// moveAction is the next step of moving the member of one queue off a node.
 type moveAction string
 
 const (
 	moveAdd    moveAction = "Add"    // give the queue a member on another node
-	moveWait   moveAction = "Wait"   // the members that stay are not all online
-	moveDelete moveAction = "Delete" // take the member away
+	moveWait   moveAction = "Wait"   // not all of the members that stay are online
+	moveDelete moveAction = "Delete" // delete the member
 	moveStuck  moveAction = "Stuck"  // no node can take a member
 )
 
@@ -42,10 +43,9 @@ type move struct {
 	To string
 }
 
-// decideMove says what to do about a queue that has a member on a node that leaves. homes are the
-// nodes that stay. "Enough" is as many members as the queue was asked for, or by default the greatest
-// odd number of members that it has (a queue of three has four while one of them moves), and never
-// more than there are nodes that stay.
+// decideMove returns the next step for a queue that has a member on a leaving node. targets are the nodes that stay.
+// "Enough" is the number of members that the queue was declared with, or by default the greatest odd number of members
+// that it has (a queue of three has four while one of them moves), and never more than the nodes that stay.
 //
 //	members that stay | of them online | nodes that stay without one | then
 //	enough            | enough         | any                         | Delete
@@ -54,21 +54,21 @@ type move struct {
 //	too few           | not all        | some                        | Wait
 //	too few           | any            | none                        | Stuck
 //
-// Members are added one at a time and only while all that stay are online, so that at no time a
-// majority depends on members that are still catching up. The best node is one in the zone with the
-// fewest members of the queue; then the one with the fewest replicas; then the first by name.
-func decideMove(q *broker.Queue, homes []home) move {
+// Members are added one at a time and only while all that stay are online, so that a majority never depends on members
+// that are still catching up. The best node is one in the zone with the fewest members of the queue, then the one with
+// the fewest replicas, then the first by name.
+func decideMove(q *broker.Queue, targets []moveTarget) move {
 	staying, online, perZone := map[string]bool{}, 0, map[string]int{}
-	for _, h := range homes {
-		if contains(q.Members, h.Name) {
+	for _, h := range targets {
+		if slices.Contains(q.Members, h.Name) {
 			staying[h.Name] = true
 			perZone[h.Zone]++
-			if contains(q.Online, h.Name) {
+			if slices.Contains(q.Online, h.Name) {
 				online++
 			}
 		}
 	}
-	enough := max(1, min(wantedMembers(q), len(homes)))
+	enough := max(1, min(wantedMembers(q), len(targets)))
 	switch {
 	case len(staying) >= enough && online >= enough:
 		return move{Action: moveDelete}
@@ -76,18 +76,18 @@ func decideMove(q *broker.Queue, homes []home) move {
 		return move{Action: moveWait}
 	}
 	best := -1
-	for i, h := range homes {
-		if !staying[h.Name] && (best < 0 || betterHome(h, homes[best], perZone)) {
+	for i, h := range targets {
+		if !staying[h.Name] && (best < 0 || isBetterTarget(h, targets[best], perZone)) {
 			best = i
 		}
 	}
 	if best < 0 {
 		return move{Action: moveStuck}
 	}
-	return move{Action: moveAdd, To: homes[best].Name}
+	return move{Action: moveAdd, To: targets[best].Name}
 }
 
-func betterHome(a, b home, perZone map[string]int) bool {
+func isBetterTarget(a, b moveTarget, perZone map[string]int) bool {
 	switch {
 	case perZone[a.Zone] != perZone[b.Zone]:
 		return perZone[a.Zone] < perZone[b.Zone]
@@ -97,7 +97,7 @@ func betterHome(a, b home, perZone map[string]int) bool {
 	return a.Name < b.Name
 }
 
-// wantedMembers is how many members a queue is to keep.
+// wantedMembers returns the number of members that a queue is to keep.
 func wantedMembers(q *broker.Queue) int {
 	if asked := askedMembers(q); asked > 0 {
 		return asked
@@ -108,9 +108,8 @@ func wantedMembers(q *broker.Queue) int {
 	return len(q.Members)
 }
 
-// askedMembers is the number of members that somebody asked for: the policy's, else the
-// declaration's; 0 when nobody did. Where a Queue resource says a number, adoptResources has put it in
-// the declaration's place.
+// askedMembers returns the number of members that the policy or else the declaration asks for; 0 when neither does.
+// adoptResources has put the number of a Queue resource in the place of the declaration's.
 func askedMembers(q *broker.Queue) int {
 	for _, value := range []any{
 		q.EffectivePolicy[policyTargetSize], q.Arguments[argumentTargetSize], q.Arguments[argumentInitialSize],
@@ -122,22 +121,22 @@ func askedMembers(q *broker.Queue) int {
 	return 0
 }
 
-// surveyQueues finds what keeps a node from leaving: after it and all nodes above the wanted number
-// are gone, stay nodes are left.
+// surveyQueues finds the queues that keep a node from leaving. stay is the number of nodes that remain after it and all
+// nodes above the wanted number are gone.
 func surveyQueues(queues []broker.Queue, leaving string, stay int) leavingQueues {
 	out := leavingQueues{Known: true}
 	for i := range queues {
 		q := &queues[i]
-		if replicated(q) {
+		if isReplicated(q) {
 			if askedMembers(q) > stay {
 				out.Needing = append(out.Needing, queueName(q.Vhost, q.Name))
 			}
-			if contains(q.Members, leaving) {
+			if slices.Contains(q.Members, leaving) {
 				out.Replicas++
 			}
 			continue
 		}
-		if q.Durable && !q.Exclusive && !q.AutoDelete && (q.Node == leaving || contains(q.Members, leaving)) {
+		if q.Durable && !q.Exclusive && !q.AutoDelete && (q.Node == leaving || slices.Contains(q.Members, leaving)) {
 			out.Unmovable = append(out.Unmovable, queueName(q.Vhost, q.Name))
 		}
 	}
@@ -146,8 +145,8 @@ func surveyQueues(queues []broker.Queue, leaving string, stay int) leavingQueues
 	return out
 }
 
-// adoptResources puts the numbers that Queue resources ask for in the place of those that the queues
-// were declared with: a declaration cannot be changed later, a resource can.
+// adoptResources replaces the number of members in the declaration of a queue by the one of its Queue resource: the
+// declaration cannot be changed later, the resource can.
 func adoptResources(queues []broker.Queue, resources []posthornv1.Queue, cluster *posthornv1.BrokerCluster) {
 	asked := map[[2]string]int32{}
 	for i := range resources {
@@ -163,7 +162,7 @@ func adoptResources(queues []broker.Queue, resources []posthornv1.Queue, cluster
 	for i := range queues {
 		q := &queues[i]
 		number, owned := asked[[2]string{q.Vhost, q.Name}]
-		if !owned || !replicated(q) {
+		if !owned || !isReplicated(q) {
 			continue
 		}
 		arguments := map[string]any{}
@@ -178,16 +177,8 @@ func adoptResources(queues []broker.Queue, resources []posthornv1.Queue, cluster
 	}
 }
 
-func replicated(q *broker.Queue) bool { return q.Type == posthornv1.QueueTypeQuorum }
+// isReplicated reports whether a queue is a quorum queue.
+func isReplicated(q *broker.Queue) bool { return q.Type == posthornv1.QueueTypeQuorum }
 
-// queueName is how the status names a queue.
+// queueName returns the name of a queue in the status.
 func queueName(vhost, name string) string { return strings.TrimPrefix(vhost, "/") + "/" + name }
-
-func contains(list []string, word string) bool {
-	for _, each := range list {
-		if each == word {
-			return true
-		}
-	}
-	return false
-}

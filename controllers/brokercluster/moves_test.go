@@ -6,6 +6,7 @@ package brokercluster
 import (
 	"math/rand"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,75 +27,75 @@ func quorum(members, online string, arguments ...any) *broker.Queue {
 	return q
 }
 
-func TestDecideMove(t *testing.T) {
-	homes := []home{{"c-0", "a", 5}, {"c-1", "b", 3}, {"c-2", "c", 3}, {"c-3", "a", 1}}
+func TestDecideMoveFollowsItsTable(t *testing.T) {
+	targets := []moveTarget{{"c-0", "a", 5}, {"c-1", "b", 3}, {"c-2", "c", 3}, {"c-3", "a", 1}}
 	cases := []struct {
-		name  string
-		queue *broker.Queue
-		homes []home
-		want  move
+		name    string
+		queue   *broker.Queue
+		targets []moveTarget
+		want    move
 	}{
-		{"enough stay", quorum("c-0 c-1 c-2 c-4", "c-0 c-1 c-2 c-4"), homes, move{moveDelete, ""}},
-		{"enough stay, the leaving one is lost", quorum("c-0 c-1 c-2 c-4", "c-0 c-1 c-2"), homes, move{moveDelete, ""}},
-		{"one of those that stay is away", quorum("c-0 c-1 c-2 c-4", "c-0 c-1 c-4"), homes, move{moveWait, ""}},
-		{"the other zone first, though another node is emptier", quorum("c-0 c-1 c-4", "c-0 c-1 c-4"), homes, move{moveAdd, "c-2"}},
-		{"the emptier node", quorum("c-1 c-2 c-4", "c-1 c-2 c-4"), homes, move{moveAdd, "c-3"}},
-		{"the first by name", quorum("c-0 c-3 c-4", "c-0 c-3 c-4"), homes, move{moveAdd, "c-1"}},
-		{"not while another is away", quorum("c-0 c-1 c-4", "c-0 c-4"), homes, move{moveWait, ""}},
-		{"all members leave, one after the other", quorum("c-4", "c-4"), homes, move{moveAdd, "c-3"}},
-		{"five members on four nodes", quorum("c-0 c-1 c-2 c-3 c-4", "c-0 c-1 c-2 c-3 c-4"), homes, move{moveDelete, ""}},
-		{"asked for one", quorum("c-0 c-4", "c-0 c-4", argumentInitialSize, 1.0), homes, move{moveDelete, ""}},
-		{"asked for one, the last copy leaves", quorum("c-4", "c-4", argumentInitialSize, 1.0), homes, move{moveAdd, "c-3"}},
-		{"target counts more than the initial size", quorum("c-0 c-4", "c-0 c-4", argumentInitialSize, 1.0, argumentTargetSize, 3.0), homes, move{moveAdd, "c-1"}},
+		{"enough stay", quorum("c-0 c-1 c-2 c-4", "c-0 c-1 c-2 c-4"), targets, move{moveDelete, ""}},
+		{"enough stay, the leaving one is lost", quorum("c-0 c-1 c-2 c-4", "c-0 c-1 c-2"), targets, move{moveDelete, ""}},
+		{"one of those that stay is away", quorum("c-0 c-1 c-2 c-4", "c-0 c-1 c-4"), targets, move{moveWait, ""}},
+		{"the other zone first, though another node is emptier", quorum("c-0 c-1 c-4", "c-0 c-1 c-4"), targets, move{moveAdd, "c-2"}},
+		{"the emptier node", quorum("c-1 c-2 c-4", "c-1 c-2 c-4"), targets, move{moveAdd, "c-3"}},
+		{"the first by name", quorum("c-0 c-3 c-4", "c-0 c-3 c-4"), targets, move{moveAdd, "c-1"}},
+		{"not while another is away", quorum("c-0 c-1 c-4", "c-0 c-4"), targets, move{moveWait, ""}},
+		{"all members leave, one after the other", quorum("c-4", "c-4"), targets, move{moveAdd, "c-3"}},
+		{"five members on four nodes", quorum("c-0 c-1 c-2 c-3 c-4", "c-0 c-1 c-2 c-3 c-4"), targets, move{moveDelete, ""}},
+		{"asked for one", quorum("c-0 c-4", "c-0 c-4", argumentInitialSize, 1.0), targets, move{moveDelete, ""}},
+		{"asked for one, the last copy leaves", quorum("c-4", "c-4", argumentInitialSize, 1.0), targets, move{moveAdd, "c-3"}},
+		{"target counts more than the initial size", quorum("c-0 c-4", "c-0 c-4", argumentInitialSize, 1.0, argumentTargetSize, 3.0), targets, move{moveAdd, "c-1"}},
 		{"no node stays", quorum("c-4", "c-4"), nil, move{moveStuck, ""}},
 	}
 	for _, c := range cases {
-		if got := decideMove(c.queue, c.homes); got != c.want {
+		if got := decideMove(c.queue, c.targets); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
 }
 
-// TestMovesEnd plays moves until the node is empty: they end, no copy is ever the last one that goes,
-// and the queue does not end with fewer members than it was asked for or had.
-func TestMovesEnd(t *testing.T) {
+// TestMovesTerminateWithoutLosingMembers applies moves until the node is empty: they terminate, never delete the last
+// copy, and leave the queue as many members as it asked for or had.
+func TestMovesTerminateWithoutLosingMembers(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
 	for i := 0; i < 20_000; i++ {
-		var homes []home
+		var targets []moveTarget
 		for n := 0; n < 1+random.Intn(6); n++ {
-			homes = append(homes, home{Name: "c-" + strconv.Itoa(n), Zone: strconv.Itoa(random.Intn(3)), Replicas: random.Intn(4)})
+			targets = append(targets, moveTarget{Name: "c-" + strconv.Itoa(n), Zone: strconv.Itoa(random.Intn(3)), Replicas: random.Intn(4)})
 		}
 		q := quorum("gone", "gone")
-		for _, h := range homes {
+		for _, h := range targets {
 			if random.Intn(2) == 0 {
 				q.Members = append(q.Members, h.Name)
 			}
 		}
 		if random.Intn(2) == 0 {
-			q.Arguments[argumentInitialSize] = float64(1 + random.Intn(len(homes)))
+			q.Arguments[argumentInitialSize] = float64(1 + random.Intn(len(targets)))
 		}
-		before := min(len(q.Members), len(homes))
+		before := min(len(q.Members), len(targets))
 		if asked := askedMembers(q); asked > 0 {
 			before = asked
 		} else if before > 2 {
 			before -= (before + 1) % 2
 		}
-		for steps := 0; contains(q.Members, "gone"); steps++ {
+		for steps := 0; slices.Contains(q.Members, "gone"); steps++ {
 			q.Online = q.Members
-			next := decideMove(q, homes)
+			next := decideMove(q, targets)
 			switch next.Action {
 			case moveAdd:
-				if contains(q.Members, next.To) {
+				if slices.Contains(q.Members, next.To) {
 					t.Fatalf("%+v: %s has a member already", q, next.To)
 				}
 				q.Members = append(append([]string{}, q.Members...), next.To)
 			case moveDelete:
 				q.Members = append([]string{}, q.Members[1:]...)
 			default:
-				t.Fatalf("%+v on %+v: %+v", q, homes, next)
+				t.Fatalf("%+v on %+v: %+v", q, targets, next)
 			}
 			if steps > 10 {
-				t.Fatalf("no end: %+v on %+v", q, homes)
+				t.Fatalf("no end: %+v on %+v", q, targets)
 			}
 		}
 		if len(q.Members) == 0 || len(q.Members) < before {
@@ -103,7 +104,7 @@ func TestMovesEnd(t *testing.T) {
 	}
 }
 
-func TestSurveyQueues(t *testing.T) {
+func TestSurveyQueuesFindsQueuesThatKeepANode(t *testing.T) {
 	classic := func(name, node string, change func(*broker.Queue)) broker.Queue {
 		q := broker.Queue{Name: name, Vhost: "v", Type: "classic", Durable: true, Node: node}
 		if change != nil {
@@ -129,7 +130,7 @@ func TestSurveyQueues(t *testing.T) {
 	}
 }
 
-func TestResourcesSayHowManyMembersAreAskedFor(t *testing.T) {
+func TestQueueResourceOverridesTheDeclaredMembers(t *testing.T) {
 	cluster := testCluster()
 	resource := func(name, clusterName string, replicas int32) posthornv1.Queue {
 		q := posthornv1.Queue{ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: name}}

@@ -17,29 +17,29 @@ import (
 
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update;delete
 
-// portDNS is where names are asked for.
+// portDNS is the port of DNS servers.
 const portDNS = 53
 
-// ensureNetworkPolicy keeps a NetworkPolicy, or none at all.
-func (s *scope) ensureNetworkPolicy(ctx context.Context) error {
-	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: s.cluster.Name}}
-	if s.cluster.Spec.NetworkPolicy.Mode != posthornv1.NetworkPolicyStrict {
-		return s.remove(ctx, policy)
+// ensureNetworkPolicy keeps the NetworkPolicy, or deletes it when the spec does not ask for it.
+func (r *reconciliation) ensureNetworkPolicy(ctx context.Context) error {
+	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: r.in.cluster.Name}}
+	if r.in.cluster.Spec.NetworkPolicy.Mode != posthornv1.NetworkPolicyStrict {
+		return r.remove(ctx, policy)
 	}
-	return s.ensure(ctx, policy, func() error {
-		policy.Spec = strictPolicy(s.cluster, openTo{
-			clients: clientPorts(&s.cluster.Spec, s.protocols), management: append(managementPorts(s.reach), port(operatorPort, names.PortOperator)), metrics: metricsPorts(s.scraped),
-		}, s.OperatorNamespace)
+	return r.ensure(ctx, policy, func() error {
+		policy.Spec = strictPolicy(r.in.cluster, openPorts{
+			clients: clientPorts(&r.in.cluster.Spec, r.out.protocols), management: append(managementPorts(r.out.access.management), port(operatorPort, names.PortOperator)), metrics: metricsPorts(r.out.access.metrics),
+		}, r.OperatorNamespace)
 		return nil
 	})
 }
 
-// openTo is which ports are there for whom.
-type openTo struct{ clients, management, metrics []corev1.ServicePort }
+// openPorts are the ports that are open to each kind of peer.
+type openPorts struct{ clients, management, metrics []corev1.ServicePort }
 
-// strictPolicy lets through what the cluster needs and nothing else. The kubelet's probes are not
-// under it: what comes from a pod's own node always passes.
-func strictPolicy(cluster *posthornv1.BrokerCluster, open openTo, operatorNamespace string) networkingv1.NetworkPolicySpec {
+// strictPolicy allows only the traffic that the cluster needs. It does not restrict the kubelet's probes: traffic from a
+// pod's own machine always passes.
+func strictPolicy(cluster *posthornv1.BrokerCluster, open openPorts, operatorNamespace string) networkingv1.NetworkPolicySpec {
 	spec := cluster.Spec.NetworkPolicy
 	nodes := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: names.Selector(cluster.Name)}}}
 	management := peers(spec.Management)
@@ -53,19 +53,19 @@ func strictPolicy(cluster *posthornv1.BrokerCluster, open openTo, operatorNamesp
 		PodSelector: metav1.LabelSelector{MatchLabels: names.Selector(cluster.Name)},
 		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
 		Ingress: []networkingv1.NetworkPolicyIngressRule{
-			{From: nodes, Ports: openPorts(corev1.ProtocolTCP, names.PortCluster)},
-			{From: peers(spec.Clients), Ports: openPorts(corev1.ProtocolTCP, numbers(open.clients)...)},
-			{From: peers(spec.Monitoring), Ports: openPorts(corev1.ProtocolTCP, numbers(open.metrics)...)},
+			{From: nodes, Ports: policyPorts(corev1.ProtocolTCP, names.PortCluster)},
+			{From: peers(spec.Clients), Ports: policyPorts(corev1.ProtocolTCP, numbers(open.clients)...)},
+			{From: peers(spec.Monitoring), Ports: policyPorts(corev1.ProtocolTCP, numbers(open.metrics)...)},
 		},
 		Egress: []networkingv1.NetworkPolicyEgressRule{
-			{To: nodes, Ports: openPorts(corev1.ProtocolTCP, names.PortCluster)},
-			{Ports: append(openPorts(corev1.ProtocolUDP, portDNS), openPorts(corev1.ProtocolTCP, portDNS)...)},
+			{To: nodes, Ports: policyPorts(corev1.ProtocolTCP, names.PortCluster)},
+			{Ports: append(policyPorts(corev1.ProtocolUDP, portDNS), policyPorts(corev1.ProtocolTCP, portDNS)...)},
 		},
 	}
-	// A rule without peers would let everybody in.
+	// A rule without peers would allow everybody.
 	if len(management) > 0 {
 		out.Ingress = append(out.Ingress, networkingv1.NetworkPolicyIngressRule{
-			From: management, Ports: openPorts(corev1.ProtocolTCP, numbers(open.management)...),
+			From: management, Ports: policyPorts(corev1.ProtocolTCP, numbers(open.management)...),
 		})
 	}
 	return out
@@ -87,7 +87,7 @@ func peers(list []posthornv1.NetworkPeer) []networkingv1.NetworkPolicyPeer {
 	return out
 }
 
-func openPorts(protocol corev1.Protocol, numbers ...int32) []networkingv1.NetworkPolicyPort {
+func policyPorts(protocol corev1.Protocol, numbers ...int32) []networkingv1.NetworkPolicyPort {
 	var out []networkingv1.NetworkPolicyPort
 	for _, number := range numbers {
 		each := intstr.FromInt32(number)

@@ -20,68 +20,58 @@ import (
 )
 
 const (
-	// askTimeout bounds all questions to the nodes in one attempt together.
-	askTimeout = 8 * time.Second
-	// maxLastWords bounds what is kept of a container's last words, in bytes.
-	maxLastWords = 512
-	// revisionLabel is put on pods by the StatefulSet controller.
+	// queryTimeout bounds all queries to the nodes in one reconciliation together.
+	queryTimeout = 8 * time.Second
+	// maxMessageBytes bounds how much of a container's termination message is kept.
+	maxMessageBytes = 512
+	// revisionLabel is set on pods by the StatefulSet controller.
 	revisionLabel = "controller-revision-hash"
-	// readyAtStart is how soon after a pod's start its first Ready condition is written; a condition
-	// that changed later shows that the pod was ready once.
+	// readyAtStart is how soon after a pod's start its first Ready condition is written; a condition that changed
+	// later shows that the pod was ready once.
 	readyAtStart = 2 * time.Second
 )
 
-// memberView is what is known about one node.
+// memberView is the observed state of one node.
 type memberView struct {
 	rollMember
 	pod *corev1.Pod
 	// trouble is why the container does not run, in the kubelet's words.
 	trouble string
-	// unbelieved: the node showed a certificate that is not believed.
-	unbelieved bool
+	// isUntrusted: the node showed a certificate that the operator does not trust.
+	isUntrusted bool
 	// unauthorized: the node refused the operator's credentials.
 	unauthorized bool
-	// listener at which the operator asks the node.
+	// listener at which the operator reaches the node.
 	listener connect.Listener
 	version  string
-	// drained: the broker says that the node is in maintenance mode.
-	drained bool
+	// inMaintenance: the broker says that the node is in maintenance mode.
+	inMaintenance bool
 	// queues that need this node.
 	queues []broker.QueueRef
 }
 
-// observe looks at the pods and volumes and asks the nodes.
-func (s *scope) observe(ctx context.Context) error {
-	pods, err := s.listPods(ctx)
-	if err != nil {
+// observe reads the pods and volumes and queries the nodes.
+func (r *reconciliation) observe(ctx context.Context) error {
+	var err error
+	if r.seen.pods, err = r.listPods(ctx); err != nil {
 		return err
 	}
-	revision := ""
-	if s.sts != nil {
-		revision = s.sts.Status.UpdateRevision
-	}
-	s.members = make([]memberView, s.sizes.Nodes)
-	s.pods = len(pods)
-	for name := range pods {
-		ordinal, ours := s.ordinalOf(name)
-		s.podsBeyond = s.podsBeyond || ours && ordinal >= s.sizes.Nodes
-	}
-	for i := range s.members {
-		name := s.podName(int32(i))
-		s.members[i] = viewPod(name, pods[name], revision, s.cluster.Annotations[names.AnnotationAcceptUnavailable])
-		if m := &s.members[i]; m.Presence == podTerminating {
-			m.trouble = s.stuckTermination(m.pod)
+	r.seen.members = make([]memberView, r.out.sizes.Nodes)
+	for i := range r.seen.members {
+		name := r.in.podName(int32(i))
+		r.seen.members[i] = viewPod(name, r.seen.pods[name], r.seen.updateRevision(), r.in.cluster.Annotations[names.AnnotationAcceptUnavailable])
+		if m := &r.seen.members[i]; m.Presence == podTerminating {
+			m.trouble = r.out.describeTermination(m.pod, r.in.now)
 		}
 	}
-	if err := s.observeStorage(ctx); err != nil {
+	if r.seen.claims, err = r.listClaims(ctx); err != nil {
 		return err
 	}
-	s.askNodes(ctx)
+	r.queryNodes(ctx)
 	return nil
 }
 
-// viewPod is what the pod itself tells.
-// accepted is the value of AnnotationAcceptUnavailable.
+// viewPod derives the state of a node from its pod alone. accepted is the value of AnnotationAcceptUnavailable.
 func viewPod(name string, pod *corev1.Pod, revision, accepted string) memberView {
 	m := memberView{rollMember: rollMember{Name: name, Presence: podMissing}, pod: pod}
 	if pod == nil {
@@ -113,14 +103,14 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
-// stuckReasons are the kubelet's reasons for a container that does not run.
-var stuckReasons = map[string]bool{
+// notRunningReasons are the kubelet's reasons for a container that does not run.
+var notRunningReasons = map[string]bool{
 	"ErrImagePull": true, "ImagePullBackOff": true, "InvalidImageName": true, "ErrImageNeverPull": true,
 	"ImageInspectError": true, "RegistryUnavailable": true, "CreateContainerConfigError": true,
 	"CreateContainerError": true, "RunContainerError": true, "CrashLoopBackOff": true,
 }
 
-// notRunningReason tells whether no process of the broker runs in the pod, and why.
+// notRunningReason reports whether no process of the broker runs in the pod, and why.
 func notRunningReason(pod *corev1.Pod) (bool, string) {
 	if scheduled := condition(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse &&
 		scheduled.Reason == corev1.PodReasonUnschedulable {
@@ -129,16 +119,16 @@ func notRunningReason(pod *corev1.Pod) (bool, string) {
 	for _, status := range pod.Status.ContainerStatuses {
 		switch waiting, ended := status.State.Waiting, status.State.Terminated; {
 		case status.Name != containerName:
-		case waiting != nil && stuckReasons[waiting.Reason]:
-			return true, strings.TrimSuffix(waiting.Reason+": "+stuckMessage(status), ": ")
+		case waiting != nil && notRunningReasons[waiting.Reason]:
+			return true, strings.TrimSuffix(waiting.Reason+": "+waitingMessage(status), ": ")
 		case ended != nil:
-			return true, fmt.Sprintf("%s: exit code %d%s", ended.Reason, ended.ExitCode, lastWords(ended))
+			return true, fmt.Sprintf("%s: exit code %d%s", ended.Reason, ended.ExitCode, terminationMessage(ended))
 		}
 	}
 	return false, ""
 }
 
-// isRestarting says that the broker's process has ended and the kubelet has not begun to wait before it starts it again.
+// isRestarting reports whether the broker's process has ended and the kubelet has not yet backed off from starting it again.
 func isRestarting(pod *corev1.Pod) bool {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.Name == containerName {
@@ -148,91 +138,86 @@ func isRestarting(pod *corev1.Pod) bool {
 	return false
 }
 
-// machineLostAfter is for how long a pod may outlive its grace period before its machine is taken for lost.
+// machineLostAfter is how long a pod may outlive its grace period before its machine counts as lost.
 const machineLostAfter = 20 * time.Second
 
-// stuckTermination names the machine of a pod that should have ended; empty while it may still end by itself.
-func (s *scope) stuckTermination(pod *corev1.Pod) string {
-	// DeletionTimestamp has the grace period in it.
-	late := s.Now().Sub(pod.DeletionTimestamp.Time)
+// describeTermination names the machine of a pod that should have ended; empty while the pod may still end by itself.
+func (out *decided) describeTermination(pod *corev1.Pod, now time.Time) string {
+	// DeletionTimestamp includes the grace period.
+	late := now.Sub(pod.DeletionTimestamp.Time)
 	if late < machineLostAfter {
-		s.lookAgain(machineLostAfter - max(late, 0))
+		out.requeueWithin(machineLostAfter - max(late, 0))
 		return ""
 	}
 	return fmt.Sprintf("MachineLost: the pod should have ended by %s; machine %s does not confirm it. If the machine is gone for good, "+
 		"remove it from Kubernetes or force the deletion of the pod", pod.DeletionTimestamp.UTC().Format(time.RFC3339), pod.Spec.NodeName)
 }
 
-// stuckMessage prefers what the broker said when it ended to what the kubelet says about it.
-func stuckMessage(status corev1.ContainerStatus) string {
+// waitingMessage prefers the broker's own termination message to the kubelet's.
+func waitingMessage(status corev1.ContainerStatus) string {
 	if ended := status.LastTerminationState.Terminated; ended != nil && ended.Message != "" {
-		return fmt.Sprintf("exit code %d%s", ended.ExitCode, lastWords(ended))
+		return fmt.Sprintf("exit code %d%s", ended.ExitCode, terminationMessage(ended))
 	}
 	return status.State.Waiting.Message
 }
 
-// lastWords are the last words of a container, cut to what a condition can hold.
-func lastWords(ended *corev1.ContainerStateTerminated) string {
+// terminationMessage returns a container's termination message, cut to the size of a condition.
+func terminationMessage(ended *corev1.ContainerStateTerminated) string {
 	words := topology.OneLine(ended.Message)
 	if words == "" {
 		return ""
 	}
-	return ": " + cutWords(words)
+	return ": " + keepEnd(words)
 }
 
-// cutWords keeps the end of a text that is too long: programs say last why they end.
-func cutWords(words string) string {
-	if len(words) > maxLastWords {
-		words = "..." + strings.ToValidUTF8(words[len(words)-maxLastWords:], "")
+// keepEnd keeps the end of a text that is too long: programs write last why they end.
+func keepEnd(words string) string {
+	if len(words) > maxMessageBytes {
+		words = "..." + strings.ToValidUTF8(words[len(words)-maxMessageBytes:], "")
 	}
 	return words
 }
 
-// observeStorage finds volumes that are not bound.
-func (s *scope) observeStorage(ctx context.Context) error {
-	claims, err := s.listClaims(ctx)
-	if err != nil {
-		return err
-	}
+// unboundClaims lists the volumes of the members that are not bound.
+func (seen *observed) unboundClaims() []string {
 	bound := map[string]bool{}
-	for i := range claims {
-		bound[claims[i].Name] = claims[i].Status.Phase == corev1.ClaimBound
+	for i := range seen.claims {
+		bound[seen.claims[i].Name] = seen.claims[i].Status.Phase == corev1.ClaimBound
 	}
-	var waiting []string
-	for i := range s.members {
-		if claim := dataVolume + "-" + s.members[i].Name; !bound[claim] {
-			waiting = append(waiting, claim)
+	var out []string
+	for i := range seen.members {
+		if claim := dataVolume + "-" + seen.members[i].Name; !bound[claim] {
+			out = append(out, claim)
 		}
 	}
-	s.storage = strings.Join(waiting, ", ")
-	return nil
+	return out
 }
 
-// askNodes asks every node that could answer, all at once. What a node does not answer stays unknown.
-func (s *scope) askNodes(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// queryNodes queries every running node at the same time. Answers that do not arrive stay unknown.
+func (r *reconciliation) queryNodes(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	nodes, err := s.Brokers.Nodes(ctx, s.key())
+	nodes, err := r.Brokers.Nodes(ctx, r.in.key())
 	if err != nil {
-		log.FromContext(ctx).V(1).Info("nodes cannot be asked", "reason", err.Error())
+		log.FromContext(ctx).V(1).Info("cannot query the nodes", "reason", err.Error())
 		return
 	}
 	var all sync.WaitGroup
-	for i := range s.members {
-		if m := &s.members[i]; m.Presence == podPresent && !m.NotRunning && m.pod.Status.PodIP != "" {
+	for i := range r.seen.members {
+		if m := &r.seen.members[i]; m.Presence == podPresent && !m.NotRunning && m.pod.Status.PodIP != "" {
 			node, err := nodes(m.Name, m.listener)
 			if err != nil {
-				log.FromContext(ctx).V(1).Info("a node cannot be asked", "node", m.Name, "reason", err.Error())
+				log.FromContext(ctx).V(1).Info("cannot query the node", "node", m.Name, "reason", err.Error())
 				continue
 			}
-			all.Go(func() { s.askNode(ctx, m, node) })
+			all.Go(func() { r.queryNode(ctx, m, node) })
 		}
 	}
 	all.Wait()
-	s.askWhoIsDrained(ctx, nodes)
+	r.queryCluster(ctx, nodes)
 }
 
-func (s *scope) askNode(ctx context.Context, m *memberView, node broker.Client) {
+func (r *reconciliation) queryNode(ctx context.Context, m *memberView, node broker.Client) {
 	logger := log.FromContext(ctx).WithValues("node", m.Name)
 	if overview, err := node.Overview(ctx); err == nil {
 		m.version = overview.ProductVersion
@@ -240,8 +225,8 @@ func (s *scope) askNode(ctx context.Context, m *memberView, node broker.Client) 
 	answer, err := node.QuorumCritical(ctx)
 	switch {
 	case err != nil:
-		m.unbelieved, m.unauthorized = broker.IsUnbelieved(err), broker.IsUnauthorized(err)
-		logger.V(1).Info("health unknown", "reason", err.Error())
+		m.isUntrusted, m.unauthorized = broker.IsUntrusted(err), broker.IsUnauthorized(err)
+		logger.V(1).Info("the health of the node is unknown", "reason", err.Error())
 	case answer.Critical:
 		m.Health, m.queues = healthCritical, answer.Queues
 	default:
@@ -250,14 +235,14 @@ func (s *scope) askNode(ctx context.Context, m *memberView, node broker.Client) 
 	if m.pod.Annotations[names.AnnotationDraining] == "" {
 		return
 	}
-	if s.cluster.Spec.Paused || (m.Current && !s.removing(m)) {
+	if r.in.cluster.Spec.Paused || (m.Current && !isBeingRemoved(&r.in, r.out.sizes, m)) {
 		m.Drain = drainUnknown
 		return
 	}
-	// Asking again is how progress is learnt, and puts a node that was restarted back into it.
+	// A drain that is requested again reports its progress, and puts a restarted node back into maintenance mode.
 	switch state, err := node.Drain(ctx, m.Name); {
 	case err != nil:
-		logger.Info("the drain's progress is unknown", "reason", err.Error())
+		logger.Info("the progress of the drain is unknown", "reason", err.Error())
 		m.Drain = drainUnknown
 	case state.Drained():
 		m.Drain = drainDone
@@ -266,14 +251,14 @@ func (s *scope) askNode(ctx context.Context, m *memberView, node broker.Client) 
 	}
 }
 
-// askWhoIsDrained asks one ready node for all nodes' maintenance mode. A new pod whose node is still
-// in the mode that the operator put its predecessor into is to be revived.
-func (s *scope) askWhoIsDrained(ctx context.Context, nodes func(string, connect.Listener) (broker.Client, error)) {
-	for i := range s.members {
-		if !s.members[i].Ready {
+// queryCluster asks one ready node about all nodes and lost queues. A new pod whose node is still in the maintenance
+// mode that the operator put its predecessor into has to be revived.
+func (r *reconciliation) queryCluster(ctx context.Context, nodes func(string, connect.Listener) (broker.Client, error)) {
+	for i := range r.seen.members {
+		if !r.seen.members[i].Ready {
 			continue
 		}
-		node, err := nodes(s.members[i].Name, s.members[i].listener)
+		node, err := nodes(r.seen.members[i].Name, r.seen.members[i].listener)
 		if err != nil {
 			continue
 		}
@@ -281,22 +266,22 @@ func (s *scope) askWhoIsDrained(ctx context.Context, nodes func(string, connect.
 		if err != nil {
 			continue
 		}
-		if s.lost, err = node.LostQueues(ctx); err != nil {
+		if r.seen.lost, err = node.LostQueues(ctx); err != nil {
 			log.FromContext(ctx).V(1).Info("lost queues are unknown", "reason", err.Error())
 		}
-		s.lostKnown = err == nil
-		drained := map[string]bool{}
+		r.seen.lostKnown = err == nil
+		inMaintenance := map[string]bool{}
 		for _, node := range list {
-			drained[node.Name] = node.BeingDrained
-			if ordinal, ours := s.ordinalOf(node.Name); ours && ordinal >= s.sizes.Nodes {
-				s.leftover = node.Name
+			inMaintenance[node.Name] = node.BeingDrained
+			if ordinal, ours := r.in.ordinalOf(node.Name); ours && ordinal >= r.out.sizes.Nodes {
+				r.seen.strayNode = node.Name
 			}
 		}
-		for j := range s.members {
-			m := &s.members[j]
-			m.drained = drained[m.Name]
-			rollout := s.cluster.Status.Rollout
-			if m.drained && m.Current && m.Presence == podPresent && rollout != nil && rollout.WaitingFor == m.Name {
+		rollout := r.in.cluster.Status.Rollout
+		for j := range r.seen.members {
+			m := &r.seen.members[j]
+			m.inMaintenance = inMaintenance[m.Name]
+			if m.inMaintenance && m.Current && m.Presence == podPresent && rollout != nil && rollout.WaitingFor == m.Name {
 				m.Drain = drainUnknown
 			}
 		}

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"posthorn.io/posthorn/internal/broker"
@@ -28,20 +27,20 @@ const (
 	operatorPort = "operator"
 	// operatorName is the common name of the operator's certificate.
 	operatorName = "operator"
-	// operatorDir is where pods find the authorities of the operator's certificate.
+	// operatorDir is where pods mount the CA certificates of the operator's certificate.
 	operatorDir = configDir + "/operator"
 
 	operatorLifetime    = 365 * 24 * time.Hour
 	operatorRenewBefore = 120 * 24 * time.Hour
-	// operatorSettle is more than a kubelet needs to bring a changed Secret into its pods; the broker
-	// takes it up while it runs.
+	// operatorSettle is longer than a kubelet needs to update a mounted Secret; the broker reloads the file while it
+	// runs.
 	operatorSettle = time.Hour
 )
 
-// ensureOperatorCertificate keeps the operator's client certificate, signed by an authority that signs
-// nothing else: the nodes take the holder for an administrator.
-func (s *scope) ensureOperatorCertificate(ctx context.Context) error {
-	_, _, err := s.ensureOwnCertificate(ctx, operatorCertificate(s.cluster.Namespace, s.cluster.Name))
+// ensureOperatorCertificate keeps the operator's client certificate. Its CA signs nothing else: the nodes treat the
+// holder of the certificate as an administrator.
+func (r *reconciliation) ensureOperatorCertificate(ctx context.Context) error {
+	_, _, err := r.ensureOwnCertificate(ctx, operatorCertificate(r.in.cluster.Namespace, r.in.cluster.Name))
 	return err
 }
 
@@ -56,12 +55,13 @@ func operatorCertificate(namespace, cluster string) ownCertificate {
 	}
 }
 
-// addOperatorListener lets the broker listen for the operator. It shows the nodes' certificate there, which
-// every cluster has. Settings go into the environment: a pod has them if, and only if, it has the files.
+// addOperatorListener adds the listener of the HTTP API for the operator. The broker shows the inter-node certificate
+// there, which every cluster has. The settings are environment variables: a pod has them if, and only if, it has the
+// files.
 func addOperatorListener(template *corev1.PodTemplateSpec, cluster string) {
 	container := &template.Spec.Containers[0]
 	for _, setting := range [][2]string{
-		// Also where it is the default: no setting of spec.config may lock the operator out.
+		// Set even where it is the default: no setting in spec.config may lock the operator out.
 		{"POSTHORN_OPERATOR_CERTIFICATE__NAME", operatorName},
 		{"POSTHORN_OPERATOR_SSL_PORT", strconv.Itoa(names.PortOperator)},
 		{"POSTHORN_OPERATOR_SSL_CACERTFILE", operatorDir + "/" + caKey},
@@ -80,20 +80,20 @@ func addOperatorListener(template *corev1.PodTemplateSpec, cluster string) {
 	}})
 }
 
-// ensureOperatorService keeps the Service by which the operator asks any ready node. It is not the client
-// Service, which may be open to the world.
-func (s *scope) ensureOperatorService(ctx context.Context) error {
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: names.OperatorService(s.cluster.Name)}}
-	return s.ensure(ctx, service, func() error {
+// ensureOperatorService keeps the Service through which the operator reaches any ready node. The client Service does
+// not serve for this, because it may be open to the world.
+func (r *reconciliation) ensureOperatorService(ctx context.Context) error {
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: names.OperatorService(r.in.cluster.Name)}}
+	return r.ensure(ctx, service, func() error {
 		service.Spec.Type = corev1.ServiceTypeClusterIP
-		service.Spec.Selector = names.Selector(s.cluster.Name)
+		service.Spec.Selector = names.Selector(r.in.cluster.Name)
 		service.Spec.Ports = []corev1.ServicePort{port(operatorPort, names.PortOperator)}
 		return nil
 	})
 }
 
-// listenerOf gives the best listener of a pod that the operator can ask at, going by the ports that the pod was made with.
-// A pod of an earlier revision may know the default user's password only.
+// listenerOf returns the best listener for the operator among the ports that a pod was created with. A pod of an
+// earlier revision may accept only the default user's password.
 func listenerOf(containers []corev1.Container) connect.Listener {
 	best := connect.Plain
 	for i := range containers {
@@ -112,9 +112,9 @@ func listenerOf(containers []corev1.Container) connect.Listener {
 	return best
 }
 
-// serviceListener says at which listener any ready node is asked: the best that one has. A Service has the
-// ready pods that have the port. Where no pod is ready all pods count, and where there is none those to come.
-func serviceListener(pods map[string]*corev1.Pod, toCome connect.Listener) connect.Listener {
+// serviceListener returns the best listener that a ready pod has: a Service leads to the ready pods that have its
+// port. When no pod is ready all pods count, and when no pod exists the next ones.
+func serviceListener(pods map[string]*corev1.Pod, next connect.Listener) connect.Listener {
 	var ready, all []connect.Listener
 	for _, pod := range pods {
 		listener := listenerOf(pod.Spec.Containers)
@@ -124,7 +124,7 @@ func serviceListener(pods map[string]*corev1.Pod, toCome connect.Listener) conne
 			ready = append(ready, listener)
 		}
 	}
-	for _, known := range [][]connect.Listener{ready, all, {toCome}} {
+	for _, known := range [][]connect.Listener{ready, all, {next}} {
 		if len(known) == 0 {
 			continue
 		}
@@ -135,24 +135,25 @@ func serviceListener(pods map[string]*corev1.Pod, toCome connect.Listener) conne
 		}
 		return connect.Plain
 	}
-	return toCome
+	return next
 }
 
-// listenerToCome is that of pods which are made now.
-func (s *scope) listenerToCome() connect.Listener {
-	if s.sts == nil {
+// nextListener returns the listener of pods that are created from now on.
+func nextListener(seen *observed) connect.Listener {
+	if seen.sts == nil {
 		return connect.Operator
 	}
-	return listenerOf(s.sts.Spec.Template.Spec.Containers)
+	return listenerOf(seen.sts.Spec.Template.Spec.Containers)
 }
 
-// identity reads the operator's certificate and the authorities of the nodes' certificate; false: they are not there.
-func (s *scope) identity(ctx context.Context) (connect.Identity, bool, error) {
+// readIdentity reads the operator's certificate and the CA certificates of the inter-node certificate; false when one
+// of their Secrets does not exist.
+func (r *reconciliation) readIdentity(ctx context.Context) (connect.Identity, bool, error) {
 	var own, nodes corev1.Secret
 	for name, secret := range map[string]*corev1.Secret{
-		names.OperatorCertificateSecret(s.cluster.Name): &own, names.InternodeSecret(s.cluster.Name): &nodes,
+		names.OperatorCertificateSecret(r.in.cluster.Name): &own, names.InternodeSecret(r.in.cluster.Name): &nodes,
 	} {
-		err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: name}, secret)
+		err := r.Client.Get(ctx, r.in.keyOf(name), secret)
 		if apierrors.IsNotFound(err) {
 			return connect.Identity{}, false, nil
 		}
@@ -162,58 +163,58 @@ func (s *scope) identity(ctx context.Context) (connect.Identity, bool, error) {
 	}
 	return connect.Identity{
 		Cert: string(own.Data[corev1.TLSCertKey]), Key: string(own.Data[corev1.TLSPrivateKeyKey]),
-		Name: internodeName(s.cluster.Namespace, s.cluster.Name), Roots: string(nodes.Data[caKey]),
+		Name: internodeName(r.in.cluster.Namespace, r.in.cluster.Name), Roots: string(nodes.Data[caKey]),
 	}, true, nil
 }
 
-// mendDefaultUser gives the default user its password and tag again when somebody changed or deleted it in the
-// broker: the Secret says what they are. The operator needs neither itself. A broker that does not answer is asked
-// again in the next attempt.
-func (s *scope) mendDefaultUser(ctx context.Context) error {
-	if s.listener != connect.Operator || s.tally().ready == 0 {
+// restoreDefaultUser gives the default user its password and tag again when somebody changed or deleted that user in
+// the broker. The operator does not need the user itself. A broker that does not answer is asked again in the next
+// reconciliation.
+func (r *reconciliation) restoreDefaultUser(ctx context.Context) error {
+	if r.out.access.listener != connect.Operator || r.seen.count().ready == 0 {
 		return nil
 	}
-	b, err := s.Brokers.Cluster(ctx, s.key())
+	b, err := r.Brokers.Cluster(ctx, r.in.key())
 	if err != nil {
 		return err
 	}
-	c := s.credentials
+	c := r.seen.credentials
 	user, err := b.GetUser(ctx, c.username)
 	isGone := broker.IsNotFound(err)
 	if err != nil && !isGone {
-		log.FromContext(ctx).V(1).Info("the default user cannot be looked at", "reason", err.Error())
+		log.FromContext(ctx).V(1).Info("cannot read the default user", "reason", err.Error())
 		return nil
 	}
 	if !isGone && isDefaultUser(user, c.accepted) {
 		return nil
 	}
-	// The cache may not have a password yet that was given to the broker a moment ago.
-	var note corev1.Secret
-	if err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: names.OperatorSecret(s.cluster.Name)}, &note); err != nil {
+	// The cache may not yet have a password that the broker was given a moment ago.
+	var secret corev1.Secret
+	if err := r.Live.Get(ctx, r.in.keyOf(names.OperatorSecret(r.in.cluster.Name)), &secret); err != nil {
 		return fmt.Errorf("reading the default user's password: %w", err)
 	}
-	if connect.NoteOf(&note).Password != c.accepted {
-		s.lookAgain(behind)
+	if connect.AccessRecordOf(&secret).Password != c.accepted {
+		r.out.requeueWithin(staleRetry)
 		return nil
 	}
 	if err := b.PutUser(ctx, c.username, c.accepted, []string{administrator}); err != nil {
-		return fmt.Errorf("giving the default user its password again: %w", err)
+		return fmt.Errorf("restoring the default user's password: %w", err)
 	}
 	if isGone {
 		all := broker.Permission{User: c.username, Vhost: defaultVhost, Configure: ".*", Write: ".*", Read: ".*"}
 		if err := b.PutPermission(ctx, all); err != nil && !broker.IsTerminal(err) {
-			return fmt.Errorf("giving the default user its permissions again: %w", err)
+			return fmt.Errorf("restoring the default user's permissions: %w", err)
 		}
 	}
-	s.event(corev1.EventTypeWarning, "DefaultUserRestored", "Restore",
-		"the default user was changed in the broker; it has the password of Secret %s and the tag %s again", names.DefaultUserSecret(s.cluster.Name), administrator)
+	r.out.warn("DefaultUserRestored", "Restore",
+		"the default user was changed in the broker; restored the password of Secret %s and the tag %s", names.DefaultUserSecret(r.in.cluster.Name), administrator)
 	return nil
 }
 
 // defaultVhost is where a new cluster's default user has all permissions.
 const defaultVhost = "/"
 
-// isDefaultUser says whether a user is as the operator made it. Hashes that cannot be compared are left alone.
+// isDefaultUser reports whether a user is as the operator created it. A hash that cannot be compared counts as equal.
 func isDefaultUser(user broker.User, password string) bool {
 	hasPassword := user.PasswordHash != "" && user.CheckPassword(password) != broker.PasswordDiffers
 	return hasPassword && slices.Contains(user.Tags, administrator)

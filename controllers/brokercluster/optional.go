@@ -16,12 +16,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// ensureOptional keeps a child of an API that may not be installed: nil without an error when it is
-// not. The API is looked for each time, so it is used from the first attempt after it appeared. Of the
-// spec only what is wanted is set: what the API's defaults or webhooks add stays.
-func (s *scope) ensureOptional(ctx context.Context, kind schema.GroupVersionKind, name string, spec map[string]any, labels map[string]string) (*unstructured.Unstructured, error) {
-	current := newOptional(kind, s.cluster.Namespace, name)
-	err := s.Client.Get(ctx, client.ObjectKeyFromObject(current), current)
+// ensureOptional keeps a child of an API that may not be installed; it returns nil without an error when the API is not. It
+// tries the API each time, so that the child is created soon after the API is installed. It sets only the given fields of
+// the spec, and keeps those that defaults or webhooks add.
+func (r *reconciliation) ensureOptional(ctx context.Context, kind schema.GroupVersionKind, name string, spec map[string]any, labels map[string]string) (*unstructured.Unstructured, error) {
+	current := newOptional(kind, r.in.cluster.Namespace, name)
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(current), current)
 	switch {
 	case meta.IsNoMatchError(err):
 		return nil, nil
@@ -29,14 +29,14 @@ func (s *scope) ensureOptional(ctx context.Context, kind schema.GroupVersionKind
 		return nil, fmt.Errorf("reading %s %s: %w", kind.Kind, name, err)
 	}
 	exists := err == nil
-	if err := s.mayChange(current); err != nil {
+	if err := mayChange(current, r.in.cluster); err != nil {
 		return nil, err
 	}
 	wanted := current.DeepCopy()
-	s.label(wanted)
+	setLabels(wanted, r.in.cluster)
 	addLabels(wanted, labels)
-	if err := controllerutil.SetControllerReference(s.cluster, wanted, s.Scheme); err != nil {
-		return nil, fmt.Errorf("owning %s %s: %w", kind.Kind, name, err)
+	if err := controllerutil.SetControllerReference(r.in.cluster, wanted, r.Scheme); err != nil {
+		return nil, fmt.Errorf("setting the owner of %s %s: %w", kind.Kind, name, err)
 	}
 	before, _, err := unstructured.NestedMap(wanted.Object, "spec")
 	if err != nil {
@@ -46,27 +46,27 @@ func (s *scope) ensureOptional(ctx context.Context, kind schema.GroupVersionKind
 	differs := !equality.Semantic.DeepEqual(wanted.Object, current.Object)
 	switch {
 	case !exists:
-		err = s.Client.Create(ctx, wanted)
+		err = r.Client.Create(ctx, wanted)
 	case differs:
-		err = s.Client.Update(ctx, wanted)
+		err = r.Client.Update(ctx, wanted)
 	}
 	switch {
 	case meta.IsNoMatchError(err), !exists && apierrors.IsNotFound(err):
-		// The API went away since it was last looked for.
+		// The API was removed after the read.
 		return nil, nil
 	case err != nil:
 		return nil, refused(err, "writing "+kind.Kind+" "+name)
 	case !exists:
-		s.childCreated(wanted)
+		r.noteCreation(wanted)
 	case differs:
-		s.childRepaired(wanted)
+		r.noteRepair(wanted)
 	}
 	return wanted, nil
 }
 
 // removeOptional removes a child of an API that may not be installed.
-func (s *scope) removeOptional(ctx context.Context, kind schema.GroupVersionKind, name string) error {
-	err := s.remove(ctx, newOptional(kind, s.cluster.Namespace, name))
+func (r *reconciliation) removeOptional(ctx context.Context, kind schema.GroupVersionKind, name string) error {
+	err := r.remove(ctx, newOptional(kind, r.in.cluster.Namespace, name))
 	if meta.IsNoMatchError(err) {
 		return nil
 	}
@@ -91,7 +91,7 @@ func addLabels(object client.Object, more map[string]string) {
 	object.SetLabels(labels)
 }
 
-// overlay puts wanted over base: maps are merged, everything else is replaced. Neither is changed.
+// overlay returns base with the values of wanted: maps are merged, other values are replaced. Neither argument changes.
 func overlay(base, wanted map[string]any) map[string]any {
 	out := make(map[string]any, len(base)+len(wanted))
 	for key, value := range base {

@@ -15,31 +15,31 @@ import (
 	"posthorn.io/posthorn/internal/pki"
 )
 
-// caKey of Secrets with certificates holds the authorities.
+// caKey is the key of the CA certificates in a Secret with a certificate.
 const caKey = "ca.crt"
 
-// ownCertificate is a certificate that the operator makes itself.
+// ownCertificate is a certificate that the operator issues.
 type ownCertificate struct {
-	// secret holds it, authority holds what signs it.
+	// secret has the certificate, authority the CA that signs it.
 	secret, authority string
-	// subject of a new authority.
+	// subject of a new CA.
 	subject string
 	leaf    pki.Leaf
 }
 
-// ensureOwnCertificate keeps a certificate and says what it is. While it is good the authority is not
-// even read: losing its Secret disturbs nobody before the certificate is due.
-func (s *scope) ensureOwnCertificate(ctx context.Context, c ownCertificate) (pki.Material, time.Time, error) {
+// ensureOwnCertificate keeps a certificate and returns it with its end. It reads the CA only to renew the certificate:
+// losing the CA's Secret has no effect before that.
+func (r *reconciliation) ensureOwnCertificate(ctx context.Context, c ownCertificate) (pki.Material, time.Time, error) {
 	var material pki.Material
 	issued := false
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: c.secret}}
-	err := s.ensure(ctx, secret, func() error {
-		now := s.Now()
+	err := r.ensure(ctx, secret, func() error {
+		now := r.in.now
 		material = materialOf(secret)
 		if need, _ := pki.Judge(material, c.leaf, now); need == pki.Nothing {
 			return nil
 		}
-		authority, err := s.ensureAuthority(ctx, c.authority, c.subject, now)
+		authority, err := r.ensureAuthority(ctx, c.authority, c.subject, now)
 		if err != nil {
 			return err
 		}
@@ -55,21 +55,21 @@ func (s *scope) ensureOwnCertificate(ctx context.Context, c ownCertificate) (pki
 	if err != nil {
 		return material, time.Time{}, err
 	}
-	need, end := pki.Judge(material, c.leaf, s.Now())
+	need, end := pki.Judge(material, c.leaf, r.in.now)
 	if need == pki.Replace {
-		return material, end, fmt.Errorf("the new certificate in Secret %s is of no use", c.secret)
+		return material, end, fmt.Errorf("the new certificate in Secret %s is unusable", c.secret)
 	}
 	if issued {
-		s.event(corev1.EventTypeNormal, "CertificateRenewed", "Renew", "Secret %s has a new certificate, good until %s", c.secret, end.UTC().Format(time.RFC3339))
+		r.out.note("CertificateRenewed", "Renew", "Secret %s has a new certificate, valid until %s", c.secret, end.UTC().Format(time.RFC3339))
 	}
 	return material, end, nil
 }
 
-// ensureAuthority reads an authority, or makes one where there is none that will do.
-func (s *scope) ensureAuthority(ctx context.Context, name, subject string, now time.Time) (pki.Pair, error) {
+// ensureAuthority reads a CA, or creates one when none is usable.
+func (r *reconciliation) ensureAuthority(ctx context.Context, name, subject string, now time.Time) (pki.Pair, error) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	var authority pki.Pair
-	err := s.ensure(ctx, secret, func() error {
+	err := r.ensure(ctx, secret, func() error {
 		authority = pairOf(secret)
 		if !pki.NeedsAuthority(authority, now) {
 			return nil
@@ -91,7 +91,7 @@ func pairOf(secret *corev1.Secret) pki.Pair {
 	return pki.Pair{Cert: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey]}
 }
 
-// materialOf reads a Secret. A time that cannot be read is taken for long ago.
+// materialOf reads a certificate from a Secret. A time that cannot be parsed counts as long ago.
 func materialOf(secret *corev1.Secret) pki.Material {
 	since, err := time.Parse(time.RFC3339, secret.Annotations[names.AnnotationTrustedSince])
 	if err != nil {

@@ -25,12 +25,12 @@ const (
 	containerName = "posthorn"
 	dataVolume    = "data"
 	configVolume  = "config"
-	// userConfigPath is where pods find the settings of spec.config, below configDir.
+	// userConfigPath is the path of the settings of spec.config, below configDir.
 	userConfigPath = "conf.d/" + userConfigKey
 
-	// brokerUser is the user and group that the broker's image is made for.
+	// brokerUser is the user and group of the broker's image.
 	brokerUser = int64(10001)
-	// secretFileMode lets the group (fsGroup) read and nobody else.
+	// secretFileMode lets the group (fsGroup) read, and nobody else.
 	secretFileMode = int32(0o440)
 	// stopSeconds is how long a node may take to hand over its leaders when it is stopped.
 	stopSeconds = int64(120)
@@ -42,9 +42,9 @@ const (
 	defaultMemoryRequest = "256Mi"
 )
 
-// templateInputs is everything of the spec that the pod template is made from. Its digest decides
-// whether the template is made anew, so a new version of the operator alone changes no StatefulSet.
-// New fields must be omitempty and stay zero for a spec that does not use them.
+// templateInputs are the parts of the spec that the pod template depends on. The template is rebuilt only when their digest
+// changes, so that a new version of the operator alone changes no StatefulSet. New fields must be omitempty and stay zero
+// for a spec that does not use them.
 type templateInputs struct {
 	Image       string                        `json:"image"`
 	PullSecrets []corev1.LocalObjectReference `json:"pullSecrets,omitempty"`
@@ -65,7 +65,7 @@ func inputsOf(cluster *posthornv1.BrokerCluster, image string, protocols []posth
 		Config:      configDigest(cluster.Spec.Config),
 		TopologyKey: cluster.Spec.Placement.TopologyKey,
 		TLS:         tlsInputsOf(cluster),
-		Protocols:   noteworthy(protocols),
+		Protocols:   protocolsForDigest(protocols),
 	}
 	if cluster.Spec.PodTemplate != nil {
 		inputs.Override = cluster.Spec.PodTemplate.Raw
@@ -81,7 +81,7 @@ func (i templateInputs) digest() (string, error) {
 	return digest(data), nil
 }
 
-// buildTemplate makes the pod template.
+// buildTemplate returns the pod template.
 func buildTemplate(cluster *posthornv1.BrokerCluster, inputs templateInputs) (corev1.PodTemplateSpec, error) {
 	no, yes := false, true
 	user, stop := brokerUser, stopSeconds
@@ -134,11 +134,11 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 			{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.name"}}},
 			{Name: "POSTHORN_CLUSTER_NODE", Value: "$(POD_NAME)"},
 			{Name: "POSTHORN_CLUSTER_ADVERTISED__HOST", Value: names.NodeHost(cluster.Namespace, cluster.Name, "$(POD_NAME)")},
-			// Empty where Kubernetes does not put the label on pods: replicas are then spread over nodes only.
+			// Empty where Kubernetes does not set the label on pods: replicas are then spread over nodes only.
 			{Name: "POSTHORN_CLUSTER_ZONE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{
 				APIVersion: "v1", FieldPath: "metadata.labels['" + names.LabelZone + "']",
 			}}},
-			// In the environment, beside the probes that ask there, and not in the ConfigMap, which pods of an older template read too.
+			// In the environment like the probes that use the port: pods of an older template read the ConfigMap too.
 			{Name: "POSTHORN_PROBES_TCP_PORT", Value: strconv.Itoa(names.PortProbes)},
 		},
 		Ports: []corev1.ContainerPort{
@@ -149,7 +149,7 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 			{Name: probesPort, ContainerPort: names.PortProbes, Protocol: corev1.ProtocolTCP},
 		},
 		Resources: withDefaultRequests(inputs.Resources),
-		// A roll waits for these at each node: they ask often, and bear as much as if they asked seldom.
+		// A roll waits for the probes of each node: they run often, and tolerate many failures.
 		StartupProbe:   probe("/livez", 1, 300),
 		LivenessProbe:  probe("/livez", 10, 6),
 		ReadinessProbe: probe("/readyz", 1, 6),
@@ -157,7 +157,7 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 			{Name: configVolume, MountPath: configDir, ReadOnly: true},
 			{Name: dataVolume, MountPath: dataDir},
 		},
-		// What the broker says as it ends, for example about a setting it does not know, reaches the status.
+		// The broker's last log lines, for example about an unknown setting, go to the status.
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: &corev1.SecurityContext{
 			RunAsNonRoot: &yes, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
@@ -166,9 +166,8 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 	}
 }
 
-// withDefaultRequests gives the broker requests where the spec names neither a request nor a limit: a pod
-// without any is BestEffort, the first that the kernel kills and the kubelet evicts. Kubernetes takes a limit
-// for the request where there is no other.
+// withDefaultRequests adds requests where the spec has neither a request nor a limit. A pod without requests is BestEffort,
+// which the kernel kills and the kubelet evicts first. Kubernetes uses a limit as the request when there is no other.
 func withDefaultRequests(resources corev1.ResourceRequirements) corev1.ResourceRequirements {
 	out := *resources.DeepCopy()
 	for name, quantity := range map[corev1.ResourceName]string{
@@ -186,7 +185,7 @@ func withDefaultRequests(resources corev1.ResourceRequirements) corev1.ResourceR
 	return out
 }
 
-// probe asks the listener that only probes use: clients cannot fill it up by way of the HTTP API.
+// probe uses the listener for probes alone, which clients of the HTTP API cannot fill.
 func probe(path string, period, failures int32) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
@@ -196,8 +195,7 @@ func probe(path string, period, failures int32) *corev1.Probe {
 	}
 }
 
-// configFiles is one volume with the files of both ConfigMaps and what comes from Secrets. settings is
-// the digest of spec.config.
+// configFiles returns a volume with the files of both ConfigMaps and of the Secrets. settings is the digest of spec.config.
 func configFiles(cluster, settings string) corev1.Volume {
 	mode := secretFileMode
 	secret := func(name string, items ...corev1.KeyToPath) corev1.VolumeProjection {
@@ -225,7 +223,7 @@ func configFiles(cluster, settings string) corev1.Volume {
 	}}}
 }
 
-// override merges spec.podTemplate over the operator's template.
+// override merges spec.podTemplate into the operator's template.
 func override(template corev1.PodTemplateSpec, patch json.RawMessage) (corev1.PodTemplateSpec, error) {
 	if len(patch) == 0 {
 		return template, nil
@@ -236,11 +234,11 @@ func override(template corev1.PodTemplateSpec, patch json.RawMessage) (corev1.Po
 	}
 	merged, err := strategicpatch.StrategicMergePatch(base, patch, corev1.PodTemplateSpec{})
 	if err != nil {
-		return template, terminal("InvalidPodTemplate", "spec.podTemplate cannot be merged: %w", err)
+		return template, newTerminalError("InvalidPodTemplate", "spec.podTemplate cannot be merged: %w", err)
 	}
 	var out corev1.PodTemplateSpec
 	if err := yaml.UnmarshalStrict(merged, &out); err != nil {
-		return template, terminal("InvalidPodTemplate", "spec.podTemplate is not a pod template: %w", err)
+		return template, newTerminalError("InvalidPodTemplate", "spec.podTemplate is not a pod template: %w", err)
 	}
 	return out, checkOverride(&template, &out)
 }

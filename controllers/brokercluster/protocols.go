@@ -14,10 +14,10 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// mqttByDefault says whether new clusters whose spec names no protocols take MQTT beside AMQP.
+// mqttByDefault enables MQTT beside AMQP in new clusters whose spec has no protocols.
 const mqttByDefault = false
 
-// DefaultProtocols of new clusters whose spec names none.
+// DefaultProtocols returns the protocols of new clusters whose spec has none.
 func DefaultProtocols() []posthornv1.Protocol {
 	if mqttByDefault {
 		return []posthornv1.Protocol{posthornv1.ProtocolAMQP, posthornv1.ProtocolMQTT}
@@ -25,18 +25,18 @@ func DefaultProtocols() []posthornv1.Protocol {
 	return []posthornv1.Protocol{posthornv1.ProtocolAMQP}
 }
 
-// listener is where clients of a protocol connect.
+// listener is an address for the clients of a protocol.
 type listener struct {
 	protocol posthornv1.Protocol
 	// name of the port of pods and Services.
 	name   string
 	number int32
 	secure bool
-	// setting is the environment variable that makes the broker listen; empty: posthorn.conf does.
+	// setting is the environment variable that enables the listener; empty when posthorn.conf does.
 	setting string
 }
 
-// listeners that there can be, in the order of the ports of Services.
+// listeners of all protocols, in the order of the ports of Services.
 var listeners = []listener{
 	{posthornv1.ProtocolAMQP, "amqp", names.PortAMQP, false, ""},
 	{posthornv1.ProtocolAMQP, "amqps", names.PortAMQPS, true, "POSTHORN_LISTENERS_SSL_DEFAULT"},
@@ -46,8 +46,8 @@ var listeners = []listener{
 	{posthornv1.ProtocolMQTT, "web-mqtt-tls", names.PortWebMQTTS, true, "POSTHORN_WEB__MQTT_SSL_PORT"},
 }
 
-// listenersOf a cluster: those of its protocols, with TLS where it has that, without where it is not
-// closed.
+// listenersOf returns the listeners of protocols: those with TLS when the cluster has TLS, and those without unless it
+// accepts TLS only.
 func listenersOf(protocols []posthornv1.Protocol, tls, tlsOnly bool) []listener {
 	var out []listener
 	for _, each := range listeners {
@@ -59,29 +59,28 @@ func listenersOf(protocols []posthornv1.Protocol, tls, tlsOnly bool) []listener 
 	return out
 }
 
-// protocolsOf settles what clients may speak: what the spec says; else what the status knows of, or the
-// cluster's pods are made for, so that a new version of the operator with another default restarts
-// nothing; else the default.
+// protocolsOf returns the protocols of the spec; else those of the status or of the StatefulSet's pods, so that an operator
+// with another default restarts nothing; else the default.
 func protocolsOf(cluster *posthornv1.BrokerCluster, sts *appsv1.StatefulSet, fallback []posthornv1.Protocol) []posthornv1.Protocol {
 	for _, known := range [][]posthornv1.Protocol{cluster.Spec.Protocols, cluster.Status.Protocols} {
 		if len(known) > 0 {
 			return slices.Sorted(slices.Values(known))
 		}
 	}
-	var spoken []posthornv1.Protocol
+	var present []posthornv1.Protocol
 	if sts != nil {
 		if container := brokerOf(&sts.Spec.Template); container != nil {
-			spoken = spokenBy(container)
+			present = protocolsIn(container)
 		}
 	}
-	if len(spoken) > 0 {
-		return spoken
+	if len(present) > 0 {
+		return present
 	}
 	return fallback
 }
 
-// spokenBy a broker's container, going by its ports.
-func spokenBy(container *corev1.Container) []posthornv1.Protocol {
+// protocolsIn returns the protocols of a broker's container, which follow from its ports.
+func protocolsIn(container *corev1.Container) []posthornv1.Protocol {
 	var out []posthornv1.Protocol
 	for _, each := range listeners {
 		has := slices.ContainsFunc(container.Ports, func(p corev1.ContainerPort) bool { return p.Name == each.name })
@@ -92,17 +91,17 @@ func spokenBy(container *corev1.Container) []posthornv1.Protocol {
 	return out
 }
 
-// noteworthy is what goes into the digest of the pod template's inputs: nothing for AMQP alone, as it
-// was before there were others.
-func noteworthy(protocols []posthornv1.Protocol) []posthornv1.Protocol {
+// protocolsForDigest returns the protocols in the digest of the pod template's inputs: none for AMQP alone, as in versions
+// that had no other protocol.
+func protocolsForDigest(protocols []posthornv1.Protocol) []posthornv1.Protocol {
 	if slices.Equal(protocols, []posthornv1.Protocol{posthornv1.ProtocolAMQP}) {
 		return nil
 	}
 	return protocols
 }
 
-// addListeners lets the broker listen for the clients of the protocols. Settings go into the
-// environment: so a pod has the settings if, and only if, it has the files that they need.
+// addListeners adds the listeners of the protocols to the broker. Their settings are environment variables: a pod has the
+// settings if, and only if, it has the files that they need.
 func addListeners(container *corev1.Container, protocols []posthornv1.Protocol, tls *tlsInputs) {
 	if protocols == nil {
 		protocols = []posthornv1.Protocol{posthornv1.ProtocolAMQP}
@@ -122,10 +121,10 @@ func addListeners(container *corev1.Container, protocols []posthornv1.Protocol, 
 	}
 }
 
-// plainAMQP names the port that every pod template has to begin with.
+// plainAMQP names the port that every pod template starts with.
 const plainAMQP = "amqp"
 
-// clientPorts are the ports that clients use, by name.
+// clientPorts returns the ports for clients.
 func clientPorts(spec *posthornv1.BrokerClusterSpec, protocols []posthornv1.Protocol) []corev1.ServicePort {
 	var out []corev1.ServicePort
 	for _, each := range listenersOf(protocols, spec.TLS != nil, spec.TLSOnly()) {

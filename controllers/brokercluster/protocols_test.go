@@ -18,8 +18,8 @@ const amqp, mqtt = posthornv1.ProtocolAMQP, posthornv1.ProtocolMQTT
 
 func protocols(all ...posthornv1.Protocol) []posthornv1.Protocol { return all }
 
-// TestListenersReachThePodAndTheServices looks at what a broker is told, at the ports of its container and
-// at those of the Services: they are the same, whatever is spoken.
+// TestListenersReachThePodAndTheServices compares the broker's settings, the ports of its container and those of the
+// Services: they agree for every set of protocols.
 func TestListenersReachThePodAndTheServices(t *testing.T) {
 	tls, only := &posthornv1.TLSSpec{}, &posthornv1.TLSSpec{DisablePlaintext: true}
 	cases := map[string]struct {
@@ -90,8 +90,8 @@ func made(t *testing.T, tls *posthornv1.TLSSpec, spoken ...posthornv1.Protocol) 
 	return newStatefulSet(cluster, template, "")
 }
 
-// TestAnotherDefaultRollsNobody: a cluster whose spec names no protocols keeps those that it has.
-func TestAnotherDefaultRollsNobody(t *testing.T) {
+// TestDefaultProtocolsRollNoExistingCluster: a cluster whose spec has no protocols keeps the ones it has.
+func TestDefaultProtocolsRollNoExistingCluster(t *testing.T) {
 	only := &posthornv1.TLSSpec{DisablePlaintext: true}
 	cases := map[string]struct {
 		spec     []posthornv1.Protocol
@@ -135,7 +135,7 @@ func TestAnotherDefaultRollsNobody(t *testing.T) {
 	}
 }
 
-func TestDefaultProtocols(t *testing.T) {
+func TestDefaultProtocolsAreAMQP(t *testing.T) {
 	got := DefaultProtocols()
 	if !slices.Contains(got, amqp) || slices.Contains(got, mqtt) != mqttByDefault {
 		t.Errorf("%v", got)

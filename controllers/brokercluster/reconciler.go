@@ -1,7 +1,6 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package brokercluster makes and keeps clusters of Posthorn nodes.
 package brokercluster
 
 import (
@@ -34,43 +33,43 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// concurrentClusters is how many clusters are looked at at once; one that does not answer holds its
-// place for some seconds.
+// concurrentClusters is the number of clusters that are reconciled at once; one whose nodes do not answer occupies a
+// worker for some seconds.
 const concurrentClusters = 8
 
-// firstRetry and lastRetry bound the back-off from failures: a cluster that has failed for long is still
-// looked at about as often as one that has not.
+// firstRetry and lastRetry bound the back-off after failures: a cluster that has failed for long is still reconciled
+// about as often as one that has not.
 const (
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 30 * time.Second
 )
 
-// behind is after how long a cluster is looked at again that the cache had an old version of.
-const behind = 200 * time.Millisecond
+// staleRetry is the time after which a cluster is reconciled again whose cached version was old.
+const staleRetry = 200 * time.Millisecond
 
-// Reconciler makes and keeps clusters.
+// Reconciler reconciles BrokerClusters.
 type Reconciler struct {
 	Client client.Client
-	// Live reads past the cache, where what was noted a moment ago has to count.
+	// Live reads past the cache, where the previous reconciliation's write has to be seen.
 	Live   client.Reader
 	Scheme *runtime.Scheme
 	Events events.EventRecorder
-	// Brokers makes clients that ask nodes.
+	// Brokers creates clients of the nodes' HTTP API.
 	Brokers *connect.Connector
 	// ImageRepository names the image of a version.
 	ImageRepository string
-	// DefaultImage runs where the spec names neither image nor version.
+	// DefaultImage runs where the spec has neither image nor version.
 	DefaultImage string
-	// DefaultProtocols of new clusters whose spec names none.
+	// DefaultProtocols of new clusters whose spec has none.
 	DefaultProtocols []posthornv1.Protocol
-	// OperatorNamespace is where the operator's pods are; empty when it runs in none.
+	// OperatorNamespace is the namespace of the operator's pods; empty when it runs outside Kubernetes.
 	OperatorNamespace string
-	// Resync is how often a cluster is looked at when nothing happens.
+	// Resync is the interval of reconciliations when nothing happens.
 	Resync time.Duration
 	// Now is the clock.
 	Now func() time.Time
 
-	// failing is since when attempts for a cluster (client.ObjectKey) have failed (time.Time).
+	// failing has, for each cluster (client.ObjectKey), since when its reconciliations have failed (time.Time).
 	failing sync.Map
 }
 
@@ -97,133 +96,71 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if cluster.DeletionTimestamp != nil {
-		// The children go with their owner; what becomes of the volumes is in the StatefulSet.
+		// The garbage collector deletes the children; the StatefulSet says whether the volumes go with them.
 		return reconcile.Result{}, nil
 	}
-	before := cluster.DeepCopy()
-	s := &scope{Reconciler: r, cluster: &cluster}
-	failure := s.run(ctx)
-	if apierrors.IsConflict(failure) {
-		// Somebody was quicker; what they did comes as an event. An attempt that ended early would tell
-		// another story than the one before and the one after it.
-		return reconcile.Result{RequeueAfter: behind}, nil
+	one := r.start(&cluster)
+	err := one.run(ctx)
+	if apierrors.IsConflict(err) {
+		// The other writer's change arrives as an event. The status of a reconciliation that ended early would
+		// contradict the one before and the one after it.
+		r.recordEvents(&cluster, one.out.events)
+		return reconcile.Result{RequeueAfter: staleRetry}, nil
 	}
-	s.setStatus(failure)
-	patchErr := r.patchStatus(ctx, &cluster, before)
+	one.out.decideStatus(&one.in, &one.seen, r.failureOf(one.in.key(), err, one.in.now))
+	r.recordEvents(&cluster, one.out.events)
+	patchErr := r.patchStatus(ctx, &cluster, &one.out.status)
 	if apierrors.IsConflict(patchErr) {
-		s.lookAgain(behind)
+		one.out.requeueWithin(staleRetry)
 		patchErr = nil
 	}
-	if _, stalled := isTerminal(failure); stalled {
-		failure = nil
+	if _, isTerminal := asTerminalError(err); isTerminal {
+		err = nil
 	}
-	if err := errors.Join(failure, patchErr); err != nil {
+	if err := errors.Join(err, patchErr); err != nil {
 		return reconcile.Result{}, err
 	}
-	s.lookAgain(r.Resync)
-	return reconcile.Result{RequeueAfter: s.requeue}, nil
+	one.out.requeueWithin(r.Resync)
+	return reconcile.Result{RequeueAfter: one.out.requeue}, nil
 }
 
-func (r *Reconciler) patchStatus(ctx context.Context, cluster, before *posthornv1.BrokerCluster) error {
-	if reflect.DeepEqual(cluster.Status, before.Status) {
+// failure of a reconciliation.
+type failure struct {
+	// err is nil when the reconciliation did not fail.
+	err error
+	// since is when the first of an unbroken series of failures began.
+	since time.Time
+}
+
+func (r *Reconciler) failureOf(cluster client.ObjectKey, err error, now time.Time) failure {
+	if err == nil {
+		r.failing.Delete(cluster)
+		return failure{}
+	}
+	since, _ := r.failing.LoadOrStore(cluster, now)
+	at, _ := since.(time.Time)
+	return failure{err: err, since: at}
+}
+
+func (r *Reconciler) recordEvents(cluster *posthornv1.BrokerCluster, all []event) {
+	for _, each := range all {
+		r.Events.Eventf(cluster, nil, each.kind, each.reason, each.action, "%s", each.message)
+	}
+}
+
+// patchStatus writes the status over the version of the object that was read: the status remembers the progress of a
+// roll, and a patch over a newer one would leave parts of both.
+func (r *Reconciler) patchStatus(ctx context.Context, read *posthornv1.BrokerCluster, status *posthornv1.BrokerClusterStatus) error {
+	if reflect.DeepEqual(*status, read.Status) {
 		return nil
 	}
-	// Only over what was read: the status remembers what a roll has come to, and a patch over a newer one would leave parts of both.
-	over := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Status().Patch(ctx, cluster, over); client.IgnoreNotFound(err) != nil {
+	wanted := read.DeepCopy()
+	wanted.Status = *status
+	patch := client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Status().Patch(ctx, wanted, patch); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing the status: %w", err)
 	}
 	return nil
-}
-
-// run goes through the phases. The cluster is looked at also when a phase failed, for the status.
-func (s *scope) run(ctx context.Context) error {
-	failure := s.load(ctx)
-	if failure == nil {
-		if !s.cluster.Spec.Paused {
-			failure = s.change(ctx)
-		}
-		failure = errors.Join(failure, s.keepTrust(ctx))
-	}
-	if err := s.observe(ctx); err != nil {
-		return errors.Join(failure, err)
-	}
-	if !s.cluster.Spec.Paused {
-		failure = errors.Join(failure, s.ensureDisruptionBudget(ctx))
-	}
-	switch {
-	case failure != nil:
-		return failure
-	case s.cluster.Spec.Paused:
-		s.decision = decideRoll(s.rollStateOf())
-		return nil
-	case s.cluster.Spec.Hibernated:
-		return nil
-	}
-	return s.tend(ctx)
-}
-
-// load reads what decisions are made from.
-func (s *scope) load(ctx context.Context) error {
-	if err := s.loadStatefulSet(ctx); err != nil {
-		return err
-	}
-	return s.settleReach(ctx)
-}
-
-// tend removes a node that is too many, else replaces pods that are not what they are to be.
-func (s *scope) tend(ctx context.Context) error {
-	for _, step := range []func(context.Context) (bool, error){s.forgetLeftover, s.scaleDown} {
-		if held, err := step(ctx); held || err != nil {
-			return err
-		}
-	}
-	if err := s.mendDefaultUser(ctx); err != nil {
-		return err
-	}
-	if err := s.roll(ctx); err != nil {
-		return err
-	}
-	if err := s.balance(ctx); err != nil {
-		return err
-	}
-	if err := s.bootstrap(ctx); err != nil {
-		return err
-	}
-	if err := s.keepFlags(ctx); err != nil {
-		return err
-	}
-	return s.collectSettings(ctx)
-}
-
-// change keeps the children, in the order in which they need each other.
-func (s *scope) change(ctx context.Context) error {
-	for _, phase := range []func(context.Context) error{
-		s.ensureServiceAccount,
-		s.ensureAccess,
-		s.ensureDefaultUser,
-		s.ensureInternode,
-		s.ensureOperatorCertificate,
-		s.ensureServing,
-		s.ensureConfigMap,
-		s.ensureNodesService,
-		s.ensureClientService,
-		s.ensureOperatorService,
-		s.ensureStatefulSet,
-		s.growVolumes,
-		s.rotateDefaultUser,
-		s.ensureNetworkPolicy,
-		s.ensureMonitoring,
-	} {
-		if err := phase(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *scope) event(kind, reason, action, format string, args ...any) {
-	s.Events.Eventf(s.cluster, nil, kind, reason, action, format, args...)
 }
 
 // SetupWithManager registers the controller.
@@ -247,7 +184,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&corev1.ServiceAccount{}, builder.OnlyMetadata).
 		Owns(&corev1.Secret{}, builder.OnlyMetadata).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.mountedBy), builder.OnlyMetadata).
-		// The operator's note outlives the cluster and has no owner.
+		// The operator's access Secret outlives the cluster and has no owner.
 		Watches(&corev1.Secret{}, toCluster, builder.OnlyMetadata).
 		Watches(&corev1.Pod{}, toCluster).
 		Watches(&corev1.PersistentVolumeClaim{}, toCluster).

@@ -19,7 +19,7 @@ import (
 
 var release = flag.String("release", "", "note the pod templates' inputs of this release in testdata/releases")
 
-// specs that users of any release may have, by the fields they use.
+// specs that users of any release may have, by the fields that they use.
 var specs = map[string]func(*posthornv1.BrokerCluster){
 	"plain": func(c *posthornv1.BrokerCluster) {
 		c.Spec.Config, c.Spec.Resources = nil, corev1.ResourceRequirements{}
@@ -44,7 +44,7 @@ var specs = map[string]func(*posthornv1.BrokerCluster){
 	},
 }
 
-// inputsDigest is what the operator notes on the StatefulSet of a spec.
+// inputsDigest is the digest that the operator records on the StatefulSet of a spec.
 func inputsDigest(t *testing.T, change func(*posthornv1.BrokerCluster)) string {
 	t.Helper()
 	cluster := testCluster()
@@ -56,15 +56,15 @@ func inputsDigest(t *testing.T, change func(*posthornv1.BrokerCluster)) string {
 	return sum
 }
 
-// TestNoReleaseIsRolledByThisOperator compares what pod templates are made from with what each release
-// noted on its StatefulSets. A difference means that upgrading the operator alone restarts every broker
-// that a user of that release has.
+// TestOperatorUpgradeRollsNoCluster compares the digests of pod template inputs with those that each release recorded
+// on its StatefulSets. A difference means that an upgrade of the operator alone restarts every broker of a user of
+// that release.
 //
-// When it fails, make the new input omitempty, and zero for specs that do not use it. What changes only
-// the template, and not its inputs, reaches a cluster with its next change of the spec, and is seen in
-// statefulset.yaml. Where a restart of all is really meant, say so in the release's notes and write the
-// lines of the releases anew. With each release: go test ./controllers/brokercluster -release 1.2.3
-func TestNoReleaseIsRolledByThisOperator(t *testing.T) {
+// When it fails, make the new input omitempty, and zero for specs that do not use it. A change of the template alone,
+// and not of its inputs, reaches a cluster with the next change of its spec, and shows in statefulset.yaml. If a
+// restart of all brokers is intended, say so in the release notes and write the lines of the releases again. With
+// each release: go test ./controllers/brokercluster -release 1.2.3
+func TestOperatorUpgradeRollsNoCluster(t *testing.T) {
 	if *release != "" {
 		var lines []string
 		for _, name := range sortedKeys(specs) {

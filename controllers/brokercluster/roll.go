@@ -17,56 +17,57 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// rollPoll is how often the nodes are asked while a roll waits for them.
+// rollPoll is the interval of queries to the nodes while a roll waits for them.
 const rollPoll = 3 * time.Second
 
-// rollStateOf collects what decideRoll decides from.
-func (s *scope) rollStateOf() rollState {
+// rollStateOf collects the input of decideRoll.
+func rollStateOf(seen *observed) rollState {
+	sts := seen.sts
 	state := rollState{
-		RevisionKnown: s.sts != nil && s.sts.Status.ObservedGeneration >= s.sts.Generation && s.sts.Status.UpdateRevision != "",
+		RevisionKnown: sts != nil && sts.Status.ObservedGeneration >= sts.Generation && sts.Status.UpdateRevision != "",
 	}
-	for i := range s.members {
-		state.Members = append(state.Members, s.members[i].rollMember)
+	for i := range seen.members {
+		state.Members = append(state.Members, seen.members[i].rollMember)
 	}
 	return state
 }
 
-// roll decides and does one step.
-func (s *scope) roll(ctx context.Context) error {
-	decided := decideRoll(s.rollStateOf())
-	s.step = s.stepOf(decided)
-	s.decision = decideStep(decided, s.step)
-	if s.decision.Action != rollDone {
-		s.lookAgain(rollPoll)
+// decideRollStep decides the next step of the roll, which may have to wait for a person.
+func (out *decided) decideRollStep(in *inputs, seen *observed) {
+	wanted := decideRoll(rollStateOf(seen))
+	out.step = out.stepStateOf(in, seen, wanted)
+	out.roll = decideStep(wanted, out.step)
+	if out.roll.Action != rollDone {
+		out.requeueWithin(rollPoll)
 	}
-	var m *memberView
-	for i := range s.members {
-		if s.members[i].Name == s.decision.Pod {
-			m = &s.members[i]
-		}
-	}
+}
+
+// roll decides the next step of the roll and takes it.
+func (r *reconciliation) roll(ctx context.Context) error {
+	r.out.decideRollStep(&r.in, &r.seen)
+	m := r.seen.member(r.out.roll.Pod)
 	if m == nil || m.pod == nil {
 		return nil
 	}
-	switch s.decision.Action {
+	switch r.out.roll.Action {
 	case rollDrain:
-		return s.drainNode(ctx, m, s.sts.Status.UpdateRevision)
+		return r.drainNode(ctx, m, r.seen.sts.Status.UpdateRevision)
 	case rollReplace:
-		return s.replacePod(ctx, m)
+		return r.replacePod(ctx, m)
 	case rollRevive:
-		return s.reviveNode(ctx, m, s.decision.Reason)
+		return r.reviveNode(ctx, m, r.out.roll.Reason)
 	default:
 		return nil
 	}
 }
 
-// drainNode notes on the pod what the operator drains it for, then does. The note comes first, so
-// that a drain is always one that will be ended.
-func (s *scope) drainNode(ctx context.Context, m *memberView, purpose string) error {
-	if err := s.annotatePod(ctx, m.pod, purpose); err != nil {
+// drainNode records the purpose of a drain on the pod, then drains its node. The record comes first, so that the
+// operator ends every drain that it has begun.
+func (r *reconciliation) drainNode(ctx context.Context, m *memberView, purpose string) error {
+	if err := r.annotatePod(ctx, m.pod, purpose); err != nil {
 		return err
 	}
-	node, err := s.node(ctx, m)
+	node, err := r.connectTo(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -74,47 +75,48 @@ func (s *scope) drainNode(ctx context.Context, m *memberView, purpose string) er
 		return fmt.Errorf("draining %s: %w", m.Name, err)
 	}
 	if purpose == names.DrainingForRemoval {
-		s.event(corev1.EventTypeNormal, "Draining", "ScaleDown", "moving leaders away from %s before it is removed", m.Name)
+		r.out.note("Draining", "ScaleDown", "moving leaders away from %s before it is removed", m.Name)
 		return nil
 	}
-	s.event(corev1.EventTypeNormal, "Draining", "Roll", "moving leaders away from %s before it is replaced", m.Name)
+	r.out.note("Draining", "Roll", "moving leaders away from %s before it is replaced", m.Name)
 	return nil
 }
 
-func (s *scope) reviveNode(ctx context.Context, m *memberView, reason string) error {
-	node, err := s.node(ctx, m)
+// reviveNode ends the maintenance mode of a node.
+func (r *reconciliation) reviveNode(ctx context.Context, m *memberView, reason string) error {
+	node, err := r.connectTo(ctx, m)
 	if err != nil {
 		return err
 	}
 	switch err := node.Revive(ctx, m.Name); {
 	case err == nil, broker.IsNotFound(err):
 	case !m.Ready && !broker.IsAnswer(err):
-		// It is only just starting, or ends again: the status tells what it is about.
-		log.FromContext(ctx).V(1).Info("a node cannot be revived yet", "node", m.Name, "reason", err.Error())
+		// The node is starting, or its process has ended; the status reports which.
+		log.FromContext(ctx).V(1).Info("cannot revive the node yet", "node", m.Name, "reason", err.Error())
 		return nil
 	default:
 		return fmt.Errorf("reviving %s: %w", m.Name, err)
 	}
-	if err := s.annotatePod(ctx, m.pod, ""); err != nil {
+	if err := r.annotatePod(ctx, m.pod, ""); err != nil {
 		return err
 	}
-	s.event(corev1.EventTypeNormal, "Revived", "Roll", "ended the drain of %s: %s", m.Name, reason)
+	r.out.note("Revived", "Roll", "ended the drain of %s: %s", m.Name, reason)
 	return nil
 }
 
-// replacePod deletes the pod only while it is as it was looked at: one that has been started again meanwhile stays.
-func (s *scope) replacePod(ctx context.Context, m *memberView) error {
+// replacePod deletes the pod only if it has not changed since it was observed: one that was restarted meanwhile stays.
+func (r *reconciliation) replacePod(ctx context.Context, m *memberView) error {
 	uid, version := m.pod.UID, m.pod.ResourceVersion
-	err := s.Client.Delete(ctx, m.pod, client.Preconditions(metav1.Preconditions{UID: &uid, ResourceVersion: &version}))
+	err := r.Client.Delete(ctx, m.pod, client.Preconditions(metav1.Preconditions{UID: &uid, ResourceVersion: &version}))
 	if err = client.IgnoreNotFound(err); err != nil {
 		return fmt.Errorf("replacing %s: %w", m.Name, err)
 	}
-	s.event(corev1.EventTypeNormal, "Replacing", "Roll", "replacing %s: %s", m.Name, s.decision.Reason)
+	r.out.note("Replacing", "Roll", "replacing %s: %s", m.Name, r.out.roll.Reason)
 	return nil
 }
 
-// annotatePod sets or, when purpose is empty, takes away the note that the operator drains a pod.
-func (s *scope) annotatePod(ctx context.Context, pod *corev1.Pod, purpose string) error {
+// annotatePod sets the annotation that says why the operator drains a pod, or deletes it when purpose is empty.
+func (r *reconciliation) annotatePod(ctx context.Context, pod *corev1.Pod, purpose string) error {
 	if pod.Annotations[names.AnnotationDraining] == purpose {
 		return nil
 	}
@@ -124,14 +126,15 @@ func (s *scope) annotatePod(ctx context.Context, pod *corev1.Pod, purpose string
 	} else {
 		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, names.AnnotationDraining, purpose)
 	}
-	if err := s.Client.Patch(ctx, changed, client.MergeFrom(pod)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("noting the drain on %s: %w", pod.Name, err)
+	if err := r.Client.Patch(ctx, changed, client.MergeFrom(pod)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("recording the drain on pod %s: %w", pod.Name, err)
 	}
 	return nil
 }
 
-func (s *scope) node(ctx context.Context, m *memberView) (broker.Client, error) {
-	nodes, err := s.Brokers.Nodes(ctx, s.key())
+// connectTo returns a client of one node.
+func (r *reconciliation) connectTo(ctx context.Context, m *memberView) (broker.Client, error) {
+	nodes, err := r.Brokers.Nodes(ctx, r.in.key())
 	if err != nil {
 		return nil, err
 	}

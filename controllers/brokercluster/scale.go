@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -21,248 +22,246 @@ import (
 )
 
 const (
-	// scalePoll is how often the broker is asked while a node is being removed.
+	// scalePoll is the interval of queries to the broker while a node is removed.
 	scalePoll = 2 * time.Second
-	// maxMoves bounds the changes of membership that one attempt asks the broker for.
+	// maxMoves bounds the membership changes that one reconciliation requests from the broker.
 	maxMoves = 32
 )
 
-// errStillMoving: the broker took the request and moves replicas first.
-var errStillMoving = errors.New("the broker still moves replicas")
+// errStillMoving: the broker accepted the request and moves replicas first.
+var errStillMoving = errors.New("the broker is still moving replicas")
 
-// scaling is what an attempt finds about the removal of a node.
-type scaling struct {
-	decision scaleDecision
+// removalView is the broker's view of the removal of a node.
+type removalView struct {
 	// leaving is the node with the highest ordinal; nil when no node is to go.
 	leaving *memberView
 	queues  leavingQueues
 	all     []broker.Queue
-	// trouble is why the broker did not do what it was asked for.
+	// trouble is why the broker did not carry out a request.
 	trouble string
 }
 
-// removing says that the removal of a node has begun. A mark on a node that is to stay is one of a
-// removal that was called off.
-func (s *scope) removing(m *memberView) bool {
+// isBeingRemoved reports whether the removal of a node has begun. The annotation of a node that is to stay is left over
+// from a removal that was called off.
+func isBeingRemoved(in *inputs, sizes sizes, m *memberView) bool {
 	marked := m.pod != nil && m.pod.Annotations[names.AnnotationDraining] == names.DrainingForRemoval
-	return marked && s.leaves(m.Name) && s.cluster.Spec.ScaleDown.Policy != posthornv1.ScaleDownDeny
+	isNext := sizes.Nodes > in.cluster.Spec.Replicas && m.Name == in.podName(sizes.Nodes-1)
+	return marked && isNext && in.cluster.Spec.ScaleDown.Policy != posthornv1.ScaleDownDeny
 }
 
-// leaves says whether a node is the next to go.
-func (s *scope) leaves(name string) bool {
-	return s.sizes.Nodes > s.cluster.Spec.Replicas && name == s.podName(s.sizes.Nodes-1)
-}
-
-// scaleDown decides about and does one step of removing a node. It tells whether pods are to be left
-// alone otherwise.
-func (s *scope) scaleDown(ctx context.Context) (bool, error) {
-	if s.sizes.Nodes <= s.cluster.Spec.Replicas || len(s.members) != int(s.sizes.Nodes) {
-		s.scaling.decision = scaleDecision{Action: scaleNone, Reason: reasonEnough}
+// scaleDown decides the next step of removing a node and takes it. It reports whether other phases have to leave the
+// pods alone.
+func (r *reconciliation) scaleDown(ctx context.Context) (bool, error) {
+	if r.out.sizes.Nodes <= r.in.cluster.Spec.Replicas || len(r.seen.members) != int(r.out.sizes.Nodes) {
+		r.out.scale = scaleDecision{Action: scaleNone, Reason: reasonEnough}
 		return false, nil
 	}
-	s.scaling.leaving = &s.members[s.sizes.Nodes-1]
-	b, err := s.Brokers.Cluster(ctx, s.key())
+	m := &r.seen.members[r.out.sizes.Nodes-1]
+	r.seen.removal.leaving = m
+	b, err := r.Brokers.Cluster(ctx, r.in.key())
 	if err != nil {
 		return false, err
 	}
-	s.surveyForScale(ctx, b)
-	s.scaling.decision = decideScale(s.scaleStateOf())
-	s.lookAgain(scalePoll)
-	m := s.scaling.leaving
-	switch s.scaling.decision.Action {
+	r.queryQueues(ctx, b)
+	r.out.scale = decideScale(scaleStateOf(&r.in, &r.seen, r.out.sizes))
+	r.out.requeueWithin(scalePoll)
+	switch r.out.scale.Action {
 	case scaleDrain:
-		return true, s.drainNode(ctx, m, names.DrainingForRemoval)
+		return true, r.drainNode(ctx, m, names.DrainingForRemoval)
 	case scaleMove:
-		s.moveReplicas(ctx, b)
+		r.moveReplicas(ctx, b)
 		return true, nil
 	case scaleRemove:
-		return true, s.removeNode(ctx, b, m)
+		return true, r.removeNode(ctx, b, m)
 	case scaleRevive:
-		return true, s.reviveNode(ctx, m, s.scaling.decision.Reason)
+		return true, r.reviveNode(ctx, m, r.out.scale.Reason)
 	default:
-		return s.removing(m), nil
+		return isBeingRemoved(&r.in, r.out.sizes, m), nil
 	}
 }
 
-// surveyForScale asks for all queues. What is not answered stays unknown.
-func (s *scope) surveyForScale(ctx context.Context, b broker.Client) {
+// queryQueues asks the broker for all queues. Without an answer they stay unknown.
+func (r *reconciliation) queryQueues(ctx context.Context, b broker.Client) {
 	all, err := b.AllQueues(ctx)
 	if err != nil {
-		s.scaling.trouble = err.Error()
+		r.seen.removal.trouble = err.Error()
 		return
 	}
 	var resources posthornv1.QueueList
-	if err := s.Client.List(ctx, &resources); err != nil {
-		s.scaling.trouble = err.Error()
+	if err := r.Client.List(ctx, &resources); err != nil {
+		r.seen.removal.trouble = err.Error()
 		return
 	}
-	adoptResources(all, resources.Items, s.cluster)
-	s.scaling.all = all
-	s.scaling.queues = surveyQueues(all, s.scaling.leaving.Name, int(s.cluster.Spec.Replicas))
+	adoptResources(all, resources.Items, r.in.cluster)
+	r.seen.removal.all = all
+	r.seen.removal.queues = surveyQueues(all, r.seen.removal.leaving.Name, int(r.in.cluster.Spec.Replicas))
 }
 
-func (s *scope) scaleStateOf() scaleState {
+// scaleStateOf collects the input of decideScale.
+func scaleStateOf(in *inputs, seen *observed, sizes sizes) scaleState {
+	leaving := seen.removal.leaving
 	state := scaleState{
-		Denied: s.cluster.Spec.ScaleDown.Policy == posthornv1.ScaleDownDeny,
-		Wanted: s.cluster.Spec.Replicas, Have: s.sizes.Nodes,
-		Leaving: s.scaling.leaving.rollMember, Marked: s.removing(s.scaling.leaving),
-		PodsGoing: s.podsBeyond, Queues: s.scaling.queues,
+		Denied: in.cluster.Spec.ScaleDown.Policy == posthornv1.ScaleDownDeny,
+		Wanted: in.cluster.Spec.Replicas, Have: sizes.Nodes,
+		Leaving: leaving.rollMember, Marked: isBeingRemoved(in, sizes, leaving),
+		PodsGoing: seen.hasPodsBeyond(in, sizes.Nodes), Queues: seen.removal.queues,
 	}
-	for i := range s.members {
-		if i < int(s.cluster.Spec.Replicas) {
-			state.Staying = append(state.Staying, s.members[i].rollMember)
+	for i := range seen.members {
+		if i < int(in.cluster.Spec.Replicas) {
+			state.Staying = append(state.Staying, seen.members[i].rollMember)
 		}
-		state.Outdated = state.Outdated || outdated(s.members[i].rollMember)
+		state.Outdated = state.Outdated || isOutdated(seen.members[i].rollMember)
 	}
 	return state
 }
 
-// moveReplicas asks for the next steps of moving members off the leaving node. A queue whose step
-// the broker refuses does not hold up the others.
-func (s *scope) moveReplicas(ctx context.Context, b broker.Client) {
-	leaving, homes := s.scaling.leaving.Name, s.homes()
-	asked := 0
-	for i := range s.scaling.all {
-		q := &s.scaling.all[i]
-		if !replicated(q) || !contains(q.Members, leaving) {
+// moveReplicas requests the next steps of moving members off the leaving node. A queue whose step the broker refuses
+// does not hold up the others.
+func (r *reconciliation) moveReplicas(ctx context.Context, b broker.Client) {
+	leaving, targets := r.seen.removal.leaving.Name, moveTargets(&r.in, &r.seen)
+	requested := 0
+	for i := range r.seen.removal.all {
+		q := &r.seen.removal.all[i]
+		if !isReplicated(q) || !slices.Contains(q.Members, leaving) {
 			continue
 		}
-		if asked == maxMoves || ctx.Err() != nil {
+		if requested == maxMoves || ctx.Err() != nil {
 			return
 		}
-		next := decideMove(q, homes)
+		next := decideMove(q, targets)
 		var err error
 		switch next.Action {
 		case moveAdd:
-			asked++
+			requested++
 			err = b.AddReplica(ctx, q.Vhost, q.Name, next.To)
 		case moveDelete:
-			asked++
-			err = s.giveUpReplica(ctx, b, q, homes)
+			requested++
+			err = r.deleteReplica(ctx, b, q, targets)
 		case moveWait:
-			err = fmt.Errorf("waits for its members to be online")
+			err = errors.New("waiting for its members to be online")
 		case moveStuck:
-			err = fmt.Errorf("no node can take a member")
+			err = errors.New("no other node can take a member; add a node or raise spec.replicas")
 		}
 		if next.Action == moveAdd {
-			for j := range homes {
-				if homes[j].Name == next.To {
-					homes[j].Replicas++
+			for j := range targets {
+				if targets[j].Name == next.To {
+					targets[j].Replicas++
 				}
 			}
 		}
-		if err != nil && s.scaling.trouble == "" {
-			s.scaling.trouble = fmt.Sprintf("%s: %v", queueName(q.Vhost, q.Name), err)
+		if err != nil && r.seen.removal.trouble == "" {
+			r.seen.removal.trouble = fmt.Sprintf("%s: %v", queueName(q.Vhost, q.Name), err)
 		}
 	}
 }
 
-// giveUpReplica takes the leaving node's member away once enough of those that stay count for the
-// majority: a new member that still catches up does not.
-func (s *scope) giveUpReplica(ctx context.Context, b broker.Client, q *broker.Queue, homes []home) error {
+// deleteReplica deletes the leaving node's member once enough of the others count for the majority: a new member that
+// is still catching up does not.
+func (r *reconciliation) deleteReplica(ctx context.Context, b broker.Client, q *broker.Queue, targets []moveTarget) error {
 	replicas, err := b.QuorumStatus(ctx, q.Vhost, q.Name)
 	if err != nil {
 		return err
 	}
-	voters, enough := 0, max(1, min(wantedMembers(q), len(homes)))
-	for _, r := range replicas {
-		for _, h := range homes {
-			if r.Node == h.Name && r.Membership == broker.MembershipVoter {
+	voters, enough := 0, max(1, min(wantedMembers(q), len(targets)))
+	for _, replica := range replicas {
+		for _, target := range targets {
+			if replica.Node == target.Name && replica.Membership == broker.MembershipVoter {
 				voters++
 			}
 		}
 	}
 	if voters < enough {
-		return fmt.Errorf("waits for its new member to catch up")
+		return errors.New("waiting for its new member to catch up")
 	}
-	return b.DeleteReplica(ctx, q.Vhost, q.Name, s.scaling.leaving.Name)
+	return b.DeleteReplica(ctx, q.Vhost, q.Name, r.seen.removal.leaving.Name)
 }
 
-// homes are the nodes that stay, with what they hold.
-func (s *scope) homes() []home {
+// moveTargets returns the nodes that stay, with the number of replicas on each.
+func moveTargets(in *inputs, seen *observed) []moveTarget {
 	held := map[string]int{}
-	for i := range s.scaling.all {
-		for _, node := range s.scaling.all[i].Members {
+	for i := range seen.removal.all {
+		for _, node := range seen.removal.all[i].Members {
 			held[node]++
 		}
 	}
-	out := make([]home, 0, s.cluster.Spec.Replicas)
-	for i := range s.members {
-		if m := &s.members[i]; i < int(s.cluster.Spec.Replicas) {
-			h := home{Name: m.Name, Replicas: held[m.Name]}
+	out := make([]moveTarget, 0, in.cluster.Spec.Replicas)
+	for i := range seen.members {
+		if m := &seen.members[i]; i < int(in.cluster.Spec.Replicas) {
+			target := moveTarget{Name: m.Name, Replicas: held[m.Name]}
 			if m.pod != nil {
-				h.Zone = m.pod.Labels[names.LabelZone]
+				target.Zone = m.pod.Labels[names.LabelZone]
 			}
-			out = append(out, h)
+			out = append(out, target)
 		}
 	}
 	return out
 }
 
-// removeNode lets the cluster forget the node and makes the StatefulSet one smaller. A broker that
-// forgets only nodes that do not run is told again when the pod is gone (forgetLeftover), unless the
-// cluster could not decide that without the node.
-func (s *scope) removeNode(ctx context.Context, b broker.Client, m *memberView) error {
-	err := s.forgetNode(ctx, b, m.Name)
+// removeNode makes the cluster forget the node and makes the StatefulSet one smaller. A broker that forgets only stopped
+// nodes is asked again when the pod is gone (forgetStrayNode), unless the cluster could not decide that without
+// the node.
+func (r *reconciliation) removeNode(ctx context.Context, b broker.Client, m *memberView) error {
+	err := r.forgetNode(ctx, b, m.Name)
 	if errors.Is(err, errStillMoving) {
-		s.scaling.trouble = err.Error()
+		r.seen.removal.trouble = err.Error()
 		return nil
 	}
-	stopFirst := broker.IsStillRunning(err) && s.sizes.Nodes > 2
+	stopFirst := broker.IsStillRunning(err) && r.out.sizes.Nodes > 2
 	switch {
 	case err == nil || stopFirst:
 	case broker.IsTerminal(err):
-		s.scaling.trouble = err.Error()
+		r.seen.removal.trouble = err.Error()
 		return nil
 	default:
-		s.scaling.trouble = err.Error()
+		r.seen.removal.trouble = err.Error()
 		return err
 	}
-	sts := s.sts.DeepCopy()
-	fewer := s.sizes.Nodes - 1
+	sts := r.seen.sts.DeepCopy()
+	fewer := r.out.sizes.Nodes - 1
 	sts.Spec.Replicas = &fewer
 	if policy := sts.Spec.PersistentVolumeClaimRetentionPolicy; policy != nil {
-		// It is Retain again when the pod is gone (whenScaled).
-		policy.WhenScaled = appsv1.PersistentVolumeClaimRetentionPolicyType(s.cluster.Spec.Storage.WhenScaled)
+		// whenScaled sets it to Retain again when the pod is gone.
+		policy.WhenScaled = appsv1.PersistentVolumeClaimRetentionPolicyType(r.in.cluster.Spec.Storage.WhenScaled)
 	}
-	if err := s.Client.Update(ctx, sts); err != nil {
+	if err := r.Client.Update(ctx, sts); err != nil {
 		return fmt.Errorf("making the StatefulSet smaller: %w", err)
 	}
-	s.sts = sts
+	r.seen.sts = sts
 	if stopFirst {
-		s.event(corev1.EventTypeNormal, "NodeStopped", "ScaleDown", "%s holds nothing any more and is stopped before the cluster forgets it", m.Name)
+		r.out.note("NodeStopped", "ScaleDown", "%s is empty and is stopped before the cluster forgets it", m.Name)
 	}
 	return nil
 }
 
-// forgetNode lets the cluster forget a node and notes that on its volume. A node that is forgotten
-// already is no error, and no news: that is how a removal goes on after a crash or a conflict.
-func (s *scope) forgetNode(ctx context.Context, b broker.Client, node string) error {
+// forgetNode makes the cluster forget a node and records that on its volume. A node that the cluster has already
+// forgotten is no error and has no Event: this is how a removal continues after a crash or a conflict.
+func (r *reconciliation) forgetNode(ctx context.Context, b broker.Client, node string) error {
 	forgotten, err := b.ForgetNode(ctx, node)
 	switch {
 	case broker.IsNotFound(err):
-		return s.noteForgotten(ctx, node)
+		return r.recordForgotten(ctx, node)
 	case err != nil:
 		return fmt.Errorf("forgetting %s: %w", node, err)
 	case !forgotten:
 		return fmt.Errorf("forgetting %s: %w", node, errStillMoving)
 	}
-	if err := s.noteForgotten(ctx, node); err != nil {
+	if err := r.recordForgotten(ctx, node); err != nil {
 		return err
 	}
-	s.event(corev1.EventTypeNormal, "NodeRemoved", "ScaleDown", "the cluster has forgotten %s", node)
+	r.out.note("NodeRemoved", "ScaleDown", "the cluster has forgotten %s", node)
 	return nil
 }
 
-// forgetLeftover lets the cluster forget a node that has no pod any more and no place in the
-// StatefulSet. One that queues still have members on is not: it says so.
-func (s *scope) forgetLeftover(ctx context.Context) (bool, error) {
-	if s.leftover == "" || s.podsBeyond || s.cluster.Spec.ScaleDown.Policy == posthornv1.ScaleDownDeny {
+// forgetStrayNode makes the cluster forget a node that has no pod and no place in the StatefulSet, unless queues still
+// have members on it. It reports whether the reconciliation ends here.
+func (r *reconciliation) forgetStrayNode(ctx context.Context) (bool, error) {
+	stray := r.seen.strayNode
+	if stray == "" || r.seen.hasPodsBeyond(&r.in, r.out.sizes.Nodes) || r.in.cluster.Spec.ScaleDown.Policy == posthornv1.ScaleDownDeny {
 		return false, nil
 	}
-	s.lookAgain(scalePoll)
-	s.scaling.decision = scaleDecision{Action: scaleRemove, Reason: reasonEmpty}
-	b, err := s.Brokers.Cluster(ctx, s.key())
+	r.out.requeueWithin(scalePoll)
+	r.out.scale = scaleDecision{Action: scaleRemove, Reason: reasonEmpty}
+	b, err := r.Brokers.Cluster(ctx, r.in.key())
 	if err != nil {
 		return true, err
 	}
@@ -270,13 +269,13 @@ func (s *scope) forgetLeftover(ctx context.Context) (bool, error) {
 	if err != nil {
 		return true, err
 	}
-	held := surveyQueues(all, s.leftover, int(s.sizes.Nodes))
+	held := surveyQueues(all, stray, int(r.out.sizes.Nodes))
 	if held.Replicas > 0 || len(held.Unmovable) > 0 {
-		s.scaling.trouble = fmt.Sprintf("%d queues have members on it, and it has no pod", held.Replicas+len(held.Unmovable))
+		r.seen.removal.trouble = fmt.Sprintf("%d queues have members on %s, which has no pod; delete these members or queues in the broker", held.Replicas+len(held.Unmovable), stray)
 		return false, nil
 	}
-	if err := s.forgetNode(ctx, b, s.leftover); err != nil {
-		s.scaling.trouble = err.Error()
+	if err := r.forgetNode(ctx, b, stray); err != nil {
+		r.seen.removal.trouble = err.Error()
 		if broker.IsTerminal(err) || errors.Is(err, errStillMoving) {
 			return false, nil
 		}
@@ -285,104 +284,105 @@ func (s *scope) forgetLeftover(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// noteForgotten marks the volume of a node that the cluster has forgotten: the node's identity is on
-// it, and no node can come back with that.
-func (s *scope) noteForgotten(ctx context.Context, node string) error {
+// recordForgotten annotates the volume of a node that the cluster has forgotten. The volume holds the node's identity,
+// with which no node can join again.
+func (r *reconciliation) recordForgotten(ctx context.Context, node string) error {
 	var claim corev1.PersistentVolumeClaim
-	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: dataVolume + "-" + node}, &claim)
+	err := r.Client.Get(ctx, r.in.keyOf(dataVolume+"-"+node), &claim)
 	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	before := client.MergeFrom(claim.DeepCopy())
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, names.AnnotationForgotten, node)
-	if err := s.Client.Patch(ctx, &claim, before); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("noting on volume %s that its node is forgotten: %w", claim.Name, err)
+	if err := r.Client.Patch(ctx, &claim, before); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("recording on volume %s that its node is forgotten: %w", claim.Name, err)
 	}
 	return nil
 }
 
-// balance spreads leaders once after the number of nodes has changed, or nodes were replaced, and all of them are ready.
-func (s *scope) balance(ctx context.Context) error {
-	status := &s.cluster.Status
-	n := int32(len(s.members))
-	if status.BalancedFor == n || !s.complete(s.tally()) || n != s.cluster.Spec.Replicas {
+// balance spreads leaders once after the number of nodes has changed or nodes were replaced, when all of them are ready.
+func (r *reconciliation) balance(ctx context.Context) error {
+	before := r.in.cluster.Status.BalancedFor
+	n := int32(len(r.seen.members))
+	if before == n || !r.out.isComplete(&r.in, &r.seen) || n != r.in.cluster.Spec.Replicas {
 		return nil
 	}
-	// Once: what the cache does not have yet may say that it is done, and over something newer it could not be noted.
+	// The object that the cache does not have yet may record that leaders were spread, and a conflict with it would
+	// lose the record of this time.
 	var live posthornv1.BrokerCluster
-	if err := s.Live.Get(ctx, s.key(), &live); apierrors.IsNotFound(err) {
+	if err := r.Live.Get(ctx, r.in.key(), &live); apierrors.IsNotFound(err) {
 		return nil
 	} else if err != nil {
-		return fmt.Errorf("reading how many nodes leaders were spread over: %w", err)
+		return fmt.Errorf("reading the number of nodes over which leaders were spread: %w", err)
 	}
-	if live.ResourceVersion != s.cluster.ResourceVersion {
-		s.lookAgain(behind)
+	if live.ResourceVersion != r.in.cluster.ResourceVersion {
+		r.out.requeueWithin(staleRetry)
 		return nil
 	}
-	if status.BalancedFor != 0 && s.cluster.Spec.Placement.Rebalance == posthornv1.RebalanceOnMembershipChange {
-		b, err := s.Brokers.Cluster(ctx, s.key())
+	if before != 0 && r.in.cluster.Spec.Placement.Rebalance == posthornv1.RebalanceOnMembershipChange {
+		b, err := r.Brokers.Cluster(ctx, r.in.key())
 		if err != nil {
 			return err
 		}
 		if err := b.RebalanceQueues(ctx); err != nil {
 			return fmt.Errorf("spreading leaders: %w", err)
 		}
-		s.event(corev1.EventTypeNormal, "Rebalanced", "Scale", "spreading leaders over %d nodes", n)
+		r.out.note("Rebalanced", "Scale", "spreading leaders over %d nodes", n)
 	}
-	status.BalancedFor = n
+	r.out.balancedFor = n
 	return nil
 }
 
-// setScaling writes status.scaling.
-func (s *scope) setScaling() {
-	status, found := &s.cluster.Status, &s.scaling
-	before := status.Scaling
-	status.Scaling = nil
-	removing := s.leftover
-	if found.leaving != nil {
-		removing = found.leaving.Name
+// setScaling fills status.scaling.
+func (out *decided) setScaling(in *inputs, seen *observed) {
+	removal := &seen.removal
+	before := out.status.Scaling
+	out.status.Scaling = nil
+	removing := seen.strayNode
+	if removal.leaving != nil {
+		removing = removal.leaving.Name
 	}
 	if removing == "" {
 		return
 	}
-	now := metav1.NewTime(s.Now())
-	status.Scaling = &posthornv1.ScalingStatus{
-		Removing: removing, Reason: found.decision.Reason, Message: s.scalingMessage(), Since: &now,
-		Remaining: int32(found.queues.Replicas),
+	now := metav1.NewTime(in.now)
+	scaling := &posthornv1.ScalingStatus{
+		Removing: removing, Reason: out.scale.Reason, Message: out.scalingMessage(in, removal), Since: &now,
+		Remaining: int32(removal.queues.Replicas),
 	}
-	if before != nil && before.Removing == status.Scaling.Removing && before.Reason == status.Scaling.Reason {
-		status.Scaling.Since = before.Since
+	if before != nil && before.Removing == scaling.Removing && before.Reason == scaling.Reason {
+		scaling.Since = before.Since
 	}
-	switch found.decision.Reason {
+	switch out.scale.Reason {
 	case reasonQueuesNeedNodes:
-		status.Scaling.Queues = firstFew(found.queues.Needing)
+		scaling.Queues = firstFew(removal.queues.Needing)
 	case reasonUnmovableQueues:
-		status.Scaling.Queues = firstFew(found.queues.Unmovable)
+		scaling.Queues = firstFew(removal.queues.Unmovable)
 	case reasonQuorumCritical:
-		for _, queue := range found.leaving.queues {
-			status.Scaling.Queues = append(status.Scaling.Queues, queueName(queue.Vhost, queue.Name))
+		for _, queue := range removal.leaving.queues {
+			scaling.Queues = append(scaling.Queues, queueName(queue.Vhost, queue.Name))
 		}
-		status.Scaling.Queues = firstFew(status.Scaling.Queues)
+		scaling.Queues = firstFew(scaling.Queues)
 	}
+	out.status.Scaling = scaling
 }
 
-// scalingMessage says in words what the removal of a node waits for.
-func (s *scope) scalingMessage() string {
-	found := &s.scaling
-	if found.trouble != "" {
-		return found.trouble
+// scalingMessage says what the removal of a node waits for.
+func (out *decided) scalingMessage(in *inputs, removal *removalView) string {
+	if removal.trouble != "" {
+		return removal.trouble
 	}
-	switch found.decision.Reason {
+	switch out.scale.Reason {
 	case reasonScaleDownDenied:
-		return fmt.Sprintf("spec.scaleDown.policy is Deny: set spec.replicas to %d again, or the policy to Drain", s.sizes.Nodes)
+		return fmt.Sprintf("spec.scaleDown.policy is Deny: set spec.replicas to %d again, or the policy to Drain", out.sizes.Nodes)
 	case reasonQueuesNeedNodes:
-		return fmt.Sprintf("%d queues were asked for with more than %d members", len(found.queues.Needing), s.cluster.Spec.Replicas)
+		return fmt.Sprintf("%d queues ask for more than %d members", len(removal.queues.Needing), in.cluster.Spec.Replicas)
 	case reasonUnmovableQueues:
-		return fmt.Sprintf("%d queues live on %s alone and cannot be moved; delete them or raise spec.replicas", len(found.queues.Unmovable), found.leaving.Name)
+		return fmt.Sprintf("%d queues exist on %s alone and cannot be moved; delete them or raise spec.replicas", len(removal.queues.Unmovable), removal.leaving.Name)
 	case reasonMovingReplicas:
-		return fmt.Sprintf("%d queues still have a member on %s", found.queues.Replicas, found.leaving.Name)
+		return fmt.Sprintf("%d queues still have a member on %s", removal.queues.Replicas, removal.leaving.Name)
 	case reasonMemberNotReady:
-		return "waiting for " + found.decision.About
+		return "waiting for " + out.scale.About
 	}
 	return ""
 }

@@ -17,58 +17,58 @@ const (
 	metricsTLS   = "prometheus-tls"
 )
 
-// scrapedAt is by which ports a pod gives metrics.
-func scrapedAt(pod *corev1.Pod) reach { return openOf(pod, metricsPlain, metricsTLS) }
+// metricsPortsOf returns the ports of a pod's metrics.
+func metricsPortsOf(pod *corev1.Pod) portSet { return portSetOf(pod, metricsPlain, metricsTLS) }
 
-// metricsPorts are the ports for metrics. One that is not wanted any more stays as long as there are
-// pods that have it: they are scraped by it.
-func metricsPorts(r reach) []corev1.ServicePort {
-	return r.ports(port(metricsPlain, names.PortPrometheus), port(metricsTLS, names.PortPrometheusTLS))
+// metricsPorts returns the ports for metrics. One that the spec no longer asks for stays while pods have it, which
+// are scraped there.
+func metricsPorts(open portSet) []corev1.ServicePort {
+	return open.openPorts(port(metricsPlain, names.PortPrometheus), port(metricsTLS, names.PortPrometheusTLS))
 }
 
-// decideScrape says by which ports nodes are scraped, so that each is and, but for the last row, none
-// is twice. The first row that fits counts:
+// decideScrape returns the ports at which Prometheus scrapes, so that every node is scraped and, except in the last
+// row, none twice. The first row that applies decides:
 //
-//	there is no pod, the spec asks for TLS  | with TLS
-//	there is no pod                         | without
-//	every pod has TLS                       | with TLS
-//	every pod has a port without TLS        | without
-//	otherwise: a roll to or from TLS only   | both
-func decideScrape(pods map[string]*corev1.Pod, wanted bool) reach {
-	every := reach{plain: true, secure: len(pods) > 0 || wanted}
+//	no pod exists, and the spec asks for TLS   | with TLS
+//	no pod exists                              | without TLS
+//	every pod has the port with TLS            | with TLS
+//	every pod has the port without TLS         | without TLS
+//	otherwise: a roll to or from TLS only      | both
+func decideScrape(pods map[string]*corev1.Pod, wantsTLS bool) portSet {
+	every := portSet{plain: true, secure: len(pods) > 0 || wantsTLS}
 	for _, pod := range pods {
-		has := scrapedAt(pod)
+		has := metricsPortsOf(pod)
 		every.plain, every.secure = every.plain && has.plain, every.secure && has.secure
 	}
 	switch {
 	case every.secure:
-		return reach{secure: true}
+		return portSet{secure: true}
 	case every.plain:
-		return reach{plain: true}
+		return portSet{plain: true}
 	}
-	return reach{plain: true, secure: true}
+	return portSet{plain: true, secure: true}
 }
 
-// scrapeEndpoints are those of the ServiceMonitor. Nodes are verified by what clients verify them by
-// and, where the Secret tells no authorities, by its certificate and those that it is signed with.
-func (s *scope) scrapeEndpoints() []any {
+// scrapeEndpoints returns the endpoints of the ServiceMonitor. Prometheus verifies the nodes with the CA certificates
+// that clients use or, when the Secret has none, with its certificate chain.
+func scrapeEndpoints(in *inputs, seen *observed, ports access) []any {
 	var out []any
-	if s.scrape.plain {
+	if ports.scrape.plain {
 		out = append(out, map[string]any{"port": metricsPlain, "path": "/metrics"})
 	}
-	if !s.scrape.secure {
+	if !ports.scrape.secure {
 		return out
 	}
-	secret := s.serving.secret
-	if secret == "" && len(s.mounted) > 0 {
-		// The spec asks for TLS no more, and nodes still have it.
-		secret = s.mounted[0]
+	secret := seen.serving.secret
+	if secret == "" && len(ports.mounted) > 0 {
+		// The spec no longer asks for TLS, but nodes still have it.
+		secret = ports.mounted[0]
 	}
 	authorities := map[string]any{"secret": map[string]any{"name": secret, "key": corev1.TLSCertKey}}
-	if len(s.serving.authorities) > 0 {
-		authorities = map[string]any{"configMap": map[string]any{"name": names.ClientCA(s.cluster.Name), "key": caKey}}
+	if len(seen.serving.authorities) > 0 {
+		authorities = map[string]any{"configMap": map[string]any{"name": names.ClientCA(in.cluster.Name), "key": caKey}}
 	}
-	host := cmp.Or(s.serving.name, names.Host(s.cluster.Namespace, s.cluster.Name))
+	host := cmp.Or(seen.serving.name, names.Host(in.cluster.Namespace, in.cluster.Name))
 	return append(out, map[string]any{
 		"port": metricsTLS, "path": "/metrics", "scheme": "https",
 		"tlsConfig": map[string]any{"ca": authorities, "serverName": host},

@@ -13,26 +13,26 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-func TestDecideScrape(t *testing.T) {
+func TestDecideScrapeFollowsItsTable(t *testing.T) {
 	plain := podOf(t, true, nil)
 	secure := podOf(t, true, &posthornv1.TLSSpec{})
 	only := podOf(t, true, &posthornv1.TLSSpec{DisablePlaintext: true})
 	cases := map[string]struct {
 		pods   []*corev1.Pod
 		wanted bool
-		want   reach
+		want   portSet
 	}{
-		"no pod":                       {nil, false, reach{plain: true}},
-		"no pod, TLS wanted":           {nil, true, reach{secure: true}},
-		"without TLS":                  {[]*corev1.Pod{plain, plain}, false, reach{plain: true}},
-		"TLS is coming":                {[]*corev1.Pod{plain, secure}, true, reach{plain: true}},
-		"TLS is there":                 {[]*corev1.Pod{secure, secure}, true, reach{secure: true}},
-		"TLS is going":                 {[]*corev1.Pod{secure, plain}, false, reach{plain: true}},
-		"nothing but TLS is coming":    {[]*corev1.Pod{plain, only}, true, reach{true, true}},
-		"the other port is going":      {[]*corev1.Pod{secure, only}, true, reach{secure: true}},
-		"nothing but TLS":              {[]*corev1.Pod{only, only}, true, reach{secure: true}},
-		"from TLS alone to none":       {[]*corev1.Pod{only, plain}, false, reach{true, true}},
-		"TLS is wanted, no pod has it": {[]*corev1.Pod{plain}, true, reach{plain: true}},
+		"no pod":                       {nil, false, portSet{plain: true}},
+		"no pod, TLS wanted":           {nil, true, portSet{secure: true}},
+		"without TLS":                  {[]*corev1.Pod{plain, plain}, false, portSet{plain: true}},
+		"TLS is coming":                {[]*corev1.Pod{plain, secure}, true, portSet{plain: true}},
+		"TLS is there":                 {[]*corev1.Pod{secure, secure}, true, portSet{secure: true}},
+		"TLS is going":                 {[]*corev1.Pod{secure, plain}, false, portSet{plain: true}},
+		"nothing but TLS is coming":    {[]*corev1.Pod{plain, only}, true, portSet{true, true}},
+		"the other port is going":      {[]*corev1.Pod{secure, only}, true, portSet{secure: true}},
+		"nothing but TLS":              {[]*corev1.Pod{only, only}, true, portSet{secure: true}},
+		"from TLS alone to none":       {[]*corev1.Pod{only, plain}, false, portSet{true, true}},
+		"TLS is wanted, no pod has it": {[]*corev1.Pod{plain}, true, portSet{plain: true}},
 	}
 	for name, c := range cases {
 		pods := map[string]*corev1.Pod{}
@@ -45,22 +45,22 @@ func TestDecideScrape(t *testing.T) {
 	}
 }
 
-func TestScrapersAreToldWhomToBelieve(t *testing.T) {
+func TestServiceMonitorNamesTheCertificateToTrust(t *testing.T) {
 	const overTLS = "port: prometheus-tls scheme: https tlsConfig: ca: "
 	cases := map[string]struct {
-		scope scope
+		ports access
+		seen  observed
 		want  string
 	}{
-		"without TLS":             {scope{scrape: reach{plain: true}}, "- path: /metrics port: prometheus"},
-		"an authority is told":    {scope{scrape: reach{secure: true}, serving: serving{secret: "s", name: "mq.example.com", authorities: []byte("x")}}, "- path: /metrics " + overTLS + "configMap: key: ca.crt name: c-ca serverName: mq.example.com"},
-		"no authority is told":    {scope{scrape: reach{secure: true}, serving: serving{secret: "s", name: "mq.example.com"}}, "- path: /metrics " + overTLS + "secret: key: tls.crt name: s serverName: mq.example.com"},
-		"the Secret is no use":    {scope{scrape: reach{secure: true}, serving: serving{secret: "s"}}, "- path: /metrics " + overTLS + "secret: key: tls.crt name: s serverName: c.mq.svc"},
-		"TLS was taken away":      {scope{scrape: reach{secure: true}, mounted: []string{"old"}}, "- path: /metrics " + overTLS + "secret: key: tls.crt name: old serverName: c.mq.svc"},
-		"there and back half-way": {scope{scrape: reach{true, true}, serving: serving{secret: "s", name: "mq.example.com"}}, "- path: /metrics port: prometheus - path: /metrics " + overTLS + "secret: key: tls.crt name: s serverName: mq.example.com"},
+		"without TLS":             {access{scrape: portSet{plain: true}}, observed{}, "- path: /metrics port: prometheus"},
+		"an authority is told":    {access{scrape: portSet{secure: true}}, observed{serving: servingCertificate{secret: "s", name: "mq.example.com", authorities: []byte("x")}}, "- path: /metrics " + overTLS + "configMap: key: ca.crt name: c-ca serverName: mq.example.com"},
+		"no authority is told":    {access{scrape: portSet{secure: true}}, observed{serving: servingCertificate{secret: "s", name: "mq.example.com"}}, "- path: /metrics " + overTLS + "secret: key: tls.crt name: s serverName: mq.example.com"},
+		"the Secret is no use":    {access{scrape: portSet{secure: true}}, observed{serving: servingCertificate{secret: "s"}}, "- path: /metrics " + overTLS + "secret: key: tls.crt name: s serverName: c.mq.svc"},
+		"TLS was taken away":      {access{scrape: portSet{secure: true}, mounted: []string{"old"}}, observed{}, "- path: /metrics " + overTLS + "secret: key: tls.crt name: old serverName: c.mq.svc"},
+		"there and back half-way": {access{scrape: portSet{true, true}}, observed{serving: servingCertificate{secret: "s", name: "mq.example.com"}}, "- path: /metrics port: prometheus - path: /metrics " + overTLS + "secret: key: tls.crt name: s serverName: mq.example.com"},
 	}
 	for name, c := range cases {
-		c.scope.cluster = testCluster()
-		data, err := yaml.Marshal(c.scope.scrapeEndpoints())
+		data, err := yaml.Marshal(scrapeEndpoints(&inputs{cluster: testCluster()}, &c.seen, c.ports))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ensureServiceAccount keeps the account the pods run as. It has no rights and no token.
-func (s *scope) ensureServiceAccount(ctx context.Context) error {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: s.cluster.Name}}
-	return s.ensure(ctx, account, func() error {
+// ensureServiceAccount keeps the account of the pods. It has no permissions and no token.
+func (r *reconciliation) ensureServiceAccount(ctx context.Context) error {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: r.in.cluster.Name}}
+	return r.ensure(ctx, account, func() error {
 		mount := false
 		account.AutomountServiceAccountToken = &mount
 		return nil

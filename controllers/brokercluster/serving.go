@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// servingDir is where pods find the certificate that clients see.
+	// servingDir is where pods mount the certificate that clients see.
 	servingDir = configDir + "/tls"
 
 	servingLifetime    = 365 * 24 * time.Hour
 	servingRenewBefore = 120 * 24 * time.Hour
-	// servingSettle is how long clients have to fetch a new authority before they meet it.
+	// servingSettle is how long clients have to fetch a new CA certificate before a node shows a certificate of it.
 	servingSettle = 30 * 24 * time.Hour
-	// endsSoon is when a certificate that others keep is warned of.
-	endsSoon = 14 * 24 * time.Hour
+	// expiryWarning is how long before its end the status warns about a certificate that the operator does not renew.
+	expiryWarning = 14 * 24 * time.Hour
 )
 
 // Reasons of CertificatesReady.
@@ -47,51 +47,75 @@ const (
 	reasonIssuing            = "Issuing"
 )
 
-// finding is a judgement with the words for a condition.
+// finding is a result with the reason and the message of a condition.
 type finding struct {
-	// usable: nodes can start with it.
+	// usable: nodes can start with the checked object.
 	usable  bool
 	reason  string
 	message string
 }
 
-// serving is what is known of the certificate that clients see.
-type serving struct {
-	// looked: this attempt came as far as looking at it, or found that none is wanted.
-	looked         bool
+// servingCertificate is the certificate that clients see.
+type servingCertificate struct {
+	// checked: this reconciliation has checked the certificate, or found that the spec asks for none.
+	checked        bool
 	source, secret string
 	end            time.Time
-	// name that the certificate has, the client Service's where it has that; empty when it is of no use.
+	// name in the certificate, the client Service's if possible; empty when the certificate is unusable.
 	name string
-	// authorities that clients are to trust; empty when the Secret does not tell.
+	// authorities are the CA certificates that clients are to trust; empty when the Secret has none.
 	authorities []byte
 	finding
 }
 
-// ensureServing keeps or checks the certificate that clients see.
-func (s *scope) ensureServing(ctx context.Context) error {
-	if spec := s.cluster.Spec.TLS; spec == nil || spec.IssuerRef == nil {
-		if err := s.removeCertificate(ctx); err != nil {
+// readServingSecret reads the Secret that spec.tls.secretName refers to.
+func (r *reconciliation) readServingSecret(ctx context.Context) error {
+	spec := r.in.cluster.Spec.TLS
+	if spec == nil || spec.SecretName == "" {
+		return nil
+	}
+	var err error
+	r.in.servingSecret, err = r.readSecret(ctx, spec.SecretName)
+	return err
+}
+
+// readSecret returns nil when the Secret does not exist.
+func (r *reconciliation) readSecret(ctx context.Context, name string) (*corev1.Secret, error) {
+	var secret corev1.Secret
+	err := r.Client.Get(ctx, r.in.keyOf(name), &secret)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the Secret %s: %w", name, err)
+	}
+	return &secret, nil
+}
+
+// ensureServing creates or checks the certificate that clients see.
+func (r *reconciliation) ensureServing(ctx context.Context) error {
+	if spec := r.in.cluster.Spec.TLS; spec == nil || spec.IssuerRef == nil {
+		if err := r.removeCertificate(ctx); err != nil {
 			return err
 		}
 	}
 	var err error
-	switch spec := s.cluster.Spec.TLS; {
+	switch spec := r.in.cluster.Spec.TLS; {
 	case spec == nil:
-		s.serving.looked = true
+		r.seen.serving.checked = true
 		return nil
 	case spec.SecretName != "":
-		s.serving, err = s.givenCertificate(ctx, posthornv1.SourceSecret, spec.SecretName)
+		r.seen.serving = checkGivenCertificate(&r.in, r.in.servingSecret, posthornv1.SourceSecret, spec.SecretName)
 	case spec.IssuerRef != nil:
-		s.serving, err = s.issuedCertificate(ctx)
+		r.seen.serving, err = r.issuedCertificate(ctx)
 	default:
-		s.serving, err = s.ownServing(ctx)
+		r.seen.serving, err = r.ownServing(ctx)
 	}
 	if err != nil {
 		return err
 	}
-	s.serving.looked = true
-	return s.ensureClientCA(ctx)
+	r.seen.serving.checked = true
+	return r.ensureClientCA(ctx)
 }
 
 // servingSecret is the Secret that the pods mount.
@@ -102,7 +126,7 @@ func servingSecret(cluster *posthornv1.BrokerCluster) string {
 	return names.TLSSecret(cluster.Name)
 }
 
-// mountedBy gives the clusters whose nodes mount a Secret that somebody else keeps.
+// mountedBy returns the clusters whose nodes mount a Secret that the operator does not own.
 func (r *Reconciler) mountedBy(ctx context.Context, secret client.Object) []reconcile.Request {
 	var list posthornv1.BrokerClusterList
 	if err := r.Client.List(ctx, &list, client.InNamespace(secret.GetNamespace())); err != nil {
@@ -117,25 +141,25 @@ func (r *Reconciler) mountedBy(ctx context.Context, secret client.Object) []reco
 	return out
 }
 
-// ownServing keeps a certificate of the operator's own authority for this cluster's clients. It is not
-// the authority of the nodes: whoever that one signs for is taken for a node.
-func (s *scope) ownServing(ctx context.Context) (serving, error) {
-	namespace, cluster := s.cluster.Namespace, s.cluster.Name
-	material, end, err := s.ensureOwnCertificate(ctx, ownCertificate{
+// ownServing keeps a certificate for clients, signed by a CA that the operator keeps for it. The CA of the nodes must not
+// sign it: its certificates identify nodes.
+func (r *reconciliation) ownServing(ctx context.Context) (servingCertificate, error) {
+	namespace, cluster := r.in.cluster.Namespace, r.in.cluster.Name
+	material, end, err := r.ensureOwnCertificate(ctx, ownCertificate{
 		secret: names.TLSSecret(cluster), authority: names.TLSCASecret(cluster), subject: namespace + "/" + cluster + " clients",
 		leaf: pki.Leaf{
-			Name: cluster, Hosts: servingHosts(s.cluster), Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+			Name: cluster, Hosts: servingHosts(r.in.cluster), Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 			Lifetime: servingLifetime, RenewBefore: servingRenewBefore, Settle: servingSettle,
 		},
 	})
-	return serving{
+	return servingCertificate{
 		source: posthornv1.SourceOperator, secret: names.TLSSecret(cluster), end: end, authorities: material.Trusted,
 		name:    names.Host(namespace, cluster),
 		finding: finding{usable: err == nil, reason: reasonValid},
 	}, err
 }
 
-// servingHosts are the names that clients use.
+// servingHosts returns the host names that clients use.
 func servingHosts(cluster *posthornv1.BrokerCluster) []string {
 	host := names.Host(cluster.Namespace, cluster.Name)
 	nodes := names.NodesService(cluster.Name) + "." + cluster.Namespace + ".svc"
@@ -149,44 +173,39 @@ func servingHosts(cluster *posthornv1.BrokerCluster) []string {
 	return out
 }
 
-// givenCertificate checks a Secret that somebody else keeps.
-func (s *scope) givenCertificate(ctx context.Context, source, name string) (serving, error) {
-	found := serving{source: source, secret: name}
-	var secret corev1.Secret
-	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: name}, &secret)
-	if apierrors.IsNotFound(err) {
-		found.finding = finding{reason: reasonSecretNotFound, message: fmt.Sprintf("there is no Secret %s", name)}
-		return found, nil
-	}
-	if err != nil {
-		return found, fmt.Errorf("reading the Secret %s: %w", name, err)
+// checkGivenCertificate checks the certificate in a Secret that the operator does not own; secret is nil when it does not
+// exist.
+func checkGivenCertificate(in *inputs, secret *corev1.Secret, source, name string) servingCertificate {
+	found := servingCertificate{source: source, secret: name}
+	if secret == nil {
+		found.finding = finding{reason: reasonSecretNotFound, message: fmt.Sprintf("Secret %s does not exist", name)}
+		return found
 	}
 	found.authorities = secret.Data[caKey]
 	if !pki.HoldsCertificate(found.authorities) {
 		found.authorities = nil
 	}
-	given, err := pki.Inspect(pairOf(&secret))
+	given, err := pki.Inspect(pairOf(secret))
 	if err != nil {
 		found.finding = finding{reason: reasonInvalidCertificate, message: fmt.Sprintf("Secret %s: %v", name, err)}
-		return found, nil
+		return found
 	}
-	found.end, found.name = given.NotAfter, given.NameFor(names.Host(s.cluster.Namespace, s.cluster.Name))
-	found.finding = judgeGiven(given, found.authorities != nil, s.cluster, s.Now())
+	found.end, found.name = given.NotAfter, given.NameFor(names.Host(in.cluster.Namespace, in.cluster.Name))
+	found.finding = judgeGiven(given, found.authorities != nil, in.cluster, in.now)
 	if found.message != "" {
 		found.message = fmt.Sprintf("Secret %s: %s", name, found.message)
 	}
-	return found, nil
+	return found
 }
 
-// judgeGiven says what is to be thought of a certificate that somebody else keeps; the first line that
-// fits counts:
+// judgeGiven judges a certificate that the operator does not issue. The first row that applies decides:
 //
-//	it has ended                                              | not usable | Expired
-//	it has not begun                                          | not usable | NotYetValid
-//	client certificates are checked and there is no authority | not usable | InvalidCertificate
-//	it names nothing                                          | not usable | InvalidCertificate
+//	it has expired                                            | not usable | Expired
+//	it is not valid yet                                       | not usable | NotYetValid
+//	client certificates are verified and no CA is given       | not usable | InvalidCertificate
+//	it has no host name                                       | not usable | InvalidCertificate
 //	it lacks one of spec.tls.dnsNames                         | not usable | InvalidCertificate
-//	it ends within two weeks                                  | usable     | ExpiresSoon
+//	it expires within two weeks                               | usable     | ExpiresSoon
 //	it lacks the client Service's name                        | usable     | NameMissing
 //	otherwise                                                 | usable     | Valid
 func judgeGiven(given pki.Given, authorities bool, cluster *posthornv1.BrokerCluster, now time.Time) finding {
@@ -200,17 +219,17 @@ func judgeGiven(given pki.Given, authorities bool, cluster *posthornv1.BrokerClu
 	host := names.Host(cluster.Namespace, cluster.Name)
 	switch {
 	case !now.Before(given.NotAfter):
-		return finding{reason: reasonExpired, message: "the certificate ended on " + given.NotAfter.UTC().Format(time.RFC3339)}
+		return finding{reason: reasonExpired, message: "the certificate expired on " + given.NotAfter.UTC().Format(time.RFC3339)}
 	case now.Before(given.NotBefore):
-		return finding{reason: reasonNotYetValid, message: "the certificate begins on " + given.NotBefore.UTC().Format(time.RFC3339)}
+		return finding{reason: reasonNotYetValid, message: "the certificate is not valid before " + given.NotBefore.UTC().Format(time.RFC3339)}
 	case !authorities && clientAuthOf(spec) != posthornv1.ClientAuthNone:
-		return finding{reason: reasonInvalidCertificate, message: "key " + caKey + " holds no certificate, and spec.tls.clientAuth needs one to check clients with"}
+		return finding{reason: reasonInvalidCertificate, message: "key " + caKey + " has no certificate, and spec.tls.clientAuth needs one to verify clients"}
 	case given.NameFor(host) == "":
-		return finding{reason: reasonInvalidCertificate, message: "the certificate names no host: nobody who verifies it can connect"}
+		return finding{reason: reasonInvalidCertificate, message: "the certificate has no host name: clients that verify it cannot connect"}
 	case len(missing) > 0:
 		return finding{reason: reasonInvalidCertificate, message: "the certificate does not name " + strings.Join(missing, ", ")}
-	case !now.Add(endsSoon).Before(given.NotAfter):
-		return finding{usable: true, reason: reasonExpiresSoon, message: "the certificate ends on " + given.NotAfter.UTC().Format(time.RFC3339)}
+	case !now.Add(expiryWarning).Before(given.NotAfter):
+		return finding{usable: true, reason: reasonExpiresSoon, message: "the certificate expires on " + given.NotAfter.UTC().Format(time.RFC3339)}
 	case !given.Names(host):
 		return finding{usable: true, reason: reasonNameMissing, message: "the certificate does not name " + host + ": clients inside Kubernetes will refuse it"}
 	}
@@ -224,48 +243,48 @@ func clientAuthOf(spec *posthornv1.TLSSpec) string {
 	return spec.ClientAuth
 }
 
-// ensureClientCA keeps a ConfigMap with the authorities that clients are to trust: who mounts it need
-// not be given a Secret with a key in it.
-func (s *scope) ensureClientCA(ctx context.Context) error {
-	if len(s.serving.authorities) == 0 {
+// ensureClientCA keeps a ConfigMap with the CA certificates that clients are to trust. Clients mount it instead of a Secret
+// that also has a private key.
+func (r *reconciliation) ensureClientCA(ctx context.Context) error {
+	if len(r.seen.serving.authorities) == 0 {
 		return nil
 	}
-	bundle := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: names.ClientCA(s.cluster.Name)}}
-	return s.ensure(ctx, bundle, func() error {
-		bundle.Data = map[string]string{caKey: string(s.serving.authorities)}
+	bundle := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: names.ClientCA(r.in.cluster.Name)}}
+	return r.ensure(ctx, bundle, func() error {
+		bundle.Data = map[string]string{caKey: string(r.seen.serving.authorities)}
 		bundle.BinaryData = nil
 		return nil
 	})
 }
 
-// certificatesFinding sums up both certificates for the condition CertificatesReady.
-func (s *scope) certificatesFinding() finding {
+// certificatesFinding summarises both certificates for the condition CertificatesReady.
+func certificatesFinding(in *inputs, seen *observed) finding {
 	switch {
-	case s.certificateEnd.IsZero():
-		return finding{reason: reasonNotIssued, message: "the inter-node certificate could not be made"}
-	case s.cluster.Spec.TLS == nil:
+	case seen.internodeEnd.IsZero():
+		return finding{reason: reasonNotIssued, message: "the inter-node certificate could not be issued"}
+	case in.cluster.Spec.TLS == nil:
 		return finding{usable: true, reason: reasonValid, message: "the inter-node certificate is valid"}
-	case !s.serving.looked:
-		return finding{reason: reasonNotIssued, message: "the certificate for clients was not looked at yet"}
+	case !seen.serving.checked:
+		return finding{reason: reasonNotIssued, message: "the certificate for clients was not checked yet"}
 	}
-	found := s.serving.finding
+	found := seen.serving.finding
 	if found.message == "" {
 		found.message = "the certificates of nodes and clients are valid"
 	}
 	return found
 }
 
-// certificatesStatus is the status of both certificates.
-func (s *scope) certificatesStatus() *posthornv1.CertificatesStatus {
-	internode := metav1.NewTime(s.certificateEnd)
+// certificatesStatus returns the status of both certificates.
+func certificatesStatus(in *inputs, seen *observed) *posthornv1.CertificatesStatus {
+	internode := metav1.NewTime(seen.internodeEnd)
 	out := &posthornv1.CertificatesStatus{NotAfter: &internode, Internode: &internode}
-	if known := s.cluster.Status.Certificates; !s.serving.looked && known != nil {
+	if known := in.cluster.Status.Certificates; !seen.serving.checked && known != nil {
 		out.Serving = known.Serving
 	}
-	if s.serving.looked && s.serving.source != "" {
-		out.Serving = &posthornv1.ServingCertificateStatus{Source: s.serving.source, SecretName: s.serving.secret}
-		if !s.serving.end.IsZero() {
-			end := metav1.NewTime(s.serving.end)
+	if seen.serving.checked && seen.serving.source != "" {
+		out.Serving = &posthornv1.ServingCertificateStatus{Source: seen.serving.source, SecretName: seen.serving.secret}
+		if !seen.serving.end.IsZero() {
+			end := metav1.NewTime(seen.serving.end)
 			out.Serving.NotAfter = &end
 		}
 	}

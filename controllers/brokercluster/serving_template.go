@@ -12,8 +12,8 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// tlsInputs is what the pod template takes from spec.tls. Only which Secret it is, not what is in it:
-// the broker takes up changed files by itself.
+// tlsInputs are the parts of spec.tls that the pod template depends on: the name of the Secret and not its content, because
+// the broker reloads changed files by itself.
 type tlsInputs struct {
 	Secret           string `json:"secret"`
 	ClientAuth       string `json:"clientAuth"`
@@ -32,13 +32,12 @@ const (
 	// managementPlain and managementTLS name the ports of the HTTP API without and with TLS.
 	managementPlain = "management"
 	managementTLS   = "management-tls"
-	// servingCert is where the certificate is below configDir.
+	// servingCert is the path of the certificate below configDir.
 	servingCert = "tls/" + corev1.TLSCertKey
 )
 
-// addServing gives the broker a certificate, and the HTTP API with it. Settings go into the environment
-// and not into the ConfigMap: so a pod has the settings if, and only if, it has the files, also half-way
-// through a roll.
+// addServing adds the certificate for clients and the listeners with TLS of the HTTP API and of metrics. The settings are
+// environment variables and not in the ConfigMap: a pod has them if, and only if, it has the files, also during a roll.
 func addServing(template *corev1.PodTemplateSpec, tls *tlsInputs) {
 	if tls == nil {
 		return
@@ -62,7 +61,7 @@ func addServing(template *corev1.PodTemplateSpec, tls *tlsInputs) {
 		set("POSTHORN_SSL__OPTIONS_FAIL__IF__NO__PEER__CERT", strconv.FormatBool(tls.ClientAuth == posthornv1.ClientAuthRequired))
 	}
 	if tls.DisablePlaintext {
-		// What is run inside the pod (posthorn ctl) still finds it.
+		// Commands inside the pod (posthorn ctl) still use it.
 		set("POSTHORN_MANAGEMENT_TCP_PORT", "localhost:"+strconv.Itoa(names.PortManagement))
 		set("POSTHORN_PROMETHEUS_TCP_PORT", "none")
 		container.Ports = withoutPort(withoutPort(container.Ports, managementPlain), metricsPlain)
@@ -88,8 +87,8 @@ func withoutPort(ports []corev1.ContainerPort, name string) []corev1.ContainerPo
 	return out
 }
 
-// managementPorts are the ports of the HTTP API. One that is not wanted any more stays as long as there
-// are pods that have it: the operator asks them by it.
-func managementPorts(r reach) []corev1.ServicePort {
-	return r.ports(port(managementPlain, names.PortManagement), port(managementTLS, names.PortManagementTLS))
+// managementPorts returns the ports of the HTTP API. One that the spec no longer asks for stays while pods have it, through
+// which the operator reaches them.
+func managementPorts(open portSet) []corev1.ServicePort {
+	return open.openPorts(port(managementPlain, names.PortManagement), port(managementTLS, names.PortManagementTLS))
 }

@@ -19,7 +19,7 @@ import (
 	"posthorn.io/posthorn/internal/pki"
 )
 
-// givenFor makes a certificate and reads it back.
+// givenFor creates a certificate and parses it.
 func givenFor(t *testing.T, now time.Time, lifetime time.Duration, hosts ...string) pki.Given {
 	t.Helper()
 	authority, err := pki.NewAuthority("test", now)
@@ -37,7 +37,7 @@ func givenFor(t *testing.T, now time.Time, lifetime time.Duration, hosts ...stri
 	return given
 }
 
-func TestJudgeGiven(t *testing.T) {
+func TestJudgeGivenFollowsItsTable(t *testing.T) {
 	start := time.Now()
 	const host, day = "c.mq.svc", 24 * time.Hour
 	given := givenFor(t, start, 100*day, host, "mq.example.com")
@@ -73,7 +73,7 @@ func TestJudgeGiven(t *testing.T) {
 	}
 }
 
-// env of the broker's container.
+// env returns the environment of the broker's container.
 func env(template corev1.PodTemplateSpec) map[string]string {
 	out := map[string]string{}
 	for _, each := range template.Spec.Containers[0].Env {
@@ -82,7 +82,7 @@ func env(template corev1.PodTemplateSpec) map[string]string {
 	return out
 }
 
-func TestTLSReachesThePodAsAWhole(t *testing.T) {
+func TestTLSSettingsAndFilesReachThePodTogether(t *testing.T) {
 	cases := map[string]struct {
 		tls     *posthornv1.TLSSpec
 		secret  string
@@ -152,47 +152,46 @@ func TestTLSGolden(t *testing.T) {
 	golden(t, "tls.yaml", data)
 }
 
-func TestCertificatesSummedUp(t *testing.T) {
+func TestCertificatesFindingNamesTheWorstCertificate(t *testing.T) {
 	early, late := time.Unix(1000, 0), time.Unix(2000, 0)
 	cases := map[string]struct {
-		scope  scope
+		seen   observed
 		usable bool
 		reason string
 		end    time.Time
 	}{
-		"no inter-node certificate": {scope{}, false, reasonNotIssued, time.Time{}},
-		"no TLS":                    {scope{certificateEnd: late, serving: serving{looked: true}}, true, reasonValid, late},
-		"TLS ends first": {scope{certificateEnd: late, serving: serving{looked: true, source: "Secret", end: early, finding: finding{usable: true, reason: reasonValid}}},
+		"no inter-node certificate": {observed{}, false, reasonNotIssued, time.Time{}},
+		"no TLS":                    {observed{internodeEnd: late, serving: servingCertificate{checked: true}}, true, reasonValid, late},
+		"TLS ends first": {observed{internodeEnd: late, serving: servingCertificate{checked: true, source: "Secret", end: early, finding: finding{usable: true, reason: reasonValid}}},
 			true, reasonValid, early},
-		"TLS ends last": {scope{certificateEnd: early, serving: serving{looked: true, source: "Secret", end: late, finding: finding{usable: true, reason: reasonValid}}},
+		"TLS ends last": {observed{internodeEnd: early, serving: servingCertificate{checked: true, source: "Secret", end: late, finding: finding{usable: true, reason: reasonValid}}},
 			true, reasonValid, early},
-		"TLS of no use": {scope{certificateEnd: late, serving: serving{looked: true, source: "Secret", finding: finding{reason: reasonExpired}}}, false, reasonExpired, late},
-		"not looked at": {scope{certificateEnd: late}, false, reasonNotIssued, late},
+		"TLS of no use": {observed{internodeEnd: late, serving: servingCertificate{checked: true, source: "Secret", finding: finding{reason: reasonExpired}}}, false, reasonExpired, late},
+		"not checked": {observed{internodeEnd: late}, false, reasonNotIssued, late},
 	}
 	for name, c := range cases {
 		cluster := testCluster()
 		if name != "no TLS" {
 			cluster.Spec.TLS = &posthornv1.TLSSpec{}
 		}
-		c.scope.cluster = cluster
-		if got := c.scope.certificatesFinding(); got.usable != c.usable || got.reason != c.reason {
+		in := inputs{cluster: cluster}
+		if got := certificatesFinding(&in, &c.seen); got.usable != c.usable || got.reason != c.reason {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if status := c.scope.certificatesStatus(); !c.end.IsZero() && !status.NotAfter.Time.Equal(c.end) {
+		if status := certificatesStatus(&in, &c.seen); !c.end.IsZero() && !status.NotAfter.Time.Equal(c.end) {
 			t.Errorf("%s: ends %v", name, status.NotAfter)
 		}
 	}
-	// What is not looked at in this attempt stays as it was known.
+	// A certificate that this reconciliation did not check keeps its status.
 	known := &posthornv1.ServingCertificateStatus{Source: "Issuer", SecretName: "c-tls", NotAfter: &metav1.Time{Time: early}}
 	cluster := testCluster()
 	cluster.Status.Certificates = &posthornv1.CertificatesStatus{Serving: known}
-	s := scope{cluster: cluster, certificateEnd: late}
-	if status := s.certificatesStatus(); status.Serving != known || !status.NotAfter.Time.Equal(early) {
+	if status := certificatesStatus(&inputs{cluster: cluster}, &observed{internodeEnd: late}); status.Serving != known || !status.NotAfter.Time.Equal(early) {
 		t.Errorf("%+v", status)
 	}
 }
 
-func TestOverlay(t *testing.T) {
+func TestOverlayMergesMapsAndKeepsItsArguments(t *testing.T) {
 	base := map[string]any{"a": "1", "b": map[string]any{"c": "2", "d": []any{"x"}}}
 	got := overlay(base, map[string]any{"b": map[string]any{"d": []any{"y"}, "e": "3"}, "f": map[string]any{"g": "4"}})
 	data, err := yaml.Marshal(got)

@@ -4,30 +4,16 @@
 package brokercluster
 
 import (
-	"context"
-	"fmt"
 	"strconv"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"posthorn.io/posthorn/internal/names"
 )
 
-// settleSize decides how many nodes and pods there are to be.
-func (s *scope) settleSize(ctx context.Context) error {
-	retained, err := s.retainedVolumes(ctx)
-	if err != nil {
-		return err
-	}
-	s.sizes = decideSize(&s.cluster.Spec, nodesOf(s.sts), retained)
-	return nil
-}
-
-// nodesOf is how many nodes a cluster has, also while it sleeps.
+// nodesOf returns the number of nodes of a cluster, also while it is hibernated.
 func nodesOf(sts *appsv1.StatefulSet) int32 {
 	if sts == nil {
 		return 0
@@ -41,45 +27,22 @@ func nodesOf(sts *appsv1.StatefulSet) int32 {
 	return *sts.Spec.Replicas
 }
 
-// retainedVolumes are the volumes of forgotten nodes, by ordinal.
-func (s *scope) retainedVolumes(ctx context.Context) (map[int32]string, error) {
-	claims, err := s.listClaims(ctx)
-	if err != nil {
-		return nil, err
-	}
+// retainedVolumes returns the volumes of forgotten nodes, by ordinal.
+func retainedVolumes(in *inputs, claims []corev1.PersistentVolumeClaim) map[int32]string {
 	out := map[int32]string{}
 	for i := range claims {
 		if claims[i].Annotations[names.AnnotationForgotten] == "" {
 			continue
 		}
-		if ordinal, is := s.ordinalOf(strings.TrimPrefix(claims[i].Name, dataVolume+"-")); is {
+		if ordinal, ours := in.ordinalOfClaim(claims[i].Name); ours {
 			out[ordinal] = claims[i].Name
 		}
 	}
-	return out, nil
+	return out
 }
 
-func (s *scope) listClaims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
-	var claims corev1.PersistentVolumeClaimList
-	err := s.Client.List(ctx, &claims, client.InNamespace(s.cluster.Namespace), client.MatchingLabels(names.Selector(s.cluster.Name)))
-	if err != nil {
-		return nil, fmt.Errorf("listing volumes: %w", err)
-	}
-	return claims.Items, nil
-}
-
-// ordinalOf a pod; false when the name is not one of the cluster's pods.
-func (s *scope) ordinalOf(pod string) (int32, bool) {
-	digits, found := strings.CutPrefix(pod, s.cluster.Name+"-")
-	ordinal, err := strconv.ParseInt(digits, 10, 32)
-	if !found || err != nil || s.podName(int32(ordinal)) != pod {
-		return 0, false
-	}
-	return int32(ordinal), true
-}
-
-// applySizes sets the number of pods. A StatefulSet that deletes the volumes of pods that are scaled
-// away must not do so for pods that only sleep.
+// applySizes sets the number of pods. A StatefulSet that deletes the volumes of removed pods must keep those of a
+// hibernated cluster.
 func applySizes(sts *appsv1.StatefulSet, wanted sizes) {
 	pods := wanted.Pods
 	sts.Spec.Replicas = &pods

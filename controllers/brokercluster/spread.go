@@ -8,14 +8,13 @@ import (
 	"sort"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// sharedMachines lists the machines on which more than one of the pods runs, each with its pods.
+// sharedMachines lists the machines that run more than one of the pods, each with its pods.
 func sharedMachines(members []memberView) []string {
 	pods := map[string][]string{}
 	for i := range members {
@@ -33,19 +32,19 @@ func sharedMachines(members []memberView) []string {
 	return shared
 }
 
-// setSpread warns when the loss of one machine would take more than one node.
-func (s *scope) setSpread() {
-	if s.members == nil {
+// setSpread warns when the loss of one machine would stop more than one node.
+func (out *decided) setSpread(in *inputs, seen *observed) {
+	if seen.members == nil {
 		return
 	}
-	shared := sharedMachines(s.members)
+	shared := sharedMachines(seen.members)
 	if len(shared) == 0 {
-		s.set(posthornv1.ConditionSpread, metav1.ConditionTrue, "OneNodeAMachine", "no two nodes run on one machine")
+		out.setCondition(in, posthornv1.ConditionSpread, metav1.ConditionTrue, "OneNodeAMachine", "every node runs on a machine of its own")
 		return
 	}
-	message := "one machine's loss takes several nodes: " + strings.Join(shared, ", ")
-	if meta.IsStatusConditionTrue(s.cluster.Status.Conditions, posthornv1.ConditionSpread) {
-		s.event(corev1.EventTypeWarning, "MachineShared", "Observe", "%s", message)
+	message := "the loss of one machine stops several nodes: " + strings.Join(shared, ", ")
+	if meta.IsStatusConditionTrue(in.cluster.Status.Conditions, posthornv1.ConditionSpread) {
+		out.warn("MachineShared", "Observe", "%s", message)
 	}
-	s.set(posthornv1.ConditionSpread, metav1.ConditionFalse, "MachineShared", message)
+	out.setCondition(in, posthornv1.ConditionSpread, metav1.ConditionFalse, "MachineShared", message)
 }

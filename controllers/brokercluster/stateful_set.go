@@ -11,7 +11,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -20,70 +19,48 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// loadStatefulSet reads the StatefulSet and settles which image is to run.
-func (s *scope) loadStatefulSet(ctx context.Context) error {
-	var sts appsv1.StatefulSet
-	err := s.Client.Get(ctx, s.key(), &sts)
-	switch {
-	case apierrors.IsNotFound(err):
-	case err != nil:
-		return fmt.Errorf("reading the StatefulSet: %w", err)
-	default:
-		if err := s.mayChange(&sts); err != nil {
-			return err
-		}
-		s.sts = &sts
-	}
-	s.image = imageOf(&s.cluster.Spec, s.sts, s.ImageRepository, s.DefaultImage)
-	s.protocols = protocolsOf(s.cluster, s.sts, s.DefaultProtocols)
-	s.version = versionOf(&s.cluster.Spec, s.image)
-	s.judgeVersion()
-	return s.settleSize(ctx)
-}
-
-// ensureStatefulSet keeps the StatefulSet. Its pod template is made anew only when what it is made
-// from changed, or when somebody else changed it: not because this version of the operator would
-// make a different one.
-func (s *scope) ensureStatefulSet(ctx context.Context) error {
-	inputs := inputsOf(s.cluster, s.image, s.protocols)
+// ensureStatefulSet keeps the StatefulSet. It rebuilds the pod template only when its inputs changed or when somebody else
+// changed it, and not because this version of the operator would build a different one.
+func (r *reconciliation) ensureStatefulSet(ctx context.Context) error {
+	inputs := inputsOf(r.in.cluster, r.out.image, r.out.protocols)
 	wanted, err := inputs.digest()
 	if err != nil {
 		return err
 	}
-	template, err := buildTemplate(s.cluster, inputs)
+	template, err := buildTemplate(r.in.cluster, inputs)
 	if err != nil {
 		return err
 	}
-	if s.holdTemplate(wanted) {
+	if r.out.holdTemplate(&r.in, &r.seen, wanted) {
 		return nil
 	}
-	accepted, err := s.settingsAccepted(ctx, &template, inputs)
+	accepted, err := r.checkSettings(ctx, &template, inputs)
 	if err != nil {
 		return err
 	}
-	if s.sts == nil {
+	if r.seen.sts == nil {
 		if !accepted {
 			return nil
 		}
-		sts := newStatefulSet(s.cluster, template, wanted)
-		s.label(sts)
-		applySizes(sts, s.sizes)
-		if err := controllerutil.SetControllerReference(s.cluster, sts, s.Scheme); err != nil {
-			return fmt.Errorf("owning the StatefulSet: %w", err)
+		sts := newStatefulSet(r.in.cluster, template, wanted)
+		setLabels(sts, r.in.cluster)
+		applySizes(sts, r.out.sizes)
+		if err := controllerutil.SetControllerReference(r.in.cluster, sts, r.Scheme); err != nil {
+			return fmt.Errorf("setting the owner of the StatefulSet: %w", err)
 		}
-		if err := s.Client.Create(ctx, sts); err != nil {
-			return refused(err, "making the StatefulSet")
+		if err := r.Client.Create(ctx, sts); err != nil {
+			return refused(err, "creating the StatefulSet")
 		}
-		s.childCreated(sts)
-		return s.recordTemplate(ctx, sts)
+		r.noteCreation(sts)
+		return r.recordTemplate(ctx, sts)
 	}
-	sts := s.sts.DeepCopy()
-	s.label(sts)
-	scaled := whenScaled(s.sts, s.condemned)
-	applyMutable(sts, s.cluster)
+	sts := r.seen.sts.DeepCopy()
+	setLabels(sts, r.in.cluster)
+	scaled := whenScaled(r.seen.sts, r.seen.isScalingDown(&r.in))
+	applyMutable(sts, r.in.cluster)
 	sts.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled = scaled
-	applySizes(sts, s.sizes)
-	stored, err := templateDigest(&s.sts.Spec.Template)
+	applySizes(sts, r.out.sizes)
+	stored, err := templateDigest(&r.seen.sts.Spec.Template)
 	if err != nil {
 		return err
 	}
@@ -91,44 +68,44 @@ func (s *scope) ensureStatefulSet(ctx context.Context) error {
 		sts.Spec.Template = template
 		metav1.SetMetaDataAnnotation(&sts.ObjectMeta, names.AnnotationInputs, wanted)
 	}
-	if !equality.Semantic.DeepEqual(sts, s.sts) {
-		if err := s.Client.Update(ctx, sts); err != nil {
+	if !equality.Semantic.DeepEqual(sts, r.seen.sts) {
+		if err := r.Client.Update(ctx, sts); err != nil {
 			return refused(err, "updating the StatefulSet")
 		}
-		if s.sts.Annotations[names.AnnotationInputs] == wanted && s.sts.Annotations[names.AnnotationStored] != stored {
-			s.childUpdated(sts)
+		if r.seen.sts.Annotations[names.AnnotationInputs] == wanted && r.seen.sts.Annotations[names.AnnotationStored] != stored {
+			r.noteUpdate(sts)
 		}
 	}
 	if !accepted {
-		s.sts = sts
+		r.seen.sts = sts
 		return nil
 	}
-	return s.recordTemplate(ctx, sts)
+	return r.recordTemplate(ctx, sts)
 }
 
-// holdTemplate says whether the StatefulSet waits: new pods could not start with a certificate that is
-// not there or of no use. Pods that have one already run on with what they have in memory.
-func (s *scope) holdTemplate(inputs string) bool {
-	if s.cluster.Spec.TLS == nil || s.serving.usable || (s.sts != nil && s.sts.Annotations[names.AnnotationInputs] == inputs) {
+// holdTemplate reports whether the pod template has to wait: new pods cannot start while their certificate is missing or
+// unusable. Existing pods continue with the certificate that they have loaded.
+func (out *decided) holdTemplate(in *inputs, seen *observed, inputs string) bool {
+	if in.cluster.Spec.TLS == nil || seen.serving.usable || (seen.sts != nil && seen.sts.Annotations[names.AnnotationInputs] == inputs) {
 		return false
 	}
-	held := s.serving.finding
-	s.held = &held
+	held := seen.serving.finding
+	out.held = &held
 	return true
 }
 
-// recordTemplate notes what the template looks like as stored, defaults filled in, so that a change
-// by anybody else shows. Annotations do not count as a new generation of the StatefulSet.
-func (s *scope) recordTemplate(ctx context.Context, sts *appsv1.StatefulSet) error {
-	s.sts = sts
+// recordTemplate records the digest of the template as stored, with defaults filled in, so that a later change by somebody
+// else is detected. Annotations do not change the generation of the StatefulSet.
+func (r *reconciliation) recordTemplate(ctx context.Context, sts *appsv1.StatefulSet) error {
+	r.seen.sts = sts
 	stored, err := templateDigest(&sts.Spec.Template)
 	if err != nil || sts.Annotations[names.AnnotationStored] == stored {
 		return err
 	}
 	before := client.MergeFrom(sts.DeepCopy())
 	metav1.SetMetaDataAnnotation(&sts.ObjectMeta, names.AnnotationStored, stored)
-	if err := s.Client.Patch(ctx, sts, before); err != nil {
-		return fmt.Errorf("noting the pod template: %w", err)
+	if err := r.Client.Patch(ctx, sts, before); err != nil {
+		return fmt.Errorf("recording the pod template: %w", err)
 	}
 	return nil
 }
@@ -139,14 +116,6 @@ func templateDigest(template *corev1.PodTemplateSpec) (string, error) {
 		return "", fmt.Errorf("encoding the pod template: %w", err)
 	}
 	return digest(data), nil
-}
-
-// refused turns the API server's refusal of what the spec leads to into a terminal error.
-func refused(err error, doing string) error {
-	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
-		return terminal("Refused", "%s: %w", doing, err)
-	}
-	return fmt.Errorf("%s: %w", doing, err)
 }
 
 func newStatefulSet(cluster *posthornv1.BrokerCluster, template corev1.PodTemplateSpec, inputs string) *appsv1.StatefulSet {
@@ -167,7 +136,7 @@ func newStatefulSet(cluster *posthornv1.BrokerCluster, template corev1.PodTempla
 	return sts
 }
 
-// applyMutable sets what may change without a restart.
+// applyMutable sets the fields that may change without a restart.
 func applyMutable(sts *appsv1.StatefulSet, cluster *posthornv1.BrokerCluster) {
 	replicas := cluster.Spec.Replicas
 	sts.Spec.Replicas = &replicas
@@ -178,11 +147,11 @@ func applyMutable(sts *appsv1.StatefulSet, cluster *posthornv1.BrokerCluster) {
 	}
 }
 
-// whenScaled keeps the policy Delete, which removeNode sets, until the pod of the removed node is gone. At any
-// other time the policy is Retain: somebody else who scales the StatefulSet then deletes no volume.
-func whenScaled(sts *appsv1.StatefulSet, condemned bool) appsv1.PersistentVolumeClaimRetentionPolicyType {
+// whenScaled keeps the policy Delete, which removeNode sets, until the pod of the removed node is gone. At any other time the
+// policy is Retain, so that no volume is deleted when somebody else scales the StatefulSet.
+func whenScaled(sts *appsv1.StatefulSet, isScalingDown bool) appsv1.PersistentVolumeClaimRetentionPolicyType {
 	policy := sts.Spec.PersistentVolumeClaimRetentionPolicy
-	if condemned && policy != nil {
+	if isScalingDown && policy != nil {
 		return policy.WhenScaled
 	}
 	return appsv1.RetainPersistentVolumeClaimRetentionPolicyType

@@ -54,8 +54,8 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// TestStatefulSetGolden shows in review what a change does to a new cluster, and that the digest of
-// the inputs, on which it depends whether clusters that exist are rolled, stays what it was.
+// TestStatefulSetGolden shows in review how a change affects a new cluster, and that the digest of the inputs, which
+// decides whether existing clusters are rolled, has not changed.
 func TestStatefulSetGolden(t *testing.T) {
 	cluster := testCluster()
 	inputs := inputsOf(cluster, cluster.Spec.Image, nil)
@@ -74,7 +74,7 @@ func TestStatefulSetGolden(t *testing.T) {
 	golden(t, "statefulset.yaml", data)
 }
 
-func TestInputsDigestFollowsOnlyWhatPodsAreMadeFrom(t *testing.T) {
+func TestInputsDigestFollowsOnlyPodTemplateInputs(t *testing.T) {
 	base, err := inputsOf(testCluster(), "i", nil).digest()
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestInputsDigestFollowsOnlyWhatPodsAreMadeFrom(t *testing.T) {
 	}
 }
 
-func TestOverride(t *testing.T) {
+func TestOverrideMergesIntoThePodTemplate(t *testing.T) {
 	cluster := testCluster()
 	plain, err := buildTemplate(cluster, inputsOf(cluster, "i", nil))
 	if err != nil {
@@ -131,13 +131,13 @@ func TestOverride(t *testing.T) {
 	for _, bad := range []string{`[]`, `{"spec":{"containers":7}}`, `{"metadata":{"labels":{"app.kubernetes.io/instance":"x"}}}`, `{"metadata":{"labels":null}}`} {
 		cluster.Spec.PodTemplate.Raw = []byte(bad)
 		_, err := buildTemplate(cluster, inputsOf(cluster, "i", nil))
-		if found, is := isTerminal(err); !is || found.reason != "InvalidPodTemplate" {
+		if found, is := asTerminalError(err); !is || found.reason != "InvalidPodTemplate" {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
 }
 
-func TestImageOf(t *testing.T) {
+func TestImageOfPrefersTheSpec(t *testing.T) {
 	sts := &appsv1.StatefulSet{}
 	sts.Spec.Template.Spec.Containers = []corev1.Container{{Name: "sidecar", Image: "no"}, {Name: containerName, Image: "kept:1"}}
 	cases := []struct {
@@ -160,7 +160,7 @@ func TestImageOf(t *testing.T) {
 	}
 }
 
-func TestNotRunningReason(t *testing.T) {
+func TestNotRunningReasonNamesTheCause(t *testing.T) {
 	pod := func(state corev1.ContainerState) *corev1.Pod {
 		return &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
 			{Name: "sidecar", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}},
@@ -192,7 +192,7 @@ func TestNotRunningReason(t *testing.T) {
 	}
 }
 
-func TestConfigIsOneSettingALine(t *testing.T) {
+func TestConfigHasOneSettingPerLine(t *testing.T) {
 	cluster := testCluster()
 	for _, text := range []string{mainConfig(cluster, 3), userConfig(cluster.Spec.Config)} {
 		for _, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {

@@ -26,9 +26,9 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// TestAStatusIsNotWrittenOverANewerOne lets the cache be behind: what an attempt finds that was given an old version of the
-// cluster must not be mixed with what the one before has written.
-func TestAStatusIsNotWrittenOverANewerOne(t *testing.T) {
+// TestStatusIsNotWrittenOverANewerOne uses a cache that is behind: a reconciliation of an old version must not mix
+// its results with those of the one before.
+func TestStatusIsNotWrittenOverANewerOne(t *testing.T) {
 	ctx := context.Background()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), posthornv1.AddToScheme(scheme)); err != nil {
@@ -87,8 +87,8 @@ func TestAStatusIsNotWrittenOverANewerOne(t *testing.T) {
 	}
 }
 
-// TestLeadersAreSpreadOnlyWhereThatCanBeNoted lets the cache be behind after leaders were spread over three nodes.
-func TestLeadersAreSpreadOnlyWhereThatCanBeNoted(t *testing.T) {
+// TestLeadersAreSpreadOnlyIfThatCanBeRecorded uses a cache that is behind after leaders were spread over three nodes.
+func TestLeadersAreSpreadOnlyIfThatCanBeRecorded(t *testing.T) {
 	ctx := context.Background()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), posthornv1.AddToScheme(scheme)); err != nil {
@@ -108,20 +108,22 @@ func TestLeadersAreSpreadOnlyWhereThatCanBeNoted(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s := &scope{
+		r := &reconciliation{
 			Reconciler: &Reconciler{Live: base, Brokers: &connect.Connector{Secrets: base, Resolver: connect.DNS{}, Now: time.Now}},
-			cluster:    cluster, sts: &appsv1.StatefulSet{}, decision: rollDecision{Action: rollDone},
+			in:         inputs{cluster: cluster},
+			seen:       observed{sts: &appsv1.StatefulSet{}},
+			out:        decided{roll: rollDecision{Action: rollDone}},
 		}
 		for range cluster.Spec.Replicas {
-			s.members = append(s.members, memberView{rollMember: rollMember{Presence: podPresent, Ready: true, Current: true}})
+			r.seen.members = append(r.seen.members, memberView{rollMember: rollMember{Presence: podPresent, Ready: true, Current: true}})
 		}
-		// The broker of this test cannot be reached: there is no Secret.
-		err := s.balance(ctx)
+		// The broker of this test cannot be reached, because it has no Secret.
+		err := r.balance(ctx)
 		if asked := err != nil; asked == isBehind {
 			t.Errorf("the cache is behind: %t; %v", isBehind, err)
 		}
-		if soon := s.requeue > 0 && s.requeue <= time.Second; soon != isBehind {
-			t.Errorf("the cache is behind: %t; looked at again after %s", isBehind, s.requeue)
+		if soon := r.out.requeue > 0 && r.out.requeue <= time.Second; soon != isBehind {
+			t.Errorf("the cache is behind: %t; looked at again after %s", isBehind, r.out.requeue)
 		}
 	}
 }

@@ -8,35 +8,32 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/names"
 )
 
-// rolled is the value of status.balancedFor after a roll has begun.
-const rolled = -1
+// balancedForNone is the value of status.balancedFor once a roll has begun: leaders leave a node that is replaced, and do
+// not return by themselves.
+const balancedForNone = -1
 
-// stepOf collects what decideStep decides from.
-func (s *scope) stepOf(d rollDecision) stepState {
-	revision := ""
-	if s.sts != nil {
-		revision = s.sts.Status.UpdateRevision
-	}
-	approval := s.cluster.Annotations[names.AnnotationApprove]
+// stepStateOf collects the input of decideStep.
+func (out *decided) stepStateOf(in *inputs, seen *observed, d rollDecision) stepState {
+	revision := seen.updateRevision()
+	approval := in.cluster.Annotations[names.AnnotationApprove]
 	return stepState{
-		Supervised: s.cluster.Spec.Upgrade.Mode == posthornv1.UpgradeSupervised,
+		Supervised: in.cluster.Spec.Upgrade.Mode == posthornv1.UpgradeSupervised,
 		Approved:   approval != "" && (approval == revision || approval == revision+"/"+d.Pod),
-		TimedOut:   s.timedOut(revision),
+		TimedOut:   out.hasTimedOut(in, seen, revision),
 	}
 }
 
-// timedOut says whether a step of the roll to a revision has taken too long. Once it has, it has for
-// the rest of this roll.
-func (s *scope) timedOut(revision string) bool {
-	before := s.cluster.Status.Rollout
-	upgrade := &s.cluster.Spec.Upgrade
+// hasTimedOut reports whether a step of the roll to a revision has taken too long. Once one has, the rest of this roll
+// counts as timed out.
+func (out *decided) hasTimedOut(in *inputs, seen *observed, revision string) bool {
+	before := in.cluster.Status.Rollout
+	upgrade := &in.cluster.Spec.Upgrade
 	if before == nil || before.TargetRevision != revision || upgrade.OnTimeout != posthornv1.OnTimeoutPause || upgrade.StepTimeout == nil || upgrade.StepTimeout.Duration <= 0 {
 		return false
 	}
@@ -47,44 +44,71 @@ func (s *scope) timedOut(revision string) bool {
 	if before.Step == "" || before.StepSince == nil {
 		return false
 	}
-	for i := range s.members {
-		if m := &s.members[i]; m.Name == before.Step && m.Ready && m.Current {
-			return false
-		}
-	}
-	left := before.StepSince.Add(limit).Sub(s.Now())
-	if left > 0 {
-		s.lookAgain(left + time.Second)
+	if m := seen.member(before.Step); m != nil && m.Ready && m.Current {
 		return false
 	}
-	s.event(corev1.EventTypeWarning, "StepTimeout", "Roll", "replacing %s takes longer than %s: the roll stops; approve it to go on, or change the spec", before.Step, limit)
+	left := before.StepSince.Add(limit).Sub(in.now)
+	if left > 0 {
+		out.requeueWithin(left + time.Second)
+		return false
+	}
+	out.warn("StepTimeout", "Roll", "replacing %s takes longer than %s: the roll stops; approve it to continue, or change the spec", before.Step, limit)
 	return true
 }
 
-// setStep keeps which pod's replacement goes on and since when, over the attempts of one roll.
-func (s *scope) setStep(rollout, before *posthornv1.RolloutStatus) {
+// setRollout keeps status.rollout from the first outdated pod until the last new one is ready.
+func (out *decided) setRollout(in *inputs, seen *observed, counts memberCounts) {
+	status := &out.status
+	before := status.Rollout
+	if out.roll.Action == rollDone || (!counts.hasOutdated && before == nil) {
+		status.Rollout = nil
+		return
+	}
+	now := metav1.NewTime(in.now)
+	rollout := &posthornv1.RolloutStatus{
+		WaitingFor: out.roll.Pod, Reason: out.roll.Reason, Since: &now, TargetRevision: seen.updateRevision(),
+	}
+	if before != nil && before.WaitingFor == rollout.WaitingFor && before.Reason == rollout.Reason {
+		rollout.Since = before.Since
+	}
+	out.setStep(in, rollout, before)
+	if rollout.Step != "" && status.BalancedFor != 0 {
+		status.BalancedFor = balancedForNone
+	}
+	if m := seen.member(out.roll.Pod); m != nil {
+		for _, queue := range m.queues {
+			if len(rollout.Queues) < maxNamedQueues {
+				rollout.Queues = append(rollout.Queues, queueName(queue.Vhost, queue.Name))
+			}
+		}
+	}
+	status.Rollout = rollout
+}
+
+// setStep records the pod whose replacement is in progress and since when, across the reconciliations of one roll.
+func (out *decided) setStep(in *inputs, rollout, before *posthornv1.RolloutStatus) {
 	if before != nil && before.TargetRevision == rollout.TargetRevision {
-		rollout.Step, rollout.StepSince, rollout.TimedOut = before.Step, before.StepSince, before.TimedOut || s.step.TimedOut
+		rollout.Step, rollout.StepSince, rollout.TimedOut = before.Step, before.StepSince, before.TimedOut || out.step.TimedOut
 	}
-	// A drain that goes on may be news: the status that told of its start may not have been written.
-	goesOn := s.decision.Action == rollDrain || s.decision.Action == rollReplace || s.decision.Reason == reasonDraining
-	if goesOn && rollout.Step != s.decision.Pod {
-		now := metav1.NewTime(s.Now())
-		rollout.Step, rollout.StepSince = s.decision.Pod, &now
+	// The status that recorded the start of a drain may not have been written.
+	isUnderWay := out.roll.Action == rollDrain || out.roll.Action == rollReplace || out.roll.Reason == reasonDraining
+	if isUnderWay && rollout.Step != out.roll.Pod {
+		now := metav1.NewTime(in.now)
+		rollout.Step, rollout.StepSince = out.roll.Pod, &now
 	}
-	if s.decision.Reason == reasonApprovalNeeded || s.decision.Reason == reasonStepTimeout {
-		rollout.Approve = rollout.TargetRevision + "/" + s.decision.Pod
+	if out.roll.Reason == reasonApprovalNeeded || out.roll.Reason == reasonStepTimeout {
+		rollout.Approve = rollout.TargetRevision + "/" + out.roll.Pod
 	}
 }
 
-// rollBlockedMessage says what the roll waits for and, where a person can let it go on, how.
-func (s *scope) rollBlockedMessage() string {
-	message := "waiting for " + s.decision.Pod
-	rollout := s.cluster.Status.Rollout
-	if s.decision.Reason != reasonQuorumCritical || rollout == nil {
+// rollBlockedMessage names the pod that the roll waits for and, where a person can let the roll continue, how.
+func (out *decided) rollBlockedMessage() string {
+	message := "waiting for " + out.roll.Pod
+	rollout := out.status.Rollout
+	if out.roll.Reason != reasonQuorumCritical || rollout == nil {
 		return message
 	}
 	return fmt.Sprintf("%s: queues lose their majority without it: %s; give them more members, or accept that they are unavailable until the new "+
 		"pod is ready with the annotation %s=%s/%s", message, strings.Join(rollout.Queues, ", "), names.AnnotationAcceptUnavailable,
-		rollout.TargetRevision, s.decision.Pod)
+		rollout.TargetRevision, out.roll.Pod)
 }

@@ -20,146 +20,62 @@ import (
 )
 
 const (
-	// bearWith is for how long nodes are still believed that show a certificate which was replaced: a
-	// kubelet takes minutes to give pods a changed Secret.
-	bearWith = 10 * time.Minute
-	// maxTrusts bounds what is noted.
+	// supersededGrace is how long the operator still trusts a certificate after its replacement: a kubelet takes
+	// minutes to update a mounted Secret.
+	supersededGrace = 10 * time.Minute
+	// maxTrusts bounds the number of recorded trusts.
 	maxTrusts = 4
-	// maxRoots bounds the authorities of one certificate, in bytes of PEM.
+	// maxRoots bounds the CA certificates of one trust, in bytes of PEM.
 	maxRoots = 128 << 10
 )
 
-// reach is by which ports of the HTTP API, or for metrics, nodes can be asked.
-type reach struct{ plain, secure bool }
-
-// or is what either of two can be asked by.
-func (r reach) or(other reach) reach { return reach{r.plain || other.plain, r.secure || other.secure} }
-
-// listener is the better of those that take passwords.
-func (r reach) listener() connect.Listener {
-	if r.secure {
-		return connect.Secure
-	}
-	return connect.Plain
-}
-
-// ports are those of two that something can be asked by.
-func (r reach) ports(plain, secure corev1.ServicePort) []corev1.ServicePort {
-	var out []corev1.ServicePort
-	if r.plain {
-		out = append(out, plain)
-	}
-	if r.secure {
-		out = append(out, secure)
-	}
-	return out
-}
-
-// reachOf a pod's HTTP API.
-func reachOf(pod *corev1.Pod) reach { return openOf(pod, managementPlain, managementTLS) }
-
-// openOf says which of two ports a pod has, going by those it was made with.
-func openOf(pod *corev1.Pod, plain, secure string) reach {
-	var r reach
-	for _, container := range pod.Spec.Containers {
-		if container.Name != containerName {
-			continue
-		}
-		for _, port := range container.Ports {
-			r = r.or(reach{port.Name == plain, port.Name == secure})
-		}
-	}
-	return r
-}
-
-// settleReach looks by what the nodes can be asked: the pods that there are, and those to come. Half-way
-// through a roll they differ.
-func (s *scope) settleReach(ctx context.Context) error {
-	pods, err := s.listPods(ctx)
-	if err != nil {
-		return err
-	}
-	s.reach = reach{plain: !s.cluster.Spec.TLSOnly(), secure: s.cluster.Spec.TLS != nil}
-	s.scraped = s.reach
-	s.listener = serviceListener(pods, s.listenerToCome())
-	s.scrape = decideScrape(pods, s.reach.secure)
-	if s.reach.secure {
-		s.mounted = []string{servingSecret(s.cluster)}
-	}
-	for _, name := range sortedKeys(pods) {
-		if ordinal, ours := s.ordinalOf(name); ours && s.sts != nil && s.sts.Spec.Replicas != nil {
-			s.condemned = s.condemned || ordinal >= *s.sts.Spec.Replicas
-		}
-		s.reach, s.scraped = s.reach.or(reachOf(pods[name])), s.scraped.or(scrapedAt(pods[name]))
-		if secret := mountedSecret(pods[name]); secret != "" && !slices.Contains(s.mounted, secret) {
-			s.mounted = append(s.mounted, secret)
-		}
-	}
-	return nil
-}
-
-// mountedSecret is the Secret with the certificate that the pod shows; empty without TLS.
-func mountedSecret(pod *corev1.Pod) string {
-	for _, volume := range pod.Spec.Volumes {
-		if volume.Name != configVolume || volume.Projected == nil {
-			continue
-		}
-		for _, source := range volume.Projected.Sources {
-			if source.Secret != nil && slices.ContainsFunc(source.Secret.Items, func(item corev1.KeyToPath) bool { return item.Path == servingCert }) {
-				return source.Secret.Name
-			}
-		}
-	}
-	return ""
-}
-
-// keepTrust notes, beside the operator's credentials, how the HTTP API is asked, the operator's certificate and by what
-// nodes are believed. It does so in a pause too: others replace certificates then, and nothing of the cluster is
-// changed by it.
-func (s *scope) keepTrust(ctx context.Context) error {
-	var note corev1.Secret
-	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: names.OperatorSecret(s.cluster.Name)}, &note)
+// recordTrust records, in the operator's access Secret, the listener of the HTTP API, the operator's
+// certificate and the CA certificates that verify the nodes. A paused cluster gets this too: other controllers still
+// replace certificates, and the record changes nothing in the cluster.
+func (r *reconciliation) recordTrust(ctx context.Context) error {
+	var secret corev1.Secret
+	err := r.Client.Get(ctx, r.in.keyOf(names.OperatorSecret(r.in.cluster.Name)), &secret)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("reading what is noted of the cluster: %w", err)
+		return fmt.Errorf("reading the operator's access Secret: %w", err)
 	}
 	var current []connect.Trust
-	for _, name := range s.mounted {
-		if trust, found, err := s.trustOf(ctx, name); err != nil {
+	for _, name := range r.out.access.mounted {
+		if trust, found, err := r.readTrust(ctx, name); err != nil {
 			return err
 		} else if found {
 			current = append(current, trust)
 		}
 	}
-	before := note.DeepCopy()
-	next := decideTrust(connect.NoteOf(&note).Trusts(), current, s.mounted, s.Now())
-	switch identity, found, err := s.identity(ctx); {
+	before := secret.DeepCopy()
+	next := decideTrust(connect.AccessRecordOf(&secret).Trusts(), current, r.out.access.mounted, r.in.now)
+	switch identity, found, err := r.readIdentity(ctx); {
 	case err != nil:
 		return err
 	case found:
-		if err := connect.WriteIdentity(&note, identity); err != nil {
+		if err := connect.WriteIdentity(&secret, identity); err != nil {
 			return err
 		}
-	case !connect.NoteOf(&note).HasIdentity() && s.listener == connect.Operator:
+	case !connect.AccessRecordOf(&secret).HasIdentity() && r.out.access.listener == connect.Operator:
 		// A paused cluster gets no certificate.
-		s.listener = s.reach.listener()
+		r.out.access.listener = r.out.access.management.listener()
 	}
-	if err := connect.WriteTrust(&note, s.listener, next); err != nil {
+	if err := connect.WriteTrust(&secret, r.out.access.listener, next); err != nil {
 		return err
 	}
-	if sameData(before.Data, note.Data) {
+	if hasSameData(before.Data, secret.Data) {
 		return nil
 	}
-	if err := s.Client.Patch(ctx, &note, client.MergeFrom(before)); err != nil {
-		return fmt.Errorf("noting by what nodes are believed: %w", err)
+	if err := r.Client.Patch(ctx, &secret, client.MergeFrom(before)); err != nil {
+		return fmt.Errorf("recording the CA certificates that verify the nodes: %w", err)
 	}
-	s.Brokers.Forget(s.key())
+	r.Brokers.Forget(r.in.key())
 	return nil
 }
 
-func sameData(a, b map[string][]byte) bool {
+func hasSameData(a, b map[string][]byte) bool {
 	if len(a) != len(b) {
 		return false
 	}
@@ -171,10 +87,10 @@ func sameData(a, b map[string][]byte) bool {
 	return true
 }
 
-// trustOf reads a Secret that nodes mount; false when it is not there or of no use.
-func (s *scope) trustOf(ctx context.Context, name string) (connect.Trust, bool, error) {
+// readTrust reads a Secret that nodes mount; false when it does not exist or has no usable certificate.
+func (r *reconciliation) readTrust(ctx context.Context, name string) (connect.Trust, bool, error) {
 	var secret corev1.Secret
-	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: name}, &secret)
+	err := r.Client.Get(ctx, r.in.keyOf(name), &secret)
 	if apierrors.IsNotFound(err) {
 		return connect.Trust{}, false, nil
 	}
@@ -185,24 +101,24 @@ func (s *scope) trustOf(ctx context.Context, name string) (connect.Trust, bool, 
 	if err != nil {
 		return connect.Trust{}, false, nil //nolint:nilerr // serving.go reports an invalid certificate as a finding.
 	}
-	// The authorities in a Secret may be those of clients only.
+	// The CA certificates in a Secret may be those of clients only.
 	roots := slices.Concat(secret.Data[caKey], []byte("\n"), secret.Data[corev1.TLSCertKey])
 	if len(roots) > maxRoots {
 		roots = secret.Data[corev1.TLSCertKey]
 	}
-	expected := given.NameFor(names.Host(s.cluster.Namespace, s.cluster.Name))
+	expected := given.NameFor(names.Host(r.in.cluster.Namespace, r.in.cluster.Name))
 	return connect.Trust{Secret: name, Name: expected, Roots: string(roots)}, len(roots) <= maxRoots && expected != "", nil
 }
 
-// decideTrust says what is believed from now on, the best first:
+// decideTrust returns the trusts that the operator accepts from now on, the best first:
 //
-//	noted is                                               | then
-//	what a mounted Secret holds now                        | it stays, as not superseded
-//	of a mounted Secret that is not there or of no use     | it stays: nodes go on with what they have
-//	something else                                         | it is superseded now, and goes after bearWith
-func decideTrust(noted, current []connect.Trust, mounted []string, now time.Time) []connect.Trust {
+//	a recorded trust                                   | then
+//	is the present content of a mounted Secret         | it stays, not superseded
+//	is of a mounted Secret that is missing or unusable | it stays: nodes keep the certificate that they have loaded
+//	is any other                                       | it is superseded now, and goes after supersededGrace
+func decideTrust(recorded, current []connect.Trust, mounted []string, now time.Time) []connect.Trust {
 	next := slices.Clone(current)
-	for _, old := range noted {
+	for _, old := range recorded {
 		same := func(t connect.Trust) bool {
 			return t.Secret == old.Secret && t.Name == old.Name && t.Roots == old.Roots
 		}
@@ -213,7 +129,7 @@ func decideTrust(noted, current []connect.Trust, mounted []string, now time.Time
 		case slices.Contains(mounted, old.Secret) && !readable:
 		case old.Superseded.IsZero():
 			old.Superseded = now.UTC().Truncate(time.Second)
-		case now.Sub(old.Superseded) > bearWith:
+		case now.Sub(old.Superseded) > supersededGrace:
 			continue
 		}
 		next = append(next, old)

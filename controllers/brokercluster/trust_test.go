@@ -18,12 +18,12 @@ import (
 	"posthorn.io/posthorn/internal/connect"
 )
 
-func TestDecideTrust(t *testing.T) {
+func TestDecideTrustFollowsItsTable(t *testing.T) {
 	now := time.Unix(1_000_000, 0).UTC()
 	trust := func(secret, roots string, superseded time.Time) connect.Trust {
 		return connect.Trust{Secret: secret, Name: "c.mq.svc", Roots: roots, Superseded: superseded}
 	}
-	never, lately, long := time.Time{}, now.Add(-bearWith), now.Add(-bearWith-time.Second)
+	never, lately, long := time.Time{}, now.Add(-supersededGrace), now.Add(-supersededGrace-time.Second)
 	list := func(trusts ...connect.Trust) []connect.Trust { return trusts }
 	cases := map[string]struct {
 		noted, current []connect.Trust
@@ -31,7 +31,7 @@ func TestDecideTrust(t *testing.T) {
 		want           []connect.Trust
 	}{
 		"the first":                          {nil, list(trust("a", "1", never)), []string{"a"}, list(trust("a", "1", never))},
-		"nothing new":                        {list(trust("a", "1", never)), list(trust("a", "1", never)), []string{"a"}, list(trust("a", "1", never))},
+		"no change":                        {list(trust("a", "1", never)), list(trust("a", "1", never)), []string{"a"}, list(trust("a", "1", never))},
 		"renewed":                            {list(trust("a", "1", never)), list(trust("a", "2", never)), []string{"a"}, list(trust("a", "2", never), trust("a", "1", now))},
 		"renewed a while ago":                {list(trust("a", "1", lately)), list(trust("a", "2", never)), []string{"a"}, list(trust("a", "2", never), trust("a", "1", lately))},
 		"renewed long ago":                   {list(trust("a", "1", long)), list(trust("a", "2", never)), []string{"a"}, list(trust("a", "2", never))},
@@ -51,7 +51,7 @@ func TestDecideTrust(t *testing.T) {
 	}
 }
 
-// podOf a cluster, as it is made for a spec.
+// podOf returns a pod that was created for a spec.
 func podOf(t *testing.T, ready bool, tls *posthornv1.TLSSpec) *corev1.Pod {
 	t.Helper()
 	cluster := testCluster()
@@ -67,19 +67,19 @@ func podOf(t *testing.T, ready bool, tls *posthornv1.TLSSpec) *corev1.Pod {
 	return pod
 }
 
-func TestHowAPodIsAsked(t *testing.T) {
+func TestPortsOfAPodDecideItsListener(t *testing.T) {
 	cases := map[string]struct {
-		tls    *posthornv1.TLSSpec
-		reach  reach
-		secret string
+		tls     *posthornv1.TLSSpec
+		portSet portSet
+		secret  string
 	}{
-		"without TLS": {nil, reach{plain: true}, ""},
-		"with TLS":    {&posthornv1.TLSSpec{}, reach{true, true}, "c-tls"},
-		"only TLS":    {&posthornv1.TLSSpec{SecretName: "mine", DisablePlaintext: true}, reach{secure: true}, "mine"},
+		"without TLS": {nil, portSet{plain: true}, ""},
+		"with TLS":    {&posthornv1.TLSSpec{}, portSet{true, true}, "c-tls"},
+		"only TLS":    {&posthornv1.TLSSpec{SecretName: "mine", DisablePlaintext: true}, portSet{secure: true}, "mine"},
 	}
 	for name, c := range cases {
 		pod := podOf(t, true, c.tls)
-		if got := reachOf(pod); got != c.reach {
+		if got := managementPortsOf(pod); got != c.portSet {
 			t.Errorf("%s: %v", name, got)
 		}
 		if got := mountedSecret(pod); got != c.secret {
@@ -87,7 +87,7 @@ func TestHowAPodIsAsked(t *testing.T) {
 		}
 		broker := pod.Spec.Containers[0]
 		for _, probe := range []*corev1.Probe{broker.StartupProbe, broker.LivenessProbe, broker.ReadinessProbe} {
-			// A port of its own, which clients of the HTTP API cannot fill up.
+			// The probes have a port of their own, which clients of the HTTP API cannot fill.
 			if probe.HTTPGet.Scheme != corev1.URISchemeHTTP || probe.HTTPGet.Port.StrVal != probesPort || !hasPort(broker.Ports, probesPort) {
 				t.Errorf("%s: probe %v", name, probe.HTTPGet)
 			}
@@ -99,7 +99,7 @@ func hasPort(ports []corev1.ContainerPort, name string) bool {
 	return slices.ContainsFunc(ports, func(p corev1.ContainerPort) bool { return p.Name == name })
 }
 
-// earlierPodOf is a pod that was made before there was a listener for the operator.
+// earlierPodOf returns a pod that was created before the listener for the operator existed.
 func earlierPodOf(t *testing.T, ready bool, tls *posthornv1.TLSSpec) *corev1.Pod {
 	t.Helper()
 	pod := podOf(t, ready, tls)
@@ -108,7 +108,7 @@ func earlierPodOf(t *testing.T, ready bool, tls *posthornv1.TLSSpec) *corev1.Pod
 	return pod
 }
 
-func TestServiceListener(t *testing.T) {
+func TestServiceListenerIsTheBestOfReadyPods(t *testing.T) {
 	tls := &posthornv1.TLSSpec{}
 	plain, secure, own := earlierPodOf(t, true, nil), earlierPodOf(t, true, tls), podOf(t, true, nil)
 	plainAway, secureAway, ownAway := earlierPodOf(t, false, nil), earlierPodOf(t, false, tls), podOf(t, false, tls)
@@ -141,7 +141,7 @@ func TestServiceListener(t *testing.T) {
 	}
 }
 
-func TestOperatorIsNoNodeAndNodesAreNotTheOperator(t *testing.T) {
+func TestNodesAndOperatorHaveSeparateCAs(t *testing.T) {
 	own, nodes := operatorCertificate("mq", "c"), internodeCertificate("mq", "c")
 	if own.authority == nodes.authority || slices.Contains(own.leaf.Usages, x509.ExtKeyUsageServerAuth) {
 		t.Errorf("%+v", own)
@@ -159,7 +159,7 @@ func TestOperatorIsNoNodeAndNodesAreNotTheOperator(t *testing.T) {
 	t.Error("pods do not know the operator's authority")
 }
 
-func TestDefaultUserIsComparedWithItsSecret(t *testing.T) {
+func TestIsDefaultUserComparesWithTheSecret(t *testing.T) {
 	server := brokertest.Start("admin", "secret")
 	t.Cleanup(server.Close)
 	user, _ := server.User("admin")

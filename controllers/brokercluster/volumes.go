@@ -6,7 +6,6 @@ package brokercluster
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,31 +13,31 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// growth is what there is to do about the size of one volume.
-type growth string
+// growthAction is the next action on the size of one volume.
+type growthAction string
 
 const (
-	growthNone    growth = "None"    // it is as large as wanted, or larger
-	growthAsk     growth = "Ask"     // it has to be asked for
-	growthWaiting growth = "Waiting" // it was asked for and is not there yet
+	growthNone    growthAction = "None"    // the volume has the wanted size, or more
+	growthAsk     growthAction = "Ask"     // the wanted size has to be requested
+	growthWaiting growthAction = "Waiting" // the wanted size was requested and is not there yet
 )
 
-// volumes is what an attempt finds about growing volumes.
-type volumes struct {
-	// growing are the volumes that are not as large as wanted yet.
+// volumeGrowth is the state of growing volumes.
+type volumeGrowth struct {
+	// growing are the volumes that do not have the wanted size yet.
 	growing []string
-	// refused is why Kubernetes does not let them grow.
+	// refused is why Kubernetes refuses to let them grow.
 	refused string
 }
 
-// decideGrowth compares a volume with the wanted size.
+// decideGrowth compares the size of a volume with the wanted size.
 //
-//	asked for | there     | bound | then
+//	requested | capacity  | bound | then
 //	as wanted | as wanted | any   | None
 //	as wanted | less      | yes   | Waiting
 //	less      | any       | yes   | Ask
 //	any       | any       | no    | None: a volume can only grow after it was bound
-func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity) growth {
+func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity) growthAction {
 	if claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil {
 		return growthNone
 	}
@@ -51,42 +50,38 @@ func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity)
 	return growthNone
 }
 
-// growVolumes asks for larger volumes. Whether a storage class lets volumes grow is the API server's
-// to say; a refusal is told in the status and holds up nothing else.
-func (s *scope) growVolumes(ctx context.Context) error {
-	claims, err := s.listClaims(ctx)
-	if err != nil {
-		return err
-	}
-	for i := range claims {
-		claim := &claims[i]
-		ordinal, ours := s.ordinalOf(strings.TrimPrefix(claim.Name, dataVolume+"-"))
-		if !ours || ordinal >= s.sizes.Nodes {
+// growVolumes requests larger volumes. The API server refuses it when the storage class does not allow expansion; the
+// status reports the refusal, and the rest of the spec is still applied.
+func (r *reconciliation) growVolumes(ctx context.Context) error {
+	for i := range r.seen.claims {
+		claim := &r.seen.claims[i]
+		ordinal, ours := r.in.ordinalOfClaim(claim.Name)
+		if !ours || ordinal >= r.out.sizes.Nodes {
 			continue
 		}
-		switch decideGrowth(claim, s.cluster.Spec.Storage.Size) {
+		switch decideGrowth(claim, r.in.cluster.Spec.Storage.Size) {
 		case growthNone:
 			continue
 		case growthAsk:
 			before := client.MergeFrom(claim.DeepCopy())
-			claim.Spec.Resources.Requests[corev1.ResourceStorage] = s.cluster.Spec.Storage.Size
-			err := s.Client.Patch(ctx, claim, before)
+			claim.Spec.Resources.Requests[corev1.ResourceStorage] = r.in.cluster.Spec.Storage.Size
+			err := r.Client.Patch(ctx, claim, before)
 			switch {
 			case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
-				s.volumes.refused = err.Error()
+				r.seen.volumes.refused = err.Error()
 				return nil
 			case client.IgnoreNotFound(err) != nil:
 				return fmt.Errorf("growing volume %s: %w", claim.Name, err)
 			}
-			s.event(corev1.EventTypeNormal, "VolumeGrows", "Expand", "volume %s is to have %s", claim.Name, s.cluster.Spec.Storage.Size.String())
+			r.out.note("VolumeGrows", "Expand", "volume %s grows to %s", claim.Name, r.in.cluster.Spec.Storage.Size.String())
 		case growthWaiting:
 		}
-		s.volumes.growing = append(s.volumes.growing, claim.Name+resizeState(claim))
+		r.seen.volumes.growing = append(r.seen.volumes.growing, claim.Name+resizeState(claim))
 	}
 	return nil
 }
 
-// resizeState says what the storage system says about a volume that grows.
+// resizeState describes the progress of a growing volume.
 func resizeState(claim *corev1.PersistentVolumeClaim) string {
 	for _, condition := range claim.Status.Conditions {
 		switch condition.Type {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-func TestDecideGrowth(t *testing.T) {
+func TestDecideGrowthFollowsItsTable(t *testing.T) {
 	claim := func(phase corev1.PersistentVolumeClaimPhase, asked, there string) *corev1.PersistentVolumeClaim {
 		c := &corev1.PersistentVolumeClaim{}
 		c.Status.Phase = phase
@@ -23,7 +23,7 @@ func TestDecideGrowth(t *testing.T) {
 	cases := []struct {
 		name  string
 		claim *corev1.PersistentVolumeClaim
-		want  growth
+		want  growthAction
 	}{
 		{"as wanted", claim(corev1.ClaimBound, "2Gi", "2Gi"), growthNone},
 		{"written in another way", claim(corev1.ClaimBound, "2048Mi", "2Gi"), growthNone},

@@ -1,7 +1,7 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy keeps policies and operator policies in brokers.
+// Package policy reconciles policies and operator policies in brokers.
 package policy
 
 import (
@@ -17,18 +17,18 @@ import (
 // +kubebuilder:rbac:groups=posthorn.io,resources=policies/status,verbs=patch
 // +kubebuilder:rbac:groups=posthorn.io,resources=policies/finalizers,verbs=update
 
-// Kind is what is particular to policies.
+// Kind is the part of the reconciler that is specific to policies.
 type Kind struct{}
 
 var _ topology.Kind[*posthornv1.Policy] = Kind{}
 
-// New is an empty Policy.
+// New returns an empty Policy.
 func (Kind) New() *posthornv1.Policy { return &posthornv1.Policy{} }
 
-// NewList is an empty PolicyList.
+// NewList returns an empty PolicyList.
 func (Kind) NewList() client.ObjectList { return &posthornv1.PolicyList{} }
 
-// Items of a PolicyList.
+// Items returns the items of a PolicyList.
 func (Kind) Items(list client.ObjectList) []*posthornv1.Policy {
 	policies, isList := list.(*posthornv1.PolicyList)
 	if !isList {
@@ -41,12 +41,12 @@ func (Kind) Items(list client.ObjectList) []*posthornv1.Policy {
 	return out
 }
 
-// Identity is scope, vhost and name.
+// Identity returns scope, vhost and name.
 func (Kind) Identity(p *posthornv1.Policy) string {
 	return topology.Identity(p.Spec.Scope, p.Spec.Vhost, p.BrokerName())
 }
 
-// Work starts an attempt.
+// Work starts a reconciliation.
 func (Kind) Work(p *posthornv1.Policy, _ topology.Env) topology.Work { return &work{policy: p} }
 
 // Configure adds nothing.

@@ -22,7 +22,7 @@ type work struct {
 	found  *broker.Policy
 }
 
-// Check refuses names outside the tenancy, and operator policies from tenants: they exist to limit them.
+// Check refuses names outside the tenancy, and operator policies of tenants, because these policies limit tenants.
 func (w *work) Check(tenant topology.Tenant) error {
 	if err := tenant.CheckVhost(w.policy.Spec.Vhost); err != nil {
 		return err
@@ -111,11 +111,12 @@ func (w *work) Report(ctx context.Context, b broker.Client) error {
 	return nil
 }
 
-// effect counts the queues that the policy applies to, and names the policies that apply in its stead.
+// effect counts the queues that the policy applies to, and lists the other policies that apply to queues that it
+// matches.
 func effect(spec *posthornv1.PolicySpec, name string, queues []broker.Queue) (int32, []string) {
 	pattern, err := regexp.Compile(spec.Pattern)
 	if err != nil {
-		// The broker's regular expressions know more than Go's: then only the count is told.
+		// The broker's regular expressions have syntax that Go's lack; the count is enough then.
 		pattern = nil
 	}
 	matched, shadows := int32(0), map[string]bool{}
@@ -152,7 +153,7 @@ func applies(applyTo, queueType string) bool {
 	return applyTo == queueType+"_queues"
 }
 
-// Impediment: a policy that the broker has is applied.
+// Impediment returns nil: a policy that the broker has is applied.
 func (w *work) Impediment() *topology.Impediment { return nil }
 
 func (w *work) Settled() bool { return true }

@@ -29,12 +29,12 @@ const (
 	stateCrashed = "crashed"
 )
 
-// impedimentOf tells why clients cannot use a queue. The first row that fits decides.
+// impedimentOf returns why clients cannot use a queue. The first row that applies decides.
 //
-//	1  the broker says that its data is lost         | Lost
-//	2  classic, and its node does not answer for it  | NodeDown
-//	3  quorum, and it has no leader                  | NoLeader
-//	4  quorum, and most members are offline          | NoMajority
+//	1  the broker reports that its data is lost            | Lost
+//	2  classic, and its node does not answer for it        | NodeDown
+//	3  quorum, and it has no leader                        | NoLeader
+//	4  quorum, and most members are offline                | NoMajority
 func impedimentOf(q *broker.Queue) *topology.Impediment {
 	offline := slices.DeleteFunc(slices.Clone(q.Members), func(m string) bool { return slices.Contains(q.Online, m) })
 	bringBack := "bring back " + strings.Join(offline, ", ")
@@ -61,7 +61,7 @@ func impedimentOf(q *broker.Queue) *topology.Impediment {
 	return nil
 }
 
-// Impediment of the queue as it was last seen.
+// Impediment returns why clients could not use the queue when it was last queried.
 func (w *work) Impediment() *topology.Impediment {
 	if w.found == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-func TestImpedimentOf(t *testing.T) {
+func TestImpedimentOfFollowsItsTable(t *testing.T) {
 	cases := map[string]struct {
 		kind, state, leader, members, online string
 		want, says                           string

@@ -1,7 +1,7 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package queue keeps queues in brokers.
+// Package queue reconciles queues in brokers.
 package queue
 
 import (
@@ -23,21 +23,21 @@ import (
 // +kubebuilder:rbac:groups=posthorn.io,resources=queues/finalizers,verbs=update
 // +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get;list;watch
 
-// Kind is what is particular to queues.
+// Kind is the part of the reconciler that is specific to queues.
 type Kind struct {
-	// Watcher finds queues whose state changed in the broker; nil: only the resync does.
+	// Watcher finds queues whose state changed in the broker; nil leaves that to the resync.
 	Watcher *Watcher
 }
 
 var _ topology.Kind[*posthornv1.Queue] = Kind{}
 
-// New is an empty Queue.
+// New returns an empty Queue.
 func (Kind) New() *posthornv1.Queue { return &posthornv1.Queue{} }
 
-// NewList is an empty QueueList.
+// NewList returns an empty QueueList.
 func (Kind) NewList() client.ObjectList { return &posthornv1.QueueList{} }
 
-// Items of a QueueList.
+// Items returns the items of a QueueList.
 func (Kind) Items(list client.ObjectList) []*posthornv1.Queue {
 	queues, isList := list.(*posthornv1.QueueList)
 	if !isList {
@@ -50,12 +50,12 @@ func (Kind) Items(list client.ObjectList) []*posthornv1.Queue {
 	return out
 }
 
-// Identity is vhost and name.
+// Identity returns vhost and name.
 func (Kind) Identity(q *posthornv1.Queue) string {
 	return topology.Identity(q.Spec.Vhost, q.BrokerName())
 }
 
-// Work starts an attempt.
+// Work starts a reconciliation.
 func (Kind) Work(q *posthornv1.Queue, env topology.Env) topology.Work {
 	return &work{queue: q, cluster: env.Cluster}
 }

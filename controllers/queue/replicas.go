@@ -22,7 +22,7 @@ const (
 	placeRemove placeAction = "Remove" // take a member away
 )
 
-// Reasons of a placement; they go to the condition ReplicasPlaced.
+// Reasons of a placement, which go to the condition ReplicasPlaced.
 const (
 	reasonScalingDown    = "ScalingDown"
 	reasonMembersOffline = "MembersOffline"
@@ -36,18 +36,18 @@ type placement struct {
 	Reason string
 }
 
-// decidePlacement says how to come nearer to the wanted number of members. The first row that fits decides.
+// decidePlacement decides the next step towards the wanted number of members. The first row that applies decides.
 //
-//	1  no number is asked for, or there are as many members  | None
-//	2  a node is being removed from the cluster              | Wait ScalingDown
-//	3  not all members are online                            | Wait MembersOffline
-//	4  too many                                              | Remove one that does not lead, from the zone
-//	                                                         | that has most of them, the highest ordinal first
-//	5  too few, and a node that runs has none                | Add one in the zone that has fewest
-//	6  too few                                               | Wait TooFewNodes
+//	1  no number is wanted, or the number is right        | None
+//	2  a node is being removed from the cluster           | Wait ScalingDown
+//	3  not all members are online                         | Wait MembersOffline
+//	4  too many                                           | Remove a follower from the zone with most
+//	                                                      | members, the highest ordinal first
+//	5  too few, and a running node has no member          | Add one in the zone with fewest members
+//	6  too few                                            | Wait TooFewNodes
 //
-// Rows 2 and 3 leave the queue to those who move its members for better reasons: the removal of a
-// node, and the broker's own replacement of lost members.
+// In rows 2 and 3 another process moves the members of the queue: the removal of a node, or the broker's own
+// replacement of lost members.
 func decidePlacement(wanted int, q *broker.Queue, cluster *posthornv1.BrokerCluster) placement {
 	zones, perZone := map[string]string{}, map[string]int{}
 	for _, m := range cluster.Status.Members {
@@ -89,8 +89,8 @@ func decidePlacement(wanted int, q *broker.Queue, cluster *posthornv1.BrokerClus
 	return placement{Action: placeAdd, Node: best}
 }
 
-// place does one step. What the broker refuses is told in the condition and tried again later; the
-// queue works meanwhile.
+// place takes one step. The condition reports a refusal of the broker, and a later reconciliation tries again; the
+// queue works in the meantime.
 func (w *work) place(ctx context.Context, b broker.Client) error {
 	if !w.moves() {
 		return nil
@@ -113,7 +113,7 @@ func (w *work) place(ctx context.Context, b broker.Client) error {
 	}
 	found, err := b.GetQueue(ctx, vhost, name)
 	if err != nil {
-		return fmt.Errorf("looking at the new members: %w", err)
+		return fmt.Errorf("reading the new members: %w", err)
 	}
 	w.found = &found
 	return nil

@@ -22,24 +22,25 @@ import (
 	"posthorn.io/posthorn/internal/topology"
 )
 
-// maxFailedLists is how often in a row a cluster may not answer before its queues are looked at one by one.
+// maxFailedLists is the number of failed lists in a row after which the queues of a cluster are reconciled one by
+// one.
 const maxFailedLists = 2
 
-// Watcher compares the queues of each cluster with the status of their objects. It asks each cluster for one
-// list an interval, so that the reconciler need not ask for each queue that often.
+// Watcher compares the queues of each cluster with the status of their objects. It lists the queues of each cluster
+// once in an interval, so that the reconciler does not have to query each queue that often.
 type Watcher struct {
 	// Reader reads objects from the cache.
 	Reader client.Reader
-	// Brokers makes clients.
+	// Brokers creates clients.
 	Brokers *connect.Connector
 	// Interval between two lists.
 	Interval time.Duration
 
-	// failures counts by cluster the lists in a row that failed.
+	// failures counts, for each cluster, the lists in a row that failed.
 	failures map[client.ObjectKey]int
 }
 
-// Run looks at all clusters until the context ends, and queues the objects whose status is out of date.
+// Run checks all clusters until the context ends, and enqueues the objects whose status is out of date.
 func (w *Watcher) Run(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		requests, err := w.Look(ctx)
@@ -52,7 +53,7 @@ func (w *Watcher) Run(ctx context.Context, queue workqueue.TypedRateLimitingInte
 	}, w.Interval)
 }
 
-// Look asks each cluster once and returns the objects whose status is out of date.
+// Look lists the queues of each cluster once and returns the objects whose status is out of date.
 func (w *Watcher) Look(ctx context.Context) ([]reconcile.Request, error) {
 	var list posthornv1.QueueList
 	if err := w.Reader.List(ctx, &list); err != nil {
@@ -119,8 +120,8 @@ func isReady(q *posthornv1.Queue) bool {
 	return meta.IsStatusConditionTrue(q.Status.Conditions, posthornv1.ConditionReady)
 }
 
-// outdated reports whether the status of an object says something else than the broker. Only what the
-// reconciler wrote after a successful attempt is compared: other objects it tries again by itself.
+// outdated reports whether the status of an object differs from the broker. It compares only objects that were
+// reconciled successfully: others are retried anyway.
 func outdated(q *posthornv1.Queue, found *broker.Queue) bool {
 	if !meta.IsStatusConditionTrue(q.Status.Conditions, posthornv1.ConditionSynced) {
 		return false

@@ -24,19 +24,18 @@ const (
 
 type work struct {
 	queue *posthornv1.Queue
-	// wanted arguments, complete.
+	// wanted are the complete arguments.
 	wanted map[string]any
-	// found is the queue as the broker has it; nil when it was not asked since the last change.
+	// found is the queue in the broker; nil when it was not queried since the last change.
 	found *broker.Queue
-	// cluster the queue is in.
+	// cluster of the queue.
 	cluster *posthornv1.BrokerCluster
-	// placement of the members, and refusal: the broker's words about the last step.
+	// placement of the members; refusal is the broker's answer to the last step.
 	placement placement
 	refusal   string
 }
 
-// Check refuses what the schema cannot see: names outside the tenancy and arguments that the
-// operator sets.
+// Check refuses names outside the tenancy, and arguments that the operator sets itself.
 func (w *work) Check(tenant topology.Tenant) error {
 	if err := tenant.CheckVhost(w.queue.Spec.Vhost); err != nil {
 		return err
@@ -46,10 +45,10 @@ func (w *work) Check(tenant topology.Tenant) error {
 	return err
 }
 
-// members is how many there are to be; 0 leaves it to the broker.
+// members returns the wanted number of members; 0 leaves it to the broker.
 func (w *work) members() int32 { return w.queue.WantedMembers(&w.cluster.Spec) }
 
-// arguments is what the queue is declared with.
+// arguments returns the arguments of the declaration.
 func arguments(spec *posthornv1.QueueSpec, members int32) (map[string]any, error) {
 	out, err := topology.Values(spec.Arguments)
 	if err != nil {
@@ -90,9 +89,9 @@ func (w *work) Exists(ctx context.Context, b broker.Client) (bool, error) {
 	return true, nil
 }
 
-// Compare finds the differences that only a new declaration can remove. The number of members is not one
-// of them: Report adds and removes members of an owned queue. The broker keeps the number of the first
-// declaration among the arguments for ever, so that argument is never compared.
+// Compare returns the differences that only a new declaration can remove. The number of members is not one of them:
+// Report adds and removes members of an owned queue. Its argument is never compared, because the broker keeps the
+// number of the first declaration.
 func (w *work) Compare(ctx context.Context, b broker.Client) (topology.Difference, error) {
 	if w.found == nil {
 		found, err := b.GetQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName())
@@ -150,7 +149,8 @@ func (w *work) Create(ctx context.Context, b broker.Client) error {
 	return err
 }
 
-// Update makes the queue anew if it may and if it is empty, which the broker checks as it deletes.
+// Update declares the queue again if the spec allows it and the queue is empty, which the broker checks when it
+// deletes it.
 func (w *work) Update(ctx context.Context, b broker.Client, difference topology.Difference) error {
 	what := fmt.Sprintf("the queue in the broker differs in %v, which cannot be changed", difference.Immutable)
 	if w.queue.Spec.OnImmutableChange != posthornv1.ImmutableRecreateIfEmpty {
@@ -184,10 +184,11 @@ func (w *work) Report(ctx context.Context, b broker.Client) error {
 	return nil
 }
 
-// nodeID is how the broker shows a member whose node has left the cluster: it has no name any more.
+// nodeID matches a member whose node has left the cluster: the broker reports its id, because it has no name any
+// more.
 var nodeID = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
-// named leaves out members whose node has left the cluster.
+// named removes members whose node has left the cluster.
 func named(members []string) []string {
 	return slices.DeleteFunc(slices.Clone(members), nodeID.MatchString)
 }
@@ -198,13 +199,13 @@ func sorted(in []string) []string {
 	return out
 }
 
-// Settled: there are as many members as asked for. Whether they are online is the watcher's to notice.
+// Settled reports whether the queue has the wanted number of members. The watcher notices when one goes offline.
 func (w *work) Settled() bool {
 	members, wanted := len(w.found.Members), int(w.members())
 	return members >= wanted && (wanted == 0 || members == wanted || !w.moves())
 }
 
-// moves says whether the operator changes the number of the queue's members.
+// moves reports whether the operator changes the number of the queue's members.
 func (w *work) moves() bool { return w.queue.Spec.Type == posthornv1.QueueTypeQuorum }
 
 func (w *work) Forget(ctx context.Context, b broker.Client) error {

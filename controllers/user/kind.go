@@ -1,7 +1,7 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package user keeps users in brokers.
+// Package user reconciles users in brokers.
 package user
 
 import (
@@ -24,21 +24,21 @@ import (
 // +kubebuilder:rbac:groups=posthorn.io,resources=users/status,verbs=patch
 // +kubebuilder:rbac:groups=posthorn.io,resources=users/finalizers,verbs=update
 
-// secretIndex indexes users by the Secrets that their passwords come from.
+// secretIndex indexes users by the Secrets of their passwords.
 const secretIndex = "posthorn.io/secret"
 
-// Kind is what is particular to users.
+// Kind is the part of the reconciler that is specific to users.
 type Kind struct{}
 
 var _ topology.Kind[*posthornv1.User] = Kind{}
 
-// New is an empty User.
+// New returns an empty User.
 func (Kind) New() *posthornv1.User { return &posthornv1.User{} }
 
-// NewList is an empty UserList.
+// NewList returns an empty UserList.
 func (Kind) NewList() client.ObjectList { return &posthornv1.UserList{} }
 
-// Items of a UserList.
+// Items returns the items of a UserList.
 func (Kind) Items(list client.ObjectList) []*posthornv1.User {
 	users, isList := list.(*posthornv1.UserList)
 	if !isList {
@@ -51,15 +51,15 @@ func (Kind) Items(list client.ObjectList) []*posthornv1.User {
 	return out
 }
 
-// Identity is the username.
+// Identity returns the username.
 func (Kind) Identity(u *posthornv1.User) string { return topology.Identity(u.BrokerName()) }
 
-// Work starts an attempt.
+// Work starts a reconciliation.
 func (Kind) Work(u *posthornv1.User, env topology.Env) topology.Work {
 	return &work{user: u, env: env}
 }
 
-// Configure watches the Secrets that passwords come from and go to; only their metadata is kept in memory.
+// Configure watches the Secrets of passwords and bindings; the cache keeps only their metadata.
 func (k Kind) Configure(mgr ctrl.Manager, b *builder.Builder) error {
 	err := mgr.GetFieldIndexer().IndexField(context.Background(), &posthornv1.User{}, secretIndex, func(o client.Object) []string {
 		user, isUser := o.(*posthornv1.User)

@@ -12,9 +12,9 @@ import (
 	"posthorn.io/posthorn/internal/topology"
 )
 
-// Revoke blocks a user whose namespace is not admitted, or takes away its permissions in vhosts that the
-// namespace may not name any more, and closes its connections. The permissions are emptied first and deleted
-// last, so that an attempt after a failure finds them and closes the connections too.
+// Revoke blocks a user whose namespace may no longer use the cluster, or revokes its permissions in vhosts that the
+// namespace may no longer use, and closes its connections. It empties the permissions first and deletes them last, so
+// that a retry after a failure finds them and closes the connections too.
 func (w *work) Revoke(ctx context.Context, b broker.Client, tenant topology.Tenant, admitted bool) error {
 	found, err := b.GetUser(ctx, w.user.BrokerName())
 	if broker.IsNotFound(err) {
@@ -26,10 +26,10 @@ func (w *work) Revoke(ctx context.Context, b broker.Client, tenant topology.Tena
 	if !admitted {
 		if found.PasswordHash != "" || len(found.Tags) > 0 {
 			if err := b.PutUserWithoutPassword(ctx, w.user.BrokerName(), nil); err != nil {
-				return fmt.Errorf("taking the password away: %w", err)
+				return fmt.Errorf("deleting the password: %w", err)
 			}
 		}
-		// The password is set again when the namespace is.
+		// The password is set again when the namespace may use the cluster again.
 		w.user.Status.CredentialVersion = ""
 	}
 	permissions, err := w.foundPermissions(ctx, b)
@@ -46,7 +46,7 @@ func (w *work) Revoke(ctx context.Context, b broker.Client, tenant topology.Tena
 	return w.leave(ctx, b, outside, permissions)
 }
 
-// leave ends the user's access to vhosts.
+// leave revokes the user's access to vhosts.
 func (w *work) leave(ctx context.Context, b broker.Client, vhosts []string, permissions map[string]broker.Permission) error {
 	if len(vhosts) == 0 {
 		return nil
@@ -56,11 +56,11 @@ func (w *work) leave(ctx context.Context, b broker.Client, vhosts []string, perm
 		nothing := broker.Permission{User: name, Vhost: vhost}
 		if permissions[vhost] != nothing {
 			if err := b.PutPermission(ctx, nothing); err != nil {
-				return fmt.Errorf("taking permissions away: %w", err)
+				return fmt.Errorf("revoking permissions: %w", err)
 			}
 		}
 		if err := b.DeleteTopicPermissions(ctx, vhost, name); err != nil && !broker.IsNotFound(err) {
-			return fmt.Errorf("taking topic permissions away: %w", err)
+			return fmt.Errorf("revoking topic permissions: %w", err)
 		}
 	}
 	if err := b.CloseConnections(ctx, name); err != nil && !broker.IsNotFound(err) {
@@ -68,7 +68,7 @@ func (w *work) leave(ctx context.Context, b broker.Client, vhosts []string, perm
 	}
 	for _, vhost := range vhosts {
 		if err := b.DeletePermission(ctx, vhost, name); err != nil && !broker.IsNotFound(err) {
-			return fmt.Errorf("taking permissions away: %w", err)
+			return fmt.Errorf("revoking permissions: %w", err)
 		}
 	}
 	return nil

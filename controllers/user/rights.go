@@ -9,7 +9,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-// topicKey is what a topic permission is for.
+// topicKey identifies a topic permission.
 type topicKey struct{ vhost, exchange string }
 
 func (w *work) wantedPermissions() map[string]broker.Permission {
@@ -60,7 +60,7 @@ func (w *work) foundTopicPermissions(ctx context.Context, b broker.Client) (map[
 	return out, nil
 }
 
-// compareRights names which of permissions, topic permissions and limits differ.
+// compareRights returns which of permissions, topic permissions and limits differ.
 func (w *work) compareRights(ctx context.Context, b broker.Client) ([]string, error) {
 	var out []string
 	permissions, err := w.foundPermissions(ctx, b)
@@ -99,7 +99,7 @@ func sameMap[K, V comparable](a, b map[K]V) bool {
 	return true
 }
 
-// setPermissions takes away what is not wanted before it gives what is.
+// setPermissions revokes unwanted permissions before it grants wanted ones.
 func (w *work) setPermissions(ctx context.Context, b broker.Client) error {
 	found, err := w.foundPermissions(ctx, b)
 	if err != nil {
@@ -127,8 +127,8 @@ func (w *work) setPermissions(ctx context.Context, b broker.Client) error {
 	return nil
 }
 
-// setTopicPermissions: the broker takes topic permissions away a vhost at a time, so a vhost with
-// one too many loses all and gets the wanted ones again.
+// setTopicPermissions: the broker deletes topic permissions of a whole vhost, so a vhost with an unwanted one loses
+// all and gets the wanted ones again.
 func (w *work) setTopicPermissions(ctx context.Context, b broker.Client) error {
 	found, err := w.foundTopicPermissions(ctx, b)
 	if err != nil {

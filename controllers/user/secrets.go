@@ -21,16 +21,16 @@ import (
 
 const (
 	passwordKey = "password"
-	// maxPassword bounds what is taken from a Secret, in bytes.
+	// maxPassword bounds the password in a Secret, in bytes.
 	maxPassword = 1024
-	// defaultLength of a generated password, where the schema's default did not apply.
+	// defaultLength of a generated password, if the schema's default did not apply.
 	defaultLength = 32
 )
 
-// certificateVersion stands for the version of a Secret where there is no password.
+// certificateVersion takes the place of the version of a Secret for a user without a password.
 const certificateVersion = "certificate"
 
-// Prepare settles the password and keeps the binding Secret.
+// Prepare determines the password and keeps the binding Secret.
 func (w *work) Prepare(ctx context.Context) error {
 	given, version, err := w.givenPassword(ctx)
 	if err != nil {
@@ -41,7 +41,7 @@ func (w *work) Prepare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("secret %s: %w", binding.Name, err)
 	}
-	w.tellBinding(binding.Name, done)
+	w.reportBinding(binding.Name, done)
 	w.password = string(binding.Data[passwordKey])
 	w.version = version
 	if w.certificate() {
@@ -54,8 +54,9 @@ func (w *work) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// tellBinding tells of a binding Secret that the operator repaired. status.binding is set once there was one.
-func (w *work) tellBinding(name string, done controllerutil.OperationResult) {
+// reportBinding records an Event about a binding Secret that the operator repaired. status.binding is set once the
+// Secret exists.
+func (w *work) reportBinding(name string, done controllerutil.OperationResult) {
 	credentials := &w.user.Spec.Credentials
 	switch {
 	case w.user.Status.Binding == nil:
@@ -93,8 +94,8 @@ func (w *work) givenPassword(ctx context.Context) (password, version string, err
 	return password, secret.ResourceVersion, nil
 }
 
-// fillBinding writes the binding Secret's data. A password in it is kept, so editing it there rotates
-// it; other keys are left alone.
+// fillBinding writes the data of the binding Secret. It keeps the password, so that an edit rotates it, and keeps
+// other keys.
 func (w *work) fillBinding(binding *corev1.Secret, given string) error {
 	if binding.UID != "" && !metav1.IsControlledBy(binding, w.user) {
 		return topology.Refuse(topology.ReasonConflict, "Secret %s exists and does not belong to this User", binding.Name)
@@ -124,7 +125,7 @@ func (w *work) fillBinding(binding *corev1.Secret, given string) error {
 	}
 	connect.Bind(binding.Data, connect.EndpointOf(w.env.Cluster, w.env.Cluster.Status.Protocols), w.user.BrokerName(), password)
 	if w.certificate() {
-		// A URI cannot say that a certificate is shown.
+		// A URI has no form for a client certificate.
 		delete(binding.Data, passwordKey)
 		delete(binding.Data, "uri")
 	}

@@ -14,7 +14,7 @@ import (
 	"posthorn.io/posthorn/internal/topology"
 )
 
-// Names of what may differ.
+// Names of the properties that may differ.
 const (
 	partExistence        = "existence"
 	partPassword         = "password"
@@ -24,20 +24,20 @@ const (
 	partLimits           = "limits"
 )
 
-// tenantTags are the tags that may be given in other namespaces than the cluster's: those that show
-// and change nothing outside the vhosts the user has permissions in.
+// tenantTags are the tags that are allowed outside the cluster's namespace: they give no access outside the vhosts in
+// which the user has permissions.
 var tenantTags = map[posthornv1.UserTag]bool{"management": true, "policymaker": true}
 
 type work struct {
 	user *posthornv1.User
 	env  topology.Env
-	// tenant is what the user's namespace may do.
+	// tenant has the rights of the user's namespace.
 	tenant topology.Tenant
 
-	// password that the user is to have, and the version of the Secret it is from.
+	// password of the user, and the version of the Secret that it comes from.
 	password, version string
 	found             *broker.User
-	// credentials and permissions say how far the attempt came.
+	// credentials and permissions record the progress of the reconciliation.
 	credentials, permissions bool
 }
 
@@ -105,8 +105,8 @@ func (w *work) Compare(ctx context.Context, b broker.Client) (topology.Differenc
 	return d, err
 }
 
-// passwordIsSet asks the hash where the broker shows one that is understood, and else trusts that
-// the version of the Secret that was applied is still the password.
+// passwordIsSet compares the password with the hash that the broker reports. Without a known hash it relies on the
+// version of the Secret that was applied last.
 func (w *work) passwordIsSet() bool {
 	if w.certificate() {
 		return w.found.PasswordHash == ""
@@ -121,7 +121,7 @@ func (w *work) passwordIsSet() bool {
 	}
 }
 
-// certificate says that the user has a certificate and no password.
+// certificate reports whether the user has a certificate and no password.
 func (w *work) certificate() bool { return w.user.Spec.Credentials.Certificate != nil }
 
 func (w *work) putUser(ctx context.Context, b broker.Client) error {
@@ -152,7 +152,7 @@ func (w *work) Create(ctx context.Context, b broker.Client) error {
 	}})
 }
 
-// Update mends password and tags first, then what the user may do.
+// Update corrects password and tags first, then permissions.
 func (w *work) Update(ctx context.Context, b broker.Client, difference topology.Difference) error {
 	differs := map[string]bool{}
 	for _, part := range difference.Mutable {
@@ -173,8 +173,8 @@ func (w *work) Update(ctx context.Context, b broker.Client, difference topology.
 	return err
 }
 
-// mayNotBeVisible reports whether the node that answered may not know the user yet: it was made in this
-// attempt, or it cannot be read.
+// mayNotBeVisible reports whether the node that answered may not know the user yet: this reconciliation has created
+// the user, or the user cannot be read.
 func (w *work) mayNotBeVisible(ctx context.Context, b broker.Client, made bool) bool {
 	if made {
 		return true
@@ -209,7 +209,7 @@ func (w *work) Report(context.Context, broker.Client) error {
 	return nil
 }
 
-// Impediment: a user that the broker has with this password, these tags and permissions can log in.
+// Impediment returns nil: a user with this password, these tags and permissions in the broker can log in.
 func (w *work) Impediment() *topology.Impediment { return nil }
 
 func (w *work) Settled() bool { return true }
@@ -245,8 +245,8 @@ func (w *work) Conditions(set func(kind string, truth topology.Truth, reason, me
 	}
 }
 
-// cappedLimits names the limits that spec.limits asks for and that the cluster does not allow. A user that asks
-// for none has those of the cluster.
+// cappedLimits lists the limits in spec.limits that the cluster does not allow. A user without limits has those of
+// the cluster.
 func (w *work) cappedLimits() []string {
 	asked, given := w.user.Spec.Limits, w.tenant.Limits(w.user.Spec.Limits)
 	var out []string

@@ -1,9 +1,9 @@
-# Keys, certificates and kubeconfigs of the lab. Sourced, never run.
+# Keys, certificates and kubeconfigs of the lab. Other scripts source this file.
 # shellcheck shell=bash
 
 LAB_PKI=$LAB_DIR/pki
 
-# Commands in a condition go on after a failure in spite of set -e, so they are joined by &&.
+# Commands in a condition continue after a failure despite set -e, so && joins them.
 make_ca() {
   mkdir -p -m 0700 "$LAB_PKI"
   [ -f "$LAB_PKI/sa.pub" ] && return 0
@@ -16,8 +16,8 @@ make_ca() {
   } 2>"$LAB_PKI/ca.log" || die "openssl failed: $(tail -1 "$LAB_PKI/ca.log")"
 }
 
-# make_cert NAME SUBJECT EXTENSION. Nodes get theirs at the same time: nothing is shared between
-# two calls, so the serial number is random and not from a file.
+# make_cert NAME SUBJECT EXTENSION. Calls for several nodes run at the same time and
+# share nothing, so the serial number is random and not from a file.
 make_cert() {
   local f=$LAB_PKI/$1
   [ -f "$f.crt" ] && return 0
@@ -30,7 +30,7 @@ make_cert() {
   } 2>"$f.log" || die "openssl failed for $1: $(tail -1 "$f.log")"
 }
 
-# make_kubeconfig NAME SERVER: for the client certificate NAME.
+# make_kubeconfig NAME SERVER: writes a kubeconfig for the client certificate NAME.
 make_kubeconfig() {
   local f=$LAB_PKI/$1
   cat >"$f.kubeconfig" <<CONFIG

@@ -1,4 +1,4 @@
-# The control plane: its network namespace and processes. Sourced, never run.
+# The control plane: its network namespace and processes. Other scripts source this file.
 # shellcheck shell=bash
 
 CONTROL=$LAB_DIR/control-plane
@@ -15,7 +15,7 @@ make_control_netns() {
   ip -n "$LAB_NETNS" link set node0 up
 }
 
-# Accept outside, connect inside: so a plain kubectl works from every shell.
+# The forwarder accepts outside the namespace and connects inside, so a plain kubectl works from every shell.
 start_forward() {
   running "$CONTROL/pids/forward" && return 0
   if (exec 3<>"/dev/tcp/127.0.0.1/$LAB_API_PORT") 2>/dev/null; then
@@ -26,7 +26,7 @@ start_forward() {
 }
 
 start_etcd() {
-  # No fsync: this store lives as long as the lab and is never recovered from disk.
+  # No fsync: this store ends with the lab and is never recovered from disk.
   start etcd "$CONTROL" nsenter --net="/run/netns/$LAB_NETNS" "$LAB_BIN/etcd" \
     --data-dir "$CONTROL/etcd" --unsafe-no-fsync --log-level warn \
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
@@ -56,8 +56,8 @@ start_apiserver() {
 start_controllers() {
   local kc
   kc=$LAB_PKI/controller-manager.kubeconfig
-  # A node counts as lost after 16 s (default 50): a cut shows soon, and a machine
-  # busy with builds does not look like a cut.
+  # A node counts as lost after 16 s (default 50): short enough for the tests, and long enough
+  # for a machine that is busy with builds.
   start controller-manager "$CONTROL" nsenter --net="/run/netns/$LAB_NETNS" "$LAB_BIN/kube-controller-manager" \
     --kubeconfig="$kc" --authentication-kubeconfig="$kc" --authorization-kubeconfig="$kc" \
     --leader-elect=false --use-service-account-credentials=true --bind-address=127.0.0.1 \
@@ -71,8 +71,8 @@ start_controllers() {
     --leader-elect=false --bind-address=127.0.0.1
 }
 
-# Names and volumes are served, and network policies enforced, from here, not from pods: they must go
-# on whichever node is cut off.
+# DNS, volumes and network policies run here and not in pods, because they must continue when any node is
+# cut off.
 start_services() {
   cat >"$CONTROL/Corefile" <<COREFILE
 .:53 {
@@ -96,7 +96,7 @@ COREFILE
     -kubeconfig "$LAB_PKI/policies.kubeconfig" -netns "/run/netns/$LAB_NETNS-"
 }
 
-# explain NAME DIR: the last words of a daemon that did not come up.
+# explain NAME DIR: prints the last log lines of a daemon that did not start.
 explain() {
   echo "--- last lines of $2/log/$1.log" >&2
   tail -5 "$2/log/$1.log" >&2 || true
@@ -116,6 +116,6 @@ control_plane_up() {
   }
   start_controllers
   kubectl apply -f "$CLUSTER_SRC/manifests" >"$CONTROL/log/manifests.log" 2>&1 ||
-    die "the lab's own objects were refused: $(tail -3 "$CONTROL/log/manifests.log")"
+    die "the API server refused the objects of the lab: $(tail -3 "$CONTROL/log/manifests.log")"
   start_services
 }

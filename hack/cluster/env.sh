@@ -1,4 +1,4 @@
-# Names, places and small functions of the local cluster. Sourced, never run.
+# Names, paths and small functions of the local cluster. Other scripts source this file.
 # shellcheck shell=bash
 
 KUBERNETES_VERSION=1.36.3
@@ -18,7 +18,7 @@ CLUSTER_SRC=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 die() { echo "error: $*" >&2; exit 1; }
 say() { echo "lab: $*"; }
 
-# Seconds since the calling script began, for progress lines.
+# Progress lines start with the seconds since the start of the calling script.
 step() { printf 'lab: %4ds  %s\n' "$SECONDS" "$*"; }
 
 node_ip() { echo "10.89.0.$((10 + $1))"; }
@@ -28,7 +28,7 @@ need_root() {
   [ "$(id -u)" = 0 ] || die "this needs root (network namespaces, mounts, cgroups). Run it as root or with sudo -E."
 }
 
-# Numbers of the nodes this lab has, in order.
+# Prints the numbers of the lab's nodes, in order.
 lab_nodes() {
   local d
   for d in "$LAB_DIR"/node-*/; do
@@ -36,8 +36,8 @@ lab_nodes() {
   done | sort -n
 }
 
-# The cache directory of exactly these inputs: another version, other code or
-# another Go gives another directory, so a cache entry never has to be thrown away.
+# Prints the cache directory for the inputs of the build. Another version, other code or
+# another Go gives another directory, so a cache entry never becomes stale.
 lab_cache() {
   local hash
   hash=$(
@@ -48,8 +48,8 @@ lab_cache() {
   echo "$POSTHORN_CACHE/k8s-$KUBERNETES_VERSION-$hash"
 }
 
-# wait_for SECONDS WHAT COMMAND...: polls until the command succeeds. WHAT is for the
-# reader of the script.
+# wait_for SECONDS WHAT COMMAND...: polls until the command succeeds. WHAT documents the
+# condition in the script.
 wait_for() {
   local end=$((SECONDS + $1))
   shift 2

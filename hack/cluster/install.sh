@@ -1,11 +1,11 @@
-# Installing the operator into the local cluster. Sourced, never run; needs env.sh and
-# the function k (kubectl).
+# Installs the operator into the local cluster. Other scripts source this file, after env.sh;
+# they define the function k (kubectl).
 # shellcheck shell=bash
 
 # install_operator ROOT: applies config/default of the checkout and waits for its Deployments.
 install_operator() {
   local objects deployments there=0
-  objects=$(k kustomize "$1/config/default") || die "config/default is no valid kustomization."
+  objects=$(k kustomize "$1/config/default") || die "config/default is not a valid kustomization."
   deployments=$(k create --dry-run=client -f - -o \
     jsonpath='{.kind}{" "}{.metadata.namespace}{" "}{.metadata.name}{"\n"}' <<<"$objects" |
     awk '$1=="Deployment"{print $2"/"$3}')
@@ -16,7 +16,7 @@ install_operator() {
   done
   k apply --server-side --force-conflicts -f - <<<"$objects" >/dev/null
   for d in $deployments; do
-    # The image's name does not change when it is built again.
+    # A new build of the image has the same name, so a restart is necessary.
     [ "$there" = 0 ] || k -n "${d%/*}" rollout restart "deployment/${d#*/}" >/dev/null
     k -n "${d%/*}" rollout status "deployment/${d#*/}" --timeout=120s >/dev/null ||
       die "the operator did not start: $(k -n "${d%/*}" get pods; k -n "${d%/*}" logs "deployment/${d#*/}" --tail=5)"

@@ -1,8 +1,8 @@
-# One command at a time changes the lab. Sourced, never run.
+# Only one command at a time changes the lab. Other scripts source this file.
 # shellcheck shell=bash
 
-# take_lock: waits for other lab commands; the lock is held until this shell ends.
-# cluster-down removes the file, so the one locked must still be the one there.
+# take_lock: waits for other lab commands, and holds the lock until this shell ends.
+# cluster-down removes the lock file, so the locked file must still be the existing one.
 take_lock() {
   mkdir -p "$(dirname "$LAB_DIR")"
   while :; do

@@ -1,4 +1,4 @@
-# What the machine must offer. Sourced, never run.
+# Requirements of the machine. Other scripts source this file.
 # shellcheck shell=bash
 
 # program, Debian package
@@ -35,9 +35,9 @@ install_packages() {
   PATH=$PATH:/usr/sbin:/sbin
   missing=$(missing_packages | tr '\n' ' ')
   [ -n "$missing" ] || return 0
-  command -v apt-get >/dev/null || die "missing: $missing(Debian's names). There is no apt-get here; install them with this system's package manager."
+  command -v apt-get >/dev/null || die "missing: $missing(Debian's names). This system has no apt-get; install them with its package manager."
   say "installing from Debian: $missing"
-  # RUNLEVEL=1 keeps the packages from starting services of their own. Others may be installing something at the moment.
+  # RUNLEVEL=1 prevents the packages from starting their services. Another process may be installing something.
   if ! {
     DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -o DPkg::Lock::Timeout=600 update &&
       DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends $missing
@@ -49,7 +49,7 @@ install_packages() {
   [ -z "$missing" ] || die "still missing after the installation: $missing"
 }
 
-# The kernel must do bridges, overlay mounts and bridge filtering.
+# The kernel must support bridges, overlay mounts and bridge filtering.
 check_kernel() {
   local module
   for module in overlay br_netfilter; do

@@ -1,13 +1,13 @@
-# The lab's processes and cgroups. Sourced, never run.
+# Processes and cgroups of the lab. Other scripts source this file.
 #
-# Everything the lab starts, and whatever those start in turn, is in a cgroup below
-# $LAB_CGROUP. That is how it is found again: by membership, never by name.
+# Every process that the lab starts, with all its children, is in a cgroup below
+# $LAB_CGROUP. The scripts find processes by this membership, never by name.
 # shellcheck shell=bash
 
-# Mount points of all cgroup hierarchies, version 1 and 2, one a line.
+# Prints the mount points of all cgroup hierarchies, version 1 and 2, one per line.
 cgroup_hierarchies() { awk '$3=="cgroup" || $3=="cgroup2" {print $2}' /proc/self/mounts; }
 
-# The hierarchy whose membership says what belongs to the lab.
+# Prints the hierarchy whose membership decides which processes belong to the lab.
 tracking_hierarchy() {
   local h
   for h in /sys/fs/cgroup/pids /sys/fs/cgroup/freezer /sys/fs/cgroup/systemd; do
@@ -17,7 +17,7 @@ tracking_hierarchy() {
   echo /sys/fs/cgroup
 }
 
-# make_cgroup PATH: makes PATH in every hierarchy, with all controllers it can hand down.
+# make_cgroup PATH: creates PATH in every hierarchy, with all controllers that it can delegate.
 make_cgroup() {
   local h part dir
   for h in $(cgroup_hierarchies); do
@@ -30,7 +30,7 @@ make_cgroup() {
         done
       fi
       mkdir -p "$dir/$part" 2>/dev/null || die "cannot make the cgroup $dir/$part (is /sys/fs/cgroup read-only?)."
-      # A new cpuset is empty and takes no process until it has processors.
+      # A new cpuset is empty and accepts no process until it has processors.
       local f
       for f in cpuset.cpus cpuset.mems; do
         if [ -e "$dir/$part/$f" ] && [ ! -e "$dir/cgroup.controllers" ] && [ -z "$(cat "$dir/$part/$f")" ]; then
@@ -42,7 +42,7 @@ make_cgroup() {
   done
 }
 
-# start NAME DIR COMMAND...: runs a daemon of the lab, unless it runs already; its
+# start NAME DIR COMMAND...: starts a daemon of the lab, unless it runs already. Its
 # process id goes to DIR/pids/NAME and its output to DIR/log/NAME.log.
 start() {
   local name=$1 dir=$2
@@ -56,7 +56,7 @@ start() {
   echo $! >"$dir/pids/$name"
 }
 
-# running FILE: is the process of this file alive, and still one of the lab's?
+# running FILE: succeeds if the process in this file is alive and belongs to the lab.
 running() {
   local pid
   pid=$(cat "$1" 2>/dev/null) && [ -n "$pid" ] && grep -q "/$LAB_CGROUP/" "/proc/$pid/cgroup" 2>/dev/null
@@ -69,8 +69,8 @@ lab_pids() {
   done | sort -un
 }
 
-# Ends every process of the lab. Killing until none is left also gets those that
-# were being started meanwhile.
+# Ends every process of the lab. It kills until none is left, which includes processes
+# that start meanwhile.
 kill_lab() {
   local pids end=$((SECONDS + 30))
   while pids=$(lab_pids) && [ -n "$pids" ]; do
@@ -89,7 +89,7 @@ remove_cgroups() {
   done
 }
 
-# Settings of the whole machine that a kubelet changes.
+# Settings of the machine that a kubelet changes.
 LAB_SYSCTLS="vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys kernel.keys.root_maxbytes"
 
 save_sysctls() {

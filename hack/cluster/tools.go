@@ -1,7 +1,6 @@
 //go:build tools
 
-// Package cluster pins everything the local Kubernetes is built from: the
-// imports below keep the programs' modules in go.mod.
+// Package cluster pins the programs of the local Kubernetes: the imports below keep their modules in go.mod.
 package cluster
 
 import (

@@ -1,9 +1,9 @@
-# Waiting for conditions of custom resources. Sourced, never run; needs env.sh and
-# the function k (kubectl).
+# Waits for conditions of custom resources. Other scripts source this file, after env.sh;
+# they define the function k (kubectl).
 # shellcheck shell=bash
 
-# wait_condition NAMESPACE OBJECT TYPE SECONDS: until the condition is True for the
-# object's current generation; every change of it is shown.
+# wait_condition NAMESPACE OBJECT TYPE SECONDS: waits until the condition is True for the
+# object's current generation, and shows every change of it.
 wait_condition() {
   local end=$((SECONDS + $4)) shown='' now
   while :; do

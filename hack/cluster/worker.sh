@@ -1,10 +1,10 @@
-# Worker nodes: each its own network and mount namespace, containerd, kubelet and
-# kube-proxy. Sourced, never run.
+# Worker nodes: each has its own network and mount namespace, containerd, kubelet and
+# kube-proxy. Other scripts source this file.
 # shellcheck shell=bash
 
 node_dir() { echo "$LAB_DIR/node-$1"; }
 
-# in_node N COMMAND...: runs inside the node's namespaces.
+# in_node N COMMAND...: runs a command inside the node's namespaces.
 in_node() {
   local n=$1 holder
   shift
@@ -22,12 +22,12 @@ make_node_netns() {
   ip -n "$LAB_NETNS" link set "node-$n" master node0 up
   ip -n "$ns" addr add "$(node_ip "$n")/24" dev eth0
   ip -n "$ns" link set eth0 up
-  # kubelet and kube-proxy want a default route; what it reaches has no way out.
+  # kubelet and kube-proxy need a default route. It leads to a network without an exit.
   ip -n "$ns" route add default via "$LAB_CONTROL_IP"
   ip -n "$LAB_NETNS" route add "10.244.$n.0/24" via "$(node_ip "$n")"
 }
 
-# Pods of every node are reached through that node, in both directions.
+# Routes to the pods of a node lead through that node, in both directions.
 route_between_nodes() {
   local a b
   for a in $(lab_nodes); do
@@ -37,8 +37,8 @@ route_between_nodes() {
   done
 }
 
-# The node's view of the file system: the machine's, except for the places where
-# daemons insist on fixed paths.
+# The node sees the file system of the machine, except for the fixed paths that
+# daemons need.
 prepare_node_mounts() {
   local n=$1 r
   r=$(node_dir "$n")
@@ -61,11 +61,11 @@ start_holder() {
   running "$r/pids/holder" && return 0
   start holder "$r" nsenter --net="/run/netns/$(node_netns "$n")" \
     unshare --mount --uts --propagation private "$LAB_BIN/pause"
-  wait_for 10 "node's namespaces" holder_ready "$r" || { explain holder "$r"; die "node $n got no namespaces of its own."; }
+  wait_for 10 "node's namespaces" holder_ready "$r" || { explain holder "$r"; die "node $n did not get its own namespaces."; }
   prepare_node_mounts "$n"
 }
 
-# The holder is there when it has become pause, in a mount namespace of its own.
+# The holder is ready when it runs pause, in its own mount namespace.
 holder_ready() {
   local pid
   pid=$(cat "$1/pids/holder")
@@ -76,7 +76,7 @@ configure_containerd() {
   local n=$1 r snapshotter=overlayfs
   r=$(node_dir "$n")
   mkdir -p "$r"/{containerd,cni}
-  # An overlay cannot lie on an overlay (a lab inside a container).
+  # An overlay cannot be on an overlay (a lab inside a container).
   [ "$(stat -f -c %T "$r")" = overlayfs ] && snapshotter=native
   cat >"$r/containerd/config.toml" <<TOML
 version = 2
@@ -173,7 +173,7 @@ node_up() {
   for image in "$LAB_DIR"/images/*.tar; do
     [ -e "$image" ] && import_image "$n" "$image"
   done
-  # Notice within seconds that a connection died in a partition (default 45 s).
+  # Detect a dead connection within seconds after a partition (default 45 s).
   start_in_node "$n" kubelet env HTTP2_READ_IDLE_TIMEOUT_SECONDS=5 HTTP2_PING_TIMEOUT_SECONDS=3 \
     "$LAB_BIN/kubelet" --config="$r/kubelet/config.yaml" --kubeconfig="$LAB_PKI/node-$n.kubeconfig" \
     --hostname-override="node-$n" --node-ip="$(node_ip "$n")" --root-dir="$r/kubelet/root" --cert-dir="$r/kubelet/pki" \

@@ -47,7 +47,7 @@ func symbols(t *testing.T, program []byte) *elf.Section {
 	return file.Section(".symtab")
 }
 
-func TestProgramsInImagesHaveNoSymbols(t *testing.T) {
+func TestProgramsInImagesAreStripped(t *testing.T) {
 	bin, images := t.TempDir(), t.TempDir()
 	built := filepath.Join(bin, "posthorn")
 	if out, err := exec.Command("go", "build", "-o", built, ".").CombinedOutput(); err != nil {

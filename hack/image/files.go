@@ -14,12 +14,11 @@ type file struct {
 	data []byte
 }
 
-// glibcExtras are opened by name at run time and so appear in no header: name
-// lookups in C libraries older than 2.34. Absent ones are simply left out.
+// glibcExtras are opened by name at run time and so do not appear in a header: name lookups in C libraries older than
+// 2.34. Missing ones are skipped.
 var glibcExtras = []string{"libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2"}
 
-// collect reads everything that goes into the image, sorted by path, and the
-// architecture of the program.
+// collect reads all files of the image, sorted by path, and the architecture of the program.
 func collect(s spec) ([]file, string, error) {
 	p, err := inspect(s.binary)
 	if err != nil {

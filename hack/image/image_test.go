@@ -31,7 +31,7 @@ func paths(files []file) (p []string) {
 	return p
 }
 
-func TestDynamicProgramBringsItsLibraries(t *testing.T) {
+func TestDynamicProgramIncludesItsLibraries(t *testing.T) {
 	const program = "/bin/ls"
 	p, err := inspect(program)
 	if err != nil || p.loader == "" {
@@ -57,7 +57,7 @@ func TestDynamicProgramBringsItsLibraries(t *testing.T) {
 	}
 }
 
-func TestSameInputSameImage(t *testing.T) {
+func TestSameInputBuildsTheSameImage(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestSameInputSameImage(t *testing.T) {
 	}
 }
 
-func TestRefusesWhatIsNoProgram(t *testing.T) {
+func TestFileThatIsNoProgramIsRefused(t *testing.T) {
 	f := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(f, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)

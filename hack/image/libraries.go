@@ -9,22 +9,20 @@ import (
 	"sort"
 )
 
-// program is what the headers of an executable say it needs to start.
+// program has the dependencies in the headers of an executable.
 type program struct {
 	arch      string   // as Go names it
 	loader    string   // dynamic loader, empty for a static program
 	libraries []string // absolute paths of all libraries, also indirect ones, sorted
 }
 
-// architectures are the machines images can be made for, and where their
-// libraries are besides the common directories.
+// architectures are the supported machines, with the directories of their libraries beside the common ones.
 var architectures = map[elf.Machine]struct{ name, triplet string }{
 	elf.EM_X86_64:  {"amd64", "x86_64-linux-gnu"},
 	elf.EM_AARCH64: {"arm64", "aarch64-linux-gnu"},
 }
 
-// inspect reads an executable's headers. The program is not run, so a foreign or
-// broken one does no harm.
+// inspect reads an executable's headers. It does not run the program, so a foreign or broken one does no harm.
 func inspect(path string) (program, error) {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -60,7 +58,7 @@ func searchPath(triplet string) []string {
 	}
 }
 
-// closure finds the libraries a program needs, and those they need.
+// closure returns the libraries of a program and their own libraries.
 func closure(path string, dirs []string) ([]string, error) {
 	found := map[string]string{}
 	for todo := []string{path}; len(todo) > 0; todo = todo[1:] {

@@ -1,6 +1,5 @@
-// Image writes one container image as a tarball, from nothing but files of this
-// machine: no registry, no base image, no container engine. The result depends
-// only on the files and flags, so the same input gives the same image.
+// Image writes one container image as a tarball from files of this machine alone, without a registry, a base image or
+// a container engine. The result depends only on the files and flags, so the same input produces the same image.
 //
 //	image -ref NAME:TAG -out FILE.tar -binary FILE -entrypoint /PATH [flags]
 //	image push REGISTRY TAG FILE.tar...
@@ -20,14 +19,14 @@ func main() {
 	}
 }
 
-// spec is what an image is to be.
+// spec describes an image.
 type spec struct {
 	ref        string // name:tag
 	out        string // tarball to write
 	binary     string // file of this machine that becomes the entrypoint
 	entrypoint string // its path in the image
 	uid        int    // user and group it runs as
-	caBundle   string // file that becomes the image's CA certificates; empty: none
+	caBundle   string // file that becomes the image's CA certificates; empty for none
 }
 
 func run(args []string) error {

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// push copies the image in a tarball to a registry, under the last part of its own name, and returns the reference it has there.
-// Credentials come from the Docker configuration file of the user.
+// push copies the image in a tarball to a registry, under the last part of its own name, and returns its reference
+// there. The credentials come from the user's Docker configuration file.
 func push(ctx context.Context, file, registry, tag string) (string, error) {
 	manifest, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(file) })
 	if err != nil {
@@ -42,7 +42,7 @@ func push(ctx context.Context, file, registry, tag string) (string, error) {
 	return reference.String(), nil
 }
 
-// pushAll is the command: a registry, a tag, and tarballs.
+// pushAll runs the command push with a registry, a tag and tarballs.
 func pushAll(args []string) error {
 	if len(args) < 3 {
 		return fmt.Errorf("too few arguments; usage: image push REGISTRY TAG FILE.tar [FILE.tar ...]")

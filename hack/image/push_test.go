@@ -34,7 +34,7 @@ func TestPushedImagesAreInTheRegistry(t *testing.T) {
 	}
 }
 
-func TestPushNamesTheFileOrTheRegistryThatIsWrong(t *testing.T) {
+func TestPushErrorNamesTheFileOrTheRegistry(t *testing.T) {
 	tarball, _ := build(t, "/bin/sh")
 	if _, err := push(context.Background(), "nowhere.tar", "127.0.0.1:1", "1"); err == nil || !strings.Contains(err.Error(), "nowhere.tar") {
 		t.Errorf("a file that does not exist: %v", err)

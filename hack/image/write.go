@@ -17,8 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// layer packs files, and the directories they are in, as an uncompressed tar
-// without times or owners.
+// layer packs files and their directories as an uncompressed tar without times or owners.
 func layer(files []file) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -52,8 +51,7 @@ func layer(files []file) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// write builds the image and puts the tarball in place in one step, so that a
-// reader never sees half of it.
+// write builds the image and renames the tarball into place, so that a reader never sees a partial file.
 func write(s spec, files []file, arch string) error {
 	ref, err := name.NewTag(s.ref)
 	if err != nil {
@@ -89,7 +87,7 @@ func write(s spec, files []file, arch string) error {
 
 func config(img v1.Image, s spec, arch string) *v1.ConfigFile {
 	c, err := img.ConfigFile()
-	if err != nil { // an image made in memory always has one
+	if err != nil { // an image in memory always has one
 		c = &v1.ConfigFile{}
 	}
 	c = c.DeepCopy()

@@ -70,7 +70,7 @@ func rewrite(file string) error {
 	return nil
 }
 
-// field walks down an object; nil where it ends earlier.
+// field returns a nested object; nil when a step is missing.
 func field(object map[string]any, path ...string) map[string]any {
 	for _, name := range path {
 		object, _ = object[name].(map[string]any)
@@ -91,7 +91,7 @@ var enumerated = map[reflect.Type][]any{
 	reflect.TypeFor[corev1.UnsatisfiableConstraintAction](): {"DoNotSchedule", "ScheduleAnyway"},
 }
 
-// special are types whose JSON form is not that of their fields.
+// special are types with a JSON form of their own.
 var special = map[reflect.Type]schema{
 	reflect.TypeFor[resource.Quantity](): {
 		"anyOf": []any{schema{"type": "integer"}, schema{"type": "string"}}, "x-kubernetes-int-or-string": true,
@@ -101,18 +101,18 @@ var special = map[reflect.Type]schema{
 		"anyOf": []any{schema{"type": "integer"}, schema{"type": "string"}}, "x-kubernetes-int-or-string": true,
 	},
 	reflect.TypeFor[metav1.Time](): {"type": "string", "format": "date-time"},
-	// Of the metadata of a template nothing else takes effect.
+	// Other metadata of a template has no effect.
 	reflect.TypeFor[metav1.ObjectMeta](): {
 		"type": "object", "properties": schema{"annotations": textMap(), "labels": textMap()},
 	},
 }
 
-// textMap has no null: no key of the operator can be removed.
+// textMap has no null, so that no key of the operator can be removed.
 func textMap() schema {
 	return schema{"type": "object", "additionalProperties": schema{"type": "string"}, "maxProperties": 64}
 }
 
-// of is the schema of a Go type in a strategic merge patch.
+// of returns the schema of a Go type in a strategic merge patch.
 func of(t reflect.Type) schema {
 	if found, is := special[t]; is {
 		return copied(found)
@@ -143,7 +143,7 @@ func of(t reflect.Type) schema {
 	case reflect.Int, reflect.Int64:
 		return schema{"type": "integer", "format": "int64"}
 	default:
-		// A type that Kubernetes began to use after this was written.
+		// A type that Kubernetes introduced later.
 		log.Fatalf("no schema for %v", t)
 		return nil
 	}
@@ -185,13 +185,13 @@ func copied(s schema) schema {
 	return out
 }
 
-// rule is a validation in CEL.
+// rule returns a validation in CEL.
 func rule(expression, message string) any {
-	return schema{"rule": expression, "message": "spec.podTemplate must leave alone " + message}
+	return schema{"rule": expression, "message": "spec.podTemplate must not change " + message}
 }
 
-// podTemplate is the schema of spec.podTemplate. Lists that rules iterate over have a maximum length, which bounds the
-// cost of the rules, and fields that rules read cannot be null.
+// podTemplate returns the schema of spec.podTemplate. Lists that rules iterate over have a maximum length, which
+// bounds the cost of the rules, and fields that rules read cannot be null.
 func podTemplate() schema {
 	template := of(reflect.TypeFor[corev1.PodTemplateSpec]())
 	properties := field(template, "properties")
@@ -207,7 +207,7 @@ func podTemplate() schema {
 	delete(spec, "nullable")
 	fields := field(spec, "properties")
 	delete(fields, "$patch")
-	// Pods of a StatefulSet have none.
+	// Pods of a StatefulSet have no ephemeral containers.
 	delete(fields, "ephemeralContainers")
 	var rules []any
 	for _, name := range []string{"serviceAccountName", "serviceAccount", "restartPolicy", "hostname", "subdomain", "activeDeadlineSeconds"} {
@@ -245,7 +245,7 @@ func podTemplate() schema {
 		rule(isOther+"!has(self.env) || !self.env.exists(e, has(e.name) && (e.name == 'POD_NAME' || e.name.startsWith('POSTHORN_')))",
 			"the variable POD_NAME and those that begin with POSTHORN_ (spec.config has the broker's settings)"),
 		rule(isOther+"!has(self.volumeMounts) || !self.volumeMounts.exists(m, has(m.mountPath) && m.mountPath in ['/etc/posthorn', '/var/lib/posthorn'])",
-			"what is mounted at /etc/posthorn and /var/lib/posthorn"),
+			"the volumes mounted at /etc/posthorn and /var/lib/posthorn"),
 		rule(isOther+"!has(self.ports) || !self.ports.exists(p, has(p.name) && p.name in ['amqp', 'amqps', 'mqtt', 'mqtts', 'web-mqtt', 'web-mqtt-tls', 'management', 'management-tls', 'operator', 'prometheus', 'prometheus-tls', 'cluster', 'probes'])",
 			"the broker's ports (spec.protocols and spec.tls set them)"),
 	}

@@ -17,28 +17,29 @@ import (
 )
 
 const (
-	// requestTimeout bounds one call, reading the answer included.
+	// requestTimeout bounds one call, including the reading of the answer.
 	requestTimeout = 5 * time.Second
-	// maxAnswer bounds the bytes of an answer that are read.
+	// maxAnswer bounds the size of an answer, in bytes.
 	maxAnswer = 64 << 20
-	// maxErrorAnswer bounds the bytes of an error's body that are read.
+	// maxErrorAnswer bounds the size of an error's body, in bytes.
 	maxErrorAnswer = 64 << 10
-	// maxReason bounds the broker's words, which end up in conditions.
+	// maxReason bounds the broker's message, which goes to conditions.
 	maxReason = 1024
 )
 
-// Client is everything the operator asks a broker. All names are plain; the client escapes them.
+// Client has the requests of the operator to a broker. It escapes all names.
 type Client interface {
 	Overview(ctx context.Context) (Overview, error)
 	Nodes(ctx context.Context) ([]Node, error)
 	QuorumCritical(ctx context.Context) (Criticality, error)
 	// LostQueues lists queues whose only copy was on a disk that was lost.
 	LostQueues(ctx context.Context) ([]LostQueue, error)
-	// Drain puts a node into maintenance mode, or asks how far it is when it is in it already.
+	// Drain puts a node into maintenance mode, or returns the progress of a drain.
 	Drain(ctx context.Context, node string) (MaintenanceState, error)
 	// Revive ends maintenance mode.
 	Revive(ctx context.Context, node string) error
-	// ForgetNode takes a node out of the cluster for ever; false: what it holds is moved first, ask again.
+	// ForgetNode removes a node from the cluster for ever. It returns false while the broker moves its replicas
+	// first: ask again.
 	ForgetNode(ctx context.Context, node string) (bool, error)
 	// RebalanceQueues starts spreading queue leaders evenly over the nodes.
 	RebalanceQueues(ctx context.Context) error
@@ -47,14 +48,14 @@ type Client interface {
 	AllQueues(ctx context.Context) ([]Queue, error)
 	// QueueStates lists the queues of all vhosts with name, type, state, leader and members only.
 	QueueStates(ctx context.Context) ([]Queue, error)
-	// AddReplica gives a quorum queue a member on a node.
+	// AddReplica adds a member of a quorum queue on a node.
 	AddReplica(ctx context.Context, vhost, name, node string) error
-	// DeleteReplica takes a quorum queue's member away from a node.
+	// DeleteReplica deletes a quorum queue's member on a node.
 	DeleteReplica(ctx context.Context, vhost, name, node string) error
 
-	// QuorumStatus tells how far each member of a quorum queue is.
+	// QuorumStatus returns the state of each member of a quorum queue.
 	QuorumStatus(ctx context.Context, vhost, name string) ([]Replica, error)
-	// ImportDefinitions declares what a definitions file has.
+	// ImportDefinitions imports a definitions file.
 	ImportDefinitions(ctx context.Context, file []byte) error
 
 	FeatureFlags(ctx context.Context) ([]FeatureFlag, error)
@@ -73,7 +74,7 @@ type Client interface {
 
 	GetUser(ctx context.Context, name string) (User, error)
 	PutUser(ctx context.Context, name, password string, tags []string) error
-	// PutUserWithoutPassword makes or replaces a user who cannot log in with a password.
+	// PutUserWithoutPassword creates or replaces a user that cannot log in with a password.
 	PutUserWithoutPassword(ctx context.Context, name string, tags []string) error
 	DeleteUser(ctx context.Context, name string) error
 	// CloseConnections closes all connections of a user.
@@ -85,23 +86,23 @@ type Client interface {
 	DeletePermission(ctx context.Context, vhost, user string) error
 	ListTopicPermissions(ctx context.Context, user string) ([]TopicPermission, error)
 	PutTopicPermission(ctx context.Context, permission TopicPermission) error
-	// DeleteTopicPermissions takes away the user's topic permissions for every exchange of the vhost.
+	// DeleteTopicPermissions deletes the user's topic permissions for every exchange of the vhost.
 	DeleteTopicPermissions(ctx context.Context, vhost, user string) error
 	UserLimits(ctx context.Context, user string) (Limits, error)
-	// SetUserLimits sets both limits; 0 takes a limit away.
+	// SetUserLimits sets both limits; 0 removes a limit.
 	SetUserLimits(ctx context.Context, user string, limits Limits) error
 }
 
-// Access is where and as whom to talk to a broker.
+// Access is the address of a broker and the credentials for it.
 type Access struct {
 	// URL of the management listener, without a path.
 	URL string
-	// Username; empty: the transport shows a certificate that makes the client an administrator everywhere.
+	// Username; empty when the transport presents a certificate that makes the client an administrator.
 	Username string
 	Password string
 }
 
-// HTTPClient is the Client that talks HTTP.
+// HTTPClient is a Client over HTTP.
 type HTTPClient struct {
 	access Access
 	http   *http.Client
@@ -109,7 +110,7 @@ type HTTPClient struct {
 
 var _ Client = (*HTTPClient)(nil)
 
-// New makes a client; transport may be shared.
+// New returns a client; clients may share a transport.
 func New(access Access, transport http.RoundTripper) *HTTPClient {
 	access.URL = strings.TrimSuffix(access.URL, "/")
 	return &HTTPClient{access: access, http: &http.Client{
@@ -130,7 +131,7 @@ func path(elements ...string) string {
 	return b.String()
 }
 
-// escape escapes one element. Dots alone would be taken for a step up the path on the way.
+// escape escapes one element. A proxy or the server would resolve an element of dots alone as a relative path.
 func escape(element string) string {
 	if element == "." || element == ".." {
 		return strings.ReplaceAll(element, ".", "%2E")
@@ -148,7 +149,7 @@ func (c *HTTPClient) call(ctx context.Context, method, path string, in, out any)
 		return nil
 	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return fmt.Errorf("%s %s: the broker's answer is not what was expected: %w", method, path, err)
+		return fmt.Errorf("%s %s: cannot decode the broker's answer: %w", method, path, err)
 	}
 	return nil
 }
@@ -164,7 +165,7 @@ func (c *HTTPClient) send(ctx context.Context, method, path string, in any) ([]b
 	}
 	request, err := http.NewRequestWithContext(ctx, method, c.access.URL+path, reader)
 	if err != nil {
-		return nil, fmt.Errorf("making the request: %w", err)
+		return nil, fmt.Errorf("creating the request: %w", err)
 	}
 	c.authorize(request)
 	request.Header.Set("Accept", "application/json")
@@ -182,7 +183,8 @@ func (c *HTTPClient) send(ctx context.Context, method, path string, in any) ([]b
 	return readAnswer(response.Body)
 }
 
-// authorize adds the password, unless the client is known by its certificate: the broker ignores that where there is a password.
+// authorize adds the password, unless a certificate identifies the client: the broker ignores the certificate when a
+// password is sent.
 func (c *HTTPClient) authorize(request *http.Request) {
 	if c.access.Username != "" {
 		request.SetBasicAuth(c.access.Username, c.access.Password)
@@ -200,7 +202,7 @@ func readAnswer(body io.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// withoutURL drops the method and URL that net/http puts before an error: call says them already.
+// withoutURL removes the method and URL that net/http adds to an error, because call adds them itself.
 func withoutURL(err error) error {
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
@@ -232,7 +234,7 @@ func readError(response *http.Response) error {
 			failure.Reason = string(text)
 		}
 	}
-	// One line: conditions are columns of kubectl's tables.
+	// One line, because conditions are columns of kubectl's tables.
 	failure.Reason = strings.Join(strings.Fields(failure.Reason), " ")
 	if len(failure.Reason) > maxReason {
 		failure.Reason = strings.ToValidUTF8(failure.Reason[:maxReason], "")

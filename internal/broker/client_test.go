@@ -43,7 +43,7 @@ func TestQueueRoundTripWithHostileNames(t *testing.T) {
 	}
 }
 
-func TestErrorsAreTyped(t *testing.T) {
+func TestErrorsHaveTypes(t *testing.T) {
 	server, client := connect(t)
 	ctx := context.Background()
 	_, err := client.GetQueue(ctx, "/", "absent")
@@ -71,7 +71,7 @@ func TestErrorsAreTyped(t *testing.T) {
 	}
 }
 
-func TestQuorumCriticalTellsAnAnswerFromAnOutage(t *testing.T) {
+func TestQuorumCriticalDistinguishesAnswersFromOutages(t *testing.T) {
 	server, _ := connect(t)
 	ctx := context.Background()
 	server.SetNode("c-0", true)
@@ -90,7 +90,7 @@ func TestQuorumCriticalTellsAnAnswerFromAnOutage(t *testing.T) {
 	}
 }
 
-func TestUnexpectedAnswers(t *testing.T) {
+func TestUnexpectedAnswersAreErrors(t *testing.T) {
 	cases := map[string]http.HandlerFunc{
 		"not JSON":    func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") },
 		"wrong shape": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"nodes":1}`) },
@@ -139,7 +139,7 @@ func TestLongReasonsAreCut(t *testing.T) {
 	}
 }
 
-func TestUsersPermissionsAndLimits(t *testing.T) {
+func TestUsersPermissionsAndLimitsRoundTrip(t *testing.T) {
 	server, client := connect(t)
 	ctx := context.Background()
 	must := func(err error) {
@@ -184,7 +184,7 @@ func TestUsersPermissionsAndLimits(t *testing.T) {
 	}
 }
 
-func TestUnknownHashingAlgorithmIsNotGuessed(t *testing.T) {
+func TestUnknownHashingAlgorithmIsUnknown(t *testing.T) {
 	for _, user := range []broker.User{{}, {PasswordHash: "!!"}, {PasswordHash: "AAAAAAAAAA=="}, {PasswordHash: "AAAAAAAAAAA=", HashingAlgorithm: "argon2"}} {
 		if user.CheckPassword("x") != broker.PasswordUnknown {
 			t.Errorf("%+v was compared", user)
@@ -192,7 +192,7 @@ func TestUnknownHashingAlgorithmIsNotGuessed(t *testing.T) {
 	}
 }
 
-func TestTagsAsString(t *testing.T) {
+func TestTagsDecodeFromString(t *testing.T) {
 	var tags broker.Tags
 	if err := tags.UnmarshalJSON([]byte(`"a, b"`)); err != nil || !reflect.DeepEqual(tags, broker.Tags{"a", "b"}) {
 		t.Errorf("%v %v", tags, err)

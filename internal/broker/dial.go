@@ -17,12 +17,12 @@ import (
 const (
 	// dialTimeout bounds one attempt to connect.
 	dialTimeout = 1500 * time.Millisecond
-	// dialAttempts is how often a connection is tried. Behind a Service each attempt may meet another
-	// node, so one node that is off the network does not make the cluster look unreachable.
+	// dialAttempts is the number of attempts to connect. Behind a Service each attempt may reach another node, so
+	// that one node without a network does not make the cluster unreachable.
 	dialAttempts = 3
 	// shakeTimeout bounds one TLS handshake.
 	shakeTimeout = 3 * time.Second
-	// idleTimeout is short, so that connections do not stick to a pod that is gone.
+	// idleTimeout is short, so that connections do not outlive the pod.
 	idleTimeout = 20 * time.Second
 	// idlePerHost bounds idle connections to one host.
 	idlePerHost = 16
@@ -30,7 +30,7 @@ const (
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// NewTransport makes a transport to be shared by clients.
+// NewTransport returns a transport that clients share.
 func NewTransport() *http.Transport {
 	return &http.Transport{
 		DialContext:           again((&net.Dialer{Timeout: dialTimeout}).DialContext),
@@ -40,28 +40,28 @@ func NewTransport() *http.Transport {
 	}
 }
 
-// Trust is by what the certificate of a node is believed.
+// Trust verifies the certificate of a node.
 type Trust struct {
-	// Name that the certificate must be for.
+	// Name that the certificate must have.
 	Name string
-	// Roots that it must come from, directly or by others.
+	// Roots are the CA certificates that must have signed it, directly or through others.
 	Roots *x509.CertPool
-	// Shown is the client certificate for a node that asks for one; nil: none.
+	// Shown is the client certificate for a node that asks for one; nil for none.
 	Shown *tls.Certificate
 }
 
-// NewSecureTransport makes a transport for HTTPS. A node is believed by the first trust that fits its
-// certificate: while certificates are being replaced nodes show different ones.
+// NewSecureTransport returns a transport for HTTPS. It accepts a node whose certificate passes any of the trusts:
+// while certificates are replaced, nodes have different ones.
 func NewSecureTransport(trusts []Trust) *http.Transport {
 	transport := NewTransport()
 	transport.DialTLSContext = secure(transport.DialContext, trusts)
 	return transport
 }
 
-// secure dials and agrees on TLS. Another connection is made for each trust that does not fit.
+// secure dials and performs the TLS handshake. It opens another connection for each further trust.
 func secure(dial dialer, trusts []Trust) dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		failure := errors.New("it is not known by what the node's certificate is to be believed")
+		failure := errors.New("no CA certificate is known that could verify the node's certificate")
 		for _, trust := range trusts {
 			plain, err := dial(ctx, network, address)
 			if err != nil {
@@ -76,7 +76,7 @@ func secure(dial dialer, trusts []Trust) dialer {
 				return conn, nil
 			}
 			_ = plain.Close()
-			if !IsUnbelieved(failure) {
+			if !IsUntrusted(failure) {
 				return nil, failure
 			}
 		}
@@ -88,13 +88,13 @@ func shake(ctx context.Context, conn *tls.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, shakeTimeout)
 	defer cancel()
 	if err := conn.HandshakeContext(ctx); err != nil {
-		return fmt.Errorf("agreeing on TLS: %w", err)
+		return fmt.Errorf("TLS handshake: %w", err)
 	}
 	return nil
 }
 
-// again dials anew after a timeout. Nothing was sent then, so it is safe for every request. Other
-// errors come at once and mean the same the next time.
+// again dials again after a timeout. No request was sent yet, so this is safe for every request. Other errors are
+// immediate and would repeat.
 func again(dial dialer) dialer {
 	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 		for attempt := 0; attempt < dialAttempts; attempt++ {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func TestDialAgain(t *testing.T) {
+func TestDialIsRepeatedAfterATimeoutOnly(t *testing.T) {
 	timeout := &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
 	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	ended, cancel := context.WithCancel(context.Background())

@@ -3,6 +3,6 @@
 
 // Package broker is the operator's typed client of the broker's management HTTP API.
 //
-// Paths and JSON are those of RabbitMQ's management plugin; the maintenance resource is
-// Posthorn's own. Package brokertest has a server that behaves alike, for tests.
+// Paths and JSON are those of RabbitMQ's management plugin; the maintenance resource is Posthorn's own. Package
+// brokertest has a server with the same behaviour, for tests.
 package broker

@@ -11,17 +11,17 @@ import (
 	"strings"
 )
 
-// APIError is an answer of the broker that is not a success.
+// APIError is an answer of the broker other than a success.
 type APIError struct {
 	// Status is the HTTP status code.
 	Status int
 	// Code is the member error of the answer, for example bad_request.
 	Code string
-	// Reason is the member reason of the answer: the broker's own words.
+	// Reason is the member reason of the answer: the broker's own message.
 	Reason string
 }
 
-// Error gives the broker's words with the status.
+// Error returns the broker's message with the status.
 func (e *APIError) Error() string {
 	switch {
 	case e.Reason != "":
@@ -32,53 +32,52 @@ func (e *APIError) Error() string {
 	return fmt.Sprintf("broker answered %d %s", e.Status, http.StatusText(e.Status))
 }
 
-// IsAnswer tells whether the broker answered at all.
+// IsAnswer reports whether the broker answered at all.
 func IsAnswer(err error) bool {
 	var api *APIError
 	return errors.As(err, &api)
 }
 
-// IsNotFound tells whether the broker said that the thing does not exist.
+// IsNotFound reports whether the broker answered that the object does not exist.
 func IsNotFound(err error) bool {
 	var api *APIError
 	return errors.As(err, &api) && api.Status == http.StatusNotFound
 }
 
-// IsUnknownUser tells whether the broker refused to give rights or limits because it does not know the user
-// (or, where the rights are in a vhost, that vhost: the answer is the same).
+// IsUnknownUser reports whether the broker refused to set permissions or limits because it does not know the user. It
+// gives the same answer for an unknown vhost.
 func IsUnknownUser(err error) bool {
 	var api *APIError
 	return errors.As(err, &api) && api.Status == http.StatusBadRequest &&
 		(strings.Contains(api.Reason, "vhost_or_user_not_found") || strings.Contains(api.Reason, "no_such_user"))
 }
 
-// IsStillRunning tells whether the broker refused to forget a node because it runs: it may be stopped
-// and forgotten then.
+// IsStillRunning reports whether the broker refused to forget a node because it runs. Stop it first.
 func IsStillRunning(err error) bool {
 	var api *APIError
 	return errors.As(err, &api) && api.Status == http.StatusBadRequest && strings.Contains(api.Reason, "is running")
 }
 
-// IsUnauthorized tells whether the broker refused the operator's own credentials.
+// IsUnauthorized reports whether the broker refused the operator's own credentials.
 func IsUnauthorized(err error) bool {
 	var api *APIError
 	return errors.As(err, &api) && api.Status == http.StatusUnauthorized
 }
 
-// IsShutOut tells whether the operator's user has no permission in the vhost: somebody else made it.
+// IsShutOut reports whether the operator's user has no permission in a vhost that somebody else created.
 func IsShutOut(err error) bool {
 	var api *APIError
 	return errors.As(err, &api) && api.Status == http.StatusUnauthorized && strings.Contains(api.Reason, "access virtual host")
 }
 
-// IsUnbelieved tells whether the node showed a certificate that is not believed.
-func IsUnbelieved(err error) bool {
-	var unbelieved *tls.CertificateVerificationError
-	return errors.As(err, &unbelieved)
+// IsUntrusted reports whether the node showed a certificate that the operator does not trust.
+func IsUntrusted(err error) bool {
+	var untrusted *tls.CertificateVerificationError
+	return errors.As(err, &untrusted)
 }
 
-// IsTerminal tells whether asking again the same way gives the same answer: a 4xx but for refused
-// credentials (which get mended elsewhere), a timeout and too many requests.
+// IsTerminal reports whether a retry gives the same answer: a 4xx except for refused credentials (which another
+// reconciliation repairs), a timeout and too many requests.
 func IsTerminal(err error) bool {
 	var api *APIError
 	if !errors.As(err, &api) {

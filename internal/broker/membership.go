@@ -9,13 +9,12 @@ import (
 	"net/http"
 )
 
-// replica is the body of a request about a queue's member.
+// replica is the body of a request about a member of a queue.
 type replica struct {
 	Node string `json:"node"`
 }
 
-// ForgetNode takes a node out of the cluster. A broker that refuses says why in its answer; one that
-// has to move replicas first answers with a state.
+// ForgetNode removes a node from the cluster. A broker that has to move replicas first answers with a state.
 func (c *HTTPClient) ForgetNode(ctx context.Context, node string) (bool, error) {
 	var answer struct {
 		State string `json:"state"`
@@ -26,7 +25,7 @@ func (c *HTTPClient) ForgetNode(ctx context.Context, node string) (bool, error) 
 	return answer.State == "", nil
 }
 
-// QuorumStatus asks how far the members of a quorum queue are.
+// QuorumStatus returns the state of the members of a quorum queue.
 func (c *HTTPClient) QuorumStatus(ctx context.Context, vhost, name string) ([]Replica, error) {
 	var out []Replica
 	return out, c.call(ctx, http.MethodGet, path("queues", "quorum", vhost, name, "status"), nil, &out)
@@ -43,12 +42,12 @@ func (c *HTTPClient) AllQueues(ctx context.Context) ([]Queue, error) {
 	return out, c.call(ctx, http.MethodGet, path("queues"), nil, &out)
 }
 
-// AddReplica gives a quorum queue a member on a node.
+// AddReplica adds a member of a quorum queue on a node.
 func (c *HTTPClient) AddReplica(ctx context.Context, vhost, name, node string) error {
 	return c.call(ctx, http.MethodPost, path("queues", "quorum", vhost, name, "replicas", "add"), replica{node}, nil)
 }
 
-// DeleteReplica takes a quorum queue's member away from a node.
+// DeleteReplica deletes a quorum queue's member on a node.
 func (c *HTTPClient) DeleteReplica(ctx context.Context, vhost, name, node string) error {
 	return c.call(ctx, http.MethodDelete, path("queues", "quorum", vhost, name, "replicas", "delete"), replica{node}, nil)
 }

@@ -11,7 +11,7 @@ import (
 	"net/http"
 )
 
-// Overview tells about the node that answers.
+// Overview describes the node that answers.
 func (c *HTTPClient) Overview(ctx context.Context) (Overview, error) {
 	var out Overview
 	return out, c.call(ctx, http.MethodGet, path("overview"), nil, &out)
@@ -23,8 +23,8 @@ func (c *HTTPClient) Nodes(ctx context.Context) ([]Node, error) {
 	return out, c.call(ctx, http.MethodGet, path("nodes"), nil, &out)
 }
 
-// QuorumCritical asks the node that answers whether queues would lose their majority without it.
-// The check's 503 is an answer, any other 503 (one without status: failed) an error.
+// QuorumCritical asks the answering node whether queues would lose their majority without it. A 503 with status:
+// failed is the check's answer, any other 503 an error.
 func (c *HTTPClient) QuorumCritical(ctx context.Context) (Criticality, error) {
 	var queues []QueueRef
 	failed, reason, err := c.check(ctx, "node-is-quorum-critical", &queues)
@@ -34,7 +34,8 @@ func (c *HTTPClient) QuorumCritical(ctx context.Context) (Criticality, error) {
 	return Criticality{Critical: true, Reason: reason, Queues: queues}, nil
 }
 
-// LostQueues lists queues whose only copy was on a disk that was lost. A broker without that check has none.
+// LostQueues lists queues whose only copy was on a disk that was lost. It returns none for a broker without that
+// check.
 func (c *HTTPClient) LostQueues(ctx context.Context) ([]LostQueue, error) {
 	var queues []LostQueue
 	_, _, err := c.check(ctx, "lost-queues", &queues)
@@ -44,12 +45,12 @@ func (c *HTTPClient) LostQueues(ctx context.Context) ([]LostQueue, error) {
 	return queues, err
 }
 
-// check asks for a health check and reads the queues of one that failed, with its reason.
+// check requests a health check and reads the queues of a failed one, with its reason.
 func (c *HTTPClient) check(ctx context.Context, name string, queues any) (failed bool, reason string, err error) {
 	where := "/api/health/checks/" + name
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.access.URL+where, nil)
 	if err != nil {
-		return false, "", fmt.Errorf("GET %s: making the request: %w", where, err)
+		return false, "", fmt.Errorf("GET %s: creating the request: %w", where, err)
 	}
 	c.authorize(request)
 	response, err := c.http.Do(request)
@@ -86,8 +87,7 @@ func (c *HTTPClient) check(ctx context.Context, name string, queues any) (failed
 	return false, "", fmt.Errorf("GET %s: status %d with an unexpected answer", where, response.StatusCode)
 }
 
-// Drain starts maintenance mode or asks for its progress. A broker that answers with no body has
-// nothing left to move.
+// Drain starts maintenance mode or returns its progress. An answer without a body means that nothing is left to move.
 func (c *HTTPClient) Drain(ctx context.Context, node string) (MaintenanceState, error) {
 	out := MaintenanceState{}
 	if err := c.call(ctx, http.MethodPut, path("nodes", node, "maintenance"), struct{}{}, &out); err != nil {

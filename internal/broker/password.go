@@ -17,22 +17,21 @@ import (
 	"golang.org/x/crypto/argon2"
 )
 
-// PasswordMatch is the answer to whether a user's password is a given one.
+// PasswordMatch is the result of comparing a user's password.
 type PasswordMatch int
 
-// Answers of User.CheckPassword.
+// Results of User.CheckPassword.
 const (
-	// PasswordUnknown: the broker does not show the hash, or its algorithm is not known here.
+	// PasswordUnknown: the broker does not report the hash, or its algorithm is unknown.
 	PasswordUnknown PasswordMatch = iota
 	PasswordSame
 	PasswordDiffers
 )
 
-// saltBytes is the length of the salt that RabbitMQ's password hashes begin with.
+// saltBytes is the length of the salt at the start of RabbitMQ's password hashes.
 const saltBytes = 4
 
-// Limits of the work that an argon2id hash may ask for. The broker has the same and refuses a hash
-// that exceeds them.
+// Limits of the cost parameters of an argon2id hash. The broker has the same limits and refuses a hash above them.
 const (
 	maxArgon2Text   = 512
 	maxArgon2Memory = 64 * 1024 // KiB
@@ -40,8 +39,8 @@ const (
 	maxArgon2Lanes  = 4
 )
 
-// CheckPassword compares the user's hash with a password. The broker makes argon2id hashes, and keeps
-// the RabbitMQ hashes of imported users. All are base64 on the HTTP API.
+// CheckPassword compares the user's hash with a password. The broker creates argon2id hashes, and keeps the RabbitMQ
+// hashes of imported users. The HTTP API encodes all of them in base64.
 func (u User) CheckPassword(password string) PasswordMatch {
 	raw, err := base64.StdEncoding.DecodeString(u.PasswordHash)
 	if err != nil {
@@ -58,7 +57,7 @@ func (u User) CheckPassword(password string) PasswordMatch {
 	return PasswordUnknown
 }
 
-// checkSalted compares with RabbitMQ's form: a salt of four bytes, then the digest of salt and password.
+// checkSalted compares with RabbitMQ's format: a salt of four bytes, then the digest of salt and password.
 func checkSalted(raw []byte, password string, digest func([]byte) []byte) PasswordMatch {
 	if len(raw) <= saltBytes {
 		return PasswordUnknown
@@ -97,11 +96,11 @@ func checkArgon2id(text, password string) PasswordMatch {
 	return match
 }
 
-// maxVerified bounds how many verified passwords are remembered.
+// maxVerified bounds the number of remembered passwords.
 const maxVerified = 16384
 
-// verified remembers which password an argon2id hash was found to have. A comparison takes 20 ms and 7 MiB,
-// and every resync compares every user.
+// verified remembers the password of each argon2id hash that matched. A comparison takes 20 ms and 7 MiB, and every
+// resync compares every user.
 var verified = newVerifiedPasswords()
 
 type verifiedPasswords struct {
@@ -112,7 +111,7 @@ type verifiedPasswords struct {
 
 func newVerifiedPasswords() *verifiedPasswords {
 	v := &verifiedPasswords{seen: map[[sha256.Size]byte]struct{}{}}
-	// It never fails; a random key keeps the marks of no use outside this process.
+	// rand.Read never fails. The random key makes the marks useless outside this process.
 	_, _ = rand.Read(v.key[:])
 	return v
 }
@@ -142,7 +141,7 @@ func (v *verifiedPasswords) add(mark [sha256.Size]byte) {
 	v.seen[mark] = struct{}{}
 }
 
-// argon2Parameter reads one parameter; 0 when it is missing, malformed or above its limit.
+// argon2Parameter returns one parameter; 0 when it is missing, malformed or above its limit.
 func argon2Parameter(text, name string, limit uint64) uint64 {
 	digits, found := strings.CutPrefix(text, name)
 	value, err := strconv.ParseUint(digits, 10, 32)
@@ -152,7 +151,7 @@ func argon2Parameter(text, name string, limit uint64) uint64 {
 	return value
 }
 
-// compare takes the same time wherever the digests differ. The broker never accepts an empty password.
+// compare runs in constant time. The broker never accepts an empty password.
 func compare(got, want []byte, password string) PasswordMatch {
 	if subtle.ConstantTimeCompare(got, want) == 1 && password != "" {
 		return PasswordSame

@@ -11,10 +11,10 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-// hashOfTheBroker is what GET /api/users/NAME of a running broker shows for the password "correct horse".
+// hashOfTheBroker is the answer of a running broker to GET /api/users/NAME for the password "correct horse".
 const hashOfTheBroker = "JGFyZ29uMmlkJHY9MTkkbT03MTY4LHQ9NSxwPTEkWGVuTW9seDFnYjltbjlPMFpvd1d6QSRVMG15TjdqMWROOXNwNFhlQjZwREhIclYxaDBUOUZkVVhWa2tKN1pnN01B"
 
-func TestCheckPasswordKnowsTheHashesOfTheBroker(t *testing.T) {
+func TestCheckPasswordAcceptsTheBrokersHashes(t *testing.T) {
 	user := broker.User{PasswordHash: hashOfTheBroker, HashingAlgorithm: "argon2id"}
 	for password, want := range map[string]broker.PasswordMatch{
 		"correct horse": broker.PasswordSame, "another horse": broker.PasswordDiffers, "": broker.PasswordDiffers,
@@ -27,7 +27,7 @@ func TestCheckPasswordKnowsTheHashesOfTheBroker(t *testing.T) {
 	}
 }
 
-func TestCheckPasswordRefusesArgon2HashesThatAskForTooMuch(t *testing.T) {
+func TestCheckPasswordRefusesExpensiveArgon2Hashes(t *testing.T) {
 	const good = "$argon2id$v=19$m=7168,t=5,p=1$XenMolx1gb9mn9O0ZowWzA$Q0myN7j1dN9sp4XeB6pDHHrV1h0T9FdUXVkkJ7Zg7MA"
 	for _, change := range [][2]string{
 		{"m=7168", "m=65537"}, {"t=5", "t=17"}, {"p=1", "p=5"}, {"p=1", "p=0"}, {"t=5", "t=0"}, {"m=7168", "m=0"},

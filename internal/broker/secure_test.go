@@ -16,7 +16,7 @@ import (
 	"posthorn.io/posthorn/internal/pki"
 )
 
-// authority makes certificates, and is the trust in them.
+// authority is a CA that issues certificates, and the trust in it.
 type authority struct {
 	t    *testing.T
 	pair pki.Pair
@@ -51,7 +51,7 @@ func (a authority) trust(name string) broker.Trust {
 	return broker.Trust{Name: name, Roots: roots}
 }
 
-func TestNodesAreBelievedByTheirCertificate(t *testing.T) {
+func TestNodesAreTrustedByTheirCertificate(t *testing.T) {
 	mine, other := newAuthority(t), newAuthority(t)
 	var shown *tls.Certificate
 	server := brokertest.Start("admin", "secret")
@@ -67,15 +67,15 @@ func TestNodesAreBelievedByTheirCertificate(t *testing.T) {
 		trusts []broker.Trust
 		words  string
 	}{
-		"its authority and its name":       {good, []broker.Trust{mine.trust("c.mq.svc")}, ""},
-		"another of its names":             {good, []broker.Trust{mine.trust("mq.example.com")}, ""},
-		"the certificate itself":           {good, []broker.Trust{{Name: "c.mq.svc", Roots: self}}, ""},
-		"the second of two":                {good, []broker.Trust{other.trust("c.mq.svc"), mine.trust("c.mq.svc")}, ""},
-		"a name that it has not":           {good, []broker.Trust{mine.trust("d.mq.svc")}, "d.mq.svc"},
-		"another authority":                {good, []broker.Trust{other.trust("c.mq.svc")}, "unknown authority"},
-		"another authority, the same name": {other.certificate(time.Hour, "c.mq.svc"), []broker.Trust{mine.trust("c.mq.svc")}, "unknown authority"},
-		"it has ended":                     {mine.certificate(-time.Minute, "c.mq.svc"), []broker.Trust{mine.trust("c.mq.svc")}, "expired"},
-		"nothing is trusted":               {good, nil, "not known by what"},
+		"its CA and its name":       {good, []broker.Trust{mine.trust("c.mq.svc")}, ""},
+		"another of its names":      {good, []broker.Trust{mine.trust("mq.example.com")}, ""},
+		"the certificate itself":    {good, []broker.Trust{{Name: "c.mq.svc", Roots: self}}, ""},
+		"the second of two":         {good, []broker.Trust{other.trust("c.mq.svc"), mine.trust("c.mq.svc")}, ""},
+		"a name that it lacks":      {good, []broker.Trust{mine.trust("d.mq.svc")}, "d.mq.svc"},
+		"another CA":                {good, []broker.Trust{other.trust("c.mq.svc")}, "unknown authority"},
+		"another CA, the same name": {other.certificate(time.Hour, "c.mq.svc"), []broker.Trust{mine.trust("c.mq.svc")}, "unknown authority"},
+		"expired":                   {mine.certificate(-time.Minute, "c.mq.svc"), []broker.Trust{mine.trust("c.mq.svc")}, "expired"},
+		"nothing is trusted":        {good, nil, "no CA certificate is known"},
 	}
 	for name, c := range cases {
 		shown = c.shown
@@ -85,11 +85,11 @@ func TestNodesAreBelievedByTheirCertificate(t *testing.T) {
 		if c.words == "" && err != nil || c.words != "" && (err == nil || !strings.Contains(err.Error(), c.words)) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if broker.IsUnbelieved(err) != (c.words != "" && len(c.trusts) > 0) {
+		if broker.IsUntrusted(err) != (c.words != "" && len(c.trusts) > 0) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if c.words != "" && len(server.Calls("/")) != before {
-			t.Errorf("%s: a stranger was told the password", name)
+			t.Errorf("%s: the password was sent to an untrusted node", name)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"net/http"
 )
 
-// GetQueue asks for one queue.
+// GetQueue returns one queue.
 func (c *HTTPClient) GetQueue(ctx context.Context, vhost, name string) (Queue, error) {
 	var out Queue
 	return out, c.call(ctx, http.MethodGet, path("queues", vhost, name), nil, &out)
@@ -27,7 +27,7 @@ func (c *HTTPClient) ListQueues(ctx context.Context, vhost string) ([]Queue, err
 	return out, c.call(ctx, http.MethodGet, path("queues", vhost), nil, &out)
 }
 
-// DeclareQueue makes a queue, or checks that the one there is has these properties.
+// DeclareQueue creates a queue, or checks that an existing one has these properties.
 func (c *HTTPClient) DeclareQueue(ctx context.Context, vhost, name string, declaration QueueDeclaration) error {
 	if declaration.Arguments == nil {
 		declaration.Arguments = map[string]any{}
@@ -35,7 +35,7 @@ func (c *HTTPClient) DeclareQueue(ctx context.Context, vhost, name string, decla
 	return c.call(ctx, http.MethodPut, path("queues", vhost, name), declaration, nil)
 }
 
-// DeleteQueue deletes a queue; with onlyIfEmpty the broker refuses when it holds messages.
+// DeleteQueue deletes a queue; with onlyIfEmpty the broker refuses when the queue has messages.
 func (c *HTTPClient) DeleteQueue(ctx context.Context, vhost, name string, onlyIfEmpty bool) error {
 	where := path("queues", vhost, name)
 	if onlyIfEmpty {
@@ -44,7 +44,7 @@ func (c *HTTPClient) DeleteQueue(ctx context.Context, vhost, name string, onlyIf
 	return c.call(ctx, http.MethodDelete, where, nil, nil)
 }
 
-// GetPolicy asks for one policy.
+// GetPolicy returns one policy.
 func (c *HTTPClient) GetPolicy(ctx context.Context, scope PolicyScope, vhost, name string) (Policy, error) {
 	var out Policy
 	return out, c.call(ctx, http.MethodGet, path(string(scope), vhost, name), nil, &out)
@@ -56,7 +56,7 @@ func (c *HTTPClient) ListPolicies(ctx context.Context, scope PolicyScope, vhost 
 	return out, c.call(ctx, http.MethodGet, path(string(scope), vhost), nil, &out)
 }
 
-// PutPolicy makes or replaces a policy.
+// PutPolicy creates or replaces a policy.
 func (c *HTTPClient) PutPolicy(ctx context.Context, scope PolicyScope, vhost, name string, policy Policy) error {
 	policy.Vhost, policy.Name = "", ""
 	return c.call(ctx, http.MethodPut, path(string(scope), vhost, name), policy, nil)

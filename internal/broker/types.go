@@ -26,14 +26,14 @@ type Queue struct {
 	Leader         string         `json:"leader"`
 	Members        []string       `json:"members"`
 	Online         []string       `json:"online"`
-	// EffectivePolicy is what the policies that apply set, by name of the setting.
+	// EffectivePolicy has the settings of the policies that apply, by name.
 	EffectivePolicy Settings `json:"effective_policy_definition"`
 }
 
-// Settings of a policy. Where there are none RabbitMQ answers with an empty list or text.
+// Settings of a policy. RabbitMQ encodes no settings as an empty list or string.
 type Settings map[string]any
 
-// UnmarshalJSON takes anything but an object for no settings.
+// UnmarshalJSON decodes any value but an object as no settings.
 func (s *Settings) UnmarshalJSON(data []byte) error {
 	var settings map[string]any
 	if err := json.Unmarshal(data, &settings); err != nil {
@@ -43,17 +43,17 @@ func (s *Settings) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// QueueDeclaration is what a queue is declared with.
+// QueueDeclaration has the properties of a declaration.
 type QueueDeclaration struct {
 	Durable    bool           `json:"durable"`
 	AutoDelete bool           `json:"auto_delete"`
 	Arguments  map[string]any `json:"arguments"`
 }
 
-// PolicyScope tells user policies from operator policies.
+// PolicyScope distinguishes user policies from operator policies.
 type PolicyScope string
 
-// The two scopes; the values are the first path element below /api.
+// The scopes; the values are the first path element below /api.
 const (
 	UserPolicies     PolicyScope = "policies"
 	OperatorPolicies PolicyScope = "operator-policies"
@@ -77,11 +77,10 @@ type User struct {
 	Tags             Tags   `json:"tags"`
 }
 
-// Tags of a user. The broker reports a list (older servers: words separated by commas) and takes
-// words separated by commas.
+// Tags of a user. The broker reports a list (older servers: comma-separated words) and accepts comma-separated words.
 type Tags []string
 
-// UnmarshalJSON reads a list or a string of words separated by commas.
+// UnmarshalJSON decodes a list or a string of comma-separated words.
 func (t *Tags) UnmarshalJSON(data []byte) error {
 	var list []string
 	if err := json.Unmarshal(data, &list); err == nil {
@@ -122,26 +121,26 @@ type TopicPermission struct {
 // Node is a member of the cluster.
 type Node struct {
 	Name string `json:"name"`
-	// Running says whether the node that was asked reaches this one.
+	// Running reports whether the answering node reaches this one.
 	Running bool `json:"running"`
-	// BeingDrained says whether the node is in maintenance mode.
+	// BeingDrained reports whether the node is in maintenance mode.
 	BeingDrained bool `json:"being_drained"`
 }
 
-// Replica is a member of a quorum queue; the names are RabbitMQ's.
+// Replica is a member of a quorum queue; the field names are RabbitMQ's.
 type Replica struct {
 	Node string `json:"Node Name"`
-	// Membership is voter, or promotable while the member still catches up.
+	// Membership is voter, or promotable while the member is catching up.
 	Membership string `json:"Membership"`
 }
 
-// MembershipVoter is the Membership of a member that counts for the majority.
+// MembershipVoter is the Membership of a member that counts towards the majority.
 const MembershipVoter = "voter"
 
 // FeatureFlag is a feature flag as the broker reports it.
 type FeatureFlag struct {
 	Name string `json:"name"`
-	// State is enabled, disabled, state_changing or unavailable (some node does not know the flag).
+	// State is enabled, disabled, state_changing or unavailable (a node does not know the flag).
 	State string `json:"state"`
 	// Stability is stable, experimental or required.
 	Stability   string `json:"stability"`
@@ -159,7 +158,7 @@ const (
 	FlagExperimental = "experimental"
 )
 
-// Overview is about the node that was asked.
+// Overview describes the answering node.
 type Overview struct {
 	ClusterName    string `json:"cluster_name"`
 	Node           string `json:"node"`
@@ -183,7 +182,7 @@ type LostQueue struct {
 
 // Criticality is the answer of the node-is-quorum-critical check.
 type Criticality struct {
-	// Critical: some queue would lose its majority if the node that was asked stopped.
+	// Critical: a queue would lose its majority if the answering node stopped.
 	Critical bool
 	// Reason is the broker's explanation.
 	Reason string
@@ -191,15 +190,15 @@ type Criticality struct {
 	Queues []QueueRef
 }
 
-// MaintenanceState tells how far a node's drain is.
+// MaintenanceState is the progress of a node's drain.
 type MaintenanceState struct {
 	// State is draining or drained.
 	State string `json:"state"`
-	// Leaders is how many queue leaders the node still has.
+	// Leaders is the number of queue leaders that the node still has.
 	Leaders int64 `json:"leaders"`
 }
 
-// Drained says whether nothing is left to move.
+// Drained reports whether nothing is left to move.
 func (m MaintenanceState) Drained() bool { return m.State == "drained" }
 
 // Limits of a user; 0 is none.

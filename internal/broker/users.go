@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// GetUser asks for one user.
+// GetUser returns one user.
 func (c *HTTPClient) GetUser(ctx context.Context, name string) (User, error) {
 	var out User
 	return out, c.call(ctx, http.MethodGet, path("users", name), nil, &out)
 }
 
-// PutUser makes or replaces a user.
+// PutUser creates or replaces a user.
 func (c *HTTPClient) PutUser(ctx context.Context, name, password string, tags []string) error {
 	body := struct {
 		Password string `json:"password"`
@@ -24,7 +24,7 @@ func (c *HTTPClient) PutUser(ctx context.Context, name, password string, tags []
 	return c.call(ctx, http.MethodPut, path("users", name), body, nil)
 }
 
-// PutUserWithoutPassword makes or replaces a user with an empty hash, which no password has.
+// PutUserWithoutPassword creates or replaces a user with an empty hash, which matches no password.
 func (c *HTTPClient) PutUserWithoutPassword(ctx context.Context, name string, tags []string) error {
 	body := struct {
 		Hash string `json:"password_hash"`
@@ -56,8 +56,8 @@ func (c *HTTPClient) PutPermission(ctx context.Context, permission Permission) e
 	return c.call(ctx, http.MethodPut, where, permission, nil)
 }
 
-// EnterVhost gives the client's own user all permissions in a vhost; an administrator may do that. A client that is
-// known by its certificate has them.
+// EnterVhost gives the client's own user all permissions in a vhost, which an administrator may do. A client with a
+// certificate has them.
 func (c *HTTPClient) EnterVhost(ctx context.Context, vhost string) error {
 	if c.access.Username == "" {
 		return nil
@@ -65,7 +65,7 @@ func (c *HTTPClient) EnterVhost(ctx context.Context, vhost string) error {
 	return c.PutPermission(ctx, Permission{User: c.access.Username, Vhost: vhost, Configure: ".*", Write: ".*", Read: ".*"})
 }
 
-// DeletePermission takes away the user's permissions in one vhost.
+// DeletePermission deletes the user's permissions in one vhost.
 func (c *HTTPClient) DeletePermission(ctx context.Context, vhost, user string) error {
 	return c.call(ctx, http.MethodDelete, path("permissions", vhost, user), nil, nil)
 }
@@ -83,12 +83,12 @@ func (c *HTTPClient) PutTopicPermission(ctx context.Context, permission TopicPer
 	return c.call(ctx, http.MethodPut, where, permission, nil)
 }
 
-// DeleteTopicPermissions takes away the user's topic permissions in one vhost.
+// DeleteTopicPermissions deletes the user's topic permissions in one vhost.
 func (c *HTTPClient) DeleteTopicPermissions(ctx context.Context, vhost, user string) error {
 	return c.call(ctx, http.MethodDelete, path("topic-permissions", vhost, user), nil, nil)
 }
 
-// UserLimits asks for the user's limits.
+// UserLimits returns the user's limits.
 func (c *HTTPClient) UserLimits(ctx context.Context, user string) (Limits, error) {
 	var out []struct {
 		User  string           `json:"user"`
@@ -106,7 +106,7 @@ func (c *HTTPClient) UserLimits(ctx context.Context, user string) (Limits, error
 	return limits, nil
 }
 
-// SetUserLimits sets or takes away both limits.
+// SetUserLimits sets or removes both limits.
 func (c *HTTPClient) SetUserLimits(ctx context.Context, user string, limits Limits) error {
 	if err := c.setLimit(ctx, user, "max-connections", limits.MaxConnections); err != nil {
 		return err

@@ -22,14 +22,14 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// shelf is a reader with fixed clusters.
-type shelf struct {
+// fixedReader is a reader with fixed clusters.
+type fixedReader struct {
 	client.Reader
 	items []posthornv1.BrokerCluster
 	err   error
 }
 
-func (s shelf) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+func (s fixedReader) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	clusters, isList := list.(*posthornv1.BrokerClusterList)
 	if !isList {
 		return errors.New("another kind was asked for")
@@ -53,7 +53,7 @@ func rolling() posthornv1.BrokerCluster {
 	}
 }
 
-func TestClusters(t *testing.T) {
+func TestCollectorExportsEveryCluster(t *testing.T) {
 	want := `
 # HELP posthorn_cluster_certificate_end_timestamp_seconds When the certificate ends.
 # TYPE posthorn_cluster_certificate_end_timestamp_seconds gauge
@@ -77,28 +77,28 @@ posthorn_cluster_nodes_wanted{brokercluster="c",brokercluster_namespace="mq"} 3
 # TYPE posthorn_cluster_rollout_waiting_since_timestamp_seconds gauge
 posthorn_cluster_rollout_waiting_since_timestamp_seconds{brokercluster="c",brokercluster_namespace="mq",pod="c-2",reason="QuorumCritical"} 500
 `
-	collector := Collector{Reader: shelf{items: []posthornv1.BrokerCluster{rolling()}}}
+	collector := Collector{Reader: fixedReader{items: []posthornv1.BrokerCluster{rolling()}}}
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want)); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestNothingIsLeftOfAClusterThatIsGone(t *testing.T) {
-	if n := testutil.CollectAndCount(Collector{Reader: shelf{}}); n != 0 {
+func TestDeletedClusterHasNoMetrics(t *testing.T) {
+	if n := testutil.CollectAndCount(Collector{Reader: fixedReader{}}); n != 0 {
 		t.Errorf("%d numbers about no cluster", n)
 	}
 	fresh := posthornv1.BrokerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: "new"}}
-	if n := testutil.CollectAndCount(Collector{Reader: shelf{items: []posthornv1.BrokerCluster{fresh}}}); n != 3 {
+	if n := testutil.CollectAndCount(Collector{Reader: fixedReader{items: []posthornv1.BrokerCluster{fresh}}}); n != 3 {
 		t.Errorf("%d numbers about a cluster without a status", n)
 	}
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(Collector{Reader: shelf{err: errors.New("no cache")}})
+	registry.MustRegister(Collector{Reader: fixedReader{err: errors.New("no cache")}})
 	if _, err := registry.Gather(); err == nil {
 		t.Error("a failure to read looks like no clusters")
 	}
 }
 
-func TestRequests(t *testing.T) {
+func TestRequestsAreCountedByOutcome(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	requests := NewRequests()
 	transport := requests.Around(http.DefaultTransport)
@@ -122,12 +122,12 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestFamilies keeps the list that dashboards and alerts are checked against.
+// TestFamilies keeps the list with which dashboards and alerts are compared.
 func TestFamilies(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	requests := NewRequests()
 	requests.count.WithLabelValues("GET", "200").Inc()
-	registry.MustRegister(Collector{Reader: shelf{items: []posthornv1.BrokerCluster{rolling()}}}, requests)
+	registry.MustRegister(Collector{Reader: fixedReader{items: []posthornv1.BrokerCluster{rolling()}}}, requests)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

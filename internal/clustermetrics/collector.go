@@ -1,8 +1,8 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clustermetrics tells Prometheus what the operator knows of its clusters. Everything is read
-// from the BrokerClusters when it is asked for, so a cluster that is gone leaves nothing behind.
+// Package clustermetrics exports metrics about the operator's clusters. It reads the BrokerClusters at each scrape,
+// so that a deleted cluster has no metrics.
 package clustermetrics
 
 import (
@@ -16,10 +16,10 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// readTimeout bounds the reading, which is from a cache.
+// readTimeout bounds the read, which is from a cache.
 const readTimeout = 5 * time.Second
 
-// Labels of one cluster. Prometheus gives the operator's own namespace the name "namespace".
+// Labels of one cluster. Prometheus uses the name "namespace" for the operator's own namespace.
 const (
 	labelNamespace = "brokercluster_namespace"
 	labelName      = "brokercluster"
@@ -38,20 +38,20 @@ var (
 	ends        = desc("certificate_end_timestamp_seconds", "When the certificate ends.", "certificate")
 )
 
-// Collector reads the clusters.
+// Collector exports metrics about clusters.
 type Collector struct {
 	// Reader of BrokerClusters, from a cache.
 	Reader client.Reader
 }
 
-// Describe is part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (c Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, each := range []*prometheus.Desc{info, wantedNodes, readyNodes, conditions, waiting, ends} {
 		out <- each
 	}
 }
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (c Collector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()

@@ -10,12 +10,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Requests counts what the operator asks brokers, by the outcome.
+// Requests counts the operator's requests to brokers by outcome.
 type Requests struct {
 	count *prometheus.CounterVec
 }
 
-// NewRequests counts what goes through the transports that it is put around.
+// NewRequests returns a counter for the transports that Around wraps.
 func NewRequests() *Requests {
 	return &Requests{count: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "posthorn_operator_broker_requests_total",
@@ -23,7 +23,7 @@ func NewRequests() *Requests {
 	}, []string{"method", "status"})}
 }
 
-// Around counts what a transport sends.
+// Around counts the requests of a transport.
 func (r *Requests) Around(next http.RoundTripper) http.RoundTripper { return counted{r, next} }
 
 type counted struct {
@@ -31,7 +31,7 @@ type counted struct {
 	next http.RoundTripper
 }
 
-// RoundTrip is part of http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (r counted) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := r.next.RoundTrip(request)
 	status := "error"
@@ -42,8 +42,8 @@ func (r counted) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// Describe is part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (r *Requests) Describe(out chan<- *prometheus.Desc) { r.count.Describe(out) }
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (r *Requests) Collect(out chan<- prometheus.Metric) { r.count.Collect(out) }

@@ -1,7 +1,7 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package connect makes broker clients for clusters and their nodes.
+// Package connect creates clients of clusters and of their nodes.
 package connect
 
 import (
@@ -22,17 +22,17 @@ import (
 // Listener is one of a node's listeners for the HTTP API.
 type Listener string
 
-// Listeners, as they are noted.
+// Listeners, as access records name them.
 const (
 	// Plain is without TLS.
 	Plain Listener = ""
 	// Secure is over TLS.
 	Secure Listener = "https"
-	// Operator takes the operator's client certificate instead of a password.
+	// Operator accepts the operator's client certificate instead of a password.
 	Operator Listener = "operator"
 )
 
-// Resolver tells where the management API of a cluster and of its nodes is.
+// Resolver returns the addresses of the HTTP API of a cluster and of its nodes.
 type Resolver interface {
 	ClusterURL(cluster client.ObjectKey, listener Listener) string
 	NodeURL(cluster client.ObjectKey, pod string, listener Listener) string
@@ -41,7 +41,7 @@ type Resolver interface {
 // DNS is the Resolver for an operator that runs inside Kubernetes.
 type DNS struct{}
 
-// ClusterURL is the client Service, or the operator's own.
+// ClusterURL returns the URL of the client Service, or of the operator's own.
 func (DNS) ClusterURL(cluster client.ObjectKey, listener Listener) string {
 	if listener == Operator {
 		return address(names.OperatorHost(cluster.Namespace, cluster.Name), listener)
@@ -49,7 +49,7 @@ func (DNS) ClusterURL(cluster client.ObjectKey, listener Listener) string {
 	return address(names.Host(cluster.Namespace, cluster.Name), listener)
 }
 
-// NodeURL is the pod's name in the headless Service.
+// NodeURL returns the URL of a pod in the headless Service.
 func (DNS) NodeURL(cluster client.ObjectKey, pod string, listener Listener) string {
 	return address(names.NodeHost(cluster.Namespace, cluster.Name, pod), listener)
 }
@@ -65,19 +65,19 @@ func address(host string, listener Listener) string {
 	}
 }
 
-// keepNote is how long what was read of a cluster is used again. With 10,000 objects of a cluster to
-// look at, reading it for each would be most of what the API server is asked.
-const keepNote = 3 * time.Second
+// recordLifetime is how long an access record is reused. With 10,000 objects in a cluster, reading it for each of
+// them would be most of the API server's load.
+const recordLifetime = 3 * time.Second
 
-// Connector makes clients with the operator's certificate, or for nodes that do not take that with the credentials of
-// the cluster's default user, as the operator noted them.
+// Connector creates clients with the operator's certificate. For nodes that do not accept the certificate it uses the
+// default user's credentials in the access record.
 type Connector struct {
-	// Secrets reads Secrets, not from a cache.
+	// Secrets reads Secrets without a cache.
 	Secrets  client.Reader
 	Resolver Resolver
 	// Transport is for requests without TLS.
 	Transport http.RoundTripper
-	// Measure, if any, goes around the transports of requests with TLS, of which each cluster has its own.
+	// Measure, if any, wraps the transports of requests with TLS, of which each cluster has its own.
 	Measure func(http.RoundTripper) http.RoundTripper
 	// Now is the clock.
 	Now func() time.Time
@@ -88,9 +88,9 @@ type Connector struct {
 	secure map[destination]secureTransport
 }
 
-// kept is what was read, and when.
+// kept is an access record and the time at which it was read.
 type kept struct {
-	Note
+	AccessRecord
 	read time.Time
 }
 
@@ -99,63 +99,63 @@ type destination struct {
 	listener Listener
 }
 
-// secureTransport is made of what is noted of trust and of the operator's certificate.
+// secureTransport is a transport with the trusts and the identity that it was created from.
 type secureTransport struct {
 	noted     string
 	transport *http.Transport
 }
 
-// Cluster makes a client that asks any ready node.
+// Cluster returns a client of any ready node.
 func (c *Connector) Cluster(ctx context.Context, cluster client.ObjectKey) (broker.Client, error) {
-	note, err := c.note(ctx, cluster)
+	record, err := c.record(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
-	return c.client(cluster, note, note.Listener, c.Resolver.ClusterURL(cluster, note.Listener))
+	return c.client(cluster, record, record.Listener, c.Resolver.ClusterURL(cluster, record.Listener))
 }
 
-// Nodes makes a function that makes clients which ask one node each at one of its listeners.
+// Nodes returns a function that creates a client of one node at one of its listeners.
 func (c *Connector) Nodes(ctx context.Context, cluster client.ObjectKey) (func(pod string, listener Listener) (broker.Client, error), error) {
-	note, err := c.note(ctx, cluster)
+	record, err := c.record(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
 	return func(pod string, listener Listener) (broker.Client, error) {
-		return c.client(cluster, note, listener, c.Resolver.NodeURL(cluster, pod, listener))
+		return c.client(cluster, record, listener, c.Resolver.NodeURL(cluster, pod, listener))
 	}, nil
 }
 
-// As makes a client that asks any ready node with given credentials.
+// As returns a client of any ready node with given credentials.
 func (c *Connector) As(ctx context.Context, cluster client.ObjectKey, username, password string) (broker.Client, error) {
-	note, err := c.note(ctx, cluster)
+	record, err := c.record(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
-	transport, err := c.transport(cluster, note, note.Listener)
+	transport, err := c.transport(cluster, record, record.Listener)
 	if err != nil {
 		return nil, err
 	}
-	access := broker.Access{URL: c.Resolver.ClusterURL(cluster, note.Listener), Username: username, Password: password}
+	access := broker.Access{URL: c.Resolver.ClusterURL(cluster, record.Listener), Username: username, Password: password}
 	return broker.New(access, transport), nil
 }
 
-func (c *Connector) client(cluster client.ObjectKey, note Note, listener Listener, url string) (broker.Client, error) {
-	transport, err := c.transport(cluster, note, listener)
+func (c *Connector) client(cluster client.ObjectKey, record AccessRecord, listener Listener, url string) (broker.Client, error) {
+	transport, err := c.transport(cluster, record, listener)
 	if err != nil {
 		return nil, err
 	}
 	access := broker.Access{URL: url}
 	if listener != Operator {
-		access.Username, access.Password = note.Username, note.Password
+		access.Username, access.Password = record.Username, record.Password
 	}
 	return broker.New(access, transport), nil
 }
 
-func (c *Connector) transport(cluster client.ObjectKey, note Note, listener Listener) (http.RoundTripper, error) {
+func (c *Connector) transport(cluster client.ObjectKey, record AccessRecord, listener Listener) (http.RoundTripper, error) {
 	if listener == Plain {
 		return c.Transport, nil
 	}
-	transport, err := c.secureTransport(destination{cluster, listener}, note)
+	transport, err := c.secureTransport(destination{cluster, listener}, record)
 	if err != nil {
 		return nil, err
 	}
@@ -165,19 +165,19 @@ func (c *Connector) transport(cluster client.ObjectKey, note Note, listener List
 	return transport, nil
 }
 
-// secureTransport gives the transport of a cluster's listener, a new one when what is trusted or shown has changed.
-func (c *Connector) secureTransport(to destination, note Note) (*http.Transport, error) {
+// secureTransport returns the transport of a cluster's listener, a new one when trusts or identity have changed.
+func (c *Connector) secureTransport(to destination, record AccessRecord) (*http.Transport, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	noted := note.trusts
+	noted := record.trusts
 	if to.listener == Operator {
-		noted = note.identity
+		noted = record.identity
 	}
 	before, found := c.secure[to]
 	if found && before.noted == noted {
 		return before.transport, nil
 	}
-	transport, err := note.transport(to.listener)
+	transport, err := record.transport(to.listener)
 	if err != nil {
 		return nil, err
 	}
@@ -191,14 +191,14 @@ func (c *Connector) secureTransport(to destination, note Note) (*http.Transport,
 	return transport, nil
 }
 
-// Forget makes the next client read what is noted of the cluster anew.
+// Forget makes the next client read the access record of the cluster again.
 func (c *Connector) Forget(cluster client.ObjectKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.kept, cluster)
 }
 
-// Drop forgets a cluster that is gone.
+// Drop forgets a deleted cluster.
 func (c *Connector) Drop(cluster client.ObjectKey) {
 	c.Forget(cluster)
 	c.mu.Lock()
@@ -211,36 +211,36 @@ func (c *Connector) Drop(cluster client.ObjectKey) {
 	}
 }
 
-func (c *Connector) note(ctx context.Context, cluster client.ObjectKey) (Note, error) {
+func (c *Connector) record(ctx context.Context, cluster client.ObjectKey) (AccessRecord, error) {
 	c.mu.Lock()
 	known, found := c.kept[cluster]
 	c.mu.Unlock()
-	if found && c.Now().Sub(known.read) < keepNote {
-		return known.Note, nil
+	if found && c.Now().Sub(known.read) < recordLifetime {
+		return known.AccessRecord, nil
 	}
-	note, err := c.readNote(ctx, cluster)
+	record, err := c.readRecord(ctx, cluster)
 	if err != nil {
 		c.Forget(cluster)
-		return note, err
+		return record, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.kept == nil {
 		c.kept = map[client.ObjectKey]kept{}
 	}
-	c.kept[cluster] = kept{Note: note, read: c.Now()}
-	return note, nil
+	c.kept[cluster] = kept{AccessRecord: record, read: c.Now()}
+	return record, nil
 }
 
-func (c *Connector) readNote(ctx context.Context, cluster client.ObjectKey) (Note, error) {
+func (c *Connector) readRecord(ctx context.Context, cluster client.ObjectKey) (AccessRecord, error) {
 	var secret corev1.Secret
 	key := client.ObjectKey{Namespace: cluster.Namespace, Name: names.OperatorSecret(cluster.Name)}
 	if err := c.Secrets.Get(ctx, key, &secret); err != nil {
-		return Note{}, fmt.Errorf("reading the cluster's credentials: %w", err)
+		return AccessRecord{}, fmt.Errorf("reading the cluster's credentials: %w", err)
 	}
-	note := NoteOf(&secret)
-	if note.Username == "" || note.Password == "" {
-		return Note{}, fmt.Errorf("secret %s has no username and password", key)
+	record := AccessRecordOf(&secret)
+	if record.Username == "" || record.Password == "" {
+		return AccessRecord{}, fmt.Errorf("secret %s has no username and password", key)
 	}
-	return note, nil
+	return record, nil
 }

@@ -22,7 +22,7 @@ import (
 	"posthorn.io/posthorn/internal/pki"
 )
 
-func TestPasswordsAreLongUnlikeAndSafeInURIs(t *testing.T) {
+func TestPasswordsAreLongDistinctAndSafeInURIs(t *testing.T) {
 	seen := map[string]bool{}
 	for i := 0; i < 200; i++ {
 		password, err := Password(32)
@@ -36,7 +36,7 @@ func TestPasswordsAreLongUnlikeAndSafeInURIs(t *testing.T) {
 	}
 }
 
-func TestBindingURIHoldsAnyPassword(t *testing.T) {
+func TestBindingURIEscapesThePassword(t *testing.T) {
 	password := "p@ss:/w?rd#%"
 	data := map[string][]byte{"mine": []byte("stays"), "mqtt-port": []byte("1883")}
 	Bind(data, Endpoint{Host: "c.ns.svc", AMQP: true}, "a b", password)
@@ -56,7 +56,7 @@ func TestBindingURIHoldsAnyPassword(t *testing.T) {
 	}
 }
 
-func TestBindingSaysWhereToConnect(t *testing.T) {
+func TestBindingHasTheEndpoint(t *testing.T) {
 	cases := []struct {
 		endpoint                 Endpoint
 		uri, port, mqtt, webMQTT string
@@ -100,13 +100,13 @@ func TestDNSNames(t *testing.T) {
 	}
 }
 
-// shelf holds the operator's note of a cluster.
-type shelf struct {
+// secretReader has the access Secret of a cluster.
+type secretReader struct {
 	client.Reader
 	secret *corev1.Secret
 }
 
-func (s shelf) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+func (s secretReader) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
 	into, isSecret := object.(*corev1.Secret)
 	if !isSecret {
 		return fmt.Errorf("%T", object)
@@ -121,7 +121,7 @@ type only struct{ url string }
 func (o only) ClusterURL(client.ObjectKey, Listener) string      { return o.url }
 func (o only) NodeURL(client.ObjectKey, string, Listener) string { return o.url }
 
-func TestANewAuthorityIsTakenUp(t *testing.T) {
+func TestNewCAIsTrusted(t *testing.T) {
 	now := time.Now()
 	var shown tls.Certificate
 	issue := func() Trust {
@@ -144,10 +144,10 @@ func TestANewAuthorityIsTakenUp(t *testing.T) {
 	server.SetNode("c-0", true)
 	server.SetListens(func(string) brokertest.Listens { return brokertest.Listens{Secure: true} })
 	key := client.ObjectKey{Namespace: "mq", Name: "c"}
-	note := &corev1.Secret{}
-	WriteCredentials(note, "admin", "secret")
+	record := &corev1.Secret{}
+	WriteCredentials(record, "admin", "secret")
 	connector := &Connector{
-		Secrets: shelf{secret: note}, Now: func() time.Time { return now },
+		Secrets: secretReader{secret: record}, Now: func() time.Time { return now },
 		Resolver: only{server.SecureURL("", func() (*tls.Certificate, error) { return &shown, nil })},
 	}
 	ask := func() error {
@@ -158,7 +158,7 @@ func TestANewAuthorityIsTakenUp(t *testing.T) {
 		return err
 	}
 	for round := range 3 {
-		if err := WriteTrust(note, Secure, []Trust{issue()}); err != nil {
+		if err := WriteTrust(record, Secure, []Trust{issue()}); err != nil {
 			t.Fatal(err)
 		}
 		if round > 0 {
@@ -167,7 +167,7 @@ func TestANewAuthorityIsTakenUp(t *testing.T) {
 				t.Error("what was noted is read for every question")
 			}
 		}
-		now = now.Add(keepNote)
+		now = now.Add(recordLifetime)
 		if err := ask(); err != nil {
 			t.Errorf("round %d: %v", round, err)
 		}
@@ -179,12 +179,12 @@ func TestANewAuthorityIsTakenUp(t *testing.T) {
 	if len(connector.secure)+len(connector.kept) != 0 {
 		t.Error("a cluster that is gone is kept")
 	}
-	if err := WriteTrust(note, Plain, nil); err != nil || len(note.Data) != 2 {
-		t.Errorf("%v %v", note.Data, err)
+	if err := WriteTrust(record, Plain, nil); err != nil || len(record.Data) != 2 {
+		t.Errorf("%v %v", record.Data, err)
 	}
 }
 
-// operatorSide is the operator's and a node's certificates, each of an authority of its own.
+// operatorSide has the certificates of the operator and of a node, each with its own CA.
 type operatorSide struct {
 	t                *testing.T
 	operators, nodes pki.Pair
@@ -207,7 +207,7 @@ func (o operatorSide) identity() Identity {
 	return Identity{Cert: string(pair.Cert), Key: string(pair.Key), Name: "c-nodes.mq.svc", Roots: string(o.nodes.Cert)}
 }
 
-// listen is the TLS of a node's listener for the operator.
+// listen returns the TLS configuration of a node's listener for the operator.
 func (o operatorSide) listen(trusted ...[]byte) (*tls.Config, error) {
 	pair := o.issue(o.nodes, pki.Leaf{Name: "c", Hosts: []string{"c-nodes.mq.svc"}, Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	return brokertest.OperatorTLS(pair.Cert, pair.Key, bytes.Join(trusted, nil))
@@ -222,7 +222,7 @@ func newAuthority(t *testing.T, name string) pki.Pair {
 	return authority
 }
 
-func TestOperatorIsKnownByItsCertificate(t *testing.T) {
+func TestOperatorAuthenticatesWithItsCertificate(t *testing.T) {
 	side := operatorSide{t: t, operators: newAuthority(t, "operators"), nodes: newAuthority(t, "nodes"), now: time.Now()}
 	trusted := [][]byte{side.operators.Cert}
 	server := brokertest.Start("admin", "secret")
@@ -230,29 +230,29 @@ func TestOperatorIsKnownByItsCertificate(t *testing.T) {
 	server.SetNode("c-0", true)
 	server.SetListens(func(string) brokertest.Listens { return brokertest.Listens{Operator: true} })
 	key := client.ObjectKey{Namespace: "mq", Name: "c"}
-	note := &corev1.Secret{}
+	record := &corev1.Secret{}
 	// The default user has another password by now.
-	WriteCredentials(note, "admin", "outdated")
+	WriteCredentials(record, "admin", "outdated")
 	now := time.Now()
 	connector := &Connector{
-		Secrets: shelf{secret: note}, Now: func() time.Time { return now },
+		Secrets: secretReader{secret: record}, Now: func() time.Time { return now },
 		Resolver: only{server.OperatorURL("", func() (*tls.Config, error) { return side.listen(trusted...) })},
 	}
 	ask := func() error {
-		now = now.Add(keepNote)
+		now = now.Add(recordLifetime)
 		b, err := connector.Cluster(context.Background(), key)
 		if err == nil {
 			_, err = b.Overview(context.Background())
 		}
 		return err
 	}
-	if err := WriteTrust(note, Operator, nil); err != nil {
+	if err := WriteTrust(record, Operator, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := ask(); err == nil || !strings.Contains(err.Error(), "not noted yet") {
+	if err := ask(); err == nil || !strings.Contains(err.Error(), "not recorded yet") {
 		t.Errorf("without a certificate: %v", err)
 	}
-	if err := WriteIdentity(note, side.identity()); err != nil {
+	if err := WriteIdentity(record, side.identity()); err != nil {
 		t.Fatal(err)
 	}
 	if err := ask(); err != nil {
@@ -279,7 +279,7 @@ func TestOperatorIsKnownByItsCertificate(t *testing.T) {
 		t.Errorf("the operator has all permissions: %v", err)
 	}
 
-	// Its authority is replaced: nodes trust both, then the operator shows a certificate of the new one.
+	// Its CA is replaced: nodes trust both, then the operator presents a certificate of the new one.
 	next := newAuthority(t, "next operators")
 	trusted = append(trusted, next.Cert)
 	server.DropConnections()
@@ -291,7 +291,7 @@ func TestOperatorIsKnownByItsCertificate(t *testing.T) {
 	if err := ask(); err == nil {
 		t.Error("a certificate of the old authority is taken")
 	}
-	if err := WriteIdentity(note, side.identity()); err != nil {
+	if err := WriteIdentity(record, side.identity()); err != nil {
 		t.Fatal(err)
 	}
 	if err := ask(); err != nil {

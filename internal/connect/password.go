@@ -15,11 +15,10 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// letters of generated passwords: 64 of them, so that a random byte maps to one evenly; all may
-// stand unescaped in a URI.
+// letters of generated passwords: 64, so that a random byte maps to them evenly. None needs an escape in a URI.
 const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
-// Password makes a random password of n characters, six bits of entropy each.
+// Password returns a random password of n characters, with six bits of entropy each.
 func Password(n int) (string, error) {
 	raw := make([]byte, n)
 	if _, err := rand.Read(raw); err != nil {
@@ -31,26 +30,26 @@ func Password(n int) (string, error) {
 	return string(raw), nil
 }
 
-// Endpoint is where clients connect to a cluster.
+// Endpoint is the address for clients of a cluster.
 type Endpoint struct {
 	Host string
-	// TLSOnly: without TLS nobody is let in.
+	// TLSOnly: clients can only connect over TLS.
 	TLSOnly bool
-	// AMQP and MQTT say what is spoken.
+	// AMQP and MQTT: the cluster accepts the protocol.
 	AMQP, MQTT bool
 }
 
-// EndpointOf a cluster's client Service.
+// EndpointOf returns the endpoint of a cluster's client Service.
 func EndpointOf(cluster *posthornv1.BrokerCluster, protocols []posthornv1.Protocol) Endpoint {
 	speaks := func(p posthornv1.Protocol) bool { return slices.Contains(protocols, p) }
 	return Endpoint{
 		Host: names.Host(cluster.Namespace, cluster.Name), TLSOnly: cluster.Spec.TLSOnly(),
-		// A cluster that has not said yet what it speaks will hardly leave out AMQP.
+		// The status has no protocols before the first reconciliation; AMQP is the likely one.
 		AMQP: len(protocols) == 0 || speaks(posthornv1.ProtocolAMQP), MQTT: speaks(posthornv1.ProtocolMQTT),
 	}
 }
 
-// port of a protocol, without TLS or with it.
+// port returns the port of a protocol, without TLS or with it.
 func (e Endpoint) port(plain, secure int) string {
 	if e.TLSOnly {
 		return strconv.Itoa(secure)
@@ -58,12 +57,12 @@ func (e Endpoint) port(plain, secure int) string {
 	return strconv.Itoa(plain)
 }
 
-// uri of the endpoint and its port; MQTT's where AMQP is not spoken.
+// uri returns the URI of the endpoint and its port; MQTT's when the cluster does not accept AMQP.
 func (e Endpoint) uri(username, password string) (string, string) {
 	uri := url.URL{Scheme: "amqp", User: url.UserPassword(username, password)}
 	port := e.port(names.PortAMQP, names.PortAMQPS)
 	if e.AMQP {
-		// The vhost /, escaped: clients disagree about what a bare slash means.
+		// The vhost / is escaped, because clients interpret a bare slash differently.
 		uri.Path, uri.RawPath = "//", "/%2F"
 	} else {
 		uri.Scheme, port = "mqtt", e.port(names.PortMQTT, names.PortMQTTS)
@@ -75,7 +74,7 @@ func (e Endpoint) uri(username, password string) (string, string) {
 	return uri.String(), port
 }
 
-// Bind fills the data of a Secret in service-binding form, and leaves other keys alone.
+// Bind fills the data of a Secret in service-binding form and keeps other keys.
 func Bind(data map[string][]byte, e Endpoint, username, password string) {
 	uri, port := e.uri(username, password)
 	for key, value := range map[string]string{
@@ -84,7 +83,7 @@ func Bind(data map[string][]byte, e Endpoint, username, password string) {
 	} {
 		data[key] = []byte(value)
 	}
-	// Under the names that RabbitMQ's operator gives them.
+	// Names of the keys in RabbitMQ's cluster operator.
 	for key, port := range map[string]string{
 		"mqtt-port": e.port(names.PortMQTT, names.PortMQTTS), "web-mqtt-port": e.port(names.PortWebMQTT, names.PortWebMQTTS),
 	} {

@@ -1,7 +1,7 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lagging is for tests of what a reconciler does when its cache is behind the API server.
+// Package lagging has a cache that is behind the API server, for tests of reconcilers.
 package lagging
 
 import (
@@ -11,19 +11,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Cache is a client that shows an old version of one object when it is told to.
+// Cache is a client that returns an old version of one object when a test asks for that.
 type Cache struct {
 	client.WithWatch
 	old client.Object
 }
 
-// New is a cache that is not behind.
+// New returns a cache that is up to date.
 func New(base client.WithWatch) *Cache { return &Cache{WithWatch: base} }
 
-// Show is what is given from now on to those who ask for an object of this type; nil: what the API server has.
+// Show sets the version that Get returns for objects of this type; nil returns the one of the API server.
 func (c *Cache) Show(old client.Object) { c.old = old }
 
-// Get gives the old version, or asks.
+// Get returns the old version, or asks the API server.
 func (c *Cache) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
 	if c.old == nil || reflect.TypeOf(into) != reflect.TypeOf(c.old) {
 		return c.WithWatch.Get(ctx, key, into, options...)

@@ -11,26 +11,25 @@ import (
 	"time"
 )
 
-// Given is what a certificate that somebody else made tells about itself.
+// Given describes a certificate that another CA issued.
 type Given struct {
 	NotBefore, NotAfter time.Time
 	names               []string
 	addresses           []net.IP
 }
 
-// Inspect reads a certificate (the first of a chain, PEM) and checks that the key fits, whatever kind
-// of key it is.
+// Inspect parses a certificate (the first of a chain, PEM) and checks that the key of any type matches.
 func Inspect(pair Pair) (Given, error) {
 	parsed, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	if err != nil {
-		// The package's words, without its name.
+		// Without the name of the package.
 		return Given{}, errors.New(strings.TrimPrefix(err.Error(), "tls: "))
 	}
 	return Given{NotBefore: parsed.Leaf.NotBefore, NotAfter: parsed.Leaf.NotAfter, names: parsed.Leaf.DNSNames, addresses: parsed.Leaf.IPAddresses}, nil
 }
 
-// NameFor is a name that the certificate is for: the host where it names that, else the first that it
-// names, a "*" in it filled in; empty when it names nothing.
+// NameFor returns a name in the certificate: the host if the certificate has it, else its first name with a "*"
+// filled in; empty when it has none.
 func (g Given) NameFor(host string) string {
 	switch {
 	case g.Names(host):
@@ -43,7 +42,7 @@ func (g Given) NameFor(host string) string {
 	return ""
 }
 
-// Names says whether the certificate is for a host. A host with a "*" must be named exactly so.
+// Names reports whether the certificate is valid for a host. A host with a "*" must match exactly.
 func (g Given) Names(host string) bool {
 	for _, name := range g.names {
 		if strings.EqualFold(name, host) {
@@ -58,5 +57,5 @@ func (g Given) Names(host string) bool {
 	return false
 }
 
-// HoldsCertificate says whether PEM text holds a certificate that can be read.
+// HoldsCertificate reports whether PEM text has a certificate that can be parsed.
 func HoldsCertificate(text []byte) bool { return len(certificates(text)) > 0 }

@@ -1,8 +1,8 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pki is a small certificate authority: it makes authorities and certificates, and says when
-// which of them is to be replaced.
+// Package pki is a small certificate authority (CA): it issues CA certificates and leaf certificates, and decides
+// when to replace them.
 package pki
 
 import (
@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// AuthorityLifetime of a new authority.
+	// AuthorityLifetime of a new CA.
 	AuthorityLifetime = 20 * 365 * 24 * time.Hour
-	// AuthorityRenewBefore is how long before its end an authority gets a successor.
+	// AuthorityRenewBefore is how long before its end a CA gets a successor.
 	AuthorityRenewBefore = 2 * 365 * 24 * time.Hour
-	// skew lets clocks that are a little behind accept a new certificate.
+	// skew is how far a clock may be behind and still accept a new certificate.
 	skew = 5 * time.Minute
 )
 
@@ -35,7 +35,7 @@ type Pair struct {
 	Key  []byte
 }
 
-// NewAuthority makes a self-signed authority.
+// NewAuthority creates a self-signed CA.
 func NewAuthority(name string, now time.Time) (Pair, error) {
 	template, err := newTemplate(name, now, AuthorityLifetime)
 	if err != nil {
@@ -46,33 +46,33 @@ func NewAuthority(name string, now time.Time) (Pair, error) {
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return Pair{}, fmt.Errorf("generating the authority's key: %w", err)
+		return Pair{}, fmt.Errorf("generating the CA's key: %w", err)
 	}
 	return sign(template, template, key, key)
 }
 
-// Leaf is what a certificate is to be.
+// Leaf describes a certificate to issue.
 type Leaf struct {
-	// Name is its common name.
+	// Name is the common name.
 	Name string
-	// Hosts it is for.
+	// Hosts are the host names.
 	Hosts []string
-	// Usages of its key.
+	// Usages of the key.
 	Usages []x509.ExtKeyUsage
-	// Lifetime of a new one, which its authority's end may shorten.
+	// Lifetime of a new certificate, which the end of the CA may shorten.
 	Lifetime time.Duration
-	// RenewBefore is how long before its end it is replaced.
+	// RenewBefore is how long before its end the certificate is replaced.
 	RenewBefore time.Duration
-	// Settle is how long an authority is trusted before certificates are signed by it: what everybody
-	// needs to learn of it.
+	// Settle is how long a CA must have been trusted before it signs certificates, so that all peers have learnt of
+	// it.
 	Settle time.Duration
 }
 
-// Issue makes a certificate signed by the authority.
+// Issue creates a certificate signed by the CA.
 func Issue(authority Pair, leaf Leaf, now time.Time) (Pair, error) {
 	issuer, issuerKey, err := parse(authority)
 	if err != nil {
-		return Pair{}, fmt.Errorf("the authority: %w", err)
+		return Pair{}, fmt.Errorf("the CA: %w", err)
 	}
 	template, err := newTemplate(leaf.Name, now, leaf.Lifetime)
 	if err != nil {
@@ -91,8 +91,8 @@ func Issue(authority Pair, leaf Leaf, now time.Time) (Pair, error) {
 	return sign(template, issuer, key, issuerKey)
 }
 
-// Check says whether the pair is signed by the authority's certificate, fits its key and names the
-// hosts, and when it ends. A nil error with an end in the past is possible.
+// Check verifies that the CA signed the pair, that certificate and key match and that the hosts are in it, and
+// returns the end. A nil error with an end in the past is possible.
 func Check(authorityCert []byte, pair Pair, hosts []string) (time.Time, error) {
 	cert, _, err := parse(pair)
 	if err != nil {
@@ -100,11 +100,11 @@ func Check(authorityCert []byte, pair Pair, hosts []string) (time.Time, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(authorityCert) {
-		return time.Time{}, errors.New("the authority's certificate cannot be read")
+		return time.Time{}, errors.New("the CA certificate cannot be parsed")
 	}
 	options := x509.VerifyOptions{Roots: roots, CurrentTime: cert.NotBefore, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
 	if _, err := cert.Verify(options); err != nil {
-		return time.Time{}, fmt.Errorf("the certificate is not the authority's: %w", err)
+		return time.Time{}, fmt.Errorf("the certificate is not signed by the CA: %w", err)
 	}
 	for _, host := range hosts {
 		if !slices.Contains(cert.DNSNames, host) {
@@ -117,7 +117,7 @@ func Check(authorityCert []byte, pair Pair, hosts []string) (time.Time, error) {
 func newTemplate(name string, now time.Time, lifetime time.Duration) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
-		return nil, fmt.Errorf("making a serial number: %w", err)
+		return nil, fmt.Errorf("generating a serial number: %w", err)
 	}
 	return &x509.Certificate{
 		SerialNumber:          serial,
@@ -143,7 +143,7 @@ func sign(template, issuer *x509.Certificate, key *ecdsa.PrivateKey, issuerKey c
 	}, nil
 }
 
-// parse reads a pair and checks that certificate and key belong together.
+// parse parses a pair and checks that certificate and key match.
 func parse(pair Pair) (*x509.Certificate, crypto.Signer, error) {
 	block, _ := pem.Decode(pair.Cert)
 	if block == nil || block.Type != "CERTIFICATE" {
@@ -163,7 +163,7 @@ func parse(pair Pair) (*x509.Certificate, crypto.Signer, error) {
 	}
 	key, isECDSA := parsed.(*ecdsa.PrivateKey)
 	if !isECDSA || !key.PublicKey.Equal(cert.PublicKey) {
-		return nil, nil, errors.New("certificate and key do not belong together")
+		return nil, nil, errors.New("certificate and key do not match")
 	}
 	return cert, key, nil
 }

@@ -38,7 +38,7 @@ func issue(t *testing.T, now time.Time) (authority, leaf Pair) {
 	return authority, leaf
 }
 
-func TestNameFor(t *testing.T) {
+func TestNameForPrefersTheHost(t *testing.T) {
 	cases := map[string]struct {
 		given Given
 		want  string
@@ -81,7 +81,7 @@ func TestMutualHandshake(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestCheckNamesTheDefect(t *testing.T) {
 	now := time.Now()
 	authority, leaf := issue(t, now)
 	stranger, foreign := issue(t, now)
@@ -93,12 +93,12 @@ func TestCheck(t *testing.T) {
 		pair      Pair
 		hosts     []string
 	}{
-		"other authority": {stranger.Cert, leaf, hosts},
+		"other CA": {stranger.Cert, leaf, hosts},
 		"other key":       {authority.Cert, Pair{leaf.Cert, foreign.Key}, hosts},
 		"other host":      {authority.Cert, leaf, []string{"*.d-nodes.ns.svc"}},
 		"empty":           {authority.Cert, Pair{}, hosts},
 		"garbage":         {authority.Cert, Pair{[]byte("x"), []byte("y")}, hosts},
-		"no authority":    {nil, leaf, hosts},
+		"no CA":    {nil, leaf, hosts},
 	}
 	for name, c := range bad {
 		if _, err := Check(c.authority, c.pair, c.hosts); err == nil {
@@ -107,7 +107,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestCertificateNeverOutlivesItsAuthority(t *testing.T) {
+func TestCertificateNeverOutlivesItsCA(t *testing.T) {
 	now := time.Now()
 	authority, err := NewAuthority("c", now.Add(wanted.Lifetime-AuthorityLifetime+time.Hour))
 	if err != nil {

@@ -11,35 +11,35 @@ import (
 	"time"
 )
 
-// Material is a certificate and the authorities that those who meet it trust, as a Secret holds them.
+// Material is a certificate and the CA certificates that its peers trust, as stored in a Secret.
 type Material struct {
-	// Trusted authorities, PEM.
+	// Trusted CA certificates, PEM.
 	Trusted []byte
 	Pair
 	// TrustedSince is when Trusted last changed; zero is long ago.
 	TrustedSince time.Time
 }
 
-// Need is what is to be done about a certificate.
+// Need is the next action for a certificate.
 type Need int
 
-// Needs, in rising order of haste.
+// Needs, in rising order of urgency.
 const (
-	// Nothing: it is good for long.
+	// Nothing: the certificate is valid for long.
 	Nothing Need = iota
-	// Renew: it is good, and is to be replaced at leisure.
+	// Renew: the certificate is valid, and its replacement is not urgent.
 	Renew
-	// Replace: it cannot be used, so another is needed at once.
+	// Replace: the certificate is unusable and has to be replaced at once.
 	Replace
 )
 
-// Judge says what a certificate needs, and when it ends (zero when that cannot be told):
+// Judge decides the need of a certificate and returns its end (zero when unknown):
 //
-//	of a trusted authority, with its key, not ended | names all hosts | far from its end | need
-//	yes                                             | yes             | yes              | Nothing
-//	yes                                             | no              | any              | Renew
-//	yes                                             | any             | no               | Renew
-//	no                                              | any             | any              | Replace
+//	signed by a trusted CA, matches its key, not expired | has all hosts | far from its end | need
+//	yes                                                  | yes           | yes              | Nothing
+//	yes                                                  | no            | any              | Renew
+//	yes                                                  | any           | no               | Renew
+//	no                                                   | any           | any              | Replace
 func Judge(m Material, leaf Leaf, now time.Time) (Need, time.Time) {
 	end, err := Check(m.Trusted, m.Pair, nil)
 	if err != nil || !now.Before(end) {
@@ -51,19 +51,19 @@ func Judge(m Material, leaf Leaf, now time.Time) (Need, time.Time) {
 	return Nothing, end
 }
 
-// Advance takes one step towards a new certificate of the authority. A certificate that can still be
-// used is replaced by one of another authority only when that has been trusted for leaf.Settle: nodes
-// and clients learn of an authority before they meet a certificate of it.
+// Advance takes one step towards a new certificate of the CA. A usable certificate is replaced by one of another CA
+// only when that CA has been trusted for leaf.Settle: nodes and clients learn of a CA before they see a certificate
+// of it.
 //
-//	need    | authority trusted | signed the certificate that is there | trusted since | step
-//	Nothing | any               | any                                  | any           | keep all
-//	Replace | any               | any                                  | any           | trust it and issue
-//	Renew   | no                | no                                   |               | trust it, keep the certificate
-//	Renew   | yes               | yes                                  | any           | issue
-//	Renew   | yes               | no                                   | < Settle      | keep all
-//	Renew   | yes               | no                                   | >= Settle     | issue
+//	need    | CA trusted | signed the present certificate | trusted since | step
+//	Nothing | any        | any                            | any           | keep all
+//	Replace | any        | any                            | any           | trust the CA and issue
+//	Renew   | no         | no                             |               | trust the CA, keep the certificate
+//	Renew   | yes        | yes                            | any           | issue
+//	Renew   | yes        | no                             | < Settle      | keep all
+//	Renew   | yes        | no                             | >= Settle     | issue
 //
-// Authorities that have ended are trusted no more once a certificate is issued.
+// Issuing a certificate removes expired CA certificates.
 func Advance(m Material, authority Pair, leaf Leaf, now time.Time) (Material, error) {
 	need, _ := Judge(m, leaf, now)
 	trusted := hasCertificate(m.Trusted, authority.Cert)
@@ -92,13 +92,13 @@ func Advance(m Material, authority Pair, leaf Leaf, now time.Time) (Material, er
 	return m, nil
 }
 
-// NeedsAuthority says whether an authority cannot, or soon can no longer, sign certificates.
+// NeedsAuthority reports whether a CA cannot sign certificates now or soon.
 func NeedsAuthority(authority Pair, now time.Time) bool {
 	end, err := Check(authority.Cert, authority, nil)
 	return err != nil || !now.Add(AuthorityRenewBefore).Before(end)
 }
 
-// certificates gives the certificates of PEM text that can be read.
+// certificates returns the certificates in PEM text that can be parsed.
 func certificates(text []byte) []*x509.Certificate {
 	var out []*x509.Certificate
 	for {

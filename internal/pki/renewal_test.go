@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// material of a fresh authority, as Advance makes it from nothing.
+// material of a new CA, as Advance creates it from nothing.
 func material(t *testing.T, now time.Time) (Pair, Material) {
 	t.Helper()
 	authority, err := NewAuthority("c", now)
@@ -23,7 +23,7 @@ func material(t *testing.T, now time.Time) (Pair, Material) {
 	return authority, m
 }
 
-func TestJudge(t *testing.T) {
+func TestJudgeFollowsItsTable(t *testing.T) {
 	start := time.Now()
 	_, good := material(t, start)
 	_, other := material(t, start)
@@ -55,7 +55,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestASuccessorIsTrustedBeforeItSigns(t *testing.T) {
+func TestNewCAIsTrustedBeforeItSigns(t *testing.T) {
 	start := time.Now()
 	old, m := material(t, start)
 	due := start.Add(wanted.Lifetime - wanted.RenewBefore)
@@ -97,7 +97,7 @@ func TestASuccessorIsTrustedBeforeItSigns(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeUsedIsReplacedAtOnce(t *testing.T) {
+func TestUnusableCertificateIsReplacedAtOnce(t *testing.T) {
 	now := time.Now()
 	_, m := material(t, now)
 	other, _ := material(t, now)
@@ -114,7 +114,7 @@ func TestWhatCannotBeUsedIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheSameAuthorityAddsNamesAtOnce(t *testing.T) {
+func TestSameCAAddsNamesAtOnce(t *testing.T) {
 	now := time.Now()
 	authority, m := material(t, now)
 	more := wanted
@@ -128,7 +128,7 @@ func TestTheSameAuthorityAddsNamesAtOnce(t *testing.T) {
 	}
 }
 
-func TestNeedsAuthority(t *testing.T) {
+func TestNeedsAuthorityBeforeTheCAExpires(t *testing.T) {
 	now := time.Now()
 	authority, m := material(t, now)
 	last := now.Add(AuthorityLifetime - AuthorityRenewBefore)
@@ -140,7 +140,7 @@ func TestNeedsAuthority(t *testing.T) {
 	}
 }
 
-func TestGiven(t *testing.T) {
+func TestInspectDescribesTheCertificate(t *testing.T) {
 	now := time.Now()
 	authority, m := material(t, now)
 	given, err := Inspect(m.Pair)

@@ -1,8 +1,7 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package setup puts the operator together: scheme, cache and controllers. The program and the
-// tests use the same.
+// Package setup assembles the operator: scheme, cache and controllers. The program and the tests share it.
 package setup
 
 import (
@@ -30,37 +29,37 @@ import (
 	"posthorn.io/posthorn/internal/topology"
 )
 
-// queueListInterval is how often each cluster is asked for a list of its queues, so that Ready of a Queue
-// follows the broker within that time.
+// queueListInterval is the interval at which the operator lists the queues of each cluster. The condition Ready of a
+// Queue follows the broker within that time.
 const queueListInterval = 10 * time.Second
 
-// Config is what the program's flags set.
+// Config has the values of the program's flags.
 type Config struct {
-	// Resync is how often everything is compared when nothing happens.
+	// Resync is the interval at which everything is compared when nothing happens.
 	Resync time.Duration
-	// WatchNamespaces says whether the operator may watch namespaces; without tenants in other namespaces it need not.
+	// WatchNamespaces: the operator may watch namespaces, which it needs only for tenants in other namespaces.
 	WatchNamespaces bool
 	// ForgetBound is how long deleted objects wait for a broker that does not answer.
 	ForgetBound time.Duration
 	// ImageRepository names the broker image of a version.
 	ImageRepository string
-	// DefaultImage runs in clusters whose spec names neither image nor version.
+	// DefaultImage runs in clusters whose spec has neither image nor version.
 	DefaultImage string
-	// DefaultProtocols of new clusters whose spec names none.
+	// DefaultProtocols of new clusters whose spec has none.
 	DefaultProtocols []posthornv1.Protocol
-	// Resolver finds brokers.
+	// Resolver returns the addresses of brokers.
 	Resolver connect.Resolver
-	// Transport talks to brokers without TLS.
+	// Transport is for requests to brokers without TLS.
 	Transport http.RoundTripper
-	// OperatorNamespace is where the operator's pods are; empty when it runs in none.
+	// OperatorNamespace is the namespace of the operator's pods; empty when it runs outside Kubernetes.
 	OperatorNamespace string
-	// Metrics takes the operator's own numbers; nil: nobody asks for them.
+	// Metrics registers the operator's own metrics; nil for none.
 	Metrics prometheus.Registerer
 	// Now is the clock.
 	Now func() time.Time
 }
 
-// Scheme has every type the operator reads or writes.
+// Scheme returns a scheme with every type that the operator reads or writes.
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
@@ -72,8 +71,8 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// Cache keeps in memory only what is looked at often: of pods and volumes only the brokers', and no
-// Secret's data. namespace empty means all.
+// Cache keeps in memory only objects that are read often: of pods and volumes only the brokers', and no Secret's
+// data. An empty namespace stands for all.
 func Cache(namespace string) (cache.Options, client.Options) {
 	ours := labels.SelectorFromSet(labels.Set{names.LabelManagedBy: names.Manager})
 	options := cache.Options{ByObject: map[client.Object]cache.ByObject{

@@ -18,7 +18,7 @@ import (
 	"posthorn.io/posthorn/internal/topology"
 )
 
-// TestConditionsAreOneLine lets a webhook refuse the binding Secret with a reason of several lines.
+// TestConditionsAreOneLine uses a webhook that refuses the binding Secret with a reason of several lines.
 func TestConditionsAreOneLine(t *testing.T) {
 	b := newBench(t, topology.Kind[*posthornv1.User](user.Kind{}), userApp())
 	watching, is := b.api.(client.WithWatch)

@@ -12,7 +12,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-// Refusal ends an attempt; trying again gives the same until something changes.
+// Refusal ends a reconciliation; a retry has the same result until something changes.
 type Refusal struct {
 	Reason  string
 	Message string
@@ -20,22 +20,22 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Message }
 
-// Refuse makes a Refusal.
+// Refuse returns a Refusal.
 func Refuse(reason, format string, args ...any) error {
 	return &Refusal{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// Pending ends an attempt that waits for something in Kubernetes which is being watched.
+// Pending ends a reconciliation that waits for an object in Kubernetes which a watch covers.
 type Pending struct {
 	Reason  string
 	Message string
-	// RetryAfter is when to try again where no watch tells; 0 is the resync period.
+	// RetryAfter is the time of the retry when no watch covers the event; 0 is the resync period.
 	RetryAfter time.Duration
 }
 
 func (p *Pending) Error() string { return p.Message }
 
-// Wait makes a Pending.
+// Wait returns a Pending.
 func Wait(reason, format string, args ...any) error {
 	return &Pending{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
@@ -54,8 +54,8 @@ const (
 	ReasonDeleting           = "Deleting"
 	ReasonVhostNotFound      = "VhostNotFound"
 	ReasonClusterHibernated  = "ClusterHibernated"
-	// ReasonChangePending and ReasonChangeNotVisible: the broker accepted a change and its answers do not
-	// show it, for a moment or for longer than maxInvisible.
+	// ReasonChangePending and ReasonChangeNotVisible: the broker accepted a change that its answers do not show yet,
+	// or do not show after maxInvisible.
 	ReasonChangePending    = "ChangePending"
 	ReasonChangeNotVisible = "ChangeNotVisible"
 )
@@ -63,9 +63,9 @@ const (
 // class of a failure: its reason, and whether only a change can help.
 type class struct {
 	reason string
-	// stalled: shown as Stalled; tried again with the resync, not at once.
+	// stalled: sets the condition Stalled; the resync retries, and no back-off.
 	stalled bool
-	// quiet: not an error to be logged and backed off from.
+	// quiet: no error to log, and no back-off.
 	quiet bool
 }
 
@@ -85,7 +85,7 @@ func classify(err error) class {
 	return class{ReasonBrokerUnreachable, false, false}
 }
 
-// OneLine joins lines: kubectl cuts a column at the first line break.
+// OneLine joins lines, because kubectl cuts a column at the first line break.
 func OneLine(text string) string {
 	var lines []string
 	for _, line := range strings.Split(text, "\n") {

@@ -1,8 +1,8 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package topology is the one reconciler of everything that lives inside a broker: it observes,
-// compares, applies, owns and forgets. What differs between queues, policies and users is a Kind.
+// Package topology has the reconciler of all objects inside a broker: it observes, compares, applies, claims and
+// forgets. A Kind has the differences between queues, policies and users.
 package topology
 
 import (
@@ -18,7 +18,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-// Object is a custom resource that stands for something in a broker.
+// Object is a custom resource for an object in a broker.
 type Object interface {
 	client.Object
 	ClusterRef() posthornv1.ClusterReference
@@ -26,80 +26,80 @@ type Object interface {
 	BrokerName() string
 }
 
-// inVhost is an object whose thing is in a vhost.
+// inVhost is a resource whose object is in a vhost.
 type inVhost interface{ BrokerVhost() string }
 
-// Kind is what differs between the kinds.
+// Kind is the part of the reconciler that is specific to one kind.
 type Kind[T Object] interface {
-	// New is an empty object.
+	// New returns an empty resource.
 	New() T
-	// NewList is an empty list; Items takes it apart.
+	// NewList returns an empty list; Items returns its items.
 	NewList() client.ObjectList
 	Items(list client.ObjectList) []T
-	// Identity is the object's name inside its broker, unique for the kind.
+	// Identity returns the object's name inside its broker, unique for the kind.
 	Identity(object T) string
-	// Work starts an attempt for one object.
+	// Work starts a reconciliation of one resource.
 	Work(object T, env Env) Work
 	// Configure adds the kind's own indexes and watches.
 	Configure(mgr ctrl.Manager, b *builder.Builder) error
 }
 
-// Env is what an attempt may use beside the broker.
+// Env has the dependencies of a reconciliation beside the broker.
 type Env struct {
 	Client client.Client
-	// Live reads from the API server, not from a cache.
+	// Live reads from the API server, without a cache.
 	Live   client.Reader
 	Scheme *runtime.Scheme
-	// Cluster the object lives in.
+	// Cluster of the resource.
 	Cluster *posthornv1.BrokerCluster
-	// Tell records an event about the object.
+	// Tell records an Event about the resource.
 	Tell func(reason, action, format string, args ...any)
 }
 
-// Work is one attempt for one object. The reconciler calls Exists first.
+// Work is one reconciliation of one resource. The reconciler calls Exists first.
 type Work interface {
-	// Check refuses what the schema cannot.
+	// Check refuses what the schema cannot refuse.
 	Check(tenant Tenant) error
-	// Adoption says what to do about a thing in the broker that is not owned yet.
+	// Adoption returns the policy for an existing object in the broker that the resource does not own.
 	Adoption() posthornv1.AdoptionPolicy
-	// Reclaim says what to do with the thing in the broker when the object goes.
+	// Reclaim returns the policy for the object in the broker when the resource is deleted.
 	Reclaim() string
-	// Exists asks the broker.
+	// Exists queries the broker.
 	Exists(ctx context.Context, b broker.Client) (bool, error)
-	// Prepare makes what has to be in Kubernetes before the broker is changed.
+	// Prepare creates the objects in Kubernetes that have to exist before the broker is changed.
 	Prepare(ctx context.Context) error
-	// Compare tells how the broker differs from the spec.
+	// Compare returns the differences between the broker and the spec.
 	Compare(ctx context.Context, b broker.Client) (Difference, error)
-	// Create makes the thing.
+	// Create creates the object in the broker.
 	Create(ctx context.Context, b broker.Client) error
-	// Update mends what differs.
+	// Update corrects the differences.
 	Update(ctx context.Context, b broker.Client, difference Difference) error
-	// Report fills the status from what Compare saw.
+	// Report fills the status from the result of Compare.
 	Report(ctx context.Context, b broker.Client) error
-	// Impediment is why clients cannot use the thing although the broker has it as the spec says; nil when they
-	// can. Report has been called.
+	// Impediment returns why clients cannot use the object although it is as the spec says; nil when they can. Report
+	// has been called before.
 	Impediment() *Impediment
-	// Settled says that what the broker makes of the thing is as wanted; until then it is looked at
-	// more often.
+	// Settled reports whether the broker's own state of the object, such as its members, is as wanted; until then the
+	// reconciler checks it more often.
 	Settled() bool
-	// Forget deletes the thing.
+	// Forget deletes the object in the broker.
 	Forget(ctx context.Context, b broker.Client) error
-	// Conditions sets the kind's own conditions; failure is why the attempt ended early.
+	// Conditions sets the kind's own conditions; failure is why the reconciliation ended early.
 	Conditions(set func(kind string, truth Truth, reason, message string), failure error)
 }
 
-// Impediment keeps clients from using a thing that is as the spec says.
+// Impediment keeps clients from using an object that is as the spec says.
 type Impediment struct {
 	// Reason of the condition Ready.
 	Reason string
-	// Message says what is wrong and what to do about it.
+	// Message has the problem and its remedy.
 	Message string
 }
 
-// revoker is Work that gives access, which a tenant may lose.
+// revoker is Work that grants access, which a tenant may lose.
 type revoker interface {
-	// Revoke takes away the access that the tenant may not have: all of it if the namespace is not admitted.
-	// Repeating it after a failure completes it.
+	// Revoke revokes the access that the tenant is no longer allowed: all of it if the namespace may not use the
+	// cluster. A retry after a failure completes it.
 	Revoke(ctx context.Context, b broker.Client, tenant Tenant, admitted bool) error
 }
 
@@ -107,21 +107,21 @@ type revoker interface {
 type Difference struct {
 	// Mutable are the properties that Update changes.
 	Mutable []string
-	// Immutable are the properties that only making the thing anew changes.
+	// Immutable are the properties that only a new object changes.
 	Immutable []string
-	// Expected: it comes from a change made in Kubernetes, not in the broker.
+	// Expected: a change in Kubernetes caused the difference, not a change in the broker.
 	Expected bool
 }
 
-// None says that there is no difference.
+// None reports whether there is no difference.
 func (d Difference) None() bool { return len(d.Mutable) == 0 && len(d.Immutable) == 0 }
 
-// All names every property that differs.
+// All lists every property that differs.
 func (d Difference) All() []string {
 	return append(append([]string{}, d.Mutable...), d.Immutable...)
 }
 
-// Truth of a condition.
+// Truth is the status of a condition.
 type Truth int
 
 // Values of Truth.
@@ -131,10 +131,10 @@ const (
 	True
 )
 
-// NoConfiguration is for kinds without indexes and watches of their own.
+// NoConfiguration is for kinds without their own indexes and watches.
 func NoConfiguration(ctrl.Manager, *builder.Builder) error { return nil }
 
-// Kinds of event.
+// Types of Events.
 const (
 	normal  = corev1.EventTypeNormal
 	warning = corev1.EventTypeWarning

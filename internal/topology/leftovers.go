@@ -29,37 +29,37 @@ import (
 )
 
 const (
-	// maxLeftoverBytes bounds the record of a cluster; the API server takes at most 1 MiB.
+	// maxLeftoverBytes bounds the record of a cluster; the API server accepts at most 1 MiB.
 	maxLeftoverBytes = 512 << 10
-	// leftoverInterval is how often the operator looks for recorded leftovers.
+	// leftoverInterval is the interval of the sweeps of recorded leftovers.
 	leftoverInterval = 15 * time.Second
 )
 
-// errLeftoversFull says that a leftover could not be recorded.
+// errLeftoversFull: a leftover could not be recorded.
 var errLeftoversFull = errors.New("the record of leftovers is full")
 
-// leftoverKey is the key of an object in the record: its kind and a digest of its claim.
+// leftoverKey returns the key of an object in the record: its kind and a digest of its claim.
 func (a *attempt[T]) leftoverKey() string {
 	digest := sha256.Sum256([]byte(a.claim))
 	return a.leftoverPrefix() + hex.EncodeToString(digest[:16])
 }
 
-// leftoverPrefix begins the keys of the kind.
+// leftoverPrefix returns the prefix of the keys of the kind.
 func (r *Reconciler[T]) leftoverPrefix() string {
 	return reflect.TypeOf(r.Kind.New()).Elem().Name() + "."
 }
 
-// recordLeftover writes down that the object's thing is still to be deleted in the broker. The record is beside the
-// BrokerCluster, so it survives the object and its namespace, and goes with the cluster.
+// recordLeftover records that the resource's object is still to be deleted in the broker. The record is in the
+// namespace of the BrokerCluster: it outlives the resource and its namespace, and is deleted with the cluster.
 func (a *attempt[T]) recordLeftover(ctx context.Context) error {
 	cluster, err := a.findCluster(ctx)
 	if err != nil {
 		return err
 	}
-	if going, err := namespaceGoes(ctx, a.Live, cluster.Namespace); err != nil || going {
+	if going, err := isBeingDeleted(ctx, a.Live, cluster.Namespace); err != nil || going {
 		return err
 	}
-	// Only what Forget needs.
+	// Only the fields that Forget needs.
 	kept := a.Kind.New()
 	whole, err := json.Marshal(a.object)
 	if err == nil {
@@ -78,7 +78,7 @@ func (a *attempt[T]) recordLeftover(ctx context.Context) error {
 	record := leftoverRecord(cluster)
 	_, err = controllerutil.CreateOrUpdate(ctx, a.Client, record, func() error {
 		if record.UID != "" && !metav1.IsControlledBy(record, cluster) {
-			return fmt.Errorf("it does not belong to the BrokerCluster %s", cluster.Name)
+			return fmt.Errorf("it exists and does not belong to the BrokerCluster %s; delete or rename it", cluster.Name)
 		}
 		size := len(text)
 		for key, value := range record.Data {
@@ -104,16 +104,16 @@ func leftoverRecord(cluster *posthornv1.BrokerCluster) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: names.Leftovers(cluster.Name)}}
 }
 
-// sweepForever deletes recorded leftovers until the context ends.
-func (r *Reconciler[T]) sweepForever(ctx context.Context) {
+// sweepLoop deletes recorded leftovers until the context ends.
+func (r *Reconciler[T]) sweepLoop(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := r.Sweep(ctx); err != nil {
-			log.FromContext(ctx).Info("leftovers stay in a broker, trying again", "cause", err.Error())
+			log.FromContext(ctx).Info("cannot delete leftovers in a broker yet, retrying", "cause", err.Error())
 		}
 	}, min(leftoverInterval, r.Resync))
 }
 
-// Sweep deletes the recorded leftovers of the kind in all clusters that answer.
+// Sweep deletes the recorded leftovers of the kind in all clusters whose broker answers.
 func (r *Reconciler[T]) Sweep(ctx context.Context) error {
 	var clusters posthornv1.BrokerClusterList
 	if err := r.Client.List(ctx, &clusters); err != nil {
@@ -151,7 +151,7 @@ func (r *Reconciler[T]) sweepCluster(ctx context.Context, cluster *posthornv1.Br
 		done = true
 	}
 	if done {
-		// Somebody who wrote meanwhile makes this fail, and it is done again.
+		// A conflict with another writer makes this fail, and the next sweep repeats it.
 		if err := r.Client.Update(ctx, record); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 			failures = append(failures, fmt.Errorf("writing ConfigMap %s: %w", record.Name, err))
 		}
@@ -159,8 +159,8 @@ func (r *Reconciler[T]) sweepCluster(ctx context.Context, cluster *posthornv1.Br
 	return errors.Join(failures...)
 }
 
-// forgetLeftover deletes one thing in the broker, unless another object owns it by now. An error means that it
-// has to be tried again.
+// forgetLeftover deletes one object in the broker, unless another resource owns it by now. An error means that a
+// later sweep has to repeat it.
 func (r *Reconciler[T]) forgetLeftover(ctx context.Context, cluster *posthornv1.BrokerCluster, text string) error {
 	object := r.Kind.New()
 	if json.Unmarshal([]byte(text), object) != nil {
@@ -186,7 +186,7 @@ func (r *Reconciler[T]) forgetLeftover(ctx context.Context, cluster *posthornv1.
 	return err
 }
 
-// ownedByAnother asks the API server, because the cache may be behind a claim just written.
+// ownedByAnother asks the API server, because the cache may be behind a claim that was just written.
 func (a *attempt[T]) ownedByAnother(ctx context.Context) (bool, error) {
 	others, err := a.siblings(ctx, a.object)
 	if err != nil {

@@ -14,9 +14,10 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// TestLeftoversGoWhenTheBrokerIsBack deletes a tenant's namespace while the broker is down. Nothing in Kubernetes
-// waits for the broker, and its user is deleted when it answers again, unless somebody owns it by then.
-func TestLeftoversGoWhenTheBrokerIsBack(t *testing.T) {
+// TestLeftoversAreDeletedWhenTheBrokerIsBack deletes a tenant's namespace while the broker is down. Nothing in
+// Kubernetes waits for the broker, and its user is deleted when it answers again, unless another resource owns it by
+// then.
+func TestLeftoversAreDeletedWhenTheBrokerIsBack(t *testing.T) {
 	for name, remade := range map[string]bool{"nobody has the name": false, "the user was made again": true} {
 		t.Run(name, func(t *testing.T) {
 			ctx := context.Background()

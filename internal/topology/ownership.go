@@ -14,13 +14,13 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// identityIndex indexes objects by cluster and name in the broker.
+// identityIndex indexes resources by cluster and name in the broker.
 const identityIndex = "posthorn.io/identity"
 
-// clusterIndex indexes objects by cluster.
+// clusterIndex indexes resources by cluster.
 const clusterIndex = "posthorn.io/cluster"
 
-// ClusterKey is the cluster that an object refers to.
+// ClusterKey returns the key of the cluster that a resource refers to.
 func ClusterKey(object Object) client.ObjectKey {
 	ref := object.ClusterRef()
 	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
@@ -30,7 +30,7 @@ func ClusterKey(object Object) client.ObjectKey {
 	return key
 }
 
-// Identity joins the parts of a name so that no two different lists of parts give the same.
+// Identity joins the parts of a name so that two different lists of parts never have the same result.
 func Identity(parts ...string) string {
 	escaped := make([]string, len(parts))
 	for i, part := range parts {
@@ -39,12 +39,12 @@ func Identity(parts ...string) string {
 	return strings.Join(escaped, "/")
 }
 
-// claimOf is what status.claim holds when the object owns its thing.
+// claimOf returns the value of status.claim of a resource that owns its object.
 func claimOf[T Object](kind Kind[T], object T) string {
 	return ClusterKey(object).String() + "|" + kind.Identity(object)
 }
 
-// siblings are the other objects that stand for the same thing.
+// siblings returns the other resources for the same object.
 func (r *Reconciler[T]) siblings(ctx context.Context, object T) ([]T, error) {
 	list := r.Kind.NewList()
 	if err := r.Client.List(ctx, list, client.MatchingFields{identityIndex: claimOf(r.Kind, object)}); err != nil {
@@ -59,8 +59,8 @@ func (r *Reconciler[T]) siblings(ctx context.Context, object T) ([]T, error) {
 	return others, nil
 }
 
-// rival finds an object that has the better right to the same thing: the one that owns it already,
-// else the older one. Two of the same second are told apart by their names.
+// rival returns a resource that has a better right to the same object: the one that owns it, else the older one. The
+// names decide between two of the same second.
 func rival[T Object](object T, claim string, others []T) (T, bool) {
 	for _, other := range others {
 		mine, theirs := object.Topology().Claim == claim, other.Topology().Claim == claim
@@ -80,7 +80,7 @@ func older(a, b client.Object) bool {
 	return client.ObjectKeyFromObject(a).String() < client.ObjectKeyFromObject(b).String()
 }
 
-// mayAdopt decides about a thing that is in the broker and not owned by the object.
+// mayAdopt decides about an object in the broker that the resource does not own.
 //
 //	adoption   | as the spec says | in the cluster's namespace | then
 //	Never      | any              | any                        | conflict

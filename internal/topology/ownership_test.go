@@ -24,7 +24,7 @@ func queueAt(name string, second int64, claim string) *posthornv1.Queue {
 	return q
 }
 
-func TestRival(t *testing.T) {
+func TestRivalIsTheOwnerOrTheOlderResource(t *testing.T) {
 	cases := []struct {
 		name        string
 		self, other *posthornv1.Queue
@@ -48,7 +48,7 @@ func TestRival(t *testing.T) {
 	}
 }
 
-func TestMayAdopt(t *testing.T) {
+func TestMayAdoptFollowsItsTable(t *testing.T) {
 	same := func() (Difference, error) { return Difference{}, nil }
 	differs := func() (Difference, error) { return Difference{Mutable: []string{"a"}}, nil }
 	cases := []struct {
@@ -88,7 +88,7 @@ func TestIdentityIsUnambiguous(t *testing.T) {
 	}
 }
 
-func TestTenantVhosts(t *testing.T) {
+func TestTenantMayUseOnlyVhostsOfItsNamespace(t *testing.T) {
 	tenant := Tenant{Namespace: "a", VhostPrefix: "t-"}
 	for vhost, may := range map[string]bool{"t-a": true, "t-a.x": true, "t-a-b": false, "t-ab": false, "a": false, "/": false, "": false, "t-": false} {
 		if tenant.MayUseVhost(vhost) != may {
@@ -108,7 +108,7 @@ func TestTenantVhosts(t *testing.T) {
 	}
 }
 
-// TestNoTwoNamespacesNameOneUser tries all short names: what begins with one namespace can begin with another.
+// TestNoTwoNamespacesNameOneUser tries all short names, because one namespace can be a prefix of another.
 func TestNoTwoNamespacesNameOneUser(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
@@ -157,7 +157,7 @@ func TestNoTwoNamespacesNameOneUser(t *testing.T) {
 	}
 }
 
-func TestClassify(t *testing.T) {
+func TestClassifyNamesReasonAndRetry(t *testing.T) {
 	cases := map[string]struct {
 		err  error
 		want class
@@ -177,16 +177,16 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-func TestDifferentKeys(t *testing.T) {
+func TestDifferentKeysAreSorted(t *testing.T) {
 	got := DifferentKeys("d", map[string]any{"same": int32(1), "changed": "a", "new": true, "deep": []any{1}}, map[string]any{"same": 1.0, "changed": "b", "old": 1, "deep": []any{1.0}})
 	if len(got) != 3 || got[0] != "d.changed" || got[1] != "d.new" || got[2] != "d.old" {
 		t.Error(got)
 	}
 }
 
-func TestSpreadOutStaysWithinThePeriod(t *testing.T) {
+func TestJitterStaysWithinThePeriod(t *testing.T) {
 	for i := 0; i < 1000; i++ {
-		if got := spreadOut(time.Minute); got > time.Minute || got < 48*time.Second {
+		if got := jitter(time.Minute); got > time.Minute || got < 48*time.Second {
 			t.Fatal(got)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"posthorn.io/posthorn/controllers/queue"
 )
 
-// TestQueueIsReadyOnlyWhileClientsCanUseIt takes members of a queue away and brings them back. The watcher must
-// find the object each time, with one request.
+// TestQueueIsReadyOnlyWhileClientsCanUseIt removes members of a queue and restores them. The watcher must find the
+// object each time, with one request.
 func TestQueueIsReadyOnlyWhileClientsCanUseIt(t *testing.T) {
 	b := newBench(t, topology.Kind[*posthornv1.Queue](queue.Kind{}), queueOrders())
 	watcher := &queue.Watcher{Reader: b.api, Brokers: b.r.Brokers, Interval: time.Second}
@@ -67,8 +67,8 @@ func TestQueueIsReadyOnlyWhileClientsCanUseIt(t *testing.T) {
 	look(1)
 }
 
-// TestWatcherAsksEachClusterOnce counts requests.
-func TestWatcherAsksEachClusterOnce(t *testing.T) {
+// TestWatcherListsEachClusterOnce counts requests.
+func TestWatcherListsEachClusterOnce(t *testing.T) {
 	first := queueOrders()
 	b := newBench(t, topology.Kind[*posthornv1.Queue](queue.Kind{}), first)
 	for i := range 50 {

@@ -30,16 +30,16 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// unsettledResync is how often an object is looked at whose replicas are not all there.
+// unsettledResync is the interval at which a resource is reconciled whose members are not complete.
 const unsettledResync = 5 * time.Second
 
-// behind is after how long an object is looked at again that the cache had an old version of.
-const behind = 200 * time.Millisecond
+// staleRetry is the time after which a resource is reconciled again whose cached version was old.
+const staleRetry = 200 * time.Millisecond
 
-// resyncPriority lets an object that changed overtake those that are only looked at again.
+// resyncPriority lets a changed resource overtake the resync of others.
 const resyncPriority = handler.LowPriority
 
-// Reconciler keeps the objects of one kind.
+// Reconciler reconciles the resources of one kind.
 type Reconciler[T Object] struct {
 	Client  client.Client
 	Live    client.Reader
@@ -47,32 +47,32 @@ type Reconciler[T Object] struct {
 	Events  events.EventRecorder
 	Brokers *connect.Connector
 	Kind    Kind[T]
-	// Resync is how often an object is compared with the broker when nothing happens.
+	// Resync is the interval at which a resource is compared with the broker when nothing happens.
 	Resync time.Duration
-	// WatchNamespaces: changes of namespaces' labels are acted upon at once.
+	// WatchNamespaces: changes of namespaces' labels take effect at once.
 	WatchNamespaces bool
-	// ForgetBound is how long after its deletion an object waits for a broker that does not answer.
+	// ForgetBound is how long after its deletion a resource waits for a broker that does not answer.
 	ForgetBound time.Duration
 	// Now is the clock.
 	Now func() time.Time
 
-	// invisible holds by object key since when the broker has not shown an accepted change.
+	// invisible has, by object key, since when the broker has not shown an accepted change.
 	invisible sync.Map
 }
 
-// attempt is one pass over one object.
+// attempt is one pass over one resource.
 type attempt[T Object] struct {
 	*Reconciler[T]
 	object T
 	claim  string
 	work   Work
-	// drifted are properties that somebody changed behind the operator's back.
+	// drifted are properties that somebody changed in the broker.
 	drifted []string
-	// The broker took a change in this attempt.
+	// changed: the broker accepted a change in this pass.
 	corrected bool
 }
 
-// Reconcile brings one object a step nearer to its spec.
+// Reconcile brings one resource a step nearer to its spec.
 func (r *Reconciler[T]) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	object := r.Kind.New()
 	if err := r.Client.Get(ctx, request.NamespacedName, object); err != nil {
@@ -96,13 +96,13 @@ func (r *Reconciler[T]) Reconcile(ctx context.Context, request reconcile.Request
 	a.setConditions(failure)
 	err := r.patchStatus(ctx, object, before)
 	if apierrors.IsConflict(err) {
-		a.tellDrift()
-		return reconcile.Result{RequeueAfter: behind}, nil
+		a.reportDrift()
+		return reconcile.Result{RequeueAfter: staleRetry}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, errors.Join(failure, err)
 	}
-	a.tellDrift()
+	a.reportDrift()
 	if broker.IsUnauthorized(failure) {
 		a.Brokers.Forget(ClusterKey(object))
 	}
@@ -117,18 +117,19 @@ func (r *Reconciler[T]) Reconcile(ctx context.Context, request reconcile.Request
 	if errors.As(failure, &pending) && pending.RetryAfter > 0 {
 		return reconcile.Result{RequeueAfter: pending.RetryAfter}, nil
 	}
-	return reconcile.Result{RequeueAfter: spreadOut(period), Priority: new(resyncPriority)}, nil
+	return reconcile.Result{RequeueAfter: jitter(period), Priority: new(resyncPriority)}, nil
 }
 
-// spreadOut shortens a period by up to a fifth, so that objects made together do not stay together.
-func spreadOut(period time.Duration) time.Duration {
+// jitter shortens a period by up to a fifth, so that resources of the same age are not reconciled together for
+// ever.
+func jitter(period time.Duration) time.Duration {
 	return period - time.Duration(rand.Int64N(int64(period)/5+1))
 }
 
 func (r *Reconciler[T]) copy(object T) T {
 	copied, isT := object.DeepCopyObject().(T)
 	if !isT {
-		// DeepCopyObject of a T is a T by construction of the API machinery.
+		// DeepCopyObject of a T always returns a T.
 		return object
 	}
 	return copied
@@ -138,7 +139,7 @@ func (r *Reconciler[T]) patchStatus(ctx context.Context, object, before T) error
 	if reflect.DeepEqual(object, before) {
 		return nil
 	}
-	// Only over what was read: a patch over a newer status would leave parts of both.
+	// Only over the version that was read: a patch over a newer status would leave parts of both.
 	over := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Status().Patch(ctx, object, over); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing the status: %w", err)
@@ -146,7 +147,7 @@ func (r *Reconciler[T]) patchStatus(ctx context.Context, object, before T) error
 	return nil
 }
 
-// run does everything but the conditions. before is moved forward when the object is patched on the way.
+// run has all steps but the conditions. It advances before when it patches the resource.
 func (a *attempt[T]) run(ctx context.Context, before *T) error {
 	cluster, err := a.findCluster(ctx)
 	if err != nil {
@@ -176,8 +177,8 @@ func (a *attempt[T]) run(ctx context.Context, before *T) error {
 	return a.within(ctx, client, func() error { return a.apply(ctx, client, tenant, before) })
 }
 
-// within does something in the object's vhost and, where it turns out that somebody else made that, again with
-// permissions there.
+// within runs a step in the resource's vhost. If somebody else created the vhost, it grants the operator's user
+// permissions there and repeats the step.
 func (a *attempt[T]) within(ctx context.Context, b broker.Client, do func() error) error {
 	err := do()
 	object, is := any(a.object).(inVhost)
@@ -210,10 +211,11 @@ func (a *attempt[T]) findCluster(ctx context.Context) (*posthornv1.BrokerCluster
 	return &cluster, nil
 }
 
-// tenant finds out what an object's namespace may do in a cluster.
+// tenant returns the rights of a resource's namespace in a cluster.
 func (a *attempt[T]) tenant(ctx context.Context, cluster *posthornv1.BrokerCluster, object T) (Tenant, error) {
 	tenant, err := admit(ctx, a.Live, cluster, object.GetNamespace())
-	// What is in a vhost is told apart by that. And who has a name keeps it when a namespace comes later that is nearer to it.
+	// A vhost has a namespace of its own. And an owner keeps a name when a namespace is created later whose name is a
+	// longer prefix of it.
 	_, vhost := any(object).(inVhost)
 	if err != nil || tenant.Home || vhost || object.Topology().Claim == a.claim {
 		return tenant, err
@@ -222,7 +224,7 @@ func (a *attempt[T]) tenant(ctx context.Context, cluster *posthornv1.BrokerClust
 	return tenant, err
 }
 
-// yield gives way to an object that has the better right to the name.
+// yield ends the reconciliation when another resource has a better right to the name.
 func (a *attempt[T]) yield(ctx context.Context, cluster *posthornv1.BrokerCluster) error {
 	others, err := a.siblings(ctx, a.object)
 	if err != nil {
@@ -233,7 +235,7 @@ func (a *attempt[T]) yield(ctx context.Context, cluster *posthornv1.BrokerCluste
 		if !found {
 			return nil
 		}
-		may, err := a.mayHave(ctx, cluster, winner)
+		may, err := a.takesPrecedence(ctx, cluster, winner)
 		if err != nil {
 			return err
 		}
@@ -245,9 +247,9 @@ func (a *attempt[T]) yield(ctx context.Context, cluster *posthornv1.BrokerCluste
 	}
 }
 
-// mayHave says whether another object is to be given way to: it owns the thing, or its namespace may
-// name it. Else a tenant could keep another from a name by an older object that is refused.
-func (a *attempt[T]) mayHave(ctx context.Context, cluster *posthornv1.BrokerCluster, other T) (bool, error) {
+// takesPrecedence reports whether another resource takes precedence: it owns the object, or its namespace may use the name.
+// Otherwise a tenant could block a name of another tenant with an older resource that is refused.
+func (a *attempt[T]) takesPrecedence(ctx context.Context, cluster *posthornv1.BrokerCluster, other T) (bool, error) {
 	if other.Topology().Claim == a.claim {
 		return true, nil
 	}
@@ -272,7 +274,7 @@ func (a *attempt[T]) addFinalizer(ctx context.Context, before *T) error {
 	if err := a.Client.Patch(ctx, patched, lock); err != nil {
 		return fmt.Errorf("adding the finalizer: %w", err)
 	}
-	// The answer has the stored status; what this attempt has found so far stays in the object.
+	// The answer has the stored status; the resource keeps the results of this pass.
 	for _, o := range []T{a.object, *before} {
 		o.SetFinalizers(patched.GetFinalizers())
 		o.SetResourceVersion(patched.GetResourceVersion())
@@ -281,7 +283,7 @@ func (a *attempt[T]) addFinalizer(ctx context.Context, before *T) error {
 	return nil
 }
 
-// apply makes the broker as the spec says.
+// apply brings the broker to the spec.
 func (a *attempt[T]) apply(ctx context.Context, b broker.Client, tenant Tenant, before *T) error {
 	exists, err := a.work.Exists(ctx, b)
 	if err != nil {
@@ -317,8 +319,8 @@ func (a *attempt[T]) apply(ctx context.Context, b broker.Client, tenant Tenant, 
 	return a.work.Report(ctx, b)
 }
 
-// owned tells whether the object owns its thing. When the cache says no and there is one, the API
-// server is asked: the cache may be behind a claim just written.
+// owned reports whether the resource owns its object. When the cache says no and the object exists, it asks the API
+// server: the cache may be behind a claim that was just written.
 func (a *attempt[T]) owned(ctx context.Context, exists bool) (bool, error) {
 	if a.object.Topology().Claim == a.claim || !exists {
 		return a.object.Topology().Claim == a.claim, nil
@@ -331,7 +333,7 @@ func (a *attempt[T]) owned(ctx context.Context, exists bool) (bool, error) {
 	return live.Topology().Claim == a.claim, nil
 }
 
-// writeClaim records the ownership before anything is made in the broker.
+// writeClaim records the ownership before anything is created in the broker.
 func (a *attempt[T]) writeClaim(ctx context.Context, before *T) error {
 	a.object.Topology().Claim = a.claim
 	patched := a.copy(a.object)
@@ -344,7 +346,7 @@ func (a *attempt[T]) writeClaim(ctx context.Context, before *T) error {
 	return nil
 }
 
-// converge creates or updates, and looks whether the broker took it.
+// converge creates or updates the object, and checks that the broker shows the change.
 func (a *attempt[T]) converge(ctx context.Context, b broker.Client, exists bool) (bool, error) {
 	difference := Difference{}
 	if exists {
@@ -373,7 +375,7 @@ func (a *attempt[T]) converge(ctx context.Context, b broker.Client, exists bool)
 	return true, nil
 }
 
-// noteDrift notes a difference that no change in Kubernetes explains.
+// noteDrift records a difference that no change in Kubernetes explains.
 func (a *attempt[T]) noteDrift(difference Difference) {
 	status := a.object.Topology()
 	synced := meta.IsStatusConditionTrue(status.Conditions, posthornv1.ConditionSynced)
@@ -382,17 +384,17 @@ func (a *attempt[T]) noteDrift(difference Difference) {
 	}
 }
 
-// tellDrift tells of drift that the broker took the correction of, also when it differs again since: the next attempt
-// finds the object out of sync and so has no drift to tell.
-func (a *attempt[T]) tellDrift() {
+// reportDrift records an Event about corrected drift, even when the object differs again afterwards: the next pass
+// finds the resource out of sync and so reports no drift.
+func (a *attempt[T]) reportDrift() {
 	if a.corrected && len(a.drifted) > 0 {
-		a.Events.Eventf(a.object, nil, normal, "DriftCorrected", "Sync", "changed in the broker behind the operator's back and corrected: %s", join(a.drifted))
+		a.Events.Eventf(a.object, nil, normal, "DriftCorrected", "Sync", "changed in the broker staleRetry the operator's back and corrected: %s", join(a.drifted))
 	}
 }
 
 func join(properties []string) string { return strings.Join(properties, ", ") }
 
-// setConditions writes what every attempt ends with.
+// setConditions sets the conditions at the end of every pass.
 func (a *attempt[T]) setConditions(failure error) {
 	status := a.object.Topology()
 	status.ObservedGeneration = a.object.GetGeneration()

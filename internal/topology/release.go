@@ -16,8 +16,7 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// release does what the reclaim policy says and takes the finalizer away. A non-nil error means that
-// it has to be tried again.
+// release applies the reclaim policy and removes the finalizer. A non-nil error means that it has to be repeated.
 func (a *attempt[T]) release(ctx context.Context) error {
 	if !controllerutil.ContainsFinalizer(a.object, names.Finalizer) {
 		return nil
@@ -40,12 +39,12 @@ func (a *attempt[T]) release(ctx context.Context) error {
 	base := a.copy(a.object)
 	controllerutil.RemoveFinalizer(a.object, names.Finalizer)
 	if err := a.Client.Patch(ctx, a.object, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("taking the finalizer away: %w", err)
+		return fmt.Errorf("removing the finalizer: %w", err)
 	}
 	return nil
 }
 
-// forget deletes the thing in the broker when it is this object's to delete.
+// forget deletes the object in the broker if this resource owns it.
 func (a *attempt[T]) forget(ctx context.Context) error {
 	cluster, err := a.findCluster(ctx)
 	var gone *Pending
@@ -91,17 +90,17 @@ func (a *attempt[T]) mineToDelete(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// giveUp says whether the object goes although its thing could not be deleted.
+// giveUp reports whether the resource is deleted although its object could not be.
 //
-//	the broker refuses (4xx)                        | goes
-//	the object's namespace is being deleted         | goes
-//	it was deleted longer ago than the bound        | goes
-//	else                                            | is tried again
+//	the broker refuses (4xx)                      | yes
+//	the resource's namespace is being deleted     | yes
+//	its deletion is longer ago than the bound     | yes
+//	otherwise                                     | no, retry
 func (a *attempt[T]) giveUp(ctx context.Context, failure error) (bool, string) {
 	if broker.IsTerminal(failure) {
 		return true, "the broker refuses"
 	}
-	if going, err := namespaceGoes(ctx, a.Live, a.object.GetNamespace()); err == nil && going {
+	if going, err := isBeingDeleted(ctx, a.Live, a.object.GetNamespace()); err == nil && going {
 		return true, "the namespace is going"
 	}
 	if deleted := a.object.GetDeletionTimestamp(); deleted != nil && a.Now().Sub(deleted.Time) > a.ForgetBound {

@@ -16,8 +16,8 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// afterRefusal takes away in the broker what an owned object may not have any more, and returns the refusal. The
-// access was given when the cluster still allowed it; a refusal alone would leave it.
+// afterRefusal revokes in the broker what an owned resource is no longer allowed, and returns the refusal. The access
+// was granted while the cluster still allowed it, and the refusal alone would not end it.
 func (a *attempt[T]) afterRefusal(ctx context.Context, cluster *posthornv1.BrokerCluster, tenant Tenant, admitted bool, err error) error {
 	var refusal *Refusal
 	if !errors.As(err, &refusal) || refusal.Reason != ReasonNotAllowed || a.object.Topology().Claim != a.claim || cluster.Spec.Hibernated {
@@ -33,12 +33,12 @@ func (a *attempt[T]) afterRefusal(ctx context.Context, cluster *posthornv1.Broke
 		failure = work.Revoke(ctx, b, tenant, admitted)
 	}
 	if failure != nil {
-		return fmt.Errorf("%s; its access is not revoked yet, trying again: %w", refusal.Message, failure)
+		return fmt.Errorf("%s; its access is not revoked yet, retrying: %w", refusal.Message, failure)
 	}
 	return err
 }
 
-// labelsChanged lets pass namespaces whose labels changed: these decide which clusters they may use.
+// labelsChanged passes namespaces whose labels changed: these decide which clusters they may use.
 func labelsChanged() predicate.Predicate {
 	return predicate.And(predicate.LabelChangedPredicate{}, predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
@@ -46,7 +46,7 @@ func labelsChanged() predicate.Predicate {
 	})
 }
 
-// inNamespace gives the objects of a namespace.
+// inNamespace returns the resources of a namespace.
 func (r *Reconciler[T]) inNamespace(ctx context.Context, namespace client.Object) []reconcile.Request {
 	list := r.Kind.NewList()
 	if err := r.Client.List(ctx, list, client.InNamespace(namespace.GetName())); err != nil {

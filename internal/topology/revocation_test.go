@@ -51,7 +51,7 @@ func edit[T client.Object](b *bench[*posthornv1.User], object T, modify func()) 
 
 func (b *bench[T]) closed() int { return len(b.broker.Calls("/api/connections/", http.MethodDelete)) }
 
-// TestAccessEndsWithTheTenancy takes the label away, while connections cannot be closed at first.
+// TestAccessEndsWithTheTenancy removes the label, while connections cannot be closed at first.
 func TestAccessEndsWithTheTenancy(t *testing.T) {
 	b := tenantBench(t)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}
@@ -90,7 +90,7 @@ func TestAccessEndsWithTheTenancy(t *testing.T) {
 	}
 }
 
-// TestAccessFollowsTheVhostPrefix changes what vhosts the namespace may name.
+// TestAccessFollowsTheVhostPrefix changes the vhosts that the namespace may use.
 func TestAccessFollowsTheVhostPrefix(t *testing.T) {
 	b := tenantBench(t)
 	cluster := &posthornv1.BrokerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: "c"}}

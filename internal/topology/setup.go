@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// concurrentObjects is how many objects of a kind are looked at at once.
+	// concurrentObjects is the number of resources of a kind that are reconciled at once.
 	concurrentObjects = 8
 	// firstRetry and lastRetry bound the back-off from transient failures.
 	firstRetry = 250 * time.Millisecond
@@ -54,7 +54,7 @@ func (r *Reconciler[T]) SetupWithManager(mgr ctrl.Manager, name string) error {
 		return fmt.Errorf("configuring the controller %s: %w", name, err)
 	}
 	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		r.sweepForever(ctx)
+		r.sweepLoop(ctx)
 		return nil
 	})); err != nil {
 		return fmt.Errorf("adding the sweep of leftovers: %w", err)
@@ -82,7 +82,7 @@ func (r *Reconciler[T]) index(mgr ctrl.Manager) error {
 	return nil
 }
 
-// siblingsOnDelete wakes the objects that lost a name to one that is now gone.
+// siblingsOnDelete enqueues the resources that lost a name to one that is now deleted.
 func (r *Reconciler[T]) siblingsOnDelete() handler.EventHandler {
 	return handler.Funcs{DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		object, isT := e.Object.(T)
@@ -99,7 +99,7 @@ func (r *Reconciler[T]) siblingsOnDelete() handler.EventHandler {
 	}}
 }
 
-// inCluster gives the objects that live in a cluster.
+// inCluster returns the resources of a cluster.
 func (r *Reconciler[T]) inCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
 	list := r.Kind.NewList()
 	key := client.ObjectKeyFromObject(cluster).String()
@@ -114,8 +114,8 @@ func (r *Reconciler[T]) inCluster(ctx context.Context, cluster client.Object) []
 	return requests
 }
 
-// clusterChanged lets pass what matters to objects in a cluster: that it came, goes, became available,
-// lost or got back a node, changed whom it allows, how many members queues have or where clients connect.
+// clusterChanged passes changes of a cluster that matter to its resources: its creation, deletion and availability, a
+// node that stops or starts, its tenancy, the number of members of queues, and the address for clients.
 func clusterChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, isCluster := e.ObjectOld.(*posthornv1.BrokerCluster)

@@ -28,9 +28,9 @@ import (
 	"posthorn.io/posthorn/internal/topology"
 )
 
-// TestAStatusIsOfOneAttempt lets the cache be behind: what an attempt finds that was given an old version of
-// the object must not be mixed with what the one before has written.
-func TestAStatusIsOfOneAttempt(t *testing.T) {
+// TestStatusIsOfOneReconciliation uses a cache that is behind: a reconciliation of an old version must not mix its
+// results with those of the one before.
+func TestStatusIsOfOneReconciliation(t *testing.T) {
 	ctx := context.Background()
 	server := brokertest.Start("admin", "secret")
 	defer server.Close()
@@ -76,7 +76,7 @@ func TestAStatusIsOfOneAttempt(t *testing.T) {
 		}
 		return found
 	}
-	// An attempt that ended before it could tell what it matched.
+	// A reconciliation that ended before it could report the match.
 	look()
 	before := stored()
 	before.Status.MatchedQueues = 0

@@ -34,10 +34,9 @@ type one struct{ url string }
 func (o one) ClusterURL(client.ObjectKey, connect.Listener) string      { return o.url }
 func (o one) NodeURL(client.ObjectKey, string, connect.Listener) string { return o.url }
 
-// TestSettledQueuesCostOneQuestionEach counts what a look at an object costs at which
-// nothing has to be done. A busy loop, a write of an unchanged status or a question too many shows here,
-// multiplied by the number of objects.
-func TestSettledQueuesCostOneQuestionEach(t *testing.T) {
+// TestSettledQueueCostsOneRequest counts the requests of a reconciliation that has nothing to do. It detects a busy
+// loop, a write of an unchanged status and a superfluous request, which the number of objects multiplies.
+func TestSettledQueueCostsOneRequest(t *testing.T) {
 	const objects = 150
 	ctx := context.Background()
 	server := brokertest.Start("admin", "secret")

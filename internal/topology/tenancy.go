@@ -18,35 +18,35 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// Tenant is the namespace an object is in, seen from its cluster.
+// Tenant has the rights of a resource's namespace in its cluster.
 type Tenant struct {
-	// Home: it is the cluster's own namespace, which may do everything.
+	// Home: the namespace is the cluster's own, which has all rights.
 	Home bool
-	// Namespace of the object.
+	// Namespace of the resource.
 	Namespace string
 	// VhostPrefix of the cluster.
 	VhostPrefix string
-	// UserLimits of the cluster for each user of a tenant; nil: none.
+	// UserLimits of the cluster for each user of a tenant; nil for none.
 	UserLimits *posthornv1.UserLimits
-	// Nearer is another namespace that may use the cluster, with a longer name than this one, after which
-	// the object's name in the broker begins; empty when there is none.
+	// Nearer is another namespace that may use the cluster and whose longer name is also a prefix of the resource's
+	// name in the broker; empty when there is none.
 	Nearer string
 }
 
-// MayUseVhost says whether objects of the namespace may name a vhost: in other namespaces than the
-// cluster's only <prefix><namespace> and what begins with that and a dot. No namespace has a dot in
-// its name, so no two namespaces share a vhost.
+// MayUseVhost reports whether resources of the namespace may use a vhost. Outside the cluster's namespace only
+// <prefix><namespace> and names that begin with that and a dot are allowed. No namespace has a dot in its name, so no
+// two namespaces share a vhost.
 func (t Tenant) MayUseVhost(vhost string) bool {
 	own := t.VhostPrefix + t.Namespace
 	return t.Home || vhost == own || strings.HasPrefix(vhost, own+".")
 }
 
-// MayNameUser says whether objects of the namespace may name a user.
+// MayNameUser reports whether resources of the namespace may use a username.
 func (t Tenant) MayNameUser(username string) bool {
 	return t.Home || (t.Nearer == "" && strings.HasPrefix(username, t.Namespace+"-"))
 }
 
-// CheckUser is a refusal when the namespace may not name the user.
+// CheckUser returns a refusal when the namespace may not use the username.
 func (t Tenant) CheckUser(username string) error {
 	if t.MayNameUser(username) {
 		return nil
@@ -57,7 +57,7 @@ func (t Tenant) CheckUser(username string) error {
 	return Refuse(ReasonNotAllowed, "usernames of namespace %s begin with %q", t.Namespace, t.Namespace+"-")
 }
 
-// CheckVhost is a refusal when the namespace may not name the vhost.
+// CheckVhost returns a refusal when the namespace may not use the vhost.
 func (t Tenant) CheckVhost(vhost string) error {
 	if t.MayUseVhost(vhost) {
 		return nil
@@ -66,8 +66,8 @@ func (t Tenant) CheckVhost(vhost string) error {
 	return Refuse(ReasonNotAllowed, "namespace %s may only name the vhost %q and vhosts that begin with %q, not %q", t.Namespace, own, own+".", vhost)
 }
 
-// Limits are those of a user that asks for some: a tenant's user may have lower limits than the cluster allows,
-// and never higher ones.
+// Limits returns the effective limits of a user: a tenant's user may have lower limits than the cluster allows, and
+// never higher ones.
 func (t Tenant) Limits(asked posthornv1.UserLimits) posthornv1.UserLimits {
 	if t.Home || t.UserLimits == nil {
 		return asked
@@ -78,7 +78,7 @@ func (t Tenant) Limits(asked posthornv1.UserLimits) posthornv1.UserLimits {
 	}
 }
 
-// lower gives the lower of two limits, of which 0 is none.
+// lower returns the lower of two limits, of which 0 is none.
 func lower(a, b int32) int32 {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -86,7 +86,7 @@ func lower(a, b int32) int32 {
 	return min(a, b)
 }
 
-// admit finds out whether an object's namespace may use a cluster.
+// admit returns the rights of a resource's namespace, or a refusal when it may not use the cluster.
 func admit(ctx context.Context, live client.Reader, cluster *posthornv1.BrokerCluster, namespace string) (Tenant, error) {
 	tenant := Tenant{Home: namespace == cluster.Namespace, Namespace: namespace}
 	if tenancy := cluster.Spec.Tenancy; tenancy != nil {
@@ -99,7 +99,7 @@ func admit(ctx context.Context, live client.Reader, cluster *posthornv1.BrokerCl
 	return tenant, err
 }
 
-// mayUse says whether objects of a namespace may be in a cluster.
+// mayUse reports whether resources of a namespace may be in a cluster.
 func mayUse(ctx context.Context, live client.Reader, cluster *posthornv1.BrokerCluster, namespace string) (bool, error) {
 	if namespace == cluster.Namespace {
 		return true, nil
@@ -118,9 +118,9 @@ func mayUse(ctx context.Context, live client.Reader, cluster *posthornv1.BrokerC
 	return selector.Matches(labels.Set(ns.Labels)), nil
 }
 
-// nearer finds the namespace with the longest name that is as near to a name as one can be: it may use
-// the cluster, and the name begins with it and a dash, where that of the object's own namespace does too. a-b-x
-// is x of namespace a-b then, and not b-x of namespace a.
+// nearer returns the namespace with the longest name that may use the cluster and whose name and a dash are a prefix
+// of the given name, if it is longer than the resource's own namespace. Then a-b-x is x of namespace a-b, and not b-x
+// of namespace a.
 func nearer(ctx context.Context, live client.Reader, cluster *posthornv1.BrokerCluster, namespace, name string) (string, error) {
 	rest, begins := strings.CutPrefix(name, namespace+"-")
 	for end := strings.LastIndexByte(rest, '-'); begins && end >= 0; end = strings.LastIndexByte(rest[:end], '-') {
@@ -139,9 +139,8 @@ func nearer(ctx context.Context, live client.Reader, cluster *posthornv1.BrokerC
 	return "", nil
 }
 
-// namespaceGoes says whether a namespace is being deleted. Where the operator may not read
-// namespaces it is not known to be.
-func namespaceGoes(ctx context.Context, live client.Reader, name string) (bool, error) {
+// isBeingDeleted reports whether a namespace is being deleted; false when the operator may not read namespaces.
+func isBeingDeleted(ctx context.Context, live client.Reader, name string) (bool, error) {
 	var ns corev1.Namespace
 	err := live.Get(ctx, client.ObjectKey{Name: name}, &ns)
 	switch {

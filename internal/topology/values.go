@@ -28,7 +28,7 @@ func Values(in map[string]apiextensionsv1.JSON) (map[string]any, error) {
 	return out, nil
 }
 
-// DifferentKeys names the keys whose values differ, in order, each as prefix.key.
+// DifferentKeys lists the keys whose values differ, in order, each as prefix.key.
 func DifferentKeys(prefix string, wanted, found map[string]any) []string {
 	var out []string
 	for key, value := range wanted {
@@ -45,7 +45,7 @@ func DifferentKeys(prefix string, wanted, found map[string]any) []string {
 	return out
 }
 
-// plain turns numbers into float64, as decoded JSON has them.
+// plain converts numbers to float64, like decoded JSON.
 func plain(value any) any {
 	data, err := json.Marshal(value)
 	if err != nil {

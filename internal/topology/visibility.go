@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// maxInvisible is how long an accepted change may be missing from the broker's answers. Each request may
-	// reach another node, and a node under load applies the metadata log with a delay.
+	// maxInvisible is how long an accepted change may be missing from the broker's answers. Each request may reach
+	// another node, and a loaded node applies the metadata log with a delay.
 	maxInvisible = 30 * time.Second
-	// recheckChange is the time between two looks at an accepted change.
+	// recheckChange is the time between two checks of an accepted change.
 	recheckChange = 500 * time.Millisecond
 )
 
@@ -27,8 +27,8 @@ type Invisible struct{ Err error }
 func (i *Invisible) Error() string { return i.Err.Error() }
 func (i *Invisible) Unwrap() error { return i.Err }
 
-// awaitChange turns an answer that misses the attempt's own change into a Pending, and after maxInvisible
-// into a Refusal. Other errors pass.
+// awaitChange turns an answer without this pass's own change into a Pending, and after maxInvisible into a Refusal.
+// It returns other errors unchanged.
 func (a *attempt[T]) awaitChange(err error) error {
 	var invisible *Invisible
 	if !broker.IsNotFound(err) && !errors.As(err, &invisible) {

@@ -29,7 +29,7 @@ import (
 	"posthorn.io/posthorn/internal/topology"
 )
 
-// bench is one object, its reconciler, a fake API server and a fake broker.
+// bench has one object, its reconciler, a fake API server and a fake broker.
 type bench[T topology.Object] struct {
 	t      *testing.T
 	api    client.Client
@@ -40,7 +40,7 @@ type bench[T topology.Object] struct {
 	clock  time.Time
 }
 
-// newBench makes a cluster mq/c, and objects beside it. The first object is the one that is reconciled.
+// newBench creates a cluster mq/c, and objects in its namespace. The first object is the one that is reconciled.
 func newBench[T topology.Object](t *testing.T, kind topology.Kind[T], object T, others ...client.Object) *bench[T] {
 	t.Helper()
 	server := brokertest.Start("admin", "secret")
@@ -86,7 +86,7 @@ func newBench[T topology.Object](t *testing.T, kind topology.Kind[T], object T, 
 	return b
 }
 
-// reconcile makes one attempt.
+// reconcile runs one reconciliation.
 func (b *bench[T]) reconcile() reconcile.Result {
 	b.t.Helper()
 	result, err := b.r.Reconcile(context.Background(), reconcile.Request{NamespacedName: b.key})
@@ -106,7 +106,7 @@ func (b *bench[T]) object() T {
 	return object
 }
 
-// condition gives "Status Reason: Message" of a condition.
+// condition returns "Status Reason: Message" of a condition.
 func (b *bench[T]) condition(kind string) string {
 	b.t.Helper()
 	found := meta.FindStatusCondition(b.object().Topology().Conditions, kind)
@@ -140,8 +140,8 @@ func userApp() *posthornv1.User {
 	}
 }
 
-// TestReadAfterOwnWriteIsProgress hides a queue and a user that were just made, as a node does that is behind.
-func TestReadAfterOwnWriteIsProgress(t *testing.T) {
+// TestReadAfterOwnWriteIsPending hides a queue and a user that were just created, like a node that is behind.
+func TestReadAfterOwnWriteIsPending(t *testing.T) {
 	t.Run("queue", func(t *testing.T) {
 		b := newBench(t, topology.Kind[*posthornv1.Queue](queue.Kind{}), queueOrders())
 		readAfterOwnWrite(t, b, "/api/queues/%2F/orders")
@@ -154,7 +154,7 @@ func TestReadAfterOwnWriteIsProgress(t *testing.T) {
 
 func readAfterOwnWrite[T topology.Object](t *testing.T, b *bench[T], path string) {
 	t.Helper()
-	// The first read finds out that there is none; the others miss what was made.
+	// The first read finds no object; the others miss the created one.
 	b.broker.HideReads(path, 5)
 	for attempt := 0; ; attempt++ {
 		result := b.reconcile()
@@ -170,7 +170,7 @@ func readAfterOwnWrite[T topology.Object](t *testing.T, b *bench[T], path string
 			t.Fatal("never ready")
 		}
 	}
-	// It is told when it does not pass.
+	// The status reports a change that stays invisible.
 	b.broker.HideReads(path, 1000)
 	b.reconcile()
 	b.expect("Ready", "False ChangePending")

@@ -26,7 +26,7 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// variable gives the expression of a variable of a policy.
+// variable returns the expression of a variable of a policy.
 func variable(t *testing.T, file, policy, name string) string {
 	t.Helper()
 	for _, text := range strings.Split(read(t, "config/admission/"+file), "\n---\n") {
@@ -49,9 +49,9 @@ func variable(t *testing.T, file, policy, name string) string {
 
 var (
 	literal = regexp.MustCompile(`'([^']+)'`)
-	// keyOfMap is a key of a CEL map, at its beginning or after a comma.
+	// keyOfMap matches a key of a CEL map, at its start or after a comma.
 	keyOfMap = regexp.MustCompile(`'([^']+)':`)
-	// keyOfBroker is an entry of the broker's table of policy keys.
+	// keyOfBroker matches an entry of the broker's table of policy keys.
 	keyOfBroker = regexp.MustCompile(`\bkey\(\s*"([^"]+)",\s*"[^"]+",\s*([A-Za-z]+)(?:\(([^)]*)\))?,?\s*\)((?:\s*\.[a-z_]+\([A-Za-z]+\))*)`)
 	quoted      = regexp.MustCompile(`"([^"]+)"`)
 	settingRow  = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
@@ -75,8 +75,9 @@ func sameSet(t *testing.T, what string, got, want []string) {
 	}
 }
 
-// TestSettings compares with the reference, which a test of the broker generates from its table of settings.
-func TestSettings(t *testing.T) {
+// TestSettingsAreTheBrokers compares with the reference, which a test of the broker generates from its table of
+// settings.
+func TestSettingsAreTheBrokers(t *testing.T) {
 	var keys, prefixes []string
 	for _, name := range all(settingRow, read(t, "docs/reference/configuration.md")) {
 		if prefix, isPattern := strings.CutSuffix(name, "*"); isPattern {
@@ -89,7 +90,7 @@ func TestSettings(t *testing.T) {
 	sameSet(t, "settings with any name", all(literal, variable(t, "configuration.yaml", "configuration.posthorn.io", "prefixes")), prefixes)
 }
 
-func TestPolicyKeys(t *testing.T) {
+func TestPolicyKeysAreTheBrokers(t *testing.T) {
 	const file, policy = "policies.yaml", "policies.posthorn.io"
 	source := read(t, "broker/crates/metadata/src/policy_keys.rs")
 	table := source[strings.Index(source, "const KEYS"):strings.Index(source, "fn find")]
@@ -129,7 +130,7 @@ func TestPolicyKeys(t *testing.T) {
 	sameSet(t, "keys of operator policies", all(literal, variable(t, file, policy, "ofOperatorPolicies")), operators)
 }
 
-func TestArguments(t *testing.T) {
+func TestArgumentsAreTheBrokers(t *testing.T) {
 	const file, policy = "queues.yaml", "queues.posthorn.io"
 	source := read(t, "broker/crates/metadata/src/arguments.rs")
 	list := func(name string) []string {
@@ -154,7 +155,7 @@ func TestArguments(t *testing.T) {
 	sameSet(t, "not of classic queues", all(literal, ofClassic), without(slices.Concat(quorum, stream), classic...))
 	sameSet(t, "not of quorum queues", all(literal, ofQuorum), without(slices.Concat(classic, stream), quorum...))
 
-	// These two are not among those that are compared when a queue is declared again.
+	// A repeated declaration does not compare these two.
 	every := slices.Concat(classic, quorum, stream, []string{"x-consumer-timeout", "x-quorum-target-group-size"})
 	slices.Sort(every)
 	every = slices.Compact(every)
@@ -165,7 +166,7 @@ func TestArguments(t *testing.T) {
 	sameSet(t, "arguments with a type", typed, checkedByType(every, stream, ofTheSpec))
 }
 
-// checkedByType leaves out the arguments of streams, which no queue has, but those that the spec sets.
+// checkedByType excludes the arguments of streams, which no queue has, except those that the spec sets.
 func checkedByType(every, stream, ofTheSpec []string) []string {
 	return slices.DeleteFunc(slices.Clone(every), func(name string) bool {
 		return slices.Contains(stream, name) && !slices.Contains(ofTheSpec, name)

@@ -18,27 +18,27 @@ import (
 	"posthorn.io/posthorn/test/bench/wire"
 )
 
-// A load is what clients do to a broker.
+// A load is the work of the clients.
 type load interface {
 	connect(b *process.Broker, t tools) (connected, error)
 }
 
 // connected is a load with its clients, if they stay from run to run.
 type connected interface {
-	// run sends and takes so many messages, at so many in each second or, with 0, as fast as it goes. Of the outcome it knows messages,
-	// rate, latencies, and the client's seconds: those of all messages.
+	// run sends and receives a number of messages, at a rate per second or, with 0, as fast as possible. The outcome
+	// has messages, rate, latencies, and the client's processor seconds, all for the whole run.
 	run(messages int, rate float64) (result, error)
 	close()
 }
 
-// patience is how long one run of somebody else's program may take.
+// patience is how long one run of a foreign program may take.
 const patience = 5 * time.Minute
 
 // tools are directories.
 type tools struct {
 	// PerfTest's libraries.
 	perfTest string
-	// What peers/install has installed.
+	// The installation of peers/install.
 	peers string
 }
 
@@ -81,7 +81,7 @@ func (p perfTestOn) run(messages int, rate float64) (result, error) {
 	return r, nil
 }
 
-// The processor time of a program that has ended.
+// The processor time of a program that has exited.
 func spent(cmd *exec.Cmd) time.Duration {
 	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 }
@@ -91,7 +91,7 @@ var (
 	delays  = regexp.MustCompile(`consumer latency [^\n]*95th/99th ([0-9./]+) (µs|ms)`)
 )
 
-// The slower of PerfTest's own averages; otherwise that of the whole run, the start of Java included.
+// The lower of PerfTest's own averages, or else the average of the whole run, including the start of Java.
 func averageRate(out string, whole float64) float64 {
 	slowest := 0.0
 	for _, m := range average.FindAllStringSubmatch(out, -1) {
@@ -106,7 +106,8 @@ func averageRate(out string, whole float64) float64 {
 	return slowest
 }
 
-// The consumers' median, 95th and 99th percentile in microseconds, as PerfTest has them of a whole run; 0 where it has none.
+// The consumers' median, 95th and 99th percentile in microseconds from PerfTest's summary of a run; 0 where it has
+// none.
 func latencies(out string) (median, p95, p99 float64) {
 	all := delays.FindAllStringSubmatch(out, -1)
 	if len(all) == 0 {
@@ -127,7 +128,7 @@ func latencies(out string) (median, p95, p99 float64) {
 	return values[1], values[3], values[4]
 }
 
-// ownMQTT is a client of our own: PerfTest knows no MQTT.
+// ownMQTT is a client of our own, because PerfTest does not support MQTT.
 type ownMQTT struct{ mqtt.Load }
 
 type ownMQTTOn struct{ *mqtt.Rig }
@@ -226,7 +227,7 @@ func (l ownAMQPOn) run(messages int, rate float64) (result, error) {
 	}, nil
 }
 
-// mosquittoTools are the programs that come with mosquitto: one pair, QoS 1, 20 in flight.
+// mosquittoTools are the programs of mosquitto: one pair, QoS 1, 20 in flight.
 type mosquittoTools struct{}
 
 type mosquittoToolsOn struct{ root, port string }
@@ -252,7 +253,7 @@ func (m mosquittoToolsOn) run(messages int, rate float64) (result, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	// A session that is kept has its subscription as soon as its client is back, which can be seen from outside.
+	// A persistent session has its subscription as soon as its client is connected, which is visible from outside.
 	session := []string{"-c", "-i", "tools"}
 	if err := m.command(ctx, "mosquitto_sub", append(session, "-E")...).Run(); err != nil {
 		return result{}, fmt.Errorf("mosquitto_sub: %w", err)
@@ -284,7 +285,7 @@ func (m mosquittoToolsOn) run(messages int, rate float64) (result, error) {
 	}, nil
 }
 
-// How many connections the broker's port has.
+// connections returns the number of connections to the broker's port.
 func (m mosquittoToolsOn) established() int {
 	port, _ := strconv.Atoi(m.port)
 	text, _ := os.ReadFile("/proc/net/tcp")
@@ -292,7 +293,7 @@ func (m mosquittoToolsOn) established() int {
 	return len(regexp.MustCompile(fmt.Sprintf(`(?m)^ *\d+: [0-9A-F]{8}:%04X [0-9A-F:]{13} 01 `, port)).FindAll(text, -1))
 }
 
-// endless is a text again and again.
+// endless is a text repeated for ever.
 type endless string
 
 func (e endless) Read(to []byte) (int, error) {

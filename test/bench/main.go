@@ -1,5 +1,6 @@
-// Command bench measures the broker under other people's load generators, and other people's brokers beside it. What it prints holds on a
-// noisy machine as far as it can: broker processor time per million messages, medians over rounds in which the brokers take turns.
+// Command bench measures the broker under foreign load generators, and other brokers next to it. It reports figures
+// that are stable on a noisy machine: the broker's processor time per million messages, as medians over rounds in
+// which the brokers take turns.
 package main
 
 import (

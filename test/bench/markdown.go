@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// markdown writes a table for each workload, the brokers beside one another.
+// markdown writes a table for each workload, with a column for each broker.
 func (r run) markdown(to io.Writer) {
 	all := r.figures()
 	for _, w := range workloads {
@@ -55,7 +55,7 @@ func stepName(w workload, step string) string {
 	return ", " + step
 }
 
-// significant has three digits.
+// significant formats a number with three digits.
 func significant(n float64) string {
 	switch {
 	case n >= 100:
@@ -67,7 +67,7 @@ func significant(n float64) string {
 	}
 }
 
-// thousands has three digits that say something, and commas.
+// thousands formats a number with three significant digits and commas.
 func thousands(n float64) string {
 	unit := 1
 	for n/float64(unit) >= 1000 {

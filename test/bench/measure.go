@@ -11,7 +11,7 @@ import (
 	"posthorn.io/posthorn/test/bench/process"
 )
 
-// What one step came to in one round.
+// The result of one step in one round.
 type result struct {
 	Workload string `json:"workload"`
 	Step     string `json:"step"`
@@ -20,14 +20,14 @@ type result struct {
 	// Messages that arrived, and that were sent.
 	Messages int `json:"messages"`
 	Sent     int `json:"sent"`
-	// The pace, 0 where there is none.
+	// The pace, 0 without one.
 	Wanted  float64 `json:"wanted_messages_per_second,omitempty"`
 	Rate    float64 `json:"messages_per_second"`
 	CPU     float64 `json:"broker_cpu_seconds_per_million"`
 	Client  float64 `json:"client_cpu_seconds_per_million"`
 	Written uint64  `json:"bytes_written"`
 	Peak    uint64  `json:"peak_resident_bytes"`
-	// Calls that sync files, for each thousand messages, in a trial of their own; nil where nobody can count them.
+	// Calls that sync files, per thousand messages, from a separate trial; nil where they cannot be counted.
 	Syncs *float64 `json:"syncs_per_thousand,omitempty"`
 	// Microseconds from publish to delivery, 0 where it is not measured.
 	Median  float64 `json:"latency_median_us,omitempty"`
@@ -43,9 +43,9 @@ type plan struct {
 	tools   tools
 	peers   []peers.Peer
 	rounds  int
-	// How long a step is to take.
+	// The duration of a step.
 	seconds float64
-	// The pace of workloads that have one; 0: half of what the slowest broker can.
+	// The pace of workloads that have one; 0: half of the slowest broker's rate.
 	rate float64
 }
 
@@ -70,7 +70,8 @@ func (c *contender) remove() {
 	c.broker.Remove()
 }
 
-// measure runs a workload: every broker once in each round, the others stopped meanwhile. It also says which versions they have.
+// measure runs a workload: every broker once in each round, while the others are stopped. It also returns the
+// brokers' versions.
 func (p plan) measure(w workload) ([]result, map[string]string, error) {
 	var all []*contender
 	versions := map[string]string{}
@@ -143,7 +144,7 @@ func (p plan) round(w workload, c *contender, rate float64) ([]result, error) {
 	return results, nil
 }
 
-// Ours first, then the peers that know the protocol.
+// Ours first, then the peers that support the protocol.
 func (p plan) starts(w workload) []func() (*process.Broker, error) {
 	starts := []func() (*process.Broker, error){func() (*process.Broker, error) { return p.ours(w) }}
 	for _, peer := range p.peers {
@@ -166,8 +167,8 @@ func (p plan) ours(w workload) (*process.Broker, error) {
 	return b, err
 }
 
-// enter starts a broker, connects the clients, and lets it warm up: first a few messages, which tell how many a round has to have, then
-// as many as in a round. A contender that comes with an error is to be removed.
+// enter starts a broker, connects the clients, and warms up: first a few messages, which determine the number for a
+// round, then that number. The caller removes a contender even if it comes with an error.
 func (p plan) enter(w workload, start func() (*process.Broker, error)) (*contender, error) {
 	b, err := start()
 	if b == nil {
@@ -202,7 +203,8 @@ func (p plan) enter(w workload, start func() (*process.Broker, error)) (*contend
 	return c, nil
 }
 
-// share gives the steps as many messages as each can in so many seconds: as many in each, for what one publishes another consumes.
+// share assigns each step the messages that all of them can handle in this time: the same number for each, because
+// one step consumes the messages of another.
 func (c *contender) share(seconds float64) {
 	least := c.can[0]
 	for _, rate := range c.can {
@@ -213,7 +215,7 @@ func (c *contender) share(seconds float64) {
 	}
 }
 
-// Half of what the slowest can, to two digits, where the workload wants a pace.
+// Half of the slowest broker's rate, to two digits, if the workload has a pace.
 func (p plan) pace(w workload, all []*contender) float64 {
 	if !w.paced {
 		return 0
@@ -262,7 +264,7 @@ func (c *contender) run(step, messages int, rate float64) (result, error) {
 	return r, nil
 }
 
-// Of the virtual host that all use.
+// Of the virtual host that all clients use.
 func setQueueType(b *process.Broker, kind string) error {
 	body := strings.NewReader(fmt.Sprintf(`{"default_queue_type": %q}`, kind))
 	request, err := http.NewRequest(http.MethodPut, b.URL("/api/vhosts/%2F"), body)

@@ -59,7 +59,7 @@ func plot(figures []figure) []byte {
 	return []byte(b.String())
 }
 
-// beside puts the brokers of each step together.
+// beside groups the brokers of each step.
 func beside(figures []figure) []figure {
 	var all []figure
 	for _, f := range figures {

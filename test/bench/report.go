@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// A run is what a file keeps.
+// A run is the content of a result file.
 type run struct {
 	Date    string   `json:"date"`
 	Machine string   `json:"machine"`
@@ -33,7 +33,7 @@ func newRun(note string) run {
 	}
 }
 
-// command is what measures the same again: without where results go, which is a place on somebody's machine.
+// command returns the command line that repeats the measurement, without the paths of result files.
 func command(flags *flag.FlagSet) []string {
 	out := []string{"test/bench/run"}
 	flags.Visit(func(f *flag.Flag) {
@@ -76,7 +76,7 @@ func read(file string) (run, error) {
 	return r, err
 }
 
-// A figure is what all rounds of a step and a broker came to.
+// A figure combines all rounds of a step and a broker.
 type figure struct {
 	key
 	rounds []result
@@ -99,7 +99,7 @@ func (r run) figures() []figure {
 	return all
 }
 
-// spread is the median, the least and the most of all rounds.
+// spread has the median, the least and the most of all rounds.
 func (f figure) spread(of func(result) float64) (median, least, most float64) {
 	var values []float64
 	for _, r := range f.rounds {
@@ -126,10 +126,10 @@ func cpu(r result) float64    { return r.CPU }
 func speed(r result) float64  { return r.Rate }
 func client(r result) float64 { return r.Client }
 
-// outputs are files; empty is none.
+// outputs are files; empty for none.
 type outputs struct{ json, against, markdown, svg string }
 
-// keep writes what there is up to now: a run is long.
+// keep writes the results so far, because a run is long.
 func (o outputs) keep(r run) error {
 	if o.json == "" {
 		return nil
@@ -167,7 +167,7 @@ func (o outputs) write(r run) error {
 	return nil
 }
 
-// Medians, and the least and the most of what decides.
+// Medians, and the least and the most of the decisive figures.
 func (r run) table(to io.Writer) {
 	out := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(out, "workload\tstep\tbroker\tCPU s per million (least to most)\tclient's\tmessages/s\tlatency ms, median and p99\tbytes written each\tpeak MB\tsyncs per thousand")
@@ -202,7 +202,7 @@ func (f figure) syncs() string {
 	return short(*f.rounds[0].Syncs)
 }
 
-// short has two digits or a whole number.
+// short formats a number with two digits or as a whole number.
 func short(n float64) string {
 	switch {
 	case n >= 10:
@@ -214,7 +214,7 @@ func short(n float64) string {
 	}
 }
 
-// How much of what was sent arrived, where that is not all.
+// The share of the sent messages that arrived, if it is not all.
 func (f figure) lost() string {
 	arrived := f.median(func(r result) float64 { return float64(r.Messages) / float64(max(1, r.Sent)) })
 	if arrived > 0.9995 {
@@ -223,7 +223,7 @@ func (f figure) lost() string {
 	return fmt.Sprintf("; %.1f %% arrived", arrived*100)
 }
 
-// compare shows what has changed, for what both runs have.
+// compare shows the changes of the figures that both runs have.
 func compare(to io.Writer, before, now run) {
 	out := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(out, "workload\tstep\tbroker\tCPU s per million before\tnow\tchange\tmessages/s before\tnow\tchange")

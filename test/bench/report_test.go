@@ -17,7 +17,7 @@ id: bench, consumer latency min/median/75th/95th/99th 99/975/1320/1900/2799 µs
 id: bench, confirm latency min/median/75th/95th/99th 193/1691/2113/2887/3358 µs
 `
 
-func TestFiguresOfPerfTest(t *testing.T) {
+func TestPerfTestOutputIsParsed(t *testing.T) {
 	if got := averageRate(output, 1); got != 5401 {
 		t.Errorf("rate %v, want the slower average", got)
 	}
@@ -35,7 +35,7 @@ func TestFiguresOfPerfTest(t *testing.T) {
 	}
 }
 
-func TestSyncsThatPerfCounts(t *testing.T) {
+func TestPerfOutputIsParsed(t *testing.T) {
 	const lines = "12,,syscalls:sys_enter_fsync,1,100.00,,\n30,,syscalls:sys_enter_fdatasync,1,100.00,,\n"
 	if n, ok := counted(lines); n != 42 || !ok {
 		t.Errorf("%v, %v: want both calls", n, ok)
@@ -56,7 +56,7 @@ func rounds(broker string, cpu ...float64) run {
 	return r
 }
 
-func TestTheCommandSaysWhatWasMeasuredAndNotWhereResultsWent(t *testing.T) {
+func TestCommandOmitsOutputPaths(t *testing.T) {
 	flags := flag.NewFlagSet("run", flag.ContinueOnError)
 	flags.Int("rounds", 3, "")
 	flags.String("peers", "", "")
@@ -84,7 +84,7 @@ func TestFiguresAreMediansWithTheirSpread(t *testing.T) {
 	}
 }
 
-func TestCompareSaysTheChangeOfWhatBothRunsHave(t *testing.T) {
+func TestCompareReportsChangesOfCommonFigures(t *testing.T) {
 	now := rounds("posthorn", 3)
 	now.Results = append(now.Results, rounds("nats", 7).Results...)
 	var out bytes.Buffer
@@ -94,7 +94,7 @@ func TestCompareSaysTheChangeOfWhatBothRunsHave(t *testing.T) {
 	}
 }
 
-func TestMarkdownHasPeersBesideOurs(t *testing.T) {
+func TestMarkdownHasAColumnForEachBroker(t *testing.T) {
 	r := rounds("posthorn", 4)
 	peer := rounds("rabbitmq", 40)
 	peer.Results[0].Messages = 900
@@ -111,7 +111,7 @@ func TestMarkdownHasPeersBesideOurs(t *testing.T) {
 	}
 }
 
-func TestPlotPutsBrokersOfAStepTogether(t *testing.T) {
+func TestPlotGroupsBrokersByStep(t *testing.T) {
 	step := func(step, broker string) figure { return figure{key: key{"w", step, broker}} }
 	all := beside([]figure{step("publish", "posthorn"), step("consume", "posthorn"), step("publish", "nats"), step("consume", "nats")})
 	var got []string
@@ -123,7 +123,7 @@ func TestPlotPutsBrokersOfAStepTogether(t *testing.T) {
 	}
 }
 
-func TestRounding(t *testing.T) {
+func TestFiguresAreRounded(t *testing.T) {
 	for n, want := range map[float64]string{63_749: "63,700", 999: "999", 1_234_567: "1,230,000", 0: "0"} {
 		if got := thousands(n); got != want {
 			t.Errorf("%v: %s, want %s", n, got, want)
@@ -136,10 +136,10 @@ func TestRounding(t *testing.T) {
 	}
 }
 
-func TestEveryBrokerSaysWhatItHasDoneWithAConfirmedMessage(t *testing.T) {
+func TestEveryBrokerDescribesTheDurabilityOfAConfirm(t *testing.T) {
 	for _, w := range workloads {
 		if len(w.kept) == 0 {
-			continue // QoS 0: nothing is confirmed
+			continue // QoS 0 has no confirms
 		}
 		if w.kept["posthorn"] == "" {
 			t.Errorf("%s: posthorn", w.name)
@@ -152,7 +152,7 @@ func TestEveryBrokerSaysWhatItHasDoneWithAConfirmedMessage(t *testing.T) {
 	}
 }
 
-func TestChooseWorkloads(t *testing.T) {
+func TestWorkloadsAreChosenByName(t *testing.T) {
 	chosen, err := choose(nil)
 	if err != nil || len(chosen) >= len(workloads) {
 		t.Errorf("%d of %d, %v: those that are only for their names are left out", len(chosen), len(workloads), err)

@@ -12,18 +12,18 @@ import (
 	"posthorn.io/posthorn/test/bench/process"
 )
 
-// A syncCount is a perf that counts the broker's calls that sync files. It makes every call of every process somewhat dearer, so it runs in
-// trials only.
+// A syncCount is a perf process that counts the broker's calls that sync files. It makes every system call of every
+// process slower, so it runs in trials only.
 type syncCount struct {
 	cmd  *exec.Cmd
 	out  *bytes.Buffer
 	stop context.CancelFunc
 }
 
-// lastCounts is what perf is given to write its counts; one that was stopped before it began never does.
+// lastCounts is the time for perf to write its counts; a perf that was stopped before it began never does.
 const lastCounts = 5 * time.Second
 
-// countSyncs begins; nil where perf is not there.
+// countSyncs starts perf; nil where it is not installed.
 func countSyncs(b *process.Broker) *syncCount {
 	c := &syncCount{out: &bytes.Buffer{}}
 	const calls = "syscalls:sys_enter_fsync,syscalls:sys_enter_fdatasync,syscalls:sys_enter_msync"
@@ -40,7 +40,7 @@ func countSyncs(b *process.Broker) *syncCount {
 	return c
 }
 
-// end says how many there were for each thousand messages; nil where that is not known.
+// end returns the number of syncs per thousand messages; nil where it is unknown.
 func (c *syncCount) end(messages int) *float64 {
 	if c == nil {
 		return nil
@@ -55,7 +55,7 @@ func (c *syncCount) end(messages int) *float64 {
 	return &each
 }
 
-// counted adds up the lines of perf stat -x: value, unit, event and more.
+// counted sums the lines of perf stat -x: value, unit, event and more.
 func counted(out string) (float64, bool) {
 	sum, lines := 0.0, 0
 	for line := range strings.Lines(out) {

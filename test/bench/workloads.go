@@ -5,22 +5,22 @@ import (
 	"posthorn.io/posthorn/test/bench/peers"
 )
 
-// A workload: what is done to a broker, in steps that are measured one by one.
+// A workload has steps that are measured one by one.
 type workload struct {
 	name  string
 	about string
-	// The port that clients use: amqp or mqtt.
+	// The port of the clients: amqp or mqtt.
 	protocol string
 	steps    []step
-	// At half the rate of the slowest broker in place of as fast as each can.
+	// At half the rate of the slowest broker instead of as fast as possible.
 	paced bool
-	// More of our broker's configuration.
+	// Additional configuration of our broker.
 	settings []string
-	// Of our broker's queues that name no type.
+	// Of our broker's queues without a type.
 	queueType string
 	// Of the others.
 	demand peers.Demand
-	// What a broker has done with a message when it confirms it.
+	// The durability of a message when a broker confirms it.
 	kept map[string]string
 	// Only when it is named.
 	byName bool
@@ -29,9 +29,9 @@ type workload struct {
 type step struct {
 	name string
 	load load
-	// How many messages the first trial of a broker sends: few enough for a slow one.
+	// Messages of the first trial of a broker: few enough for a slow one.
 	first int
-	// Latency says something: nobody waits on purpose.
+	// Latency is meaningful: no client waits on purpose.
 	latency bool
 }
 
@@ -41,7 +41,7 @@ const (
 	persistent = " --size 12 --flag persistent --flag mandatory"
 )
 
-// What brokers have done with a message when they confirm it, by their documentation.
+// The durability of a message when a broker confirms it, from its documentation.
 var (
 	writtenClassic = map[string]string{
 		"posthorn": "taken by its consumer, or written to a file, not synced",

@@ -1,8 +1,9 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command certmanager is cert-manager's own controllers for certificates, their requests and the issuers SelfSigned
-// and CA, without those that talk to the world (ACME, Vault, Venafi) and their modules. It runs until it is told to end.
+// Command certmanager runs cert-manager's own controllers for certificates, their requests and the issuers SelfSigned
+// and CA, without those that need other services (ACME, Vault, Venafi) and their modules. It runs until it is
+// stopped.
 //
 //	certmanager KUBECONFIG
 package main
@@ -71,7 +72,7 @@ func run(ctx context.Context, kubeconfig string) error {
 		return err
 	}
 	all, running := errgroup.WithContext(ctx)
-	// Each says what it wants to hear of when it is made: nothing may be heard before.
+	// Each controller subscribes when it is created, so no event may arrive before.
 	for name, construct := range controller.Known() {
 		made, err := construct(factory)
 		if err != nil {

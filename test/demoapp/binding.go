@@ -13,14 +13,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// binding is where the broker is and who we are there: the entries of a
-// service-binding Secret.
+// binding has the address of the broker and our credentials: the entries of a service-binding Secret.
 type binding struct {
 	host, port, username, password, vhost string
 }
 
-// readBinding takes the entries from files in dir, or from AMQP_HOST, AMQP_PORT,
-// AMQP_USERNAME, AMQP_PASSWORD and AMQP_VHOST when dir is empty.
+// readBinding reads the entries from files in dir, or from AMQP_HOST, AMQP_PORT, AMQP_USERNAME, AMQP_PASSWORD and
+// AMQP_VHOST when dir is empty.
 func readBinding(dir string, getenv func(string) string) (binding, error) {
 	entry := func(name string) (string, error) { return getenv("AMQP_" + strings.ToUpper(name)), nil }
 	if dir != "" {
@@ -48,14 +47,14 @@ func readBinding(dir string, getenv func(string) string) (binding, error) {
 	return b, nil
 }
 
-// connectTimeout is long enough for a node that lives; handshakeTimeout leaves a broker the time that
-// it takes to refuse a password.
+// connectTimeout is long enough for a running node. handshakeTimeout includes the time that the broker takes to
+// refuse a password.
 const (
 	connectTimeout   = time.Second
 	handshakeTimeout = 5 * time.Second
 )
 
-// dial opens a connection. The short times make a dead node show in seconds.
+// dial opens a connection. The short timeouts detect a dead node within seconds.
 func (b binding) dial(name string) (*amqp.Connection, error) {
 	u := url.URL{Scheme: "amqp", User: url.UserPassword(b.username, b.password), Host: b.host + ":" + b.port}
 	return amqp.DialConfig(u.String(), amqp.Config{
@@ -66,7 +65,8 @@ func (b binding) dial(name string) (*amqp.Connection, error) {
 			if err != nil {
 				return nil, err
 			}
-			// Until the handshake is over no heartbeat shows that the other side is gone; the library takes this back then.
+			// No heartbeat detects a dead peer before the handshake is complete; the library removes this deadline
+			// then.
 			return connection, connection.SetDeadline(time.Now().Add(handshakeTimeout))
 		},
 		Properties: amqp.Table{"connection_name": name},

@@ -98,7 +98,7 @@ func TestWrongUsageIsRefused(t *testing.T) {
 	}
 }
 
-func TestSharesAddUp(t *testing.T) {
+func TestSharesOfPublishersAddUp(t *testing.T) {
 	for _, c := range [][2]int{{10, 3}, {10000, 4}, {7, 7}} {
 		sum := 0
 		for i := range c[1] {
@@ -110,7 +110,7 @@ func TestSharesAddUp(t *testing.T) {
 	}
 }
 
-func TestEnoughIsEnough(t *testing.T) {
+func TestPublishersStopWhenEnoughIsClosed(t *testing.T) {
 	told := make(chan struct{})
 	close(told)
 	p := &publisher{count: 100, next: 5, window: 1, interval: time.Hour, enough: told}
@@ -131,7 +131,7 @@ func TestEnoughIsEnough(t *testing.T) {
 	}
 }
 
-func TestNobodyConnectsWhenAllIsOver(t *testing.T) {
+func TestClientDoesNotReconnectAfterTheEnd(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestNobodyConnectsWhenAllIsOver(t *testing.T) {
 	}
 }
 
-func TestHalfwayIsSaidOnce(t *testing.T) {
+func TestHalfwayIsReportedOnce(t *testing.T) {
 	for _, total := range []int{1, 2, 7, 10} {
 		var out bytes.Buffer
 		s := newStats(&out, total)
@@ -176,7 +176,7 @@ func TestHalfwayIsSaidOnce(t *testing.T) {
 	}
 }
 
-func TestOtherRunsAreNotJudged(t *testing.T) {
+func TestMessagesOfOtherRunsAreIgnored(t *testing.T) {
 	c := &consumer{run: "mine", history: history.New(), stats: newStats(&bytes.Buffer{}, 1)}
 	c.take(delivery(identity{"theirs", 0, 0}.publishing(10)))
 	c.take(amqp.Delivery{MessageId: "something else"})

@@ -9,10 +9,10 @@ import (
 	"posthorn.io/posthorn/test/demoapp/history"
 )
 
-// errCancelled stands for a consumer that the broker ended.
+// errCancelled: the broker cancelled the consumer.
 var errCancelled = errors.New("consumer cancelled by the broker")
 
-// consumer takes messages off the queue, acknowledges each, and records what came.
+// consumer consumes messages from the queue, acknowledges each, and records the deliveries.
 type consumer struct {
 	queue     string
 	run       string
@@ -20,7 +20,7 @@ type consumer struct {
 	settle    time.Duration // how long the queue must be silent at the end
 	history   *history.History
 	stats     *stats
-	finished  <-chan struct{} // closed when nothing more will be published
+	finished  <-chan struct{} // closed when publishing is complete
 	strangers int             // messages of other runs, taken off the queue and not judged
 }
 
@@ -77,8 +77,8 @@ func (c *consumer) done() bool {
 	}
 }
 
-// ended is why the deliveries stopped: the connection's or channel's error, or, with
-// neither, that the broker cancelled the consumer (its queue's replica is gone).
+// ended returns why the deliveries stopped: the connection's or channel's error, or, without either, that the broker
+// cancelled the consumer because the queue's replica is gone.
 func ended(closed <-chan *amqp.Error) error {
 	select {
 	case err := <-closed:

@@ -1,7 +1,6 @@
-// Demo-client publishes numbered messages to a queue with confirms, takes them off
-// again, and judges whether the broker kept its word. It goes through lost
-// connections the way a careful application does: it connects again, sends again
-// what was not confirmed, and takes again what was not acknowledged.
+// Demo-client publishes numbered messages to a queue with confirms, consumes them, and checks that none was lost. It
+// handles lost connections like a careful application: it reconnects, publishes unconfirmed messages again, and
+// accepts redeliveries of unacknowledged ones.
 package main
 
 import (
@@ -47,7 +46,7 @@ const (
 	exitRefused = 3
 )
 
-// options is what the command line says.
+// options are the flags of the command line.
 type options struct {
 	command    string
 	binding    string
@@ -63,7 +62,7 @@ type options struct {
 	settle     time.Duration
 	overlap    bool
 	declare    bool
-	// enough is closed when nothing more is to be published.
+	// enough is closed to stop publishing.
 	enough <-chan struct{}
 }
 
@@ -144,7 +143,7 @@ func run(ctx context.Context, enough <-chan struct{}, args []string, stdout, std
 	return code
 }
 
-// execute does what the command says and returns the exit status.
+// execute runs the command and returns the exit status.
 func execute(ctx context.Context, o options, b binding, stdout io.Writer) (int, error) {
 	h, runID := history.New(), newRunID()
 	if o.command == "consume" {
@@ -166,7 +165,7 @@ func execute(ctx context.Context, o options, b binding, stdout io.Writer) (int, 
 		if e := saveLedger(o.ledger, h, runID); e != nil {
 			return exitUsage, e
 		}
-		// Nothing can have arrived yet; that is judged by consume.
+		// Nothing can have arrived yet; consume checks that.
 		v.Lost, v.Examples, v.OK = 0, nil, v.Unconfirmed == 0
 	}
 	v.OK = v.OK && err == nil
@@ -180,7 +179,7 @@ func execute(ctx context.Context, o options, b binding, stdout io.Writer) (int, 
 	return 0, nil
 }
 
-// result is what the last line tells.
+// result is the content of the last line.
 type result struct {
 	Run string `json:"run"`
 	history.Verdict
@@ -189,8 +188,7 @@ type result struct {
 	Error     string `json:"error,omitempty"`
 }
 
-// perform publishes and consumes as the command says. An error means that it could
-// not be done to the end; what was recorded can be judged all the same.
+// perform publishes and consumes. After an error the recorded part can still be checked.
 func perform(ctx context.Context, o options, b binding, h *history.History, runID string, s *stats, c *consumer) error {
 	name := hostname()
 	if o.declare {
@@ -243,7 +241,7 @@ func publishAll(ctx context.Context, cancel context.CancelCauseFunc, o options, 
 	publishing.Wait()
 }
 
-// share is how many of n messages publisher i of p sends.
+// share returns the number of messages, of n, that publisher i of p sends.
 func share(n, p, i int) int {
 	if i < n%p {
 		return n/p + 1

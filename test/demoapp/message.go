@@ -9,8 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// identity names a message: the run it belongs to, its publisher, and its number
-// in what that publisher sent.
+// identity identifies a message: its run, its publisher, and its number among that publisher's messages.
 type identity struct {
 	run       string
 	publisher int
@@ -34,8 +33,8 @@ func parseIdentity(s string) (identity, error) {
 	return identity{parts[0], publisher, number}, nil
 }
 
-// body is the content of a message: its identity, repeated to the size. It follows
-// from the identity, so the consumer can tell whether it is intact.
+// body returns the content of a message: its identity, repeated up to the size. It follows from the identity, so that
+// the consumer can verify it.
 func (id identity) body(size int) []byte {
 	line := []byte(id.String() + "\n")
 	return bytes.Repeat(line, max(1, size/len(line)))
@@ -51,7 +50,7 @@ func (id identity) publishing(size int) amqp.Publishing {
 	}
 }
 
-// intact says whether a delivery has exactly the content its identity implies.
+// intact reports whether a delivery has exactly the content that its identity implies.
 func (id identity) intact(d amqp.Delivery) bool {
 	size, ok := d.Headers["x-body-size"].(int32)
 	return ok && size >= 0 && int(size) <= maxBody && bytes.Equal(d.Body, id.body(int(size))) && d.DeliveryMode == amqp.Persistent

@@ -10,38 +10,37 @@ import (
 	"posthorn.io/posthorn/test/demoapp/history"
 )
 
-// publisher sends its messages in order, and again those that a lost connection or
-// the broker's refusal left without a confirm.
+// publisher sends its messages in order, and sends those again that were not confirmed because of a lost connection
+// or a rejection.
 type publisher struct {
 	id       int
 	count    int // messages to send
-	window   int // how many may be without a confirm
+	window   int // limit of unconfirmed messages
 	interval time.Duration
 	size     int
 	queue    string
 	run      string
 	history  *history.History
 	stats    *stats
-	enough   <-chan struct{} // closed when nothing more is to be sent; nil once that is known
+	enough   <-chan struct{} // closed to stop sending; nil once that is known
 
 	next    int                // first message that was never sent
 	pending []int              // sent and without a confirm, in the order of sending
-	returns <-chan amqp.Return // of this session
+	returns <-chan amqp.Return // returns of this session
 }
 
-// errReturned stands for a message that no queue took: the broker confirms that it is
-// done with it, but it is nowhere.
+// errReturned: no queue received the message. The broker confirms such a message although it stores it nowhere.
 var errReturned = errors.New("the broker returned a message because the queue is not there")
 
-// errClosed stands for a connection that ended without saying why.
+// errClosed: the connection ended without an error.
 var errClosed = errors.New("connection closed")
 
-// publish runs on one session until everything is confirmed or the session ends.
+// publish runs on one session until all messages are confirmed or the session ends.
 func (p *publisher) publish(ctx context.Context, s session) error {
 	if err := s.channel.Confirm(false); err != nil {
 		return err
 	}
-	// Room for a whole window, so that the library's reader never waits for us.
+	// Room for a whole window, so that the library's reader never blocks on us.
 	confirms := s.channel.NotifyPublish(make(chan amqp.Confirmation, p.window))
 	p.returns = s.channel.NotifyReturn(make(chan amqp.Return, p.window))
 	closed := s.channel.NotifyClose(make(chan *amqp.Error, 1))
@@ -84,7 +83,7 @@ func (p *publisher) continueWith(ctx context.Context, s session, confirms <-chan
 			p.count, p.enough = p.next, nil
 		case c, open := <-confirms:
 			if !open {
-				confirms = nil // closed tells why
+				confirms = nil // the channel closed has the cause
 				continue
 			}
 			if err := p.answered(ctx, s, c.Ack); err != nil {
@@ -100,8 +99,8 @@ func (p *publisher) continueWith(ctx context.Context, s session, confirms <-chan
 	return nil
 }
 
-// send publishes one message. It counts as pending even when sending fails: part of
-// it may have gone out.
+// send publishes one message. The message counts as pending even when sending fails, because a part of it may have
+// been sent.
 func (p *publisher) send(ctx context.Context, s session, number int) error {
 	if err := p.history.Sent(p.id, number); err != nil {
 		return err
@@ -111,8 +110,8 @@ func (p *publisher) send(ctx context.Context, s session, number int) error {
 	return s.channel.PublishWithContext(ctx, "", p.queue, true, false, id.publishing(p.size))
 }
 
-// answered takes the broker's answer for the oldest pending message: the library
-// hands answers out in the order of publishing.
+// answered handles the broker's answer to the oldest pending message: the library delivers answers in the order of
+// publishing.
 func (p *publisher) answered(ctx context.Context, s session, ack bool) error {
 	if len(p.pending) == 0 {
 		return fmt.Errorf("publisher %d got a confirm for nothing", p.id)
@@ -134,8 +133,7 @@ func (p *publisher) answered(ctx context.Context, s session, ack bool) error {
 	return p.history.Confirmed(p.id, number)
 }
 
-// returned ends the session, so that everything from the returned message on is sent
-// again after a pause.
+// returned ends the session, so that the returned message and all after it are sent again after a pause.
 func (p *publisher) returned(r amqp.Return) error {
 	id, err := parseIdentity(r.MessageId)
 	if err != nil || id.run != p.run || id.publisher != p.id {

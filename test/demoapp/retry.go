@@ -19,8 +19,8 @@ type session struct {
 	channel    *amqp.Channel
 }
 
-// keepConnected runs work on ever new sessions until it returns nil, ctx ends, or
-// the broker refuses us in a way that trying again cannot mend.
+// keepConnected runs work on new sessions until it returns nil, ctx ends, or the broker refuses in a way that a retry
+// cannot change.
 func keepConnected(ctx context.Context, b binding, name string, s *stats, work func(context.Context, session) error) error {
 	for {
 		if ctx.Err() != nil {
@@ -47,7 +47,7 @@ func once(ctx context.Context, b binding, name string, work func(context.Context
 	if err != nil {
 		return err
 	}
-	// A broken connection's Close waits for an answer; its own deadline bounds that.
+	// Close of a broken connection waits for an answer; its own deadline bounds that.
 	defer connection.CloseDeadline(time.Now().Add(time.Second))
 	channel, err := connection.Channel()
 	if err != nil {
@@ -56,9 +56,8 @@ func once(ctx context.Context, b binding, name string, work func(context.Context
 	return work(ctx, session{connection, channel})
 }
 
-// hopeless says whether the broker's answer is about us rather than about now:
-// wrong credentials, no permission, other properties than the queue has. A missing
-// queue may be a replica that is still catching up, so that is tried again.
+// hopeless reports whether a retry cannot help: wrong credentials, no permission, or a queue with other properties. A
+// missing queue may be a replica that is still catching up, so the client retries.
 func hopeless(err error) bool {
 	var e *amqp.Error
 	if !errors.As(err, &e) {

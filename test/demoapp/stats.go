@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// stats counts what the run does and tells it line by line.
+// stats counts the events of the run and reports them line by line.
 type stats struct {
 	mu          sync.Mutex
 	out         io.Writer
 	began       time.Time
-	total       int // messages that will be published
+	total       int // messages to publish
 	confirmed   int
-	arrived     int // deliveries, duplicates included
+	arrived     int // deliveries, including duplicates
 	reconnects  int
 	lastConfirm time.Time
 	longestWait time.Duration // between two confirms
@@ -64,7 +64,7 @@ func (s *stats) interrupted(name string, err error) {
 
 func (s *stats) seconds() float64 { return float64(time.Since(s.began).Milliseconds()) / 1000 }
 
-// counters is the part of the report that is about this run's progress.
+// counters are the part of the report about this run's progress.
 type counters struct {
 	Seconds     float64 `json:"seconds"`
 	Total       int     `json:"total"`
@@ -80,7 +80,7 @@ func (s *stats) now() counters {
 	return counters{s.seconds(), s.total, s.confirmed, s.arrived, s.reconnects, float64(s.longestWait.Milliseconds()) / 1000}
 }
 
-// report tells the progress every second until ctx ends.
+// report writes the progress every second until ctx ends.
 func (s *stats) report(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -15,8 +15,8 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// makeAgain deletes a cluster whose volumes stay, and makes it again, with the next version: the broker on them lets
-// the operator in, and has what it had. What it could not have had is left to people.
+// makeAgain deletes a cluster whose volumes stay, and creates it again with the next version: the broker on the
+// volumes accepts the operator and has its data. Feature flags stay disabled for people to enable.
 func makeAgain() {
 	startSingles()
 	DeferCleanup(func() {

@@ -25,10 +25,10 @@ const (
 	replicas    = 3
 )
 
-// podTransport reaches pods; a new connection each time, because their addresses move.
+// podTransport connects to pods; a new connection each time, because their addresses change.
 var podTransport = &http.Transport{DialContext: dialPod, DisableKeepAlives: true}
 
-// pods of the cluster, in ordinal order. Some may be missing.
+// pods returns the pods of the cluster, in ordinal order. Some may be missing.
 func brokerPods() ([]corev1.Pod, error) {
 	var list corev1.PodList
 	if err := k8s.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels(names.Selector(clusterName))); err != nil {
@@ -62,7 +62,7 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// ask makes a client of one broker's HTTP API.
+// ask returns a client of one broker's HTTP API.
 func ask(pod *corev1.Pod) (broker.Client, error) { return askOf(clusterName, pod) }
 
 // askOf is ask for a broker of another cluster.
@@ -81,7 +81,7 @@ func askOf(cluster string, pod *corev1.Pod) (broker.Client, error) {
 	}, podTransport), nil
 }
 
-// queueOf is what the brokers on connected nodes say about a queue, the first that answers.
+// queueOf returns a queue as the first answering broker on a connected node reports it.
 func queueOf(queue string, except ...string) (broker.Queue, error) {
 	pods, err := brokerPods()
 	if err != nil {
@@ -104,7 +104,7 @@ func queueOf(queue string, except ...string) (broker.Queue, error) {
 	return broker.Queue{}, failure
 }
 
-// leaderOf is the pod that leads a queue now.
+// leaderOf returns the pod that leads a queue now.
 func leaderOf(queue string) corev1.Pod {
 	GinkgoHelper()
 	var leader string
@@ -116,9 +116,8 @@ func leaderOf(queue string) corev1.Pod {
 	return brokerPod(leader)
 }
 
-// whole says that there is one cluster of three brokers, that each of them is ready and knows the
-// others, and that they agree on the queue: its leader and three members that are up and needed by
-// none alone.
+// whole checks that one cluster of three brokers exists, that each of them is ready and knows the others, and that
+// they agree on the queue: its leader and three members that are up, none of which it needs alone.
 func whole(queue string) func() error {
 	return func() error {
 		pods, err := brokerPods()
@@ -146,7 +145,7 @@ func whole(queue string) func() error {
 	}
 }
 
-// memberView asks one broker whether all is whole as it sees it, and who leads the queue.
+// memberView asks one broker whether the cluster is whole, and for the leader of the queue.
 func memberView(pod *corev1.Pod, queue string) (string, error) {
 	one, err := ask(pod)
 	if err != nil {
@@ -194,7 +193,7 @@ func memberNames() []string {
 	return out
 }
 
-// becomesWhole waits until nothing of an earlier failure is left, for the operator too.
+// becomesWhole waits until an earlier failure has no effect left, also in the operator's status.
 func becomesWhole(queue string) {
 	GinkgoHelper()
 	start := time.Now()
@@ -211,10 +210,10 @@ func operatorContent() error {
 	return nil
 }
 
-// slow is after how long a wait tells what it waits for.
+// slow is the time after which a wait reports its condition.
 const slow = 10 * time.Second
 
-// telling is a condition that tells why it is not met, when that takes long and changes.
+// telling is a condition that reports why it is not met, when that takes long and when the reason changes.
 func telling(start time.Time, condition func() error) func() error {
 	told := ""
 	return func() error {

@@ -20,13 +20,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// clientTimeout bounds what one client does.
+// clientTimeout bounds one client.
 const clientTimeout = lifecycleTimeout
 
-// endless is more than a client can publish in its time: it goes on until it is told that it is enough.
+// endless is more than a client can publish in its time: it publishes until enough is called.
 const endless = 1_000_000
 
-// work is what a client pod is to do.
+// work describes a client pod.
 type work struct {
 	command  string // run, publish or consume
 	queue    string
@@ -45,10 +45,10 @@ type clientRun struct {
 	name  string
 	work  work
 	node  string
-	shown int // lines of its output that were told
+	shown int // number of output lines already written to the log
 }
 
-// verdict is the client's last line; the names are those of its history package.
+// verdict is the client's last line, with the names of its history package.
 type verdict struct {
 	OK          bool     `json:"ok"`
 	Lost        int      `json:"lost"`
@@ -67,10 +67,10 @@ type verdict struct {
 	Error       string   `json:"error"`
 }
 
-// summary has a line for each client, told at the end.
+// summary has a line for each client, which the end of the run prints.
 var summary []string
 
-// start makes the client's pod and waits until it runs.
+// start creates the client's pod and waits until it runs.
 func start(name string, w work) *clientRun {
 	GinkgoHelper()
 	c := &clientRun{name: name, work: w}
@@ -132,7 +132,7 @@ func clientPod(name string, w work) *corev1.Pod {
 	return pod
 }
 
-// restrictedPod runs a container as the strictest Pod Security standard wants it.
+// restrictedPod returns a pod that satisfies the restricted Pod Security standard.
 func restrictedPod(container corev1.Container) *corev1.Pod {
 	no, yes, user, grace := false, true, int64(10001), int64(2)
 	container.ImagePullPolicy = corev1.PullIfNotPresent
@@ -155,7 +155,7 @@ func (c *clientRun) pod() (corev1.Pod, error) {
 	return pod, err
 }
 
-// output is what the client said so far; what is new of it is told.
+// output returns the client's output so far, and writes the new part to the log.
 func (c *clientRun) output() ([]string, error) {
 	data, err := logs.CoreV1().Pods(namespace).GetLogs(c.name, &corev1.PodLogOptions{}).DoRaw(ctx)
 	if err != nil {
@@ -170,10 +170,10 @@ func (c *clientRun) output() ([]string, error) {
 	return lines, nil
 }
 
-// progress is how many messages are confirmed and delivered.
+// progress returns the numbers of confirmed and of delivered messages.
 var progressLine = regexp.MustCompile(`^PROGRESS .*"confirmed_so_far":(\d+),"deliveries":(\d+)`)
 
-// said waits until the client has said a line with this beginning, and returns it.
+// said waits until the client has written a line with this prefix, and returns it.
 func (c *clientRun) said(word string) string {
 	GinkgoHelper()
 	found, progress := "", ""
@@ -200,7 +200,7 @@ func (c *clientRun) said(word string) string {
 	return found
 }
 
-// confirmed is how many messages the client last said were confirmed.
+// confirmed returns the number of confirmed messages that the client reported last.
 func (c *clientRun) confirmed() (int, error) {
 	lines, err := c.output()
 	count := 0
@@ -212,13 +212,13 @@ func (c *clientRun) confirmed() (int, error) {
 	return count, err
 }
 
-// confirmedAtLeast waits until so many messages are confirmed.
+// confirmedAtLeast waits until that many messages are confirmed.
 func (c *clientRun) confirmedAtLeast(count int) {
 	GinkgoHelper()
 	Eventually(c.confirmed).Should(BeNumerically(">=", count), "confirms of client %s", c.name)
 }
 
-// result is the client's judgement, and whether it is good.
+// result returns the client's verdict, and whether it passes.
 func (c *clientRun) result() verdict {
 	GinkgoHelper()
 	var v verdict
@@ -231,8 +231,8 @@ func (c *clientRun) result() verdict {
 	return v
 }
 
-// keptItsWord waits for the end and demands that every message was confirmed, arrived, as it was
-// sent and in its publisher's order.
+// keptItsWord waits for the end and requires that every message was confirmed and arrived intact and in its
+// publisher's order.
 func (c *clientRun) keptItsWord() verdict {
 	GinkgoHelper()
 	v := c.result()
@@ -249,7 +249,7 @@ func (c *clientRun) keptItsWord() verdict {
 	return v
 }
 
-// moreConfirmed waits until so many more messages are confirmed than there are now.
+// moreConfirmed waits until that many more messages are confirmed.
 func (c *clientRun) moreConfirmed(count int) {
 	GinkgoHelper()
 	now, err := c.confirmed()
@@ -257,7 +257,7 @@ func (c *clientRun) moreConfirmed(count int) {
 	c.confirmedAtLeast(now + count)
 }
 
-// enough lets the client publish no more, and demands that it kept its word.
+// enough stops the publishers, and requires that the verdict passes.
 func (c *clientRun) enough() verdict {
 	GinkgoHelper()
 	pod, err := c.pod()
@@ -272,7 +272,7 @@ func (c *clientRun) enough() verdict {
 	return c.keptItsWord()
 }
 
-// ended waits for the client's end, and returns its exit code and all it said.
+// ended waits for the client's end, and returns its exit code and output.
 func (c *clientRun) ended() (int, string) {
 	GinkgoHelper()
 	code := -1

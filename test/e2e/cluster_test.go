@@ -14,12 +14,11 @@ import (
 
 const (
 	operatorNamespace = "posthorn-system"
-	// mainQueue is there from the beginning to the end.
+	// mainQueue exists from the beginning to the end.
 	mainQueue = "orders"
 )
 
-// One cluster goes through everything, as a real one does: what a failure leaves behind shows in
-// what comes after it.
+// One cluster goes through all specs, like a real one: the consequences of a failure show in later specs.
 var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 	BeforeAll(func() {
 		for _, object := range []client.Object{newCluster(), newQueue(mainQueue), newPolicy(), newUser()} {
@@ -27,7 +26,7 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		}
 	})
 
-	It("come up from four resources", func() {
+	It("start from four resources", func() {
 		for _, object := range []client.Object{newCluster(), newQueue(mainQueue), newPolicy(), newUser()} {
 			becomesReady(object)
 		}
@@ -53,9 +52,9 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		Expect(zones).To(And(HaveLen(replicas), Not(HaveKey(""))), "each broker knows its zone")
 	})
 
-	It("pass on what MQTT clients publish on one of them to those on the others", speakMQTT)
-	It("keep two teams apart, whatever one of them tries", keepTeamsApart)
-	It("run as nobody in particular, with a read-only root, in a restricted namespace", runRestricted)
+	It("route messages of MQTT clients between all of them", speakMQTT)
+	It("isolate two teams from each other", keepTeamsApart)
+	It("run without privileges, with a read-only root, in a restricted namespace", runRestricted)
 
 	Context("that are whole", func() {
 		BeforeEach(func() { becomesWhole(mainQueue) })
@@ -63,40 +62,40 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		It("keep every confirmed message while the leader's node is cut off", keepMessagesThroughCutOfLeader)
 		It("keep every confirmed message while the leader's pod is deleted", keepMessagesThroughDeletionOfLeader)
 		It("keep every confirmed message while a follower's node is cut off", keepMessagesThroughCutOfFollower)
-		It("are upgraded to the next version one at a time under load, also when the image is mended on the way", rollUnderLoad)
-		It("hold a roll up while a queue needs one of them, name it, and let the spec be taken back", waitForQuorum)
-		It("stop a roll at the first pod that a wrong setting breaks, and go on when it is taken back", stopAtWrongSetting)
-		It("get larger volumes, stay as they are, and keep what is on them", growDisks)
-		It("lose their disks one after the other and no message with them", replaceEveryDisk)
-		It("sleep and wake with their messages", sleepAndWake)
-		It("are reached only by those whom their network policy lets in", enforcePolicy)
-		It("take a new password, refuse the old one, and disturb nobody who is connected", rotatePassword)
-		It("become five and three again under load, and no message is lost", shrinkUnderLoad)
+		It("are upgraded one at a time under load, also when the image is corrected during the roll", rollUnderLoad)
+		It("block a roll while a queue needs one of them, name the queue, and unblock when the spec is reverted", waitForQuorum)
+		It("refuse an unknown setting before any pod changes, and continue when it is reverted", stopAtWrongSetting)
+		It("get larger volumes without a restart and without losing data", growDisks)
+		It("lose no message when their disks are lost one after the other", replaceEveryDisk)
+		It("keep their messages through hibernation", sleepAndWake)
+		It("accept connections only from peers of their network policy", enforcePolicy)
+		It("accept a new password, refuse the old one, and keep open connections", rotatePassword)
+		It("scale to five and back to three under load without losing a message", shrinkUnderLoad)
 	})
 
-	It("are joined by two in a namespace that is deleted with all that is in it", deleteNamespace)
-	It("are joined by one whose pod is made from another template, but not while it is paused, nor without a broker", reshapePods)
-	It("are joined by one that is deleted and made again over its volume with the next version, whose flag is left to people", makeAgain)
-	It("are joined by one that gets its certificate from cert-manager", issueCertificate)
-	It("are joined by one that is given a certificate, in a Secret that somebody else keeps", giveCertificate)
-	It("are joined by one that takes TLS only, whose authority is replaced without a restart", takeTLSOnly)
+	It("start to delete a namespace with two other clusters in it", deleteNamespace)
+	It("apply a pod template to another cluster, except while it is paused or without a broker", reshapePods)
+	It("recreate another cluster on its volume with the next version, whose flag stays disabled", makeAgain)
+	It("give another cluster a certificate from cert-manager", issueCertificate)
+	It("give another cluster a certificate from a given Secret", giveCertificate)
+	It("replace the CA of another cluster that accepts TLS only, without a restart", takeTLSOnly)
 
-	It("see that one show the certificate that cert-manager has renewed, and nobody is disconnected for it", seeRenewal)
-	It("see another show the certificate that it was given in place of the one before, and nobody is disconnected for it", seeGiven)
+	It("see the renewed certificate of cert-manager without a disconnection", seeRenewal)
+	It("see the replaced certificate of the given Secret without a disconnection", seeGiven)
 
 	Context("refuse", func() {
 		It("impossible values, with the reason", refuseImpossibleValues)
-		It("changes of what cannot change, with the reason", refuseImmutableChanges)
+		It("changes of immutable fields, with the reason", refuseImmutableChanges)
 		It("a wrong password", refuseWrongPassword)
 		It("an unknown vhost", refuseUnknownVhost)
-		It("what the user has no permission for", refuseWithoutPermission)
+		It("operations without permission", refuseWithoutPermission)
 		It("an unknown setting of a new cluster, in its status", reportUnknownSetting)
 	})
 
-	It("see that namespace gone within two minutes, the broker that ran in it and the one that never did", namespaceWent)
+	It("see the deletion of that namespace end within two minutes", namespaceWent)
 })
 
-// newWorkQueue makes a queue for one spec, and takes it away after it.
+// newWorkQueue creates a queue for one spec and deletes it afterwards.
 func newWorkQueue(name string) {
 	GinkgoHelper()
 	q := newQueue(name)
@@ -106,7 +105,7 @@ func newWorkQueue(name string) {
 	Eventually(whole(name)).Should(Succeed())
 }
 
-// followerOf is a pod that neither leads the queue nor is on the node.
+// followerOf returns a pod that neither leads the queue nor runs on the node.
 func followerOf(leader *corev1.Pod, notOn string) corev1.Pod {
 	GinkgoHelper()
 	pods, err := brokerPods()

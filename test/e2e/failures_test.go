@@ -14,8 +14,8 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-// The demo's scenario: the node of the leader leaves the network while messages are published, and comes
-// back after the client has consumed them and judged.
+// The demo's scenario: the node of the leader is cut off while messages are published, and reconnected after the
+// client has consumed and checked them.
 func keepMessagesThroughCutOfLeader() {
 	leader := leaderOf(mainQueue)
 	c := start("cut-leader", work{command: "run", queue: mainQueue, messages: endless, rate: 1000, notOn: []string{leader.Spec.NodeName}})
@@ -25,7 +25,7 @@ func keepMessagesThroughCutOfLeader() {
 	cutNode(leader.Spec.NodeName)
 	c.moreConfirmed(3000)
 	c.enough()
-	// It had to be another's turn.
+	// Another member must have become the leader.
 	q, err := queueOf(mainQueue, leader.Spec.NodeName)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(q.Leader).To(And(Not(BeEmpty()), Not(Equal(leader.Name))))
@@ -42,7 +42,7 @@ func keepMessagesThroughDeletionOfLeader() {
 	c.confirmedAtLeast(600)
 	leader := leaderOf("deleted")
 	say("deleting %s, the leader, at once", leader.Name)
-	// One second is less than a drain takes: this is a crash with a new process after it.
+	// One second is shorter than a drain: this is a crash followed by a new process.
 	Expect(k8s.Delete(ctx, leader.DeepCopy(), client.GracePeriodSeconds(1))).To(Succeed())
 	isMadeAgain(&leader)
 	becomesWhole("deleted")
@@ -72,7 +72,7 @@ func keepMessagesThroughCutOfFollower() {
 	q, err := queueOf("minority", follower.Spec.NodeName)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(q.Leader).To(Equal(leader.Name), "a majority was there all the time: the leader stays")
-	// With one of three gone, the queue needs both others, and they say so.
+	// Without one of three, the queue needs both others, and they report so.
 	Eventually(func(g Gomega) {
 		one, err := ask(&leader)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -85,8 +85,8 @@ func keepMessagesThroughCutOfFollower() {
 	becomesWhole("minority")
 }
 
-// replaceEveryDisk takes pod and volume of each broker away, the next when the queue is whole again,
-// until no byte is where it was written first.
+// replaceEveryDisk removes pod and volume of each broker, one after the other when the queue is whole again, until
+// every byte has been copied.
 func replaceEveryDisk() {
 	newWorkQueue("moved")
 	const messages = 3000
@@ -122,7 +122,7 @@ func loseDisk(name string) {
 	}).Should(Succeed(), "a new volume for %s", name)
 }
 
-// ledgerClaim keeps what a publishing client knows for the consuming one.
+// ledgerClaim keeps a publishing client's ledger for the consuming one.
 func ledgerClaim() *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: meta("ledger"), Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},

@@ -17,14 +17,14 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-// Versions of the programs in the two images. The second one knows a feature flag more.
+// Versions of the programs in the two images. The second one has an additional feature flag.
 const (
 	version     = "0.1.0"
 	nextVersion = "0.2.0"
 	nextFlag    = "next_release"
 )
 
-// flagOf is the state of a feature flag as a node of a cluster tells it; empty when it tells of none of that name.
+// flagOf returns the state of a feature flag that a node of a cluster reports; empty for an unknown flag.
 func flagOf(cluster string, pod *corev1.Pod, name string) (string, error) {
 	one, err := askOf(cluster, pod)
 	if err != nil {
@@ -39,15 +39,15 @@ func flagOf(cluster string, pod *corev1.Pod, name string) (string, error) {
 	return "", err
 }
 
-// halfWay is what was seen of the feature flag while there were nodes of both versions.
+// halfWay has the observations of the feature flag while nodes of both versions ran.
 type halfWay struct {
-	// refused is the broker's answer to who asked for it; empty: nobody did.
+	// refused is the broker's answer to a request to enable the flag; empty when none was made.
 	refused string
-	// early says how it was on before all nodes knew it; empty: it was not.
+	// early is how the flag was enabled before all nodes knew it; empty when it was not.
 	early string
 }
 
-// look at the flag through a ready node, and ask for it once. What does not answer just now is asked again.
+// look reads the flag through a ready node, and requests it once. Requests without an answer are repeated.
 func (h *halfWay) look() {
 	pods, err := brokerPods()
 	if err != nil {
@@ -61,7 +61,7 @@ func (h *halfWay) look() {
 		if err != nil || state == "" {
 			continue
 		}
-		// In this order: a node that is old now was when the flag was looked at.
+		// In this order: a node that is old now was old when the flag was read.
 		running := runningVersions(clusterName)
 		if state == broker.FlagEnabled && slices.Contains(running, version) {
 			h.early = fmt.Sprintf("%s tells that it is on, and the nodes run %v", pods[i].Name, running)
@@ -86,7 +86,7 @@ func (h *halfWay) ask(pod *corev1.Pod) {
 	}
 }
 
-// runningVersions of a cluster's nodes, as the nodes told the operator.
+// runningVersions returns the versions that a cluster's nodes reported to the operator.
 func runningVersions(name string) []string {
 	var cluster posthornv1.BrokerCluster
 	if err := k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &cluster); err != nil {
@@ -99,7 +99,7 @@ func runningVersions(name string) []string {
 	return out
 }
 
-// notesOf the Events about a cluster that have a reason, each once.
+// notesOf returns the different Events about a cluster with a reason.
 func notesOf(name, reason string) []string {
 	GinkgoHelper()
 	var cluster posthornv1.BrokerCluster
@@ -115,8 +115,8 @@ func notesOf(name, reason string) []string {
 	return out
 }
 
-// leaveFlagToPeople gives a cluster of one node, whose data an older version has written, the next one and the policy
-// Manual: the flag stays off, and with it the version after that is refused. By the other policy it is enabled.
+// leaveFlagToPeople gives a cluster of one node, whose data an older version has written, the next version and the
+// policy Manual: the flag stays disabled, and the version after that is refused. The other policy enables it.
 func leaveFlagToPeople(name string) {
 	one := singleCluster(name)
 	flags := func() *posthornv1.FeatureFlagsStatus {
@@ -148,7 +148,7 @@ func leaveFlagToPeople(name string) {
 	Expect(notesOf(name, "FeatureFlagEnabled")).To(ConsistOf("enabled the feature flag " + nextFlag))
 	Expect(flagOf(name, &pod, nextFlag)).To(Equal(broker.FlagEnabled))
 
-	// The program of before, passed off as the next one, ends and says why.
+	// The older version, labelled as the next one, exits and reports why.
 	set(func(spec *posthornv1.BrokerClusterSpec) { spec.Image = image })
 	Eventually(readiness(one)).Should(And(HavePrefix("False "), ContainSubstring(pod.Name+": "), ContainSubstring(nextFlag)))
 	say("%s", readiness(one)())

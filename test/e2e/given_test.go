@@ -20,11 +20,11 @@ import (
 	"posthorn.io/posthorn/internal/pki"
 )
 
-// handed is about the cluster whose certificate somebody else keeps.
+// handed is the state of the cluster with a given certificate.
 var handed *held
 
-// giveCertificate lets a cluster wait for a Secret that somebody else keeps. A client connects, and the Secret gets a
-// certificate of another authority.
+// giveCertificate lets a cluster wait for a given Secret. A client connects, and the Secret gets a certificate of
+// another CA.
 func giveCertificate() {
 	startSingles()
 	cluster := singleCluster(givenCluster)
@@ -42,7 +42,7 @@ func giveCertificate() {
 	Expect(k8s.Patch(ctx, &secret, client.MergeFrom(before))).To(Succeed())
 }
 
-// seeGiven waits until the node shows the certificate of the other authority, and the operator believes it.
+// seeGiven waits until the node shows the certificate of the other CA, and the operator trusts it.
 func seeGiven() {
 	if handed == nil {
 		Skip("no certificate was given")
@@ -51,7 +51,7 @@ func seeGiven() {
 	hasQueue(givenCluster, "second")
 }
 
-// keptSecret is a certificate of an authority that is made for it.
+// keptSecret returns a Secret with a certificate of a new CA.
 func keptSecret(authority string) *corev1.Secret {
 	GinkgoHelper()
 	secret := &corev1.Secret{ObjectMeta: meta(givenCluster), Type: corev1.SecretTypeTLS}
@@ -69,7 +69,7 @@ func keptSecret(authority string) *corev1.Secret {
 	return secret
 }
 
-// held is a connection over TLS that is kept while the certificate changes.
+// held is a TLS connection that stays open while the certificate changes.
 type held struct {
 	cluster string
 	client  *mqttClient
@@ -89,8 +89,8 @@ func hold(cluster string) *held {
 	return h
 }
 
-// seesAnother waits until new connections are shown another certificate. Who was connected before did not notice, and
-// nobody was restarted.
+// seesAnother waits until new connections see another certificate, and checks that the open connection survived and
+// that no pod restarted.
 func (h *held) seesAnother() {
 	GinkgoHelper()
 	DeferCleanup(h.client.connection.Close)
@@ -110,7 +110,7 @@ func (h *held) seesAnother() {
 	Expect(readiness(singleCluster(h.cluster))()).To(HavePrefix("True "))
 }
 
-// dialTLS connects to a node's MQTT over TLS, believing the authorities that clients are told.
+// dialTLS connects to a node's MQTT over TLS, with the published CA certificates.
 func dialTLS(cluster string, pod *corev1.Pod) (*tls.Conn, error) {
 	GinkgoHelper()
 	roots := x509.NewCertPool()

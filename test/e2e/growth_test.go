@@ -17,8 +17,8 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// growDisks gives every broker a larger volume while there are messages on it. The local cluster's provisioner does
-// what a CSI driver's resizer would.
+// growDisks gives every broker a larger volume that has messages on it. The local cluster's provisioner does the work
+// of a CSI driver's resizer.
 func growDisks() {
 	const messages, larger = 2000, "2Gi"
 	newWorkQueue("grown")
@@ -39,7 +39,7 @@ func growDisks() {
 	Expect(v.Arrived).To(Equal(messages))
 }
 
-// sizes of the brokers' volumes, where claim and volume say the same.
+// sizes returns the sizes of the brokers' volumes whose claim and volume agree.
 func sizes() ([]string, error) {
 	var out []string
 	for _, name := range memberNames() {
@@ -60,7 +60,7 @@ func sizes() ([]string, error) {
 	return out, nil
 }
 
-// podUIDs of the brokers, each with how often its container was restarted.
+// podUIDs returns the UIDs of the brokers, each with the number of its container's restarts.
 func podUIDs() map[types.UID]int32 {
 	GinkgoHelper()
 	pods, err := brokerPods()

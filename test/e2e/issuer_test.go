@@ -19,7 +19,7 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// company is an authority and the issuer that signs with it.
+// company is a CA and the issuer that signs with it.
 const company = "company"
 
 const issuers = `
@@ -44,11 +44,11 @@ metadata: {name: company}
 spec: {ca: {secretName: company}}
 `
 
-// renewed is about the cluster whose certificate cert-manager issues.
+// renewed is the state of the cluster with cert-manager's certificate.
 var renewed *held
 
-// issueCertificate lets a cluster wait for cert-manager, which then issues its certificate. A client connects, and the
-// certificate is renewed as cmctl renew does it.
+// issueCertificate lets a cluster wait for cert-manager, which then issues its certificate. A client connects, and
+// the certificate is renewed in the way of cmctl renew.
 func issueCertificate() {
 	startSingles()
 	cluster := singleCluster(issuedCluster)

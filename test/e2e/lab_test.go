@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cutNode pulls a node's cable, until healNode or the end of the spec.
+// cutNode disconnects a node from the network, until healNode or the end of the spec.
 func cutNode(node string) {
 	GinkgoHelper()
 	runScript("node", "cut", node)
@@ -31,21 +31,21 @@ func healNode(node string) {
 	say("%s is back on the network", node)
 }
 
-// runScript runs one of the repository's scripts in hack.
+// runScript runs a script in hack.
 func runScript(name string, args ...string) {
 	GinkgoHelper()
 	out, err := exec.Command(filepath.Join(root, "hack", name), args...).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), "hack/%s %s: %s", name, strings.Join(args, " "), out)
 }
 
-// define adds kinds to the cluster, and waits until they are there.
+// define adds kinds to the cluster, and waits until they can be used.
 func define(definitions string) {
 	GinkgoHelper()
 	runScript("kubectl", "apply", "--server-side", "-f", definitions)
 	runScript("kubectl", "wait", "--for=condition=Established", "--timeout=60s", "-f", definitions)
 }
 
-// applyText applies objects, in the suite's namespace where they name none.
+// applyText applies objects, in the suite's namespace if they name none.
 func applyText(objects string) {
 	GinkgoHelper()
 	command := exec.Command(filepath.Join(root, "hack", "kubectl"), "-n", namespace, "apply", "-f", "-")
@@ -54,10 +54,10 @@ func applyText(objects string) {
 	Expect(err).NotTo(HaveOccurred(), "%s", said)
 }
 
-// beside are the processes that run on this machine beside the cluster.
+// beside are the processes that run on this machine next to the cluster.
 var beside []*exec.Cmd
 
-// runBeside starts a program that finds the cluster by itself, and lets it run until the suite's end.
+// runBeside starts a program that finds the cluster by itself, until the suite's end.
 func runBeside(name, program string, args ...string) {
 	GinkgoHelper()
 	log, err := os.Create(filepath.Join(artifacts, name+".log"))
@@ -75,15 +75,15 @@ var _ = AfterSuite(func() {
 	}
 })
 
-// dialPod connects to a pod's address from where the API server is: pods cannot be reached from the
-// machine itself.
+// dialPod connects to a pod's address from the API server's network namespace, because the machine itself cannot
+// reach pods.
 func dialPod(ctx context.Context, network, address string) (net.Conn, error) {
 	return dialFrom(ctx, "/run/netns/"+setting("POSTHORN_E2E_NETNS", "posthorn-lab"), network, address)
 }
 
 // dialFrom connects from the network namespace of a file.
 func dialFrom(ctx context.Context, space, network, address string) (net.Conn, error) {
-	// The thread is in another network namespace for a moment, and nobody else may run on it then.
+	// The thread is in another network namespace for a moment, in which no other goroutine may run on it.
 	runtime.LockOSThread()
 	home, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -102,7 +102,7 @@ func dialFrom(ctx context.Context, space, network, address string) (net.Conn, er
 	}
 	connection, failure := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
 	if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); err != nil {
-		// The thread stays locked, so that it ends with this goroutine.
+		// The thread stays locked, and so ends with this goroutine.
 		return nil, err
 	}
 	runtime.UnlockOSThread()

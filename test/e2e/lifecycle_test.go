@@ -17,10 +17,10 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// lifecycleTimeout bounds what takes many steps, each of which other waits bound.
+// lifecycleTimeout bounds an action of many steps, each with a bound of its own.
 const lifecycleTimeout = 5 * time.Minute
 
-// publishKept fills a queue and returns the claim that knows with what.
+// publishKept fills a queue and returns the volume with the ledger of its messages.
 func publishKept(queue string, messages int) string {
 	GinkgoHelper()
 	claim := ledgerClaim()
@@ -35,7 +35,7 @@ func publishKept(queue string, messages int) string {
 	return claim.Name
 }
 
-// volumes of the brokers, by claim.
+// volumes returns the volumes of the brokers by claim.
 func volumes() map[string]types.UID {
 	GinkgoHelper()
 	out := map[string]types.UID{}
@@ -67,8 +67,8 @@ func sleepAndWake() {
 	Expect(v.Arrived).To(Equal(messages))
 }
 
-// rotatePassword gives the application a new password: the old one is refused from then on, and who
-// is connected goes on.
+// rotatePassword gives the application a new password: the broker refuses the old one from then on, and open
+// connections continue.
 func rotatePassword() {
 	newWorkQueue("rotated")
 	var user posthornv1.User
@@ -90,7 +90,7 @@ func rotatePassword() {
 	becomesReady(newUser())
 	connected.moreConfirmed(600)
 	Expect(connected.enough().Reconnects).To(BeZero())
-	// Every node knows the new one, by and by.
+	// Every node gets the new password gradually.
 	Eventually(func() int {
 		code, _ := start(fmt.Sprintf("old-password-%d", time.Now().UnixMilli()), work{command: "run", queue: "rotated", messages: 10, rate: 10, pubs: 1, secret: old}).ended()
 		return code
@@ -98,7 +98,7 @@ func rotatePassword() {
 	start("rotate-new", work{command: "run", queue: "rotated", messages: 100, rate: 100}).keptItsWord()
 }
 
-// spreadOverZones: where there are more brokers than zones, a queue's members are in different zones all the same.
+// spreadOverZones: with more brokers than zones, a queue's members are still in different zones.
 func spreadOverZones() {
 	GinkgoHelper()
 	zones := map[string]string{}
@@ -122,8 +122,8 @@ func spreadOverZones() {
 	}
 }
 
-// shrinkUnderLoad makes the cluster five and three again, with a queue that has a member on each of the
-// five: a client publishes and consumes until the last node is gone.
+// shrinkUnderLoad scales the cluster to five and back to three, with a queue that has a member on each of the five. A
+// client publishes and consumes until the last node is gone.
 func shrinkUnderLoad() {
 	resize := func(nodes, members int32) {
 		Expect(changeCluster(func(spec *posthornv1.BrokerClusterSpec) {

@@ -19,7 +19,7 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// Packets of MQTT 3.1.1 (section 2.2.1), those that these tests need.
+// Packets of MQTT 3.1.1 (section 2.2.1) that these tests need.
 const (
 	mqttConnect   = 1 << 4
 	mqttConnack   = 2 << 4
@@ -29,13 +29,13 @@ const (
 	mqttSuback    = 9 << 4
 )
 
-// mqttClient speaks to one pod.
+// mqttClient is a connection to one pod.
 type mqttClient struct {
 	connection net.Conn
 	in         *bufio.Reader
 }
 
-// speakMQTT subscribes on each broker and publishes on each: every subscriber hears every publisher.
+// speakMQTT subscribes on each broker and publishes on each: every subscriber gets every message.
 func speakMQTT() {
 	var clients []*mqttClient
 	for at := range replicas {

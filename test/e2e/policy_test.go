@@ -22,16 +22,16 @@ import (
 )
 
 const (
-	// idleImage is of the local cluster: it does nothing.
+	// idleImage is an image of the local cluster that does nothing.
 	idleImage = "posthorn.local/pause:1"
-	// strangers is a namespace that has no business with the cluster.
+	// strangers is a namespace without access to the cluster.
 	strangers = "e2e-strangers"
 	// scraper is the label of pods that may read metrics.
 	scraper = "scraper"
 )
 
-// enforcePolicy tries every port of a broker from pods of all sorts, under a policy that the local cluster enforces.
-// Brokers, clients and the operator go on under it, also with a broker that is made anew.
+// enforcePolicy tries every port of a broker from pods of all kinds, under a policy that the local cluster enforces.
+// Brokers, clients and the operator keep working under it, also with a replaced broker.
 func enforcePolicy() {
 	newWorkQueue("policed")
 	makeNamespace(strangers)
@@ -78,7 +78,7 @@ func setPolicy(policy posthornv1.NetworkPolicySpec) {
 	Eventually(operatorContent).Should(Succeed())
 }
 
-// idle makes a pod that does nothing, and waits until it has an address.
+// idle creates a pod that does nothing, and waits until it has an address.
 func idle(namespace, name string) *corev1.Pod {
 	GinkgoHelper()
 	pod := restrictedPod(corev1.Container{Name: "idle", Image: idleImage})
@@ -95,7 +95,7 @@ func idle(namespace, name string) *corev1.Pod {
 	return pod
 }
 
-// reached are the ports of a pod to which a connection from another pod's network comes about, or is refused there.
+// reached returns the ports of a pod to which a connection from another pod's network succeeds or is refused.
 func reached(from, to *corev1.Pod, ports []int) []int {
 	GinkgoHelper()
 	file := filepath.Join(processOf(from), "ns", "net")
@@ -121,7 +121,7 @@ func reached(from, to *corev1.Pod, ports []int) []int {
 	return out
 }
 
-// isTimeout: what was sent got no answer at all, not even a refusal.
+// isTimeout reports whether there was no answer at all, not even a refusal.
 func isTimeout(err error) bool {
 	var failure net.Error
 	return errors.As(err, &failure) && failure.Timeout()

@@ -27,16 +27,17 @@ import (
 
 const (
 	watchedCluster = "watched"
-	// watchedQueue gets what MQTT clients publish.
+	// watchedQueue gets the messages that MQTT clients publish.
 	watchedQueue = "readings"
-	// prometheusNode is where Prometheus is: the others are taken away.
+	// prometheusNode is the node of Prometheus: the others are cut off.
 	prometheusNode = "node-1"
 	prometheusPod  = "prometheus-e2e-0"
 	// alertTimeout is for an alert that has to be true for a minute.
 	alertTimeout = 3 * time.Minute
 )
 
-// prometheusObjects are a Prometheus that takes up everything there is, as the Prometheus operator's users write it.
+// prometheusObjects are a Prometheus that selects all monitors and rules, as users of the Prometheus operator write
+// it.
 const prometheusObjects = `
 apiVersion: v1
 kind: ServiceAccount
@@ -75,11 +76,11 @@ spec:
   securityContext: {runAsNonRoot: true, runAsUser: 10001, runAsGroup: 10001, fsGroup: 10001, seccompProfile: {type: RuntimeDefault}}
 `
 
-// It is not among the others because of what it takes to build: hack/e2e prometheus runs it.
+// hack/e2e prometheus runs this spec separately, because its programs take long to build.
 var _ = Describe("three brokers that a Prometheus watches", Label("prometheus"), Ordered, func() {
-	It("are scraped over TLS once the Prometheus operator is there, and so is the operator", beScraped)
-	It("have every rule taken, and data for every query of the dashboards", haveData)
-	It("have alerts fire while two of them are away, and no longer", haveAlerts)
+	It("are scraped over TLS once the Prometheus operator is installed, like the operator", beScraped)
+	It("have valid rules, and data for every query of the dashboards", haveData)
+	It("fire alerts while two of them are cut off, and no longer", haveAlerts)
 })
 
 func watched() *posthornv1.BrokerCluster {
@@ -89,7 +90,7 @@ func watched() *posthornv1.BrokerCluster {
 	return cluster
 }
 
-// beScraped makes a cluster, and then what watches it.
+// beScraped creates a cluster, and then its monitoring.
 func beScraped() {
 	cluster := watched()
 	Expect(k8s.Create(ctx, cluster)).To(Succeed())
@@ -117,7 +118,7 @@ func beScraped() {
 	))
 }
 
-// haveData lets messages flow and asks Prometheus what Grafana would.
+// haveData sends messages and runs Grafana's queries on Prometheus.
 func haveData() {
 	pod := brokerPod(watchedCluster + "-0")
 	owner, err := askOverTLS(watchedCluster, &pod, authorities(watchedCluster))
@@ -157,7 +158,7 @@ func haveData() {
 	Expect(now).To(BeEmpty(), "nothing is wrong")
 }
 
-// haveAlerts cuts two nodes off: there is no majority, which is told after a minute.
+// haveAlerts cuts two nodes off: the lost majority raises an alert after a minute.
 func haveAlerts() {
 	var away []string
 	for at := range replicas {
@@ -181,7 +182,7 @@ func haveAlerts() {
 	becomesReady(watched())
 }
 
-// fromPrometheus asks its HTTP API, and reads the data of its answer.
+// fromPrometheus queries its HTTP API, and reads the data of the answer.
 func fromPrometheus(path string, query url.Values, data any) error {
 	var pod corev1.Pod
 	if err := k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: prometheusPod}, &pod); err != nil {
@@ -206,7 +207,7 @@ func fromPrometheus(path string, query url.Values, data any) error {
 	return nil
 }
 
-// targets that Prometheus scrapes, by job and pod, each with its health, scheme and port.
+// targets returns the targets of Prometheus by job and pod, each with its health, scheme and port.
 func targets() (map[string]string, error) {
 	var said struct {
 		ActiveTargets []struct {
@@ -229,14 +230,14 @@ func targets() (map[string]string, error) {
 	return out, nil
 }
 
-// series is how many series the answer to a query has.
+// series returns the number of series in the answer to a query.
 func series(expr string) (int, error) {
 	var said struct{ Result []json.RawMessage }
 	err := fromPrometheus("query", url.Values{"query": {expr}}, &said)
 	return len(said.Result), err
 }
 
-// boardQueries are the queries of the dashboards that Grafana would find, by where they stand.
+// boardQueries returns the queries of the dashboards that Grafana would load, by location.
 func boardQueries() map[string]string {
 	GinkgoHelper()
 	var files corev1.ConfigMap
@@ -252,7 +253,7 @@ func boardQueries() map[string]string {
 		Expect(json.Unmarshal([]byte(text), &board)).To(Succeed())
 		for _, panel := range board.Panels {
 			for _, target := range panel.Targets {
-				// Four scrapes, as Grafana puts in.
+				// Four scrapes, like Grafana's value.
 				out[file+": "+panel.Title+" "+target.RefID] = strings.ReplaceAll(target.Expr, "$__rate_interval", "15s")
 			}
 		}
@@ -261,7 +262,7 @@ func boardQueries() map[string]string {
 	return out
 }
 
-// ruleHealth is how Prometheus did with each rule of the cluster.
+// ruleHealth returns the health of each rule of the cluster in Prometheus.
 func ruleHealth() (map[string]string, error) {
 	var said struct {
 		Groups []struct {
@@ -284,7 +285,7 @@ func ruleHealth() (map[string]string, error) {
 	return out, nil
 }
 
-// alerts that are pending or firing, each with severity and summary.
+// alerts returns the pending or firing alerts, each with severity and summary.
 func alerts(state string) (map[string]string, error) {
 	var said struct {
 		Alerts []struct {

@@ -18,8 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// recorder keeps every container's log in a file, also those of pods that are gone by the time
-// somebody asks.
+// recorder writes every container's log to a file, also the logs of pods that are deleted later.
 type recorder struct {
 	mu        sync.Mutex
 	following map[string]bool
@@ -43,7 +42,7 @@ func startRecorder() {
 	}()
 }
 
-// startEventLog writes every Event of the namespace that is a warning to a file.
+// startEventLog writes every warning Event of the namespace to a file.
 func startEventLog() {
 	GinkgoHelper()
 	out, err := os.Create(filepath.Join(artifacts, "warnings.log"))
@@ -84,7 +83,7 @@ func (r *recorder) follow(pod *corev1.Pod, restarts int32) {
 	r.following[name] = true
 	go func() {
 		copyLog(pod.Namespace, pod.Name, filepath.Join(artifacts, name))
-		// A cut node breaks the stream: it is begun anew, from the first line.
+		// A cut node breaks the stream, which then starts again from the first line.
 		r.mu.Lock()
 		delete(r.following, name)
 		r.mu.Unlock()
@@ -105,7 +104,7 @@ func copyLog(place, pod, file string) {
 	_, _ = io.Copy(out, stream)
 }
 
-// What there is when a spec fails goes to a file of its own.
+// The state at the failure of a spec goes to a separate file.
 var _ = JustAfterEach(func() {
 	report := CurrentSpecReport()
 	if !report.Failed() {

@@ -17,7 +17,7 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// exitRefused is how the client ends when the broker says no for good.
+// exitRefused is the client's exit code when the broker refuses it for good.
 const exitRefused = 3
 
 func refusedWith(err error, words string) {
@@ -26,7 +26,7 @@ func refusedWith(err error, words string) {
 	Expect(err).To(MatchError(ContainSubstring(words)))
 }
 
-// skipValidation leaves to the broker what the API server refuses else.
+// skipValidation leaves checks of the API server to the broker.
 func skipValidation(object client.Object) {
 	object.SetAnnotations(map[string]string{names.AnnotationSkipValidation: "true"})
 }
@@ -56,7 +56,7 @@ func refuseImpossibleValues() {
 	queue := newQueue("argued")
 	queue.Spec.Arguments = map[string]apiextensionsv1.JSON{"x-max-length": {Raw: []byte(`"many"`)}}
 	refusedWith(k8s.Create(ctx, queue), "x-max-length must be an integer")
-	// The broker's refusal comes back in the status, in its words.
+	// The status has the broker's own message of the refusal.
 	skipValidation(queue)
 	Expect(k8s.Create(ctx, queue)).To(Succeed())
 	DeferCleanup(func() { Expect(k8s.Delete(ctx, queue)).To(Succeed()) })
@@ -77,7 +77,7 @@ func refuseImmutableChanges() {
 	refusedWith(k8s.Patch(ctx, &queue, client.MergeFrom(before)), "type is immutable")
 }
 
-// newBinding makes a Secret like the application's, with one entry changed.
+// newBinding creates a Secret like the application's, with one entry changed.
 func newBinding(name, entry, value string) string {
 	GinkgoHelper()
 	var secret corev1.Secret
@@ -94,7 +94,7 @@ func refuseWrongPassword() {
 	code, said := start("wrong-password", work{command: "run", queue: mainQueue, messages: 10, rate: 10, pubs: 1, secret: secret}).ended()
 	Expect(code).To(Equal(exitRefused), said)
 	Expect(said).To(ContainSubstring("403"))
-	// HTTP says no, too.
+	// HTTP refuses too.
 	pods, err := brokerPods()
 	Expect(err).NotTo(HaveOccurred())
 	_, err = broker.New(broker.Access{
@@ -120,7 +120,7 @@ func refuseWithoutPermission() {
 	Expect(broker.IsNotFound(err)).To(BeTrue(), "%v", err)
 }
 
-// reportUnknownSetting makes a cluster of one with a setting that no broker knows, and mends it.
+// reportUnknownSetting creates a cluster of one node with an unknown setting, and corrects it.
 func reportUnknownSetting() {
 	startSingles()
 	cluster := singleCluster(oddCluster)

@@ -16,8 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// runRestricted looks at the brokers' processes as the kernel sees them, not only at what their
-// pods ask for.
+// runRestricted checks the brokers' processes in the kernel, and not only their pods' specs.
 func runRestricted() {
 	bare := &corev1.Pod{ObjectMeta: meta("bare"), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}}}
 	err := k8s.Create(ctx, bare, client.DryRunAll)
@@ -48,7 +47,7 @@ func runRestricted() {
 	}
 }
 
-// processOf is the /proc directory of the pod's broker. The nodes' processes are the machine's.
+// processOf returns the /proc directory of the pod's broker. The nodes share the machine's processes.
 func processOf(pod *corev1.Pod) string {
 	GinkgoHelper()
 	_, container, found := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
@@ -77,7 +76,7 @@ func statusOf(process string) map[string]string {
 	return out
 }
 
-// mountOptions of what is mounted at a place, as the process sees it.
+// mountOptions returns the options of a mount in the process's view.
 func mountOptions(process, place string) []string {
 	GinkgoHelper()
 	data, err := os.ReadFile(filepath.Join(process, "mountinfo"))

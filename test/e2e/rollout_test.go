@@ -24,18 +24,18 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// rollRecord is what a watch saw of the cluster's pods: every change, in order.
+// rollRecord has every change of the cluster's pods that a watch saw, in order.
 type rollRecord struct {
 	mu       sync.Mutex
-	up       map[string]bool // pods that are ready and not going
+	up       map[string]bool // pods that are ready and not terminating
 	uids     map[string]types.UID
-	replaced []string // pods that were made anew, in order
+	replaced []string // replaced pods, in order
 	mostDown int      // how many were not up at once, at the worst
 	stopped  bool
 	failure  error
 }
 
-// recordRoll watches until the returned function is called, which gives the record.
+// recordRoll records until the returned function is called, which returns the record.
 func recordRoll() func() *rollRecord {
 	GinkgoHelper()
 	pods, err := brokerPods()
@@ -91,12 +91,12 @@ func (r *rollRecord) take(event watch.Event) {
 	r.mostDown = max(r.mostDown, down)
 }
 
-// badImage cannot be pulled: nothing listens there.
+// badImage cannot be pulled: the address has no listener.
 const badImage = "127.0.0.1:1/posthorn:none"
 
-// rollUnderLoad upgrades the cluster to the program of the next version under load. The image it is given first is not
-// there, and is mended in the spec alone. A client publishes and consumes until the last pod is new. What only the next
-// version can is on from then, and not a moment earlier.
+// rollUnderLoad upgrades the cluster to the next version under load. The first image does not exist, and a change of
+// the spec alone corrects it. A client publishes and consumes until the last pod is new. The new version's feature
+// flag is enabled then, and not earlier.
 func rollUnderLoad() {
 	newWorkQueue("rolled")
 	Expect(runningVersions(clusterName)).To(Equal([]string{version, version, version}))
@@ -150,7 +150,7 @@ func rollUnderLoad() {
 	refuseOtherVersions(pods)
 }
 
-// refuseOtherVersions asks for versions that the cluster must not go to from where it is.
+// refuseOtherVersions asks for versions to which the cluster must not change.
 func refuseOtherVersions(before []corev1.Pod) {
 	GinkgoHelper()
 	for wanted, reason := range map[string]string{version: "Downgrade", "0.4.0": "VersionSkipped"} {
@@ -164,8 +164,8 @@ func refuseOtherVersions(before []corev1.Pod) {
 	}
 }
 
-// waitForQuorum begins a roll while a queue has two members: it would be without a majority with either of them away. The
-// roll names it and takes neither, until the spec is taken back.
+// waitForQuorum begins a roll while a queue has two members and would lose its majority without either of them. The
+// roll names the queue and replaces neither, until the spec is reverted.
 func waitForQuorum() {
 	q := newQueue("pair")
 	q.Spec.Replicas = 2

@@ -20,7 +20,7 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// Clusters of one node, each with a spec of its own; the last two are in a namespace that goes.
+// Clusters of one node, each with a spec of its own; the last two are in a namespace that is deleted.
 const (
 	againCluster   = "again"
 	secureCluster  = "secure"
@@ -34,7 +34,7 @@ const (
 
 const (
 	goingNamespace = "e2e-going"
-	// namespaceBound is how long a namespace may take to go.
+	// namespaceBound is how long the deletion of a namespace may take.
 	namespaceBound = 2 * time.Minute
 )
 
@@ -63,7 +63,7 @@ func singleCluster(name string) *posthornv1.BrokerCluster {
 	return cluster
 }
 
-// inGoing are objects of a cluster in the namespace that goes, each to be deleted in the broker with it.
+// inGoing are objects of a cluster in the deleted namespace, each of which has to be deleted in the broker.
 func inGoing(cluster string) (*posthornv1.Queue, *posthornv1.Policy, *posthornv1.User) {
 	q, p, u := newQueue(cluster), newPolicy(), newUser()
 	p.Name, u.Name = cluster, cluster
@@ -72,7 +72,7 @@ func inGoing(cluster string) (*posthornv1.Queue, *posthornv1.Policy, *posthornv1
 	return q, p, u
 }
 
-// startSingles makes them all, once: they come up while something else is waited for.
+// startSingles creates them all, once: they start while other specs run.
 var startSingles = sync.OnceFunc(func() {
 	GinkgoHelper()
 	makeNamespace(goingNamespace)
@@ -87,14 +87,14 @@ var startSingles = sync.OnceFunc(func() {
 	}
 })
 
-// going is told when the namespace is gone, and when it was deleted.
+// going has the time of the namespace's deletion, and is closed at its end.
 var going = struct {
 	since time.Time
 	gone  chan time.Time
 }{gone: make(chan time.Time, 1)}
 
-// deleteNamespace deletes everything in a namespace at once: a cluster that serves and what is in it, and a cluster that
-// never started and what it would have to be asked to delete.
+// deleteNamespace deletes a namespace with all its contents: a serving cluster and its objects, and a cluster that
+// never started with objects that would be deleted in its broker.
 func deleteNamespace() {
 	startSingles()
 	q, p, u := inGoing(servingCluster)
@@ -118,7 +118,7 @@ func deleteNamespace() {
 	}()
 }
 
-// namespaceWent waits for the end of what deleteNamespace began.
+// namespaceWent waits for the end of the deletion that deleteNamespace began.
 func namespaceWent() {
 	if going.since.IsZero() {
 		Skip("it was not deleted")

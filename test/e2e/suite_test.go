@@ -1,8 +1,8 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e runs brokers and their clients in real pods on the local cluster (hack/cluster-up), takes
-// nodes, pods and disks away from them, and counts what was confirmed against what was consumed.
+// Package e2e runs brokers and their clients in real pods on the local cluster (hack/cluster-up), removes nodes, pods
+// and disks, and compares the confirmed with the consumed messages.
 //
 // Run it with hack/e2e, which starts the cluster and installs the operator.
 package e2e
@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// namespace of everything that the suite makes.
+	// namespace of all objects of the suite.
 	namespace = "e2e"
-	// patience bounds every wait that has no bound of its own.
+	// patience bounds every wait without a bound of its own.
 	patience = 90 * time.Second
 	polling  = 200 * time.Millisecond
 )
@@ -57,7 +57,7 @@ func setting(name, otherwise string) string {
 	return otherwise
 }
 
-// say tells at once what goes on; a run takes minutes.
+// say reports progress at once; a run takes minutes.
 func say(format string, args ...any) {
 	fmt.Printf("e2e: %4ds  %s\n", int(time.Since(began).Seconds()), fmt.Sprintf(format, args...))
 }

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// reshaped is what a platform team may want of a broker's pod and the operator has no field for.
+	// reshaped has fields of a pod that a platform team may need and that the operator's API lacks.
 	reshaped = `{"metadata":{"annotations":{"example.com/team":"halls"}},
 		"spec":{"terminationGracePeriodSeconds":45,"containers":[{"name":"posthorn","env":[{"name":"TZ","value":"Europe/Oslo"}]}]}}`
-	// misshapen takes the broker's program away.
+	// misshapen removes the broker's program.
 	misshapen = `{"spec":{"containers":[{"name":"posthorn","image":"example.com/other:1"}]}}`
 )
 
-// reshapePods changes what the pod of a cluster of one is made from: not while the cluster is paused, and never to what a
-// broker cannot be run with.
+// reshapePods changes the pod template of a cluster of one node: not while the cluster is paused, and never to a
+// template with which no broker can run.
 func reshapePods() {
 	startSingles()
 	cluster := singleCluster(againCluster)

@@ -26,13 +26,13 @@ const (
 	messaging = "messaging"
 	// Two teams, each with a namespace and a vhost of that name.
 	team, otherTeam = "e2e-team-a", "e2e-team-b"
-	// shortTeam begins as they do.
+	// shortTeam is a prefix of their names.
 	shortTeam = "e2e-team"
-	// developer is a service account of a team that may edit what is in its namespace.
+	// developer is a service account of a team that may edit the objects in its namespace.
 	developer = "developer"
 )
 
-// teamOwn are the objects of a team that keeps to itself.
+// teamOwn are a team's own objects.
 const teamOwn = `
 apiVersion: posthorn.io/v1alpha1
 kind: User
@@ -48,7 +48,7 @@ metadata: {name: orders}
 spec: {clusterRef: {name: c, namespace: e2e}, vhost: TEAM, reclaimPolicy: Delete}
 `
 
-// teamTries are objects that reach for what is another team's, or the owner's, by their names.
+// teamTries are objects that name objects of another team, or of the owner.
 var teamTries = map[string]client.Object{
 	"hers":       &posthornv1.User{Spec: posthornv1.UserSpec{Username: team + "-app"}},
 	"vhost":      &posthornv1.User{Spec: posthornv1.UserSpec{Permissions: []posthornv1.Permission{{Vhost: team, Read: ".*"}}}},
@@ -60,8 +60,8 @@ var teamTries = map[string]client.Object{
 	"owner":      &posthornv1.User{Spec: posthornv1.UserSpec{Username: "admin"}},
 }
 
-// keepTeamsApart lets one team reach for what is another's, with kubectl and the rights of somebody who
-// may edit that team's namespace.
+// keepTeamsApart lets one team try to reach another's objects, with kubectl and the permissions of an editor of its
+// own namespace.
 func keepTeamsApart() {
 	pods, err := brokerPods()
 	Expect(err).NotTo(HaveOccurred())
@@ -89,7 +89,7 @@ func keepTeamsApart() {
 		Expect(broker.IsNotFound(err)).To(BeTrue(), "%s: %v", name, err)
 	}
 
-	// What they have of their own lets them in nowhere else.
+	// Their own credentials give no access elsewhere.
 	var binding corev1.Secret
 	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: otherTeam, Name: "app-binding"}, &binding)).To(Succeed())
 	secret := &corev1.Secret{ObjectMeta: meta("team-b"), Type: binding.Type, Data: binding.Data}
@@ -101,7 +101,7 @@ func keepTeamsApart() {
 	Expect(said).To(ContainSubstring(team))
 }
 
-// makeTeam makes a team's namespace, and somebody who may edit what is in it.
+// makeTeam creates a team's namespace, and an editor of it.
 func makeTeam(name string) {
 	GinkgoHelper()
 	makeNamespace(name, messaging)
@@ -126,7 +126,7 @@ func as(name, input string, args ...string) (string, error) {
 	return string(said), err
 }
 
-// hers is what the broker has of the first team.
+// hers returns the first team's objects in the broker.
 func hers(owner broker.Client) []any {
 	GinkgoHelper()
 	user, err := owner.GetUser(ctx, team+"-app")
@@ -140,8 +140,8 @@ func hers(owner broker.Client) []any {
 	return []any{user, permissions, queue.Type, queue.Arguments, policies}
 }
 
-// refuseInOtherNamespaces: the API server lets nobody touch objects, Secrets and clusters of others, nor
-// write into a status whose what is.
+// refuseInOtherNamespaces: the API server refuses access to other teams' objects, Secrets and clusters, and writes to
+// any status.
 func refuseInOtherNamespaces() {
 	GinkgoHelper()
 	for _, args := range [][]string{
@@ -158,8 +158,8 @@ func refuseInOtherNamespaces() {
 	}
 }
 
-// refuseLongerNames: a team whose namespace's name the others' begin with cannot take names of theirs, and
-// they can take them afterwards.
+// refuseLongerNames: a team whose namespace is a prefix of the others' cannot take their names, and they can still
+// use them afterwards.
 func refuseLongerNames() {
 	GinkgoHelper()
 	makeTeam(shortTeam)
@@ -183,7 +183,7 @@ func refuseLongerNames() {
 	Expect(theirs.Status.Username).To(Equal(team + "-later"))
 }
 
-// refuseInOwnNamespace: the operator asks nothing of the broker for objects that reach for what is another's.
+// refuseInOwnNamespace: the operator sends no request to the broker for objects that name another team's.
 func refuseInOwnNamespace() {
 	GinkgoHelper()
 	ref := posthornv1.ClusterReference{Name: clusterName, Namespace: namespace}

@@ -23,8 +23,8 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// takeTLSOnly makes a second cluster that has no port without TLS: the kubelet's probes and the operator
-// get through all the same. Then its authority is replaced, and nobody is restarted for that.
+// takeTLSOnly creates a second cluster without any port without TLS: the kubelet's probes and the operator still
+// reach it. Then its CA is replaced without a restart.
 func takeTLSOnly() {
 	startSingles()
 	becomesReady(singleCluster(secureCluster))
@@ -37,7 +37,7 @@ func takeTLSOnly() {
 	before := authorities(secureCluster)
 	Expect(overTLS(&pod, before)).To(Succeed())
 	Expect(metricsOverTLS(&pod, before)).To(ContainSubstring("\nrabbitmq_connections "))
-	// Who is inside the pod is asked for nothing more than without.
+	// Processes inside the pod need no more than without TLS.
 	said, err := exec.Command(filepath.Join(root, "hack", "kubectl"), "-n", namespace, "exec", pod.Name, "--", "/posthorn", "ctl", "ping").CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), "%s", said)
 	operators := restarts()
@@ -48,7 +48,7 @@ func takeTLSOnly() {
 	Eventually(authorities).WithArguments(secureCluster).ShouldNot(Equal(before))
 	hasQueue(secureCluster, "second")
 	Expect(overTLS(&pod, authorities(secureCluster))).NotTo(Succeed(), "the node does not have it yet")
-	// The kubelets of the local cluster look after the files of pods every ten seconds.
+	// The kubelets of the local cluster update the files of pods every ten seconds.
 	start := time.Now()
 	Eventually(func() error { return overTLS(&pod, authorities(secureCluster)) }).WithTimeout(lifecycleTimeout).Should(Succeed())
 	say("the node shows a certificate of the new authority after %.1fs", time.Since(start).Seconds())
@@ -59,7 +59,7 @@ func takeTLSOnly() {
 	Expect(restarts()).To(Equal(operators))
 }
 
-// hasQueue makes a queue in a cluster with nothing but TLS, which the operator can only do over TLS.
+// hasQueue creates a queue in a cluster that accepts TLS only.
 func hasQueue(cluster, name string) {
 	GinkgoHelper()
 	q := newQueue(cluster + "-" + name)
@@ -69,7 +69,7 @@ func hasQueue(cluster, name string) {
 	becomesReady(q)
 }
 
-// authorities that clients are told to trust.
+// authorities returns the CA certificates that clients are to trust.
 func authorities(cluster string) string {
 	GinkgoHelper()
 	var bundle corev1.ConfigMap
@@ -77,7 +77,7 @@ func authorities(cluster string) string {
 	return bundle.Data["ca.crt"]
 }
 
-// overTLS asks a node, trusting some authorities, by the Service's name.
+// overTLS queries a node by the Service's name, with CA certificates.
 func overTLS(pod *corev1.Pod, authorities string) error {
 	one, err := askOverTLS(secureCluster, pod, authorities)
 	if err != nil {
@@ -87,7 +87,7 @@ func overTLS(pod *corev1.Pod, authorities string) error {
 	return err
 }
 
-// askOverTLS makes a client of one broker's HTTP API.
+// askOverTLS returns a client of one broker's HTTP API.
 func askOverTLS(cluster string, pod *corev1.Pod, authorities string) (broker.Client, error) {
 	var secret corev1.Secret
 	if err := k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names.DefaultUserSecret(cluster)}, &secret); err != nil {
@@ -103,7 +103,8 @@ func askOverTLS(cluster string, pod *corev1.Pod, authorities string) (broker.Cli
 	}, transport), nil
 }
 
-// trusting reaches pods of a cluster with TLS by the Service's name, if they show a certificate of the authorities.
+// trusting returns a transport to pods of a cluster with TLS by the Service's name, which verifies them with the CA
+// certificates.
 func trusting(cluster, authorities string) (*http.Transport, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM([]byte(authorities)) {
@@ -115,7 +116,7 @@ func trusting(cluster, authorities string) (*http.Transport, error) {
 	}, nil
 }
 
-// metricsOverTLS of a node, as Prometheus asks for them.
+// metricsOverTLS reads a node's metrics like Prometheus.
 func metricsOverTLS(pod *corev1.Pod, authorities string) (string, error) {
 	transport, err := trusting(secureCluster, authorities)
 	if err != nil {
@@ -131,7 +132,7 @@ func metricsOverTLS(pod *corev1.Pod, authorities string) (string, error) {
 	return string(text), err
 }
 
-// restarts of the operator's containers, by pod.
+// restarts returns the restarts of the operator's containers by pod.
 func restarts() map[string]int32 {
 	GinkgoHelper()
 	var pods corev1.PodList

@@ -31,7 +31,7 @@ func meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name}
 }
 
-// makeNamespace makes the namespace anew, with labels that say yes. What an interrupted run left is removed first.
+// makeNamespace creates the namespace with admitting labels. It first deletes what an interrupted run left.
 func makeNamespace(name string, labels ...string) {
 	GinkgoHelper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -76,7 +76,7 @@ func newPolicy() *posthornv1.Policy {
 	}}
 }
 
-// newUser may publish and consume, and nothing else.
+// newUser may publish and consume only.
 func newUser() *posthornv1.User {
 	return &posthornv1.User{ObjectMeta: meta(appUser), Spec: posthornv1.UserSpec{
 		ClusterRef:  posthornv1.ClusterReference{Name: clusterName},
@@ -85,7 +85,7 @@ func newUser() *posthornv1.User {
 	}}
 }
 
-// manifest of an object, as kubectl takes it.
+// manifest returns an object in kubectl's format.
 func manifest(object client.Object) string {
 	GinkgoHelper()
 	kind, err := k8s.GroupVersionKindFor(object)
@@ -104,7 +104,7 @@ func becomesReady(object client.Object) {
 	say("%T %s is ready after %.1fs", object, object.GetName(), time.Since(start).Seconds())
 }
 
-// readiness gives "Status Reason: Message" of the condition Ready once it is about the newest spec.
+// readiness returns "Status Reason: Message" of the condition Ready once it is about the newest spec.
 func readiness(object client.Object) func() string {
 	return func() string {
 		if err := k8s.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {

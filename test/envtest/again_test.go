@@ -20,7 +20,7 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// deleteCluster deletes the cluster and, as the garbage collector would, what it owns.
+// deleteCluster deletes the cluster and, like the garbage collector, its children.
 func (w *world) deleteCluster() {
 	GinkgoHelper()
 	cluster := w.cluster()
@@ -51,7 +51,7 @@ func items(list client.ObjectList) []client.Object {
 	return out
 }
 
-// credentials of the default user.
+// credentials returns the credentials of the default user.
 func (w *world) credentials() string {
 	var secret corev1.Secret
 	if err := k8s.Get(ctx, w.key("c-default-user"), &secret); err != nil {
@@ -60,8 +60,8 @@ func (w *world) credentials() string {
 	return string(secret.Data["username"]) + " " + string(secret.Data["password"])
 }
 
-var _ = Describe("a cluster that is made again", func() {
-	It("gets its volumes back, and the operator the credentials that the broker on them takes", func() {
+var _ = Describe("a recreated cluster", func() {
+	It("gets its volumes back, and the operator the credentials that their broker accepts", func() {
 		w := newWorld(setMonitor("Off"))
 		w.readyWorld()
 		before, volume := w.credentials(), w.claim("c-0").UID
@@ -75,7 +75,7 @@ var _ = Describe("a cluster that is made again", func() {
 		w.worksWithQueues("orders")
 	})
 
-	It("is another one where the volumes went with it", func() {
+	It("is a new cluster when its volumes were deleted", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Storage.WhenDeleted = "Delete" })
 		w.readyWorld()
 		before := w.credentials()
@@ -88,7 +88,7 @@ var _ = Describe("a cluster that is made again", func() {
 		Eventually(w.credentials).Should(And(HavePrefix("default_user_"), Not(Equal(before))))
 	})
 
-	It("gets the operator's Secret back when that was deleted", func() {
+	It("restores the operator's access Secret when that was deleted", func() {
 		w := newWorld()
 		w.readyWorld()
 		before := w.credentials()
@@ -104,7 +104,7 @@ var _ = Describe("a cluster that is made again", func() {
 		w.worksWithQueues("orders")
 	})
 
-	It("gets no user that the broker on its volumes does not have", func() {
+	It("never invents credentials that the broker on its volumes does not accept", func() {
 		w := newWorld(setMonitor("Off"))
 		w.readyWorld()
 		w.deleteCluster()
@@ -122,7 +122,7 @@ var _ = Describe("a cluster that is made again", func() {
 		w.readyWorld()
 	})
 
-	It("mends a default user that was changed behind its back, without a word of trouble", func() {
+	It("restores a default user that was changed in the broker, without an error in the status", func() {
 		w := newWorld()
 		w.readyWorld()
 		name, password, _ := strings.Cut(w.credentials(), " ")
@@ -148,7 +148,7 @@ var _ = Describe("a cluster that is made again", func() {
 		w.worksWithQueues("orders")
 	})
 
-	It("says that earlier nodes refuse the operator's credentials, and takes the right ones from the Secret", func() {
+	It("reports that earlier nodes refuse the operator's credentials, and accepts the right ones from the Secret", func() {
 		w := newWorld(setEarlier)
 		w.readyWorld()
 		name, _, _ := strings.Cut(w.credentials(), " ")
@@ -159,7 +159,7 @@ var _ = Describe("a cluster that is made again", func() {
 		w.readyWorld()
 	})
 
-	It("is not given a Secret of that name that is somebody else's", func() {
+	It("does not use a Secret of that name that belongs to somebody else", func() {
 		ns := newNamespace(nil)
 		foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-operator"}, StringData: map[string]string{"username": "u", "password": "p"}}
 		create(foreign)

@@ -23,9 +23,9 @@ var _ = Describe("bootstrap", func() {
 		c.Spec.Bootstrap = &posthornv1.BootstrapSpec{DefinitionsSecretRef: &posthornv1.SecretKeyReference{Name: "begin"}}
 	}
 
-	It("imports definitions once, and says what is wrong with them until they are right", func() {
+	It("imports definitions once, and reports why they cannot be imported until then", func() {
 		w := newWorld(begin)
-		Eventually(ready(w.cluster())).Should(HavePrefix("False DefinitionsNotImported: there is no Secret begin"))
+		Eventually(ready(w.cluster())).Should(HavePrefix("False DefinitionsNotImported: Secret begin does not exist"))
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionAvailable)()).To(HavePrefix("True"), "the cluster works meanwhile")
 		secret := definitions(w, `{"queues":`)
 		create(secret)
@@ -41,7 +41,7 @@ var _ = Describe("bootstrap", func() {
 		Expect(w.there("shop", "orders")()).To(BeTrue())
 		Eventually(eventsOf(w.cluster(), "DefinitionsImported")).Should(Equal(1))
 
-		// Not again, whatever becomes of the queue, the Secret and the status.
+		// No second import, even if the queue, the Secret or the status changes.
 		imports := len(w.broker.Calls("/api/definitions", http.MethodPost))
 		w.broker.RemoveQueue("shop", "orders")
 		Expect(k8s.Delete(ctx, secret)).To(Succeed())
@@ -51,6 +51,6 @@ var _ = Describe("bootstrap", func() {
 		Expect(k8s.Status().Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
 		w.readyWorld()
 		Consistently(func() int { return len(w.broker.Calls("/api/definitions", http.MethodPost)) }).Should(Equal(imports))
-		refusedWith(w.tryCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Bootstrap = nil }), "bootstrap is for new clusters")
+		refusedWith(w.tryCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Bootstrap = nil }), "bootstrap applies to new clusters only")
 	})
 })

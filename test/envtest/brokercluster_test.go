@@ -23,7 +23,7 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// images gives the image of each pod, in ordinal order.
+// images returns the image of each pod, in ordinal order.
 func (w *world) images() []string {
 	var out []string
 	for i := 0; i < 3; i++ {
@@ -54,7 +54,7 @@ func setImage(tag string) func(*posthornv1.BrokerCluster) {
 }
 
 var _ = Describe("BrokerCluster", func() {
-	It("makes every child and becomes Ready", func() {
+	It("creates every child and becomes Ready", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) {
 			c.Spec.Config = map[string]posthornv1.ConfigValue{"vm_memory_high_watermark.relative": "0.5", "log.level": "debug"}
 		})
@@ -116,7 +116,7 @@ var _ = Describe("BrokerCluster", func() {
 		))
 	})
 
-	It("mends children that somebody changed", func() {
+	It("repairs children that somebody changed", func() {
 		w := newWorld()
 		w.readyWorld()
 		files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-config"}}
@@ -135,7 +135,7 @@ var _ = Describe("BrokerCluster", func() {
 		Eventually(eventsOf(w.cluster(), "ChildUpdated")).Should(BeNumerically(">=", 2))
 	})
 
-	It("tells of children that it made again", func() {
+	It("records an Event about recreated children", func() {
 		w := newWorld(setMonitor("Off"))
 		w.readyWorld()
 		Expect(eventsOf(w.cluster(), "ChildCreated")()).To(BeZero(), "a new cluster's children were not missing")
@@ -145,10 +145,10 @@ var _ = Describe("BrokerCluster", func() {
 		Expect(k8s.Get(ctx, w.key("c-nodes"), service)).To(Succeed())
 	})
 
-	It("changes no StatefulSet when only the operator is another version", func() {
+	It("changes no StatefulSet when only the operator's version changes", func() {
 		w := newWorld()
 		w.readyWorld()
-		// As an older operator would have left it: another template, noted as its own.
+		// Like an older operator: another template, recorded as its own.
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Paused = true })
 		Eventually(ready(w.cluster())).Should(HavePrefix("True"))
 		sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"}}
@@ -161,7 +161,7 @@ var _ = Describe("BrokerCluster", func() {
 			_ = k8s.Get(ctx, w.key("c"), sts)
 			return sts.Generation
 		}).Should(Equal(older))
-		// A change of the spec brings the template up to date with it.
+		// A change of the spec replaces that template too.
 		w.changeCluster(setImage("1.1.0"))
 		Eventually(func() int32 {
 			_ = k8s.Get(ctx, w.key("c"), sts)
@@ -169,7 +169,7 @@ var _ = Describe("BrokerCluster", func() {
 		}).Should(BeEquivalentTo(6))
 	})
 
-	It("keeps the image of a cluster that names none, and starts with the default", func() {
+	It("starts a cluster without an image with the default, and keeps that image", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Image = "" })
 		w.readyWorld()
 		Expect(w.images()).To(HaveEach("1.0.0"))
@@ -180,7 +180,7 @@ var _ = Describe("BrokerCluster", func() {
 		Consistently(w.images).Should(HaveEach("2.0.0"))
 	})
 
-	It("does not touch objects of the same name that are not its own", func() {
+	It("does not change objects of the same name that it does not own", func() {
 		ns := newNamespace(nil)
 		foreign := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: clusterName}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 		create(foreign)
@@ -195,7 +195,7 @@ var _ = Describe("BrokerCluster", func() {
 		Eventually(conditionOf(cluster, posthornv1.ConditionStalled)).Should(Equal("absent"))
 	})
 
-	It("says what is wrong with a pod template, with the generation it looked at", func() {
+	It("reports an invalid pod template with the observed generation", func() {
 		w := newWorld()
 		w.readyWorld()
 		w.changeCluster(func(c *posthornv1.BrokerCluster) {
@@ -216,12 +216,12 @@ var _ = Describe("BrokerCluster", func() {
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionStalled)()).To(Equal("absent"))
 	})
 
-	It("changes nothing while paused and goes on afterwards", func() {
+	It("changes nothing while paused and continues afterwards", func() {
 		w := newWorld()
 		w.readyWorld()
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Paused = true; setImage("1.1.0")(c) })
 		Eventually(conditionOf(w.cluster(), posthornv1.ConditionPaused)).Should(HavePrefix("True"))
-		// What somebody edits by hand meanwhile stays as well, and so does what somebody takes away.
+		// Manual changes in the meantime, also deletions, are kept too.
 		files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-config"}}
 		change(files, func(f *corev1.ConfigMap) { f.Data["posthorn.conf"] = "by hand" })
 		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"}}
@@ -242,7 +242,7 @@ var _ = Describe("BrokerCluster", func() {
 		Expect(gone(budget)()).To(BeFalse())
 	})
 
-	It("gives the broker a new password for the default user, and makes a Secret anew that was deleted", func() {
+	It("sets a new password of the default user in the broker, and recreates a deleted Secret", func() {
 		w := newWorld()
 		w.readyWorld()
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-default-user"}}
@@ -270,7 +270,7 @@ var _ = Describe("BrokerCluster", func() {
 		Eventually(ready(q)).Should(HavePrefix("True"))
 	})
 
-	It("is Ready again after a node restarted only when its queues have caught up", func() {
+	It("is Ready after a restart of a node only when its queues have caught up", func() {
 		w := newWorld()
 		w.readyWorld()
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-1"}}
@@ -279,7 +279,7 @@ var _ = Describe("BrokerCluster", func() {
 		Expect(w.cluster().Status.Phase).To(Equal(posthornv1.PhaseDegraded))
 		w.broker.SetCritical("c-0", broker.QueueRef{Name: "q1", Vhost: "/", Type: "quorum"})
 		change(pod, func(p *corev1.Pod) { delete(p.Annotations, unreadyAnnotation) })
-		Eventually(ready(w.cluster())).Should(HavePrefix("False CatchingUp: 3 of 3 nodes ready; queues still catch up"))
+		Eventually(ready(w.cluster())).Should(HavePrefix("False CatchingUp: 3 of 3 nodes ready; queues are still catching up"))
 		Consistently(ready(w.cluster())).Should(HavePrefix("False CatchingUp"))
 		Expect(w.cluster().Status.Phase).To(Equal(posthornv1.PhaseDegraded))
 		w.broker.SetCritical("c-0")
@@ -287,7 +287,7 @@ var _ = Describe("BrokerCluster", func() {
 		Expect(w.cluster().Status.Phase).To(Equal(posthornv1.PhaseReady))
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionQuorumSafe)()).To(HavePrefix("True Safe"))
 
-		// A queue that never has enough members is no restart.
+		// A queue that never has enough members is not a restart.
 		w.broker.SetCritical("c-0", broker.QueueRef{Name: "pair", Vhost: "/", Type: "quorum"})
 		Eventually(conditionOf(w.cluster(), posthornv1.ConditionQuorumSafe)).Should(HavePrefix("False QuorumCritical"))
 		Expect(ready(w.cluster())()).To(HavePrefix("True AllNodesReady"))
@@ -296,19 +296,19 @@ var _ = Describe("BrokerCluster", func() {
 		}
 	})
 
-	It("is not Ready while a pause keeps changes from being applied", func() {
+	It("is not Ready while a pause holds back changes", func() {
 		w := newWorld()
 		w.readyWorld()
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Paused = true })
 		Eventually(conditionOf(w.cluster(), posthornv1.ConditionPaused)).Should(HavePrefix("True"))
 		Expect(ready(w.cluster())()).To(HavePrefix("True AllNodesReady"))
 		w.changeCluster(setImage("1.1.0"))
-		Eventually(ready(w.cluster())).Should(HavePrefix("False PendingChanges: spec.paused keeps changes"))
+		Eventually(ready(w.cluster())).Should(HavePrefix("False PendingChanges: spec.paused is true"))
 		w.changeCluster(setImage("1.0.0"))
 		w.readyWorld()
 	})
 
-	It("takes the budget away when it is switched off", func() {
+	It("deletes the budget when it is switched off", func() {
 		w := newWorld()
 		w.readyWorld()
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.PodDisruptionBudget.Mode = "Off" })
@@ -316,7 +316,7 @@ var _ = Describe("BrokerCluster", func() {
 		Eventually(gone(budget)).Should(BeTrue())
 	})
 
-	It("grows", func() {
+	It("adds nodes when replicas is raised", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 1 })
 		w.readyWorld()
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 3 })
@@ -345,7 +345,7 @@ var _ = Describe("a roll", func() {
 		Expect(w.cluster().Status.Rollout).To(BeNil())
 	})
 
-	It("replaces for a changed setting", func() {
+	It("replaces pods for a changed setting", func() {
 		w := newWorld()
 		w.readyWorld()
 		var before corev1.Pod
@@ -372,7 +372,7 @@ var _ = Describe("a roll", func() {
 		Eventually(w.images).Should(HaveEach("1.1.0"))
 	})
 
-	It("names the queues that block it, and reverting the spec unblocks", func() {
+	It("names the queues that block it, and is unblocked by reverting the spec", func() {
 		w := newWorld()
 		w.readyWorld()
 		w.broker.SetCritical("c-2", broker.QueueRef{Name: "q1", Vhost: "orders", Type: "quorum"})
@@ -398,7 +398,7 @@ var _ = Describe("a roll", func() {
 		Eventually(w.images).Should(HaveEach("1.1.0"))
 	})
 
-	It("revives a node whose drain is not needed any more", func() {
+	It("revives a node whose drain is no longer needed", func() {
 		w := newWorld()
 		w.readyWorld()
 		w.broker.SetLeaders("c-2", 1)
@@ -413,7 +413,7 @@ var _ = Describe("a roll", func() {
 		Expect(pod.Annotations).NotTo(HaveKey(names.AnnotationDraining))
 	})
 
-	It("takes no second node when one does not become ready, and recovers when a bad image is fixed", func() {
+	It("replaces no second node when one does not become ready, and recovers when a bad image is corrected", func() {
 		w := newWorld()
 		w.readyWorld()
 		w.changeCluster(setImage("bad"))

@@ -19,7 +19,7 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// settings gives the ConfigMaps of settings.
+// settings returns the ConfigMaps of settings.
 func (w *world) settings() []corev1.ConfigMap {
 	var all corev1.ConfigMapList
 	if err := k8s.List(ctx, &all, client.InNamespace(w.namespace), client.MatchingLabels{names.LabelInstance: clusterName}); err != nil {
@@ -34,7 +34,7 @@ func (w *world) settings() []corev1.ConfigMap {
 	return out
 }
 
-// settingsOf gives the settings that a pod reads when it restarts.
+// settingsOf returns the settings that a pod reads when it restarts.
 func (w *world) settingsOf(pod string) string {
 	var found corev1.Pod
 	if err := k8s.Get(ctx, w.key(pod), &found); err != nil {
@@ -78,7 +78,7 @@ func setConfig(config map[string]posthornv1.ConfigValue) func(*posthornv1.Broker
 }
 
 var _ = Describe("configuration", func() {
-	It("leaves every pod the settings it was made with, and deletes them when no pod has them", func() {
+	It("keeps the settings of every pod's revision, and deletes them when no pod uses them", func() {
 		w := newWorld(setConfig(map[string]posthornv1.ConfigValue{"log.level": "debug"}))
 		w.readyWorld()
 		w.broker.SetCritical("c-1", broker.QueueRef{Name: "q", Vhost: "/", Type: "quorum"})
@@ -108,7 +108,7 @@ var _ = Describe("configuration", func() {
 			skipValidation(c)
 			c.Spec.Config = map[string]posthornv1.ConfigValue{"log.level": "debug", "nonsense.key": "1"}
 		})
-		Eventually(ready(w.cluster())).Should(Equal("False InvalidConfig: spec.config is refused, no pod is changed: unknown key `nonsense.key`"))
+		Eventually(ready(w.cluster())).Should(Equal("False InvalidConfig: the broker refuses spec.config, so no pod is changed: unknown key `nonsense.key`"))
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionStalled)()).To(HavePrefix("True InvalidConfig"))
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionAvailable)()).To(HavePrefix("True"))
 		Eventually(eventsOf(w.cluster(), "InvalidConfig")).Should(BeNumerically(">=", 1))
@@ -128,7 +128,7 @@ var _ = Describe("configuration", func() {
 		Eventually(w.settings).Should(HaveLen(1))
 	})
 
-	It("lets no pod go for settings while the image that is to check them cannot be pulled", func() {
+	It("replaces no pod for settings while the image that checks them cannot be pulled", func() {
 		w := newWorld()
 		w.readyWorld()
 		w.changeCluster(func(c *posthornv1.BrokerCluster) {

@@ -20,10 +20,10 @@ import (
 // orders of deletion: c the cluster, q a queue, p a policy, u a user, s the Secrets.
 var orders = []string{"cqpus", "qpucs", "scqpu", "sqpuc", "ucspq", "puqsc"}
 
-var _ = Describe("a namespace with everything in it", func() {
-	// There is no namespace controller and no garbage collector here: what is in the namespace is
-	// deleted one kind after the other, as the namespace controller does, in an order it does not promise.
-	DescribeTable("goes", func(brokerUp bool) {
+var _ = Describe("a namespace with all kinds of objects", func() {
+	// Without a namespace controller and a garbage collector the spec deletes the contents of the namespace one kind
+	// after the other, like the namespace controller, whose order is not defined.
+	DescribeTable("is deleted completely", func(brokerUp bool) {
 		for _, order := range orders {
 			w := newWorld()
 			q := w.queue("orders", func(q *posthornv1.Queue) { q.Spec.ReclaimPolicy = "Delete" })
@@ -57,7 +57,7 @@ var _ = Describe("a namespace with everything in it", func() {
 		Entry("while it does not", false),
 	)
 
-	It("is not held up by the objects of a tenant, nor the tenant's namespace by the cluster's", func() {
+	It("is deleted independently of a tenant's objects, and the tenant's namespace independently of the cluster's", func() {
 		w := newWorld(open)
 		ns := newNamespace(map[string]string{"messaging": "yes"})
 		own := "t-" + ns
@@ -75,7 +75,7 @@ var _ = Describe("a namespace with everything in it", func() {
 })
 
 var _ = Describe("tenants against each other", func() {
-	It("cannot take each other's user, vhost, queue or policy, by any name, adoption or deletion", func() {
+	It("cannot reach each other's user, vhost, queue or policy by any name, adoption or deletion", func() {
 		w := newWorld(open)
 		label := map[string]string{"messaging": "yes"}
 		a, b := newNamespace(label), newNamespace(label)
@@ -140,7 +140,7 @@ var _ = Describe("tenants against each other", func() {
 		}
 	})
 
-	It("cannot take names of a namespace whose name begins with theirs", func() {
+	It("cannot take names of a namespace of which theirs is a prefix", func() {
 		w := newWorld(open)
 		label := map[string]string{"messaging": "yes"}
 		short := newNamespace(label)

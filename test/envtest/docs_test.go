@@ -28,14 +28,14 @@ import (
 
 var (
 	shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
-	// fence begins a block; what is behind it says what the block is.
+	// fence starts a block; the text after it is the kind of the block.
 	fence = regexp.MustCompile("(?m)^```(.+)$")
-	// anyBlock and inline are where commands may stand.
+	// anyBlock and inline match the places of commands.
 	anyBlock = regexp.MustCompile("(?ms)^```.*?^```$|^    .*?$")
 	inline   = regexp.MustCompile("`((?:kubectl|helm) [^`\n]+)`")
 )
 
-// threeNodes is what a page needs that speaks of the third node.
+// threeNodes is the cluster of a page that mentions the third node.
 func threeNodes(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 3 }
 
 // guides are the pages whose commands are run from the first to the last, each in a world of its own.
@@ -47,7 +47,7 @@ var guides = map[string][]func(*posthornv1.BrokerCluster){
 	"how-to/sleep-and-space.md": {threeNodes},
 }
 
-// elsewhere are commands in the text of pages, with the test that runs each, and words of that test.
+// elsewhere are commands in the text of pages, with the test that runs each and a part of that test's source.
 var elsewhere = map[string][2]string{
 	"kubectl apply -k config/namespaced":                                         {"test/envtest/namespaced/namespaced_test.go", `"apply", "-k", filepath.Join("..", "..", "..", "config", "namespaced")`},
 	"kubectl apply -k config/prometheus":                                         {"test/envtest/surroundings_test.go", `"apply", "-k", filepath.Join("..", "..", "config", "prometheus")`},
@@ -55,7 +55,7 @@ var elsewhere = map[string][2]string{
 	"kubectl exec c-0 -- /posthorn ctl ping":                                     {"test/e2e/tls_test.go", `"--", "/posthorn", "ctl", "ping"`},
 }
 
-// startBrokersOf gives every cluster that appears in a namespace its broker, until it is stopped.
+// startBrokersOf starts the broker of every cluster that appears in a namespace, until it is stopped.
 func startBrokersOf(namespace string) (stop func()) {
 	running, cancel := context.WithCancel(ctx)
 	var ended sync.WaitGroup
@@ -95,7 +95,7 @@ var _ = Describe("the user's guide", func() {
 		defer stop()
 		config := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
 		Expect(os.WriteFile(config, kubeconfig, 0o600)).To(Succeed())
-		// One shell for the whole page, as a reader has.
+		// One shell for the whole page, like a reader's.
 		page := "kubectl config set-context --current --namespace " + w.namespace + "\n"
 		for _, block := range blocks {
 			page += string(block[1])
@@ -110,7 +110,7 @@ var _ = Describe("the user's guide", func() {
 		It("has commands that work in "+name, func() { run(name) })
 	}
 
-	It("has no command that is not run", func() {
+	It("has no command that no test runs", func() {
 		docs := filepath.Join("..", "..", "docs")
 		pages := []string{filepath.Join("..", "..", "README.md")}
 		Expect(filepath.WalkDir(docs, func(path string, _ fs.DirEntry, err error) error {
@@ -154,7 +154,7 @@ var _ = Describe("the user's guide", func() {
 		}
 	})
 
-	It("tells how to let an object go that nobody lets go", func() {
+	It("describes how to delete an object whose finalizer stays", func() {
 		w := newWorld()
 		w.readyWorld()
 		stuck := w.queue("stuck", func(q *posthornv1.Queue) { q.Finalizers = []string{"test.posthorn.io/nobody"} })

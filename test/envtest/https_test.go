@@ -19,7 +19,7 @@ import (
 	"posthorn.io/posthorn/internal/pki"
 )
 
-// asked gives the calls to the broker since a number of them, with TLS or without.
+// asked returns the calls to the broker since a number of them, with TLS or without.
 func (w *world) asked(since int, secure bool) []brokertest.Call {
 	var out []brokertest.Call
 	for _, call := range w.broker.Calls("/")[since:] {
@@ -30,7 +30,7 @@ func (w *world) asked(since int, secure bool) []brokertest.Call {
 	return out
 }
 
-// worksWithQueues says that the operator gets through to the broker: for each call another queue.
+// worksWithQueues creates a queue to check that the operator reaches the broker.
 func (w *world) worksWithQueues(name string) {
 	GinkgoHelper()
 	q := w.queue(name)
@@ -38,7 +38,7 @@ func (w *world) worksWithQueues(name string) {
 	Eventually(ready(q)).Should(HavePrefix("True"))
 }
 
-// secretOf a certificate of an authority.
+// secretOf returns a Secret with a certificate of a CA.
 func secretOf(namespace, name string, authority pki.Pair, lifetime time.Duration, hosts ...string) *corev1.Secret {
 	GinkgoHelper()
 	made := tlsSecret(namespace, name, lifetime, hosts...)
@@ -48,7 +48,7 @@ func secretOf(namespace, name string, authority pki.Pair, lifetime time.Duration
 	return made
 }
 
-// servicePorts of both Services, by name.
+// servicePorts returns the ports of both Services by name.
 func (w *world) servicePorts() map[string]bool {
 	GinkgoHelper()
 	out := map[string]bool{}
@@ -63,7 +63,7 @@ func (w *world) servicePorts() map[string]bool {
 }
 
 var _ = Describe("the operator asks nodes", func() {
-	It("with its own certificate, and follows an authority that is replaced", func() {
+	It("with its own certificate, and follows the replacement of its CA", func() {
 		w := newWorld()
 		w.readyWorld()
 		w.worksWithQueues("orders")
@@ -73,7 +73,7 @@ var _ = Describe("the operator asks nodes", func() {
 		secret, authority := &corev1.Secret{}, &corev1.Secret{}
 		Expect(k8s.Get(ctx, w.key("c-operator-certificate"), secret)).To(Succeed())
 		Expect(k8s.Get(ctx, w.key("c-operator-ca"), authority)).To(Succeed())
-		// Both are lost: the nodes learn of another authority, and the operator shows a certificate of it.
+		// Both are lost: the nodes learn of another CA, and the operator presents a certificate of it.
 		Expect(k8s.Delete(ctx, authority)).To(Succeed())
 		Expect(k8s.Delete(ctx, secret)).To(Succeed())
 		lost := strings.Split(string(secret.Data["tls.crt"]), "\n")[1]
@@ -87,7 +87,7 @@ var _ = Describe("the operator asks nodes", func() {
 		w.readyWorld()
 	})
 
-	It("by password where they know nothing else, half-way through a roll too", func() {
+	It("by password where they support nothing else, also during a roll", func() {
 		w := newWorld(setEarlier)
 		w.readyWorld()
 		w.worksWithQueues("before")
@@ -111,7 +111,7 @@ var _ = Describe("the operator asks nodes", func() {
 })
 
 var _ = Describe("the operator asks nodes that know passwords only over TLS", func() {
-	It("where nothing else is open, and verifies who answers", func() {
+	It("over TLS alone, and verifies their certificates", func() {
 		w := newWorld(setEarlier, setTLS(posthornv1.TLSSpec{DisablePlaintext: true}), func(c *posthornv1.BrokerCluster) {
 			c.Spec.NetworkPolicy.Mode = posthornv1.NetworkPolicyStrict
 		})
@@ -127,7 +127,7 @@ var _ = Describe("the operator asks nodes that know passwords only over TLS", fu
 			}
 		}
 
-		// Somebody else's certificate for the same names: not one request gets through.
+		// A certificate of another CA for the same names: not one request succeeds.
 		stranger := tlsSecret(w.namespace, "stranger", time.Hour, "c."+w.namespace+".svc")
 		Expect(brokers.pretend(w.key(clusterName), stranger)).To(Succeed())
 		w.broker.DropConnections()
@@ -141,7 +141,7 @@ var _ = Describe("the operator asks nodes that know passwords only over TLS", fu
 		Eventually(ready(q)).Should(HavePrefix("True"))
 	})
 
-	It("from the first node on that has it to the last, on the way there and back", func() {
+	It("over TLS while any node has it, on the way there and back", func() {
 		w := newWorld(setEarlier)
 		w.readyWorld()
 		w.broker.SetLeaders("c-1", 7)
@@ -171,7 +171,7 @@ var _ = Describe("the operator asks nodes that know passwords only over TLS", fu
 		}).ShouldNot(HaveKey("scheme"))
 	})
 
-	It("and follows an authority that is replaced, also while nodes show what they had", func() {
+	It("and follows the replacement of the CA, also while nodes still show the old certificate", func() {
 		w := newWorld(setEarlier, setTLS(posthornv1.TLSSpec{SecretName: "mine"}))
 		now := time.Now()
 		first, err := pki.NewAuthority("first", now)
@@ -202,9 +202,9 @@ var _ = Describe("the operator asks nodes that know passwords only over TLS", fu
 		Expect(w.cluster().Status.Rollout).To(BeNil())
 	})
 
-	It("whatever the certificate of a given Secret is for, and changes over to another Secret", func() {
+	It("for any host name in the certificate of a given Secret, and changes to another Secret", func() {
 		w := newWorld(setEarlier, setTLS(posthornv1.TLSSpec{SecretName: "public", DNSNames: []posthornv1.DNSName{"mq.example.com"}}))
-		// As of a public authority: no name inside Kubernetes, no authority in the Secret.
+		// Like a certificate of a public CA: no name inside Kubernetes, no CA certificate in the Secret.
 		public := tlsSecret(w.namespace, "public", 1000*time.Hour, "mq.example.com")
 		delete(public.Data, "ca.crt")
 		create(public)
@@ -223,7 +223,7 @@ var _ = Describe("the operator asks nodes that know passwords only over TLS", fu
 		w.broker.SetLeaders("c-1", 0)
 	})
 
-	It("also in a pause, when somebody else renews the certificate", func() {
+	It("also in a pause, when another controller renews the certificate", func() {
 		w := newWorld(setEarlier, setTLS(posthornv1.TLSSpec{SecretName: "mine"}))
 		host := "c." + w.namespace + ".svc"
 		secret := tlsSecret(w.namespace, "mine", 1000*time.Hour, host)
@@ -237,10 +237,10 @@ var _ = Describe("the operator asks nodes that know passwords only over TLS", fu
 		w.worksWithQueues("orders")
 	})
 
-	It("and starts no node with a certificate that names nobody", func() {
+	It("and starts no node with a certificate without a host name", func() {
 		w := newWorld(setEarlier, setTLS(posthornv1.TLSSpec{SecretName: "mine"}))
 		create(tlsSecret(w.namespace, "mine", 1000*time.Hour))
-		Eventually(conditionOf(w.cluster(), certificatesReady)).Should(And(HavePrefix("False InvalidCertificate"), ContainSubstring("names no host")))
+		Eventually(conditionOf(w.cluster(), certificatesReady)).Should(And(HavePrefix("False InvalidCertificate"), ContainSubstring("has no host name")))
 		Expect(client.IgnoreNotFound(k8s.Get(ctx, w.key("c"), &corev1.Service{}))).To(Succeed())
 		Expect(w.statefulSet()).To(BeNil())
 	})

@@ -29,19 +29,19 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// unreadyAnnotation on a pod makes the stand-in kubelet report a running pod that is not ready any more.
+// unreadyAnnotation on a pod makes the fake kubelet report a running pod that is no longer ready.
 const unreadyAnnotation = "test.posthorn.io/unready"
 
-// earlierAnnotation on pods makes them those of an operator version without a listener for itself.
+// earlierAnnotation makes pods those of an operator version without its own listener.
 const earlierAnnotation = "test.posthorn.io/earlier-operator"
 
-// setEarlier gives a cluster pods that know passwords only.
+// setEarlier gives a cluster pods that accept passwords only.
 func setEarlier(c *posthornv1.BrokerCluster) {
 	c.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata":{"annotations":{"` + earlierAnnotation + `":"true"}}}`)}
 }
 
-// kubelets stands in for the StatefulSet controller, the volume provisioner and the kubelets: pods
-// are ready as soon as they exist, unless their image is called bad.
+// kubelets takes the place of the StatefulSet controller, the volume provisioner and the kubelets: pods are ready as
+// soon as they exist, unless the name of their image contains bad.
 type kubelets struct {
 	client client.Client
 	live   client.Reader
@@ -54,7 +54,8 @@ func (k *kubelets) setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("kubelets").For(&appsv1.StatefulSet{}).Owns(&corev1.Pod{}).Complete(k)
 }
 
-// checkConfig stands in for a pod that checks settings: the broker knows no key that begins with "nonsense".
+// checkConfig takes the place of a pod that checks settings: the broker does not know keys that begin with
+// "nonsense".
 func (k *kubelets) checkConfig(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	var pod corev1.Pod
 	if err := k.live.Get(ctx, request.NamespacedName, &pod); err != nil {
@@ -124,7 +125,7 @@ func (k *kubelets) Reconcile(ctx context.Context, request reconcile.Request) (re
 		if k.report(&pod) {
 			ready++
 		}
-		// A write that changes nothing costs the API server as much as one that does.
+		// A write without a change costs the API server as much as one with a change.
 		if equality.Semantic.DeepEqual(before.Status, pod.Status) {
 			continue
 		}
@@ -159,7 +160,7 @@ func (k *kubelets) claim(ctx context.Context, sts *appsv1.StatefulSet, name stri
 	return k.client.Status().Update(ctx, claim)
 }
 
-// takeAway deletes the pods that are too many, and their volumes where the StatefulSet says so.
+// takeAway deletes the surplus pods, and their volumes if the StatefulSet asks for it.
 func (k *kubelets) takeAway(ctx context.Context, sts *appsv1.StatefulSet) error {
 	var pods corev1.PodList
 	if err := k.live.List(ctx, &pods, client.InNamespace(sts.Namespace), client.MatchingLabels(sts.Spec.Selector.MatchLabels)); err != nil {
@@ -189,7 +190,7 @@ func (k *kubelets) takeAway(ctx context.Context, sts *appsv1.StatefulSet) error 
 	return nil
 }
 
-// deleteClaim deletes a volume as the volume protection controller lets it go.
+// deleteClaim deletes a volume like the volume protection controller.
 func deleteClaim(ctx context.Context, c client.Client, namespace, name string) error {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if err := c.Delete(ctx, claim); err != nil {
@@ -225,7 +226,7 @@ func (k *kubelets) create(ctx context.Context, sts *appsv1.StatefulSet, name, re
 	return pod, nil
 }
 
-// report writes the pod's status and says whether it is ready.
+// report writes the pod's status and reports whether it is ready.
 func (k *kubelets) report(pod *corev1.Pod) bool {
 	start := pod.CreationTimestamp
 	pod.Status.StartTime = &start
@@ -250,7 +251,7 @@ func (k *kubelets) report(pod *corev1.Pod) bool {
 	return ready.Status == corev1.ConditionTrue
 }
 
-// storedDigest is what the operator notes about a template as stored.
+// storedDigest is the digest that the operator records of a stored template.
 func storedDigest(sts *appsv1.StatefulSet) string {
 	data, err := json.Marshal(sts.Spec.Template)
 	if err != nil {

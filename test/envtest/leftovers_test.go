@@ -21,7 +21,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-// contents lists everything in the namespace that the operator, or what stands in for Kubernetes, made.
+// contents lists all objects in the namespace that the operator or a fake controller created.
 func (w *world) contents() []client.Object {
 	GinkgoHelper()
 	var out []client.Object
@@ -41,7 +41,7 @@ func (w *world) contents() []client.Object {
 	return out
 }
 
-// collect deletes, as the garbage collector does, what has owners of which none exists.
+// collect deletes objects none of whose owners exists, like the garbage collector.
 func (w *world) collect() {
 	GinkgoHelper()
 	all := w.contents()
@@ -60,7 +60,7 @@ func (w *world) collect() {
 	}
 }
 
-// left names what stays when the garbage collector has nothing more to do.
+// left lists the objects that remain after the garbage collection.
 func (w *world) left() []string {
 	GinkgoHelper()
 	w.collect()
@@ -72,13 +72,13 @@ func (w *world) left() []string {
 	return out
 }
 
-var _ = Describe("what stays after everything is deleted", func() {
+var _ = Describe("the remains after a deletion of everything", func() {
 	const given = "given-password"
-	// The Secret is the user's own, and so are volumes that spec.storage.whenDeleted retains.
+	// The Secret belongs to the user, and spec.storage.whenDeleted retains volumes.
 	own := "Secret " + given
 	retained := []string{"PersistentVolumeClaim data-c-0", "PersistentVolumeClaim data-c-1", "PersistentVolumeClaim data-c-2", "Secret c-operator", own}
 
-	DescribeTable("is the volumes and the operator's Secret that their broker needs", func(whenDeleted, order string, brokerUp, namespaceGoes bool) {
+	DescribeTable("are the volumes and the access Secret that their broker needs", func(whenDeleted, order string, brokerUp, namespaceGoes bool) {
 		w := newWorld(setMonitor("Off"), func(c *posthornv1.BrokerCluster) {
 			c.Spec.Storage.WhenDeleted = whenDeleted
 			c.Spec.TLS = &posthornv1.TLSSpec{}
@@ -125,7 +125,7 @@ var _ = Describe("what stays after everything is deleted", func() {
 		}
 		claims := []string{"data-c-0", "data-c-1", "data-c-2"}
 		if whenDeleted == "Delete" {
-			// As the StatefulSet controller does it.
+			// Like the StatefulSet controller.
 			for _, claim := range claims {
 				Expect(deleteClaim(ctx, k8s, w.namespace, claim)).To(Succeed())
 			}

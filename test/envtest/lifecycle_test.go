@@ -21,7 +21,7 @@ func hibernate(asleep bool) func(*posthornv1.BrokerCluster) {
 	return func(c *posthornv1.BrokerCluster) { c.Spec.Hibernated = asleep }
 }
 
-// claim is the volume of a node.
+// claim returns the volume of a node.
 func (w *world) claim(node string) *corev1.PersistentVolumeClaim {
 	GinkgoHelper()
 	var claim corev1.PersistentVolumeClaim
@@ -29,7 +29,7 @@ func (w *world) claim(node string) *corev1.PersistentVolumeClaim {
 	return &claim
 }
 
-// storageClass makes a class whose volumes may or may not grow.
+// storageClass creates a class whose volumes may or may not grow.
 func storageClass(name string, grows bool) {
 	GinkgoHelper()
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "test.posthorn.io/none", AllowVolumeExpansion: &grows}
@@ -38,7 +38,7 @@ func storageClass(name string, grows bool) {
 }
 
 var _ = Describe("hibernation", func() {
-	It("stops every node, keeps the volumes whatever is said about scaling, and starts the same cluster again", func() {
+	It("stops every node, always keeps the volumes, and starts the same cluster again", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Storage.WhenScaled = "Delete" })
 		w.readyWorld()
 		q := w.queue("orders")
@@ -47,7 +47,7 @@ var _ = Describe("hibernation", func() {
 		before := w.claim("c-2").UID
 		w.changeCluster(hibernate(true))
 		Eventually(w.pods).Should(BeEmpty())
-		Eventually(ready(w.cluster())).Should(HavePrefix("True Hibernated: 3 nodes sleep"))
+		Eventually(ready(w.cluster())).Should(HavePrefix("True Hibernated: 3 nodes are hibernated"))
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionAvailable)()).To(HavePrefix("False Hibernated"))
 		Expect(w.cluster().Status.Phase).To(Equal(posthornv1.PhaseHibernated))
 		Expect(w.cluster().Status.ReadyReplicas).To(BeZero())
@@ -56,7 +56,7 @@ var _ = Describe("hibernation", func() {
 		calls := len(w.broker.Calls("/api/queues"))
 		Consistently(func() int { return len(w.broker.Calls("/api/queues")) }).Should(Equal(calls), "nobody asks a broker that sleeps")
 
-		// What was configured meanwhile holds when it wakes.
+		// Settings that changed during hibernation apply when the cluster wakes.
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { setImage("1.1.0")(c); c.Spec.Replicas = 5 })
 		Consistently(w.pods).Should(BeEmpty())
 		w.changeCluster(hibernate(false))
@@ -70,7 +70,7 @@ var _ = Describe("hibernation", func() {
 		Expect(sts.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled).To(Equal(appsv1.RetainPersistentVolumeClaimRetentionPolicyType))
 	})
 
-	It("remembers how many nodes there were when fewer are wanted meanwhile", func() {
+	It("remembers the number of nodes when replicas is lowered meanwhile", func() {
 		w := fiveNodes()
 		w.changeCluster(hibernate(true))
 		Eventually(w.pods).Should(BeEmpty())
@@ -89,9 +89,9 @@ var _ = Describe("hibernation", func() {
 })
 
 var _ = Describe("volumes", func() {
-	It("grow where their class lets them, the ones of nodes that come later too", func() {
-		storageClass("grows", true)
-		class := "grows"
+	It("grow if their class allows it, also those of later nodes", func() {
+		storageClass("adds nodes when replicas is raised", true)
+		class := "adds nodes when replicas is raised"
 		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Storage.StorageClassName = &class })
 		w.readyWorld()
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Storage.Size = resource.MustParse("2Gi") })
@@ -112,7 +112,7 @@ var _ = Describe("volumes", func() {
 		}).Should(Equal("2Gi"))
 	})
 
-	It("that may not grow are told in Kubernetes' words, and nothing else is held up", func() {
+	It("that cannot grow are reported with Kubernetes' message, and hold up nothing else", func() {
 		storageClass("stays", false)
 		class := "stays"
 		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Storage.StorageClassName = &class })

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// manifests reads the objects of a file.
+// manifests reads the objects in a file.
 func manifests(file string) []*unstructured.Unstructured {
 	GinkgoHelper()
 	data, err := os.ReadFile(file)
@@ -48,7 +48,7 @@ func applyManifests(file string) {
 }
 
 var _ = Describe("manifests", func() {
-	It("are taken by the API server with no unknown field", func() {
+	It("are accepted by the API server without an unknown field", func() {
 		strict := client.WithFieldValidation(k8s, metav1.FieldValidationStrict)
 		taken := 0
 		for _, folder := range []string{"samples", "manager"} {

@@ -36,7 +36,7 @@ var _ = Describe("Policy", func() {
 		Expect(found).To(BeFalse())
 	})
 
-	It("is mended when somebody changes it in the broker", func() {
+	It("is corrected when somebody changes it in the broker", func() {
 		w := newWorld()
 		p := w.policy("bound")
 		create(p)
@@ -51,7 +51,7 @@ var _ = Describe("Policy", func() {
 		Eventually(eventsOf(p, "DriftCorrected")).Should(Equal(1))
 	})
 
-	It("reports what the broker says about a definition it does not know", func() {
+	It("reports the broker's message about an unknown definition", func() {
 		w := newWorld()
 		p := w.policy("bound", func(p *posthornv1.Policy) {
 			skipValidation(p)
@@ -79,7 +79,7 @@ var _ = Describe("Policy", func() {
 		Eventually(func() string { _ = ready(q)(); return q.Status.EffectiveOperatorPolicy }).Should(Equal("bound"))
 	})
 
-	It("names the policies that apply in its stead", func() {
+	It("names the policies that apply instead of it", func() {
 		w := newWorld()
 		create(w.queue("orders"))
 		weak := w.policy("weak")
@@ -89,7 +89,7 @@ var _ = Describe("Policy", func() {
 		Expect(weak.Status.MatchedQueues).To(BeEquivalentTo(0))
 	})
 
-	It("adopts a policy only when it is the same", func() {
+	It("adopts a policy only when it is equal", func() {
 		w := newWorld()
 		w.broker.SetPolicy(broker.UserPolicies, broker.Policy{Vhost: "/", Name: "bound", Pattern: "^o", ApplyTo: "queues", Priority: 2, Definition: map[string]any{"max-length": 10.0}})
 		p := w.policy("bound")

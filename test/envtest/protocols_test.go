@@ -15,7 +15,7 @@ func speak(protocols ...posthornv1.Protocol) func(*posthornv1.BrokerCluster) {
 	return func(c *posthornv1.BrokerCluster) { c.Spec.Protocols = protocols }
 }
 
-// podPorts of a node, by name.
+// podPorts returns the ports of a node by name.
 func (w *world) podPorts(node string) map[string]bool {
 	GinkgoHelper()
 	var pod corev1.Pod
@@ -28,7 +28,7 @@ func (w *world) podPorts(node string) map[string]bool {
 }
 
 var _ = Describe("protocols", func() {
-	It("are what the spec says, in pods, Services and bindings, and change with it node by node", func() {
+	It("follow the spec in pods, Services and bindings, node by node", func() {
 		w := newWorld(speak("amqp", "mqtt"))
 		w.readyWorld()
 		Expect(w.cluster().Status.Protocols).To(ConsistOf(posthornv1.ProtocolAMQP, posthornv1.ProtocolMQTT))
@@ -53,7 +53,7 @@ var _ = Describe("protocols", func() {
 		Expect(k8s.Get(ctx, w.key("c-default-user"), &user)).To(Succeed())
 		Expect(string(user.Data["uri"])).To(HavePrefix("mqtt://"))
 
-		// Who takes the field away leaves the cluster as it is.
+		// Removing the field leaves the cluster as it is.
 		before := w.statefulSet().Spec.Template
 		w.changeCluster(speak())
 		w.readyWorld()

@@ -17,7 +17,7 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// there says whether the broker has a queue.
+// there reports whether the broker has a queue.
 func (w *world) there(vhost, name string) func() bool {
 	return func() bool {
 		_, found := w.broker.Queue(vhost, name)
@@ -25,7 +25,7 @@ func (w *world) there(vhost, name string) func() bool {
 	}
 }
 
-// quorumQueue is a queue as somebody else would make it.
+// quorumQueue is a queue that somebody else has declared.
 func quorumQueue(name string, arguments map[string]any) broker.Queue {
 	all := map[string]any{"x-queue-type": "quorum"}
 	for key, argument := range arguments {
@@ -35,7 +35,7 @@ func quorumQueue(name string, arguments map[string]any) broker.Queue {
 }
 
 var _ = Describe("Queue", func() {
-	It("is declared, and its status tells about it", func() {
+	It("is declared and reported in its status", func() {
 		w := newWorld()
 		q := w.queue("orders", func(q *posthornv1.Queue) {
 			q.Spec.Replicas = 3
@@ -66,7 +66,7 @@ var _ = Describe("Queue", func() {
 		Expect(ready(q)()).To(HavePrefix("True"))
 	})
 
-	It("is declared anew when it vanishes, told once in an Event", func() {
+	It("is declared again when it vanishes, with one Event", func() {
 		w := newWorld()
 		q := w.queue("orders")
 		create(q)
@@ -77,7 +77,7 @@ var _ = Describe("Queue", func() {
 		Consistently(eventsOf(q, "DriftCorrected")).Should(Equal(1))
 	})
 
-	It("reports the broker's own words", func() {
+	It("reports the broker's own message", func() {
 		w := newWorld()
 		q := w.queue("orders", func(q *posthornv1.Queue) {
 			skipValidation(q)
@@ -93,7 +93,7 @@ var _ = Describe("Queue", func() {
 		Expect(conditionOf(q, posthornv1.ConditionStalled)()).To(Equal("absent"))
 	})
 
-	It("refuses arguments that the operator sets, and a vhost that is not there", func() {
+	It("refuses arguments that the operator sets, and an unknown vhost", func() {
 		w := newWorld()
 		typed := w.queue("typed", func(q *posthornv1.Queue) {
 			skipValidation(q)
@@ -108,7 +108,7 @@ var _ = Describe("Queue", func() {
 		Eventually(ready(lost)).Should(HavePrefix("True"))
 	})
 
-	It("does not change what cannot be changed, unless the queue is empty and it may", func() {
+	It("recreates a queue for an immutable change only if it is empty and the spec allows it", func() {
 		w := newWorld()
 		q := w.queue("orders")
 		create(q)
@@ -134,7 +134,7 @@ var _ = Describe("Queue", func() {
 		Expect(made.Arguments).To(HaveKeyWithValue("x-delivery-limit", 7.0))
 	})
 
-	It("gets and loses members when its replicas are changed, and is left alone while a node goes", func() {
+	It("gets and loses members when its replicas change, except while a node is removed", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 5 })
 		w.broker.StartNode("c-3")
 		w.broker.StartNode("c-4")
@@ -159,7 +159,7 @@ var _ = Describe("Queue", func() {
 		Expect(made.Members).To(ContainElement("c-0"), "its leader stays")
 		Expect(w.broker.Calls("/api/queues/%2F/orders", http.MethodDelete)).To(BeEmpty())
 
-		// It was declared with three, and asks for one now: that is what counts for the cluster's size.
+		// It was declared with three members and now asks for one, which decides whether the cluster can shrink.
 		change(q, func(q *posthornv1.Queue) { q.Spec.Replicas = 1 })
 		Eventually(members).Should(Equal(1))
 		w.setReplicas(1)
@@ -167,7 +167,7 @@ var _ = Describe("Queue", func() {
 		Expect(members()).To(Equal(1))
 	})
 
-	It("has as many members as the cluster says when its object asks for no number", func() {
+	It("has the cluster's number of members when its object sets none", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Placement.QuorumReplicas = 1 })
 		w.readyWorld()
 		members := func(name string) func() int {
@@ -184,12 +184,12 @@ var _ = Describe("Queue", func() {
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Placement.QuorumReplicas = 3 })
 		Eventually(members("silent")).Should(Equal(3))
 		Eventually(conditionOf(silent, posthornv1.ConditionReplicasPlaced)).Should(HavePrefix("True Placed: 3 members"))
-		// Nothing is taken away where the cluster has no number any more.
+		// No member is removed when the cluster no longer sets a number.
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Placement.QuorumReplicas = 0 })
 		Consistently(members("silent")).Should(Equal(3))
 	})
 
-	DescribeTable("adoption of a queue that is there", func(policy posthornv1.AdoptionPolicy, arguments map[string]any, immutable, want string) {
+	DescribeTable("adoption of an existing queue", func(policy posthornv1.AdoptionPolicy, arguments map[string]any, immutable, want string) {
 		w := newWorld()
 		w.broker.SetQueue(quorumQueue("orders", arguments))
 		q := w.queue("orders", func(q *posthornv1.Queue) {
@@ -209,7 +209,7 @@ var _ = Describe("Queue", func() {
 		Entry("Takeover, another", posthornv1.AdoptTakeover, map[string]any{"x-max-length": 1.0}, "RecreateIfEmpty", "True"),
 	)
 
-	It("belongs to the older of two objects; the younger gets it when that is gone", func() {
+	It("belongs to the older of two objects, and to the younger one after its deletion", func() {
 		w := newWorld()
 		older := w.queue("older", func(q *posthornv1.Queue) { q.Spec.Name = "orders" })
 		create(older)
@@ -223,7 +223,7 @@ var _ = Describe("Queue", func() {
 		Expect(w.there("/", "orders")()).To(BeTrue())
 	})
 
-	It("leaves the queue of another object alone when a loser is deleted", func() {
+	It("keeps the queue of another object when an object without it is deleted", func() {
 		w := newWorld()
 		winner := w.queue("a", func(q *posthornv1.Queue) { q.Spec.Name = "orders" })
 		create(winner)
@@ -255,7 +255,7 @@ var _ = Describe("Queue", func() {
 		Entry("DeleteIfEmpty, not empty", "DeleteIfEmpty", int64(9), true),
 	)
 
-	It("waits for a broker that does not answer, and comes back with it", func() {
+	It("waits for a broker that does not answer, and recovers with it", func() {
 		w := newWorld()
 		w.broker.SetDown(true)
 		q := w.queue("orders")
@@ -266,9 +266,9 @@ var _ = Describe("Queue", func() {
 		Eventually(ready(q)).Should(HavePrefix("True"))
 	})
 
-	It("is let go when the broker does not answer past the bound", func() {
+	It("loses its finalizer when the broker does not answer past the bound", func() {
 		w := newWorld()
-		// Somebody else holds it too, so that what was last said about it can be read.
+		// Another finalizer keeps the object, so that its last status can be read.
 		q := w.queue("orders", func(q *posthornv1.Queue) {
 			q.Spec.ReclaimPolicy, q.Finalizers = "Delete", []string{"test.posthorn.io/hold"}
 		})
@@ -283,7 +283,7 @@ var _ = Describe("Queue", func() {
 		Eventually(gone(q)).Should(BeTrue())
 	})
 
-	It("is let go when its cluster is gone", func() {
+	It("loses its finalizer when its cluster is gone", func() {
 		w := newWorld()
 		q := w.queue("orders", func(q *posthornv1.Queue) { q.Spec.ReclaimPolicy = "Delete" })
 		create(q)
@@ -294,7 +294,7 @@ var _ = Describe("Queue", func() {
 		Eventually(gone(q)).Should(BeTrue())
 	})
 
-	It("is let go at once when its namespace goes and the broker is down", func() {
+	It("loses its finalizer at once when its namespace is deleted and the broker is down", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) {
 			c.Spec.Tenancy = &posthornv1.TenancySpec{AllowedNamespaces: &metav1.LabelSelector{}}
 		})
@@ -308,12 +308,12 @@ var _ = Describe("Queue", func() {
 		w.broker.SetDown(true)
 		ns := namespaceObject(tenant)
 		Expect(k8s.Delete(ctx, ns)).To(Succeed())
-		// There is no namespace controller here to delete what is in it.
+		// No namespace controller deletes the contents of the namespace here.
 		Expect(k8s.Delete(ctx, q)).To(Succeed())
 		Eventually(gone(q)).Should(BeTrue())
 	})
 
-	It("waits for its cluster to be made", func() {
+	It("waits for the creation of its cluster", func() {
 		ns := newNamespace(nil)
 		w := &world{namespace: ns}
 		q := w.queue("orders")
@@ -325,14 +325,14 @@ var _ = Describe("Queue", func() {
 		Eventually(ready(q)).Should(HavePrefix("True"))
 	})
 
-	It("knows a queue that it made before a crash, whatever the adoption policy says", func() {
+	It("recognises a queue that it created before a crash, with any adoption policy", func() {
 		w := newWorld()
 		w.broker.SetDown(true)
 		q := w.queue("orders", func(q *posthornv1.Queue) { q.Spec.Adoption = posthornv1.AdoptNever })
 		create(q)
 		Eventually(ready(q)).Should(HavePrefix("False BrokerUnreachable"))
-		// As if the operator had ended between making the queue and writing the status: only the
-		// claim, which comes first, is there.
+		// Like an operator that ended between creating the queue and writing the status: only the claim, which comes
+		// first, exists.
 		Expect(k8s.Get(ctx, client.ObjectKeyFromObject(q), q)).To(Succeed())
 		before := q.DeepCopy()
 		q.Status.Claim = w.namespace + "/c|%2F/orders"
@@ -343,7 +343,7 @@ var _ = Describe("Queue", func() {
 	})
 })
 
-// open lets in the namespaces with the label messaging: yes.
+// open admits the namespaces with the label messaging: yes.
 func open(c *posthornv1.BrokerCluster) {
 	c.Spec.Tenancy = &posthornv1.TenancySpec{
 		AllowedNamespaces: &metav1.LabelSelector{MatchLabels: map[string]string{"messaging": "yes"}}, VhostPrefix: "t-",
@@ -351,7 +351,7 @@ func open(c *posthornv1.BrokerCluster) {
 }
 
 var _ = Describe("tenancy", func() {
-	It("lets in only the namespaces that the cluster selects", func() {
+	It("admits only the namespaces that the cluster selects", func() {
 		w := newWorld(open)
 		stranger := w.queue("orders", func(q *posthornv1.Queue) { q.Namespace = newNamespace(nil) })
 		create(stranger)
@@ -365,7 +365,7 @@ var _ = Describe("tenancy", func() {
 		Expect(w.there("t-"+guest, "orders")()).To(BeTrue())
 	})
 
-	It("enters vhosts that somebody else has made", func() {
+	It("gets permissions in vhosts that somebody else has created", func() {
 		w := newWorld(open)
 		guest := newNamespace(map[string]string{"messaging": "yes"})
 		own := "t-" + guest
@@ -376,7 +376,7 @@ var _ = Describe("tenancy", func() {
 		create(policy)
 		Eventually(ready(queue)).Should(HavePrefix("True"))
 		Eventually(ready(policy)).Should(HavePrefix("True"))
-		// Not before the tenant was found to be allowed there.
+		// Not before the operator has admitted the tenant.
 		w.broker.AddForeignVhost("theirs")
 		before := len(w.broker.Calls("/api/permissions/", http.MethodPut))
 		reaching := w.queue("reaching", func(q *posthornv1.Queue) { q.Namespace, q.Spec.Vhost = guest, "theirs" })
@@ -385,7 +385,7 @@ var _ = Describe("tenancy", func() {
 		Expect(w.broker.Calls("/api/permissions/", http.MethodPut)).To(HaveLen(before))
 	})
 
-	It("lets in a namespace when the cluster begins to select it", func() {
+	It("admits a namespace when the cluster begins to select it", func() {
 		w := newWorld()
 		tenant := newNamespace(nil)
 		w.broker.AddVhost(tenant)
@@ -445,7 +445,7 @@ var _ = Describe("tenancy", func() {
 		Expect(fine.Status.Username).To(Equal(ns + "-fine"))
 	})
 
-	It("does not take a claim from an annotation or a spec: only the status counts", func() {
+	It("reads claims only from the status, not from annotations or the spec", func() {
 		w := newWorld(open)
 		ns := newNamespace(map[string]string{"messaging": "yes"})
 		victim := ns + "-victim"

@@ -16,14 +16,14 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// registry resolves clusters to fake brokers. A cluster without one has an address where nobody listens.
+// registry resolves clusters to fake brokers. A cluster without a broker has an address without a listener.
 type registry struct {
 	// pods is a cache.
 	pods client.Reader
 
 	mu      sync.Mutex
 	servers map[client.ObjectKey]*brokertest.Server
-	// held are certificates of nodes that have not got a newer one yet.
+	// held are certificates of nodes that have not loaded a newer one yet.
 	held map[client.ObjectKey]*tls.Certificate
 }
 
@@ -42,7 +42,7 @@ func (r *registry) set(key client.ObjectKey, server *brokertest.Server) {
 	r.servers[key] = server
 }
 
-// hold keeps what the cluster's nodes show, whatever becomes of the Secret, until release.
+// hold keeps the certificate of the cluster's nodes, even if the Secret changes, until release.
 func (r *registry) hold(key client.ObjectKey) error {
 	shown, err := r.certificate(key, "")
 	r.mu.Lock()
@@ -51,7 +51,7 @@ func (r *registry) hold(key client.ObjectKey) error {
 	return err
 }
 
-// pretend lets the cluster's nodes show the certificate of a Secret, until release.
+// pretend makes the cluster's nodes show the certificate of a Secret, until release.
 func (r *registry) pretend(key client.ObjectKey, secret *corev1.Secret) error {
 	shown, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	r.mu.Lock()
@@ -105,7 +105,7 @@ func (r *registry) secureURL(server *brokertest.Server, key client.ObjectKey, po
 	return server.SecureURL(pod, func() (*tls.Certificate, error) { return r.certificate(key, pod) })
 }
 
-// operatorTLS is the TLS of a node's listener for the operator, of the Secrets as they are now.
+// operatorTLS returns the TLS configuration of a node's listener for the operator, from the present Secrets.
 func operatorTLS(key client.ObjectKey) (*tls.Config, error) {
 	var nodes, operator corev1.Secret
 	for name, secret := range map[string]*corev1.Secret{
@@ -118,8 +118,8 @@ func operatorTLS(key client.ObjectKey) (*tls.Config, error) {
 	return brokertest.OperatorTLS(nodes.Data[corev1.TLSCertKey], nodes.Data[corev1.TLSPrivateKeyKey], operator.Data["ca.crt"])
 }
 
-// listens says by what a node can be asked: the ports that its pod was made with. One that has no pod
-// yet is asked without TLS, or with the operator's certificate.
+// listens returns the listeners of a node: the ports of its pod. A node without a pod has the listener without TLS
+// and the one for the operator's certificate.
 func (r *registry) listens(key client.ObjectKey, node string) brokertest.Listens {
 	var pod corev1.Pod
 	if err := r.pods.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: node}, &pod); err != nil {
@@ -134,7 +134,8 @@ func (r *registry) listens(key client.ObjectKey, node string) brokertest.Listens
 	return out
 }
 
-// certificate is what a node shows, or any that has TLS: what is in the Secret that its pod mounts.
+// certificate returns the certificate of a node, or of any node with TLS: the content of the Secret that its pod
+// mounts.
 func (r *registry) certificate(key client.ObjectKey, node string) (*tls.Certificate, error) {
 	r.mu.Lock()
 	held := r.held[key]
@@ -161,7 +162,7 @@ func (r *registry) certificate(key client.ObjectKey, node string) (*tls.Certific
 	return nil, fmt.Errorf("no node %q of %s has a certificate", node, key)
 }
 
-// mountedAt is the Secret whose key is mounted at a path below the configuration; empty: none.
+// mountedAt returns the Secret with a key mounted at a path below the configuration; empty for none.
 func mountedAt(pod *corev1.Pod, path string) string {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.Projected == nil {

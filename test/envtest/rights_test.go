@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// rights notes what the operator asks of the API server, as a role would name it.
+// rights records the operator's requests to the API server in the form of a role's rules.
 type rights struct {
 	mu      sync.Mutex
 	used    map[string]bool
@@ -56,11 +56,11 @@ func (n *noting) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// maxRefusal bounds what is read of a refusal, in bytes.
+// maxRefusal bounds the size of a refusal, in bytes.
 const maxRefusal = 1 << 16
 
-// lacksRight says whether it was for want of a right that a request was refused. Admission says
-// Forbidden too, for example in a namespace that is going.
+// lacksRight reports whether a request was refused because of a missing permission. Admission also answers Forbidden,
+// for example in a namespace that is being deleted.
 func lacksRight(response *http.Response) (bool, error) {
 	if response.StatusCode != http.StatusForbidden {
 		return false, nil
@@ -74,10 +74,10 @@ func lacksRight(response *http.Response) (bool, error) {
 	return authorizerSays.Match(body), nil
 }
 
-// authorizerSays is how the API server's authorizer refuses.
+// authorizerSays is the message of the API server's authorizer.
 var authorizerSays = regexp.MustCompile(`cannot [a-z]+ resource`)
 
-// rightOf gives "group/resource verb"; empty for what is not about objects.
+// rightOf returns "group/resource verb"; empty for a request that is not about objects.
 func rightOf(request *http.Request) string {
 	parts := strings.Split(strings.Trim(request.URL.Path, "/"), "/")
 	group := ""
@@ -110,8 +110,8 @@ func rightOf(request *http.Request) string {
 	return group + "/" + resource + " " + verb
 }
 
-// unusedRights are rights of the role that no spec makes the operator use, with the reason why it has
-// them nevertheless.
+// unusedRights are permissions of the role that no spec makes the operator use, with the reason why the role has
+// them.
 var unusedRights = map[string]string{
 	"/events patch":                      "an event that comes again is counted in the first",
 	"/serviceaccounts update":            "mends what somebody changed",
@@ -120,24 +120,23 @@ var unusedRights = map[string]string{
 	"monitoring.coreos.com/servicemonitors update": "mends what somebody changed, like prometheusrules",
 }
 
-// needless says whether a right is of no use, going by what was used.
+// needless reports whether a permission is superfluous, given the used ones.
 func needless(right string, all map[string]bool) bool {
 	what, verb, _ := strings.Cut(right, " ")
 	switch {
 	case asked.used[right] || unusedRights[right] != "":
 		return false
 	case strings.HasSuffix(what, "/finalizers"):
-		// No request names it: it is needed to own objects where the API server checks that
-		// (OwnerReferencesPermissionEnforcement).
+		// No request uses it: the admission plugin OwnerReferencesPermissionEnforcement requires it to own objects.
 		return false
 	case verb == "get" || verb == "list":
-		// Who may watch sees everything already; older API servers have it listed first.
+		// A watch already returns all objects; older API servers require a list first.
 		return !all[what+" watch"]
 	}
 	return true
 }
 
-// given are the rights of config/rbac/role.yaml.
+// given returns the permissions in config/rbac/role.yaml.
 func given() map[string]bool {
 	GinkgoHelper()
 	out := map[string]bool{}
@@ -157,7 +156,7 @@ func given() map[string]bool {
 	return out
 }
 
-// The operator has the rights that it needs, and no others: every spec ran with exactly its role.
+// The operator has exactly the permissions that it needs: every spec ran with its role.
 var _ = AfterSuite(func() {
 	suite, _ := GinkgoConfiguration()
 	if len(suite.FocusStrings)+len(suite.SkipStrings)+len(suite.FocusFiles)+len(suite.SkipFiles) > 0 || suite.LabelFilter != "" {
@@ -166,7 +165,7 @@ var _ = AfterSuite(func() {
 	asked.mu.Lock()
 	defer asked.mu.Unlock()
 	if len(asked.used) == 0 {
-		// The operator was never started, which is told already.
+		// The operator was never started, which another spec reports.
 		return
 	}
 	var refused, unused []string

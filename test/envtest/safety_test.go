@@ -47,7 +47,7 @@ var _ = Describe("safety of running clusters", func() {
 		Eventually(conditionOf(w.cluster(), posthornv1.ConditionQueuesLost)).ShouldNot(HavePrefix("True"))
 	})
 
-	It("shows that a queue has no messages", func() {
+	It("reports that a queue has no messages", func() {
 		w := newWorld()
 		w.readyWorld()
 		q := w.queue("empty")
@@ -74,7 +74,7 @@ var _ = Describe("safety of running clusters", func() {
 		Consistently(rebalances).Should(Equal(before + 1))
 	})
 
-	It("goes on with a roll that makes queues unavailable only when that is accepted for the pod", func() {
+	It("continues a roll that makes queues unavailable only when that is accepted for the pod", func() {
 		w := newWorld()
 		w.readyWorld()
 		w.broker.SetCritical("c-2", broker.QueueRef{Name: "pair", Vhost: "/", Type: "quorum"})

@@ -19,8 +19,7 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
-// kubectl runs the program beside the API server as an administrator, in a namespace (empty: none is
-// given), and gives what it says.
+// kubectl runs the API server's kubectl as an administrator in a namespace (empty for none), and returns its output.
 func kubectl(namespace string, args ...string) string {
 	GinkgoHelper()
 	config := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
@@ -34,7 +33,7 @@ func kubectl(namespace string, args ...string) string {
 	return string(output)
 }
 
-// samples reads the objects of a folder, as they are in a namespace when they name none.
+// samples reads the objects in a folder, and sets the namespace of those without one.
 func samples(namespace, folder string) []client.Object {
 	GinkgoHelper()
 	files, err := filepath.Glob(filepath.Join("..", "..", "config", "samples", folder, "*.yaml"))
@@ -67,7 +66,7 @@ func samples(namespace, folder string) []client.Object {
 	return out
 }
 
-// becomeReady gives each cluster among the objects its broker, and waits until all are ready.
+// becomeReady starts the broker of each cluster among the objects, and waits until all are ready.
 func becomeReady(objects []client.Object) {
 	GinkgoHelper()
 	for _, object := range objects {
@@ -82,7 +81,7 @@ func becomeReady(objects []client.Object) {
 }
 
 var _ = Describe("samples", func() {
-	It("of a cluster and what is in it become Ready", func() {
+	It("of a cluster and its objects become Ready", func() {
 		namespace := newNamespace(nil)
 		objects := samples(namespace, ".")
 		kubectl(namespace, "apply", "-k", filepath.Join("..", "..", "config", "samples"))
@@ -103,7 +102,7 @@ func productionSample() {
 	namespace := newNamespace(nil)
 	objects := samples(namespace, "production")
 	kubectl(namespace, "apply", "-f", filepath.Join("..", "..", "config", "samples", "production"))
-	// As cert-manager does when the issuer is there.
+	// Like cert-manager once the issuer exists.
 	certificate := optional("cert-manager.io", "Certificate", namespace, "production-tls")
 	Eventually(func() error { return k8s.Get(ctx, client.ObjectKeyFromObject(certificate), certificate) }).Should(Succeed())
 	create(tlsSecret(namespace, "production-tls", 1000*time.Hour, "production."+namespace+".svc", "mq.example.com"))

@@ -20,7 +20,7 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// fiveNodes is a world with a ready cluster of five.
+// fiveNodes returns a world with a ready cluster of five nodes.
 func fiveNodes(changes ...func(*posthornv1.BrokerCluster)) *world {
 	GinkgoHelper()
 	w := newWorld(append(changes, func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 5 })...)
@@ -36,7 +36,7 @@ func (w *world) setReplicas(n int32) {
 	w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = n })
 }
 
-// pods names the pods there are.
+// pods returns the names of the existing pods.
 func (w *world) pods() []string {
 	var out []string
 	for i := 0; i < 9; i++ {
@@ -48,7 +48,7 @@ func (w *world) pods() []string {
 	return out
 }
 
-// scaling is reason and node of the removal that goes on.
+// scaling returns reason and node of the removal in progress.
 func (w *world) scaling() string {
 	if s := w.cluster().Status.Scaling; s != nil {
 		return s.Reason + " " + s.Removing
@@ -90,14 +90,14 @@ var _ = Describe("scaling down", func() {
 		Expect(status.Scaling).To(BeNil())
 		Expect(status.Members).To(HaveLen(3))
 		Expect(status.Replicas).To(BeEquivalentTo(3))
-		// Once, where nobody changes the cluster meanwhile; a unit test has that.
+		// Once, unless somebody changes the cluster meanwhile, which a unit test covers.
 		Eventually(func() int { return len(w.broker.Calls("/api/rebalance/queues", http.MethodPost)) }).Should(BeNumerically(">", 0))
 		Eventually(eventsOf(w.cluster(), "NodeRemoved")).Should(Equal(2))
 		var files corev1.ConfigMap
 		Expect(k8s.Get(ctx, w.key("c-config"), &files)).To(Succeed())
 		Expect(files.Data["posthorn.conf"]).NotTo(ContainSubstring("c-3.c-nodes"))
 
-		// The volumes are kept, and no node can come back with one of them.
+		// The volumes are kept, and no node can join again with one of them.
 		w.setReplicas(5)
 		Eventually(ready(w.cluster())).Should(HavePrefix("False VolumeRetained: volume data-c-3"))
 		Consistently(w.pods).Should(HaveLen(3))
@@ -116,7 +116,7 @@ var _ = Describe("scaling down", func() {
 			return sts.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled
 		}
 		Expect(policy()).To(Equal(appsv1.RetainPersistentVolumeClaimRetentionPolicyType))
-		// Somebody else scales the StatefulSet: no volume goes.
+		// Somebody else scales the StatefulSet: no volume is deleted.
 		before := w.claim("c-4").UID
 		sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: clusterName}}
 		change(sts, func(s *appsv1.StatefulSet) { s.Spec.Replicas = new(int32(4)) })
@@ -134,7 +134,7 @@ var _ = Describe("scaling down", func() {
 		w.readyWorld()
 	})
 
-	It("does not begin while queues would be lost, and names them", func() {
+	It("does not begin while it would lose queues, and names them", func() {
 		w := fiveNodes()
 		w.broker.SetQueue(broker.Queue{Name: "local", Vhost: "/", Type: "classic", Durable: true, Node: "c-4", Members: []string{"c-4"}})
 		five := quorumQueue("wide", map[string]any{"x-quorum-initial-group-size": 5.0})
@@ -151,7 +151,7 @@ var _ = Describe("scaling down", func() {
 		Expect(w.cluster().Status.Scaling.Queues).To(Equal([]string{"/local"}))
 		Expect(w.broker.Calls("/api/nodes/", http.MethodPut, http.MethodDelete)).To(BeEmpty())
 
-		// A roll is not held up by it.
+		// It does not hold up a roll.
 		w.changeCluster(setImage("1.1.0"))
 		Eventually(w.images).Should(HaveEach("1.1.0"))
 		Expect(w.pods()).To(HaveLen(5))
@@ -160,7 +160,7 @@ var _ = Describe("scaling down", func() {
 		w.readyWorld()
 	})
 
-	It("tells what the broker refuses, and is called off by raising replicas again", func() {
+	It("reports the broker's refusal, and is called off by raising replicas again", func() {
 		w := fiveNodes()
 		w.broker.SetQueue(replicatedQueue("busy", "c-2", "c-3", "c-4"))
 		w.broker.RefuseMoves("cluster_change_not_permitted")
@@ -183,7 +183,7 @@ var _ = Describe("scaling down", func() {
 		Expect(w.broker.Forgotten("c-4")).To(BeFalse())
 	})
 
-	It("keeps a member until the one in its stead has caught up", func() {
+	It("keeps a member until its replacement has caught up", func() {
 		w := fiveNodes()
 		w.broker.SetQueue(replicatedQueue("long", "c-1", "c-2", "c-4"))
 		w.broker.SetCatchingUp("c-0")
@@ -193,7 +193,7 @@ var _ = Describe("scaling down", func() {
 				return s.Message
 			}
 			return ""
-		}).Should(Equal("/long: waits for its new member to catch up"))
+		}).Should(Equal("/long: waiting for its new member to catch up"))
 		q, _ := w.broker.Queue("/", "long")
 		Expect(q.Members).To(ConsistOf("c-0", "c-1", "c-2", "c-4"))
 		w.broker.SetCatchingUp("")
@@ -201,7 +201,7 @@ var _ = Describe("scaling down", func() {
 		w.readyWorld()
 	})
 
-	It("stops a node first where the broker forgets only nodes that do not run", func() {
+	It("stops a node first if the broker forgets only stopped nodes", func() {
 		w := fiveNodes()
 		w.broker.ForgetOnlyStopped()
 		w.broker.SetQueue(replicatedQueue("upper", "c-2", "c-3", "c-4"))
@@ -214,7 +214,7 @@ var _ = Describe("scaling down", func() {
 		}
 	})
 
-	It("goes on where an operator ended that had the node forgotten", func() {
+	It("continues after a crash between forgetting the node and removing it", func() {
 		w := fiveNodes()
 		w.broker.Forget("c-4")
 		w.setReplicas(3)
@@ -222,7 +222,7 @@ var _ = Describe("scaling down", func() {
 		w.readyWorld()
 	})
 
-	It("takes nothing away while another node is not ready, and removes a node that is lost", func() {
+	It("removes no node while another is not ready, but removes a lost one", func() {
 		w := fiveNodes()
 		w.broker.SetQueue(replicatedQueue("held", "c-2", "c-3", "c-4"))
 		away := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-1"}}
@@ -244,7 +244,7 @@ var _ = Describe("scaling down", func() {
 	It("is refused while the policy is Deny", func() {
 		w := fiveNodes(func(c *posthornv1.BrokerCluster) { c.Spec.ScaleDown.Policy = posthornv1.ScaleDownDeny })
 		refusedWith(w.tryCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 3 }), "replicas cannot be lowered while scaleDown.policy is Deny")
-		// Nodes that are there without having been asked for stay too.
+		// Members that nobody asked for are kept too.
 		sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: clusterName}}
 		six := int32(6)
 		change(sts, func(s *appsv1.StatefulSet) { s.Spec.Replicas = &six })

@@ -1,8 +1,8 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package envtest runs the operator against a real API server, with a fake broker and a stand-in
-// for the StatefulSet controller and the kubelets.
+// Package envtest runs the operator against a real API server, with a fake broker and a fake StatefulSet controller
+// and kubelet.
 package envtest
 
 import (
@@ -34,16 +34,16 @@ var (
 	k8s client.Client
 	// apiConfig is an administrator's access to the API server.
 	apiConfig *rest.Config
-	// kubeconfig of an administrator, for programs that are run.
+	// kubeconfig of an administrator, for programs that the specs run.
 	kubeconfig []byte
 	brokers    = &registry{servers: map[client.ObjectKey]*brokertest.Server{}, held: map[client.ObjectKey]*tls.Certificate{}}
 )
 
-// patience is how long a spec waits for what must come. It is used up only by a spec that fails: a
-// machine with other work needs many times what an idle one does.
+// patience is how long a spec waits for a condition. Only a failing spec exceeds it: a busy machine needs many times
+// the time of an idle one.
 const patience = 2 * time.Minute
 
-// Times of the operator under test; short, so that drift and bounds show.
+// Times of the operator under test, short enough to observe drift and bounds.
 const (
 	resync      = 250 * time.Millisecond
 	forgetBound = 2 * time.Second
@@ -90,8 +90,7 @@ var _ = BeforeSuite(func() {
 	}
 	awaitAdmission()
 	Expect(apiserver.AwaitRights(ctx, k8s, "posthorn-system", "posthorn-operator")).To(Succeed())
-	// The operator under test has exactly the rights of its role; what stands in for the rest of
-	// Kubernetes has all.
+	// The operator under test has exactly the permissions of its role; the fake controllers have all.
 	restricted := rest.CopyConfig(config)
 	restricted.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:posthorn-system:posthorn-operator",

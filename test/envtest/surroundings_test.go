@@ -28,12 +28,12 @@ func setMonitor(mode string) func(*posthornv1.BrokerCluster) {
 	return func(c *posthornv1.BrokerCluster) { c.Spec.Monitoring.ServiceMonitor = mode }
 }
 
-// exists says whether an object is there.
+// exists reports whether an object exists.
 func exists(object client.Object) func() error {
 	return func() error { return k8s.Get(ctx, client.ObjectKeyFromObject(object), object) }
 }
 
-// endpoints of the ServiceMonitor; none when there is no ServiceMonitor.
+// endpoints returns the endpoints of the ServiceMonitor; none when it does not exist.
 func (w *world) endpoints() []map[string]any {
 	GinkgoHelper()
 	monitor := optional(monitoringGroup, "ServiceMonitor", w.namespace, "c")
@@ -51,7 +51,7 @@ func (w *world) endpoints() []map[string]any {
 	return out
 }
 
-// scraped are the ports of the endpoints.
+// scraped returns the ports of the endpoints.
 func (w *world) scraped() []string {
 	GinkgoHelper()
 	var out []string
@@ -61,7 +61,7 @@ func (w *world) scraped() []string {
 	return out
 }
 
-// verifies says whether who believes the authorities takes the certificate in a Secret for a host's.
+// verifies reports whether the CA certificates verify the certificate in a Secret for a host.
 func verifies(secret client.ObjectKey, authorities []byte, host string) error {
 	GinkgoHelper()
 	var shown corev1.Secret
@@ -75,7 +75,7 @@ func verifies(secret client.ObjectKey, authorities []byte, host string) error {
 }
 
 var _ = Describe("monitoring", Ordered, func() {
-	It("does without the Prometheus operator, and picks it up when it appears", func() {
+	It("works without the Prometheus operator, and uses it once it is installed", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) {
 			c.Spec.Monitoring.Labels = map[string]string{"release": "prometheus"}
 		})
@@ -95,7 +95,7 @@ var _ = Describe("monitoring", Ordered, func() {
 		Expect(rule.GetLabels()).To(HaveKeyWithValue("release", "prometheus"))
 		Expect(rule.GetOwnerReferences()).To(HaveLen(1))
 
-		// What it selects is exactly the headless Service, which has the port by that name.
+		// Its selector matches exactly the headless Service, which has the named port.
 		labels, _, err := unstructured.NestedStringMap(monitor.Object, "spec", "selector", "matchLabels")
 		Expect(err).NotTo(HaveOccurred())
 		var services corev1.ServiceList
@@ -113,7 +113,7 @@ var _ = Describe("monitoring", Ordered, func() {
 		Eventually(eventsOf(w.cluster(), "ChildUpdated")).Should(BeNumerically(">=", 1))
 	})
 
-	It("makes what is asked for and takes away what is not", func() {
+	It("creates the objects that the spec asks for and deletes the others", func() {
 		w := newWorld()
 		w.readyWorld()
 		monitor := optional(monitoringGroup, "ServiceMonitor", w.namespace, "c")
@@ -141,7 +141,7 @@ var _ = Describe("monitoring", Ordered, func() {
 		Eventually(conditionOf(w.cluster(), posthornv1.ConditionMonitoringReady)).Should(Equal("absent"))
 	})
 
-	It("scrapes over TLS from the first node on that gives metrics by nothing else, and is told whom to believe", func() {
+	It("scrapes over TLS once a node has no other port for metrics, with the CA certificates", func() {
 		w := newWorld()
 		w.readyWorld()
 		Eventually(w.scraped).Should(Equal([]string{"prometheus"}))
@@ -165,7 +165,7 @@ var _ = Describe("monitoring", Ordered, func() {
 		Expect(k8s.Get(ctx, w.key(from["name"]), &bundle)).To(Succeed())
 		Expect(verifies(w.key("c-tls"), []byte(bundle.Data[from["key"]]), host)).To(Succeed())
 
-		// A Secret without authorities: what it has is believed.
+		// A Secret without CA certificates: its own certificate is trusted.
 		given := tlsSecret(w.namespace, "given", 1000*time.Hour, "mq.example.com")
 		delete(given.Data, "ca.crt")
 		create(given)
@@ -181,7 +181,7 @@ var _ = Describe("monitoring", Ordered, func() {
 		Expect(w.servicePorts()).To(HaveKey("prometheus"), "whoever scrapes by his own rules may go on without")
 	})
 
-	It("leaves a ServiceMonitor of that name alone that is not its own", func() {
+	It("keeps a ServiceMonitor of that name that it does not own", func() {
 		w := newWorld(setMonitor("Off"))
 		w.readyWorld()
 		foreign := optional(monitoringGroup, "ServiceMonitor", w.namespace, "c")
@@ -194,7 +194,7 @@ var _ = Describe("monitoring", Ordered, func() {
 		Expect(foreign.Object["spec"]).To(Equal(map[string]any{"mine": "yes"}))
 	})
 
-	It("is had of the operator itself", func() {
+	It("includes the operator itself", func() {
 		installCRD(monitoringGroup, "podmonitors", "PodMonitor")
 		Eventually(func() error {
 			return k8s.List(ctx, &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": monitoringGroup + "/v1", "kind": "PodMonitorList"}})
@@ -207,7 +207,7 @@ var _ = Describe("monitoring", Ordered, func() {
 })
 
 var _ = Describe("network policy", func() {
-	It("is kept while it is wanted", func() {
+	It("exists while the spec asks for it", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.NetworkPolicy.Mode = "Strict" })
 		w.readyWorld()
 		policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"}}

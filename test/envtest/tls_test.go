@@ -23,7 +23,7 @@ import (
 
 const certificatesReady = posthornv1.ConditionCertificatesReady
 
-// tlsSecret is a Secret with a certificate for hosts, of an authority of its own.
+// tlsSecret returns a Secret with a certificate for hosts, of a CA of its own.
 func tlsSecret(namespace, name string, lifetime time.Duration, hosts ...string) *corev1.Secret {
 	GinkgoHelper()
 	now := time.Now()
@@ -41,7 +41,7 @@ func setTLS(spec posthornv1.TLSSpec) func(*posthornv1.BrokerCluster) {
 	return func(c *posthornv1.BrokerCluster) { c.Spec.TLS = &spec }
 }
 
-// statefulSet as it is now; nil when there is none.
+// statefulSet returns the present StatefulSet; nil when it does not exist.
 func (w *world) statefulSet() *appsv1.StatefulSet {
 	GinkgoHelper()
 	var sts appsv1.StatefulSet
@@ -53,7 +53,7 @@ func (w *world) statefulSet() *appsv1.StatefulSet {
 	return &sts
 }
 
-// mountsTLS says whether the StatefulSet's pods have a port for TLS.
+// mountsTLS reports whether the StatefulSet's pods have a port for TLS.
 func (w *world) mountsTLS() bool {
 	sts := w.statefulSet()
 	if sts == nil {
@@ -67,7 +67,7 @@ func (w *world) mountsTLS() bool {
 	return false
 }
 
-// installCRD makes an API like that of another project's operator: any spec and status are taken.
+// installCRD creates an API like that of another project's operator, which accepts any spec and status.
 func installCRD(group, plural, kind string) {
 	GinkgoHelper()
 	open := map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
@@ -98,7 +98,7 @@ func optional(group, kind, namespace, name string) *unstructured.Unstructured {
 }
 
 var _ = Describe("TLS for clients", func() {
-	It("makes a certificate of its own, and gives its authority to clients", func() {
+	It("issues its own certificate, and publishes the CA to clients", func() {
 		w := newWorld(setTLS(posthornv1.TLSSpec{DisablePlaintext: true, DNSNames: []posthornv1.DNSName{"mq.example.com"}}))
 		w.readyWorld()
 		Expect(conditionOf(w.cluster(), certificatesReady)()).To(HavePrefix("True Valid"))
@@ -115,7 +115,7 @@ var _ = Describe("TLS for clients", func() {
 			_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: host})
 			Expect(err).NotTo(HaveOccurred())
 		}
-		// Who may present a client certificate is not taken for a node.
+		// A client with a client certificate is not treated as a node.
 		nodes := x509.NewCertPool()
 		Expect(nodes.AppendCertsFromPEM(internode.Data["ca.crt"])).To(BeTrue())
 		_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: nodes})
@@ -144,7 +144,7 @@ var _ = Describe("TLS for clients", func() {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-tls"}}
 		Expect(k8s.Get(ctx, client.ObjectKeyFromObject(secret), secret)).To(Succeed())
 		old := string(secret.Data["tls.crt"])
-		// As if it had ended: nobody can use it.
+		// Like an expired certificate, which is unusable.
 		change(secret, func(s *corev1.Secret) { s.Data["tls.key"] = []byte("nonsense") })
 		Eventually(func() bool {
 			_ = k8s.Get(ctx, client.ObjectKeyFromObject(secret), secret)
@@ -158,14 +158,14 @@ var _ = Describe("TLS for clients", func() {
 		Expect(w.statefulSet().Spec.Template).To(Equal(before))
 	})
 
-	It("starts no pod with a given Secret that is not there or of no use", func() {
+	It("starts no pod with a given Secret that is missing or unusable", func() {
 		ns := newNamespace(nil)
 		cluster := newCluster(ns)
 		cluster.Spec.TLS = &posthornv1.TLSSpec{SecretName: "mine"}
 		create(cluster)
 		w := &world{namespace: ns}
 		Eventually(conditionOf(cluster, certificatesReady)).Should(HavePrefix("False SecretNotFound"))
-		Expect(ready(cluster)()).To(HavePrefix("False SecretNotFound: there is no Secret mine"))
+		Expect(ready(cluster)()).To(HavePrefix("False SecretNotFound: Secret mine does not exist"))
 		Expect(conditionOf(cluster, posthornv1.ConditionStalled)()).To(Equal("absent"))
 		Consistently(w.statefulSet).Should(BeNil())
 		secret := tlsSecret(ns, "mine", time.Hour, "other.example.com")
@@ -179,7 +179,7 @@ var _ = Describe("TLS for clients", func() {
 		Eventually(conditionOf(cluster, certificatesReady)).Should(HavePrefix("True ExpiresSoon"))
 	})
 
-	It("leaves running nodes alone until the certificate for them is there, and after it is gone", func() {
+	It("keeps running nodes until their certificate exists, and after it is gone", func() {
 		w := newWorld()
 		w.readyWorld()
 		w.changeCluster(func(c *posthornv1.BrokerCluster) {
@@ -209,7 +209,7 @@ var _ = Describe("TLS for clients", func() {
 		Expect(w.images()).To(HaveEach("1.1.0"))
 	})
 
-	It("uses cert-manager as soon as it is there", func() {
+	It("uses cert-manager as soon as it is installed", func() {
 		w := newWorld(setTLS(posthornv1.TLSSpec{IssuerRef: &posthornv1.IssuerReference{Name: "company"}}))
 		Eventually(conditionOf(w.cluster(), certificatesReady)).Should(HavePrefix("False CertManagerMissing"))
 		Expect(w.statefulSet()).To(BeNil())
@@ -222,7 +222,7 @@ var _ = Describe("TLS for clients", func() {
 		Expect(spec["secretName"]).To(Equal("c-tls"))
 		Expect(spec["dnsNames"]).To(ContainElement("c." + w.namespace + ".svc"))
 		Expect(certificate.GetOwnerReferences()).To(HaveLen(1))
-		Eventually(conditionOf(w.cluster(), certificatesReady)).Should(HavePrefix("False Issuing: Certificate c-tls: cert-manager has not looked at it yet"))
+		Eventually(conditionOf(w.cluster(), certificatesReady)).Should(HavePrefix("False Issuing: Certificate c-tls: cert-manager has not processed it yet"))
 
 		Expect(unstructured.SetNestedSlice(certificate.Object, []any{map[string]any{
 			"type": "Ready", "status": "False", "reason": "DoesNotExist", "message": "no such issuer",
@@ -236,7 +236,7 @@ var _ = Describe("TLS for clients", func() {
 		Expect(w.mountsTLS()).To(BeTrue())
 		Expect(w.cluster().Status.Certificates.Serving.Source).To(Equal("Issuer"))
 
-		// What cert-manager or its webhook adds stays; what the operator wants is mended.
+		// The operator keeps additions by cert-manager or its webhook, and corrects its own fields.
 		change(certificate, func(c *unstructured.Unstructured) {
 			Expect(unstructured.SetNestedField(c.Object, int64(7), "spec", "revisionHistoryLimit")).To(Succeed())
 			Expect(unstructured.SetNestedField(c.Object, "elsewhere", "spec", "secretName")).To(Succeed())
@@ -253,5 +253,5 @@ var _ = Describe("TLS for clients", func() {
 		Eventually(gone(certificate)).Should(BeTrue())
 	})
 
-	It("is had by the cluster of the production sample", productionSample)
+	It("is enabled in the production sample", productionSample)
 })

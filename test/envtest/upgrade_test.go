@@ -27,7 +27,7 @@ func stable(name, state string) broker.FeatureFlag {
 	return broker.FeatureFlag{Name: name, State: state, Stability: broker.FlagStable}
 }
 
-// approve gives the approval that the status asks for.
+// approve sets the approval that the status asks for.
 func (w *world) approve(whole bool) {
 	GinkgoHelper()
 	value := ""
@@ -46,7 +46,7 @@ func (w *world) approve(whole bool) {
 }
 
 var _ = Describe("an upgrade", func() {
-	It("refuses an older version and one that leaves out others, and everything else goes on", func() {
+	It("refuses an older version and one that skips others, and applies the rest of the spec", func() {
 		w := newWorld(setVersion("1.1.0"))
 		w.broker.SetVersion("1.1.0")
 		w.readyWorld()
@@ -66,7 +66,7 @@ var _ = Describe("an upgrade", func() {
 		w.readyWorld()
 	})
 
-	It("may be taken back while it goes on", func() {
+	It("can be reverted during the roll", func() {
 		w := newWorld(setVersion("1.0.0"))
 		w.readyWorld()
 		w.broker.SetLeaders("c-1", 3)
@@ -78,14 +78,14 @@ var _ = Describe("an upgrade", func() {
 		w.readyWorld()
 	})
 
-	It("is followed by enabling the stable feature flags, one after the other, each told", func() {
+	It("is followed by enabling the stable feature flags one after the other, each with an Event", func() {
 		w := newWorld(setVersion("1.0.0"))
 		w.readyWorld()
 		w.broker.SetLeaders("c-0", 3)
 		w.broker.SetFlag(broker.FeatureFlag{Name: "trial", State: broker.FlagDisabled, Stability: broker.FlagExperimental})
 		w.changeCluster(setVersion("1.1.0"))
 		Eventually(w.rollout).Should(Equal("Draining c-0"))
-		// The new nodes know flags that the old one does not.
+		// The new nodes know flags that the old node does not.
 		w.broker.SetFlag(stable("message_containers", broker.FlagDisabled))
 		w.broker.SetFlag(stable("new_hash", broker.FlagDisabled))
 		told := make(chan string, 2)
@@ -105,7 +105,7 @@ var _ = Describe("an upgrade", func() {
 		Consistently(func() int { return len(w.broker.Calls("/api/feature-flags", http.MethodPut)) }).Should(Equal(puts))
 	})
 
-	It("leaves flags to people who want that, says so, and refuses the next minor version until they are enabled", func() {
+	It("leaves flags to people with the policy Manual, and refuses the next minor version until they are enabled", func() {
 		w := newWorld(setVersion("1.0.0"), func(c *posthornv1.BrokerCluster) { c.Spec.FeatureFlags.Policy = posthornv1.FeatureFlagsManual })
 		w.broker.SetFlag(stable("new_hash", broker.FlagDisabled))
 		w.readyWorld()
@@ -125,7 +125,7 @@ var _ = Describe("an upgrade", func() {
 		Expect(w.broker.Flag("new_hash")).To(Equal(broker.FlagEnabled))
 	})
 
-	It("waits for approval of each node when it is supervised, and takes an approval of all", func() {
+	It("waits for an approval of each node when it is supervised, or of the whole roll", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Upgrade.Mode = posthornv1.UpgradeSupervised })
 		w.readyWorld()
 		w.changeCluster(setImage("1.1.0"))
@@ -139,12 +139,12 @@ var _ = Describe("an upgrade", func() {
 		w.approve(true)
 		Eventually(w.images).Should(HaveEach("1.1.0"))
 		w.readyWorld()
-		// It was for that roll only.
+		// The approval was for that roll only.
 		w.changeCluster(setImage("1.2.0"))
 		Eventually(w.rollout).Should(Equal("ApprovalNeeded c-2"))
 	})
 
-	It("stops when a step takes too long, and lets the drained node serve", func() {
+	It("stops when a step takes too long, and revives the drained node", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) {
 			c.Spec.Upgrade.StepTimeout = &metav1.Duration{Duration: 2 * time.Second}
 		})
@@ -157,7 +157,7 @@ var _ = Describe("an upgrade", func() {
 		Eventually(w.rollout).Should(Equal("StepTimeout c-2"))
 		Consistently(w.images).Should(HaveEach("1.0.0"))
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionUpgradeBlocked)()).To(HavePrefix("True StepTimeout"))
-		// Told again only by an attempt that began before the cache had seen the status.
+		// A second Event comes only from a reconciliation that began before the cache had the status.
 		Expect(eventsOf(w.cluster(), "StepTimeout")()).To(BeNumerically("~", 1, 1))
 		Expect(eventsOf(w.cluster(), "StepTimeout")()).NotTo(BeZero())
 		w.approve(true)

@@ -100,7 +100,7 @@ var _ = Describe("User", func() {
 		Expect(eventsOf(u, "DriftCorrected")()).To(Equal(0), "a rotation is no drift")
 	})
 
-	It("takes the password from a given Secret, and follows it", func() {
+	It("uses the password of a given Secret, and follows its changes", func() {
 		w := newWorld()
 		u := w.user("app", func(u *posthornv1.User) {
 			u.Spec.Credentials = posthornv1.CredentialsSpec{SecretRef: &corev1.LocalObjectReference{Name: "given"}}
@@ -119,7 +119,7 @@ var _ = Describe("User", func() {
 		Eventually(func() string { return string(w.binding("app").Data["password"]) }).Should(Equal("second"))
 	})
 
-	It("is mended when somebody changes password, tags or permissions in the broker", func() {
+	It("is corrected when somebody changes password, tags or permissions in the broker", func() {
 		w := newWorld()
 		u := w.user("app")
 		create(u)
@@ -137,7 +137,7 @@ var _ = Describe("User", func() {
 		Eventually(eventsOf(u, "DriftCorrected")).Should(BeNumerically(">=", 1))
 	})
 
-	It("follows its spec: permissions and topic permissions come and go", func() {
+	It("grants and revokes permissions and topic permissions with its spec", func() {
 		w := newWorld()
 		w.broker.AddVhost("two")
 		u := w.user("app", func(u *posthornv1.User) {
@@ -163,7 +163,7 @@ var _ = Describe("User", func() {
 		Eventually(func() int32 { return w.broker.Limit(name, "max-connections") }).Should(BeZero())
 	})
 
-	It("tells credentials that are set from permissions that are refused", func() {
+	It("reports set credentials and refused permissions separately", func() {
 		w := newWorld()
 		u := w.user("app", func(u *posthornv1.User) {
 			u.Spec.Permissions = []posthornv1.Permission{{Vhost: "missing", Read: ".*"}}
@@ -174,7 +174,7 @@ var _ = Describe("User", func() {
 		Expect(conditionOf(u, posthornv1.ConditionPermissionsSynced)()).To(HavePrefix("False"))
 	})
 
-	It("does not take over a user that is there, unless it is told to", func() {
+	It("adopts an existing user only with the policy Takeover", func() {
 		w := newWorld()
 		w.broker.SetUser("boss", "hers", "administrator")
 		u := w.user("app", func(u *posthornv1.User) { u.Spec.Username = "boss" })
@@ -204,7 +204,7 @@ var _ = Describe("User", func() {
 		Eventually(func() bool { return w.broker.Accepts("app.example.test", "backdoor") }).Should(BeFalse())
 	})
 
-	It("leaves a Secret alone that is not its own", func() {
+	It("keeps a Secret that it does not own", func() {
 		w := newWorld()
 		foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "app-binding"}, Data: map[string][]byte{"password": []byte("mine")}}
 		create(foreign)
@@ -217,7 +217,7 @@ var _ = Describe("User", func() {
 		Expect(found).To(BeFalse())
 	})
 
-	It("of a tenant is shut out when its namespace loses the label, and let in again", func() {
+	It("of a tenant loses access when its namespace loses the label, and gets it back", func() {
 		w := newWorld(open)
 		ns := newNamespace(map[string]string{"messaging": "yes"})
 		own := "t-" + ns
@@ -247,7 +247,7 @@ var _ = Describe("User", func() {
 		Expect(w.broker.Accepts(name, string(secret.Data["password"]))).To(BeTrue())
 	})
 
-	It("tells of a binding Secret that it restored or repaired", func() {
+	It("records an Event about a binding Secret that it restored or repaired", func() {
 		w := newWorld()
 		u := w.user("app")
 		create(u)

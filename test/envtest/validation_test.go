@@ -22,7 +22,7 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// skipValidation leaves to the broker what the admission policies refuse else.
+// skipValidation leaves checks of the admission policies to the broker.
 func skipValidation(object client.Object) {
 	annotations := object.GetAnnotations()
 	if annotations == nil {
@@ -37,7 +37,7 @@ func arguments(name, json string) func(*posthornv1.Queue) {
 	return func(q *posthornv1.Queue) { q.Spec.Arguments = map[string]apiextensionsv1.JSON{name: value(json)} }
 }
 
-// definition makes one key the definition of a policy.
+// definition sets the definition of a policy to one key.
 func definition(name, json string) func(*posthornv1.Policy) {
 	return func(p *posthornv1.Policy) {
 		p.Spec.Definition = map[string]apiextensionsv1.JSON{name: value(json)}
@@ -74,17 +74,17 @@ func template(json string) func(*posthornv1.BrokerCluster) {
 	return func(c *posthornv1.BrokerCluster) { c.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(json)} }
 }
 
-// inBroker is a podTemplate with fields of the broker's container.
+// inBroker returns a podTemplate with fields of the broker's container.
 func inBroker(fields string) string {
 	return `{"spec":{"containers":[{"name":"posthorn",` + fields + `}]}}`
 }
 
-// strictly creates an object, for a trial, as kubectl does: unknown fields are an error.
+// strictly creates an object in a dry run with strict validation, like kubectl: unknown fields are an error.
 func strictly(object client.Object) error {
 	return client.WithFieldValidation(k8s, metav1.FieldValidationStrict).Create(ctx, object, client.DryRunAll)
 }
 
-// refusedWith expects the API server to refuse with certain words.
+// refusedWith expects a refusal of the API server with a message.
 func refusedWith(err error, words string) {
 	GinkgoHelper()
 	Expect(err).To(HaveOccurred())
@@ -165,18 +165,18 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("an integer where an annotation has a string", "spec.podTemplate.metadata.annotations", template(`{"metadata":{"annotations":{"a":1}}}`)),
 		Entry("a word that Kubernetes does not know", "spec.podTemplate.spec.containers[0].imagePullPolicy", template(inBroker(`"imagePullPolicy":"Sometimes"`))),
 		Entry("a quantity that is none", "spec.podTemplate.spec.containers[0].resources.limits.cpu", template(inBroker(`"resources":{"limits":{"cpu":"much"}}`))),
-		Entry("a selecting label", "spec.podTemplate must leave alone the labels", template(`{"metadata":{"labels":{"app.kubernetes.io/instance":"other"}}}`)),
-		Entry("an annotation of the operator", "must leave alone annotations that begin with posthorn.io/", template(`{"metadata":{"annotations":{"posthorn.io/config":"x"}}}`)),
-		Entry("the service account", "must leave alone serviceAccountName", template(`{"spec":{"serviceAccountName":"admin"}}`)),
-		Entry("the restart policy", "must leave alone restartPolicy", template(`{"spec":{"restartPolicy":"Never"}}`)),
-		Entry("the host's name", "must leave alone hostname", template(`{"spec":{"hostname":"x"}}`)),
-		Entry("a deadline", "must leave alone activeDeadlineSeconds", template(`{"spec":{"activeDeadlineSeconds":60}}`)),
-		Entry("the data's volume", "must leave alone the volumes config and data", template(`{"spec":{"volumes":[{"name":"data","emptyDir":{}}]}}`)),
-		Entry("the broker's image", "must leave alone the broker's image", template(inBroker(`"image":"other"`))),
-		Entry("the broker's arguments", "must leave alone the broker's command and arguments", template(inBroker(`"args":["serve"]`))),
+		Entry("a selecting label", "spec.podTemplate must not change the labels", template(`{"metadata":{"labels":{"app.kubernetes.io/instance":"other"}}}`)),
+		Entry("an annotation of the operator", "must not change annotations that begin with posthorn.io/", template(`{"metadata":{"annotations":{"posthorn.io/config":"x"}}}`)),
+		Entry("the service account", "must not change serviceAccountName", template(`{"spec":{"serviceAccountName":"admin"}}`)),
+		Entry("the restart policy", "must not change restartPolicy", template(`{"spec":{"restartPolicy":"Never"}}`)),
+		Entry("the host's name", "must not change hostname", template(`{"spec":{"hostname":"x"}}`)),
+		Entry("a deadline", "must not change activeDeadlineSeconds", template(`{"spec":{"activeDeadlineSeconds":60}}`)),
+		Entry("the data's volume", "must not change the volumes config and data", template(`{"spec":{"volumes":[{"name":"data","emptyDir":{}}]}}`)),
+		Entry("the broker's image", "must not change the broker's image", template(inBroker(`"image":"other"`))),
+		Entry("the broker's arguments", "must not change the broker's command and arguments", template(inBroker(`"args":["serve"]`))),
 		Entry("a setting in the environment", "that begin with POSTHORN_", template(inBroker(`"env":[{"name":"POSTHORN_DATA_DIR","value":"/tmp"}]`))),
-		Entry("the data's mount", "what is mounted at", template(inBroker(`"volumeMounts":[{"mountPath":"/var/lib/posthorn","name":"x"}]`))),
-		Entry("a port of the broker", "must leave alone the broker's ports", template(inBroker(`"ports":[{"name":"amqp","containerPort":1}]`))),
+		Entry("the data's mount", "the volumes mounted at", template(inBroker(`"volumeMounts":[{"mountPath":"/var/lib/posthorn","name":"x"}]`))),
+		Entry("a port of the broker", "must not change the broker's ports", template(inBroker(`"ports":[{"name":"amqp","containerPort":1}]`))),
 		Entry("a container outside a list", "spec.podTemplate.spec.containers", template(`{"spec":{"containers":{"name":"posthorn"}}}`)),
 		Entry("an image with a blank", "spec.image", func(c *posthornv1.BrokerCluster) { c.Spec.Image = "a b" }),
 		Entry("a name too long for host names", "at most 40", func(c *posthornv1.BrokerCluster) { c.Name = strings.Repeat("a", 41) }),
@@ -191,7 +191,7 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("an unknown Service type", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.Service.Type = corev1.ServiceTypeExternalName }),
 	)
 
-	It("refuses changes of what is immutable in a BrokerCluster", func() {
+	It("refuses changes of immutable fields of a BrokerCluster", func() {
 		cluster := newCluster(newNamespace(nil))
 		cluster.Spec.Paused, cluster.Spec.ScaleDown.Policy = true, "Deny"
 		create(cluster)
@@ -216,7 +216,7 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("no cluster", "spec.clusterRef.name", func(q *posthornv1.Queue) { q.Spec.ClusterRef.Name = "" }),
 		Entry("a stream", "streams are not supported by this version", func(q *posthornv1.Queue) { q.Spec.Type = "stream" }),
 		Entry("unknown type", "Unsupported value", func(q *posthornv1.Queue) { q.Spec.Type = "mirrored" }),
-		Entry("reserved name", "broker's own", func(q *posthornv1.Queue) { q.Spec.Name = "amq.mine" }),
+		Entry("reserved name", "reserved for the broker", func(q *posthornv1.Queue) { q.Spec.Name = "amq.mine" }),
 		Entry("name too long", "spec.name", func(q *posthornv1.Queue) { q.Spec.Name = strings.Repeat("n", 256) }),
 		Entry("replicated classic queue", "one replica", func(q *posthornv1.Queue) { q.Spec.Type, q.Spec.Replicas = "classic", 3 }),
 		Entry("negative replicas", "spec.replicas", func(q *posthornv1.Queue) { q.Spec.Replicas = -3 }),
@@ -239,7 +239,7 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("the argument of the type", "they come from spec.type and spec.replicas", arguments("x-queue-type", `"quorum"`)),
 	)
 
-	It("refuses changes of what is immutable in a Queue", func() {
+	It("refuses changes of immutable fields of a Queue", func() {
 		q := &posthornv1.Queue{ObjectMeta: metav1.ObjectMeta{Namespace: newNamespace(nil), Name: "q"}, Spec: posthornv1.QueueSpec{ClusterRef: posthornv1.ClusterReference{Name: "c"}}}
 		create(q)
 		for words, change := range map[string]func(*posthornv1.Queue){
@@ -315,7 +315,7 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("adoption by likeness", "Unsupported value", func(u *posthornv1.User) { u.Spec.Adoption = "IfMatching" }),
 	)
 
-	It("takes every argument, key and setting that the broker knows", func() {
+	It("accepts every argument, key and setting that the broker knows", func() {
 		for kind, all := range map[string]map[string]string{
 			"quorum": {
 				"x-delivery-limit": "-1", "x-max-length": "0", "x-max-length-bytes": "9007199254740993", "x-max-in-memory-length": "1",
@@ -346,7 +346,7 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Expect(k8s.Create(ctx, c, client.DryRunAll)).To(Succeed())
 	})
 
-	DescribeTable("pod templates that the API server takes", func(json string) {
+	DescribeTable("pod templates that the API server accepts", func(json string) {
 		cluster := newCluster("default")
 		template(json)(cluster)
 		Expect(strictly(cluster)).To(Succeed())
@@ -380,7 +380,7 @@ var _ = Describe("bad input is refused by the API server", func() {
 		}).Should(ConsistOf(ContainSubstring("spec.arguments: the broker ignores x-delivery-limt, which it does not know")))
 	})
 
-	It("still lets an object be changed and deleted that was stored with an unknown key", func() {
+	It("still allows changes and deletion of an object that was stored with an unknown key", func() {
 		q := &posthornv1.Queue{ObjectMeta: metav1.ObjectMeta{Namespace: newNamespace(nil), Name: "q"}, Spec: posthornv1.QueueSpec{ClusterRef: posthornv1.ClusterReference{Name: "c"}}}
 		skipValidation(q)
 		arguments("x-delivery-limit", `"lots"`)(q)
@@ -395,8 +395,8 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Eventually(gone(q)).Should(BeTrue())
 	})
 
-	// The broker has the last word about patterns: what another dialect knows is left to it.
-	DescribeTable("patterns that the API server takes", func(pattern string) {
+	// The broker decides about patterns with syntax that CEL does not know.
+	DescribeTable("patterns that the API server accepts", func(pattern string) {
 		p := &posthornv1.Policy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}, Spec: posthornv1.PolicySpec{
 			ClusterRef: posthornv1.ClusterReference{Name: "c"}, Pattern: pattern, Definition: map[string]apiextensionsv1.JSON{"max-length": value("1")},
 		}}

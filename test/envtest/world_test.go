@@ -30,14 +30,13 @@ type world struct {
 
 const clusterName = "c"
 
-// newNamespace makes a namespace of its own for a spec. Pods in it must fit the strictest Pod
-// Security standard.
+// newNamespace creates a namespace for one spec. Its pods must satisfy the restricted Pod Security standard.
 func newNamespace(labels map[string]string) string {
 	GinkgoHelper()
 	return makeNamespace(metav1.ObjectMeta{GenerateName: "t-"}, labels)
 }
 
-// makeNamespace is newNamespace for one whose name matters.
+// makeNamespace is newNamespace with a given name.
 func makeNamespace(named metav1.ObjectMeta, labels map[string]string) string {
 	GinkgoHelper()
 	all := map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
@@ -47,7 +46,7 @@ func makeNamespace(named metav1.ObjectMeta, labels map[string]string) string {
 	named.Labels = all
 	ns := &corev1.Namespace{ObjectMeta: named}
 	Expect(k8s.Create(ctx, ns)).To(Succeed())
-	// Everything is looked at again and again: what belongs to specs that are over would slow down the others.
+	// The operator reconciles everything again and again: the objects of finished specs would slow down the others.
 	DeferCleanup(func() {
 		for _, kind := range []client.Object{&posthornv1.BrokerCluster{}, &posthornv1.Queue{}, &posthornv1.Policy{}, &posthornv1.User{}} {
 			Expect(k8s.DeleteAllOf(ctx, kind, client.InNamespace(ns.Name))).To(Succeed())
@@ -56,7 +55,7 @@ func makeNamespace(named metav1.ObjectMeta, labels map[string]string) string {
 	return ns.Name
 }
 
-// newCluster is a BrokerCluster with an image.
+// newCluster returns a BrokerCluster with an image.
 func newCluster(namespace string) *posthornv1.BrokerCluster {
 	return &posthornv1.BrokerCluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: clusterName},
@@ -67,7 +66,7 @@ func newCluster(namespace string) *posthornv1.BrokerCluster {
 	}
 }
 
-// newWorld makes a namespace, a cluster and, once the cluster's credentials are there, its broker.
+// newWorld creates a namespace, a cluster and, once the cluster's credentials exist, its broker.
 func newWorld(changes ...func(*posthornv1.BrokerCluster)) *world {
 	GinkgoHelper()
 	w := &world{namespace: newNamespace(nil)}
@@ -85,7 +84,7 @@ func (w *world) startBroker() {
 	w.broker = startBroker(w.key(clusterName), 3, "1.0.0")
 }
 
-// startBroker starts the broker of a cluster once its credentials are there.
+// startBroker starts the broker of a cluster once its credentials exist.
 func startBroker(cluster client.ObjectKey, nodes int32, version string) *brokertest.Server {
 	GinkgoHelper()
 	var secret corev1.Secret
@@ -127,8 +126,7 @@ func (w *world) changeCluster(change func(*posthornv1.BrokerCluster)) {
 	Expect(w.tryCluster(change)).To(Succeed())
 }
 
-// tryCluster patches the cluster's spec, whatever the operator writes meanwhile, and gives the API
-// server's answer.
+// tryCluster patches the cluster's spec, retries after conflicts, and returns the API server's answer.
 func (w *world) tryCluster(change func(*posthornv1.BrokerCluster)) error {
 	GinkgoHelper()
 	cluster := w.cluster()
@@ -175,13 +173,13 @@ func (w *world) user(name string, changes ...func(*posthornv1.User)) *posthornv1
 
 func value(json string) apiextensionsv1.JSON { return apiextensionsv1.JSON{Raw: []byte(json)} }
 
-// create makes an object.
+// create creates an object.
 func create(object client.Object) {
 	GinkgoHelper()
 	Expect(k8s.Create(ctx, object)).To(Succeed())
 }
 
-// change patches an object that was created before.
+// change patches an existing object.
 func change[T client.Object](object T, modify func(T)) {
 	GinkgoHelper()
 	Expect(k8s.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
@@ -191,7 +189,7 @@ func change[T client.Object](object T, modify func(T)) {
 	Expect(k8s.Patch(ctx, object, client.MergeFrom(before))).To(Succeed())
 }
 
-// conditionOf gives "Status Reason: Message" of a condition, once it is about the newest spec.
+// conditionOf returns "Status Reason: Message" of a condition, once it is about the newest spec.
 func conditionOf(object client.Object, kind string) func() string {
 	return func() string {
 		if err := k8s.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
@@ -218,7 +216,7 @@ func conditionOf(object client.Object, kind string) func() string {
 
 func ready(object client.Object) func() string { return conditionOf(object, posthornv1.ConditionReady) }
 
-// gone says whether an object does not exist.
+// gone reports whether an object does not exist.
 func gone(object client.Object) func() bool {
 	return func() bool {
 		return client.IgnoreNotFound(k8s.Get(ctx, client.ObjectKeyFromObject(object), object)) == nil &&
@@ -226,7 +224,7 @@ func gone(object client.Object) func() bool {
 	}
 }
 
-// eventsOf counts the events about an object that have a reason.
+// eventsOf counts the Events about an object with a reason.
 func eventsOf(object client.Object, reason string) func() int {
 	return func() int {
 		var list eventsv1.EventList

@@ -11,23 +11,24 @@ import (
 )
 
 const (
-	// smallMemory is what the attacked node may use.
+	// smallMemory is the memory limit of the attacked node.
 	smallMemory = 256 << 20
-	// calm and attacking are how long the honest clients are measured without an attack, and under each.
+	// calm and attacking are how long the honest clients are measured without an attack, and under each attack.
 	calm, attacking = 5 * time.Second, 6 * time.Second
-	// slower is how many times its latency without an attack an honest confirm may take under one.
+	// slower is the factor by which an honest confirm may take longer under an attack.
 	slower = 3
-	// leastLatency is taken for a better latency without an attack: below it a pause of the machine decides.
+	// leastLatency replaces a better latency without an attack: below it, a pause of the machine decides.
 	leastLatency = 5 * time.Millisecond
 	mqttPort     = 1883
 )
 
-// attacked applies one attack on the memory of a node after another, beside a publisher and a consumer that follow the protocol.
+// attacked applies one attack on the memory of a node after another, next to a publisher and a consumer that follow
+// the protocol.
 func attacked(w *world) error {
 	node := w.cluster.Nodes[0]
 	address := network.Address(host(node)).String()
 	target := hostile.Target{
-		// From the node's own host: its loopback is not what is tested, and neither is our switch.
+		// From the node's own host: neither its loopback nor our switch is under test.
 		Dial: func(port int) (net.Conn, error) {
 			return w.net.Host(host(node)).Dial(fmt.Sprintf("%s:%d", address, port))
 		},
@@ -55,7 +56,7 @@ func attacked(w *world) error {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// endure is one attack: the node lives, raises no alarm, and the honest clients hardly notice.
+// endure runs one attack: the node survives, raises no alarm, and hardly slows the honest clients.
 func (w *world) endure(attack hostile.Attack, target hostile.Target, honest *hostile.Honest, most time.Duration) error {
 	const shedEvent = "memory_budget.connection_closed"
 	node := w.cluster.Nodes[0]

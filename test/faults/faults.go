@@ -11,7 +11,7 @@ import (
 	"posthorn.io/posthorn/test/faults/nodes"
 )
 
-// clients is their host on the network; node i is on host i+1.
+// clients is the clients' host on the network; node i is on host i+1.
 const clients = 0
 
 func host(n *nodes.Node) int { return n.Number + 1 }
@@ -24,7 +24,7 @@ func names(list []*nodes.Node) string {
 	return strings.Join(out, ", ")
 }
 
-// others are all nodes but these.
+// others returns all nodes but these.
 func (w *world) others(these ...*nodes.Node) (rest []*nodes.Node) {
 	for _, n := range w.cluster.Nodes {
 		if !slices.Contains(these, n) {
@@ -52,7 +52,7 @@ func (w *world) isolated(these ...*nodes.Node) fault {
 	}, w.heal}
 }
 
-// split: nodes of different parts do not reach each other; clients reach all.
+// split: nodes in different parts do not reach each other; clients reach all.
 func (w *world) split(parts ...[]*nodes.Node) fault {
 	var text []string
 	for _, p := range parts {
@@ -72,12 +72,12 @@ func (w *world) split(parts ...[]*nodes.Node) fault {
 	}, w.heal}
 }
 
-// mute: what this node sends to other nodes is lost; it still hears them.
+// mute: packets of this node to other nodes are lost; it still receives theirs.
 func (w *world) mute(n *nodes.Node) fault {
 	return fault{n.Name + " is not heard by other nodes", w.cutOneWay(n, true), w.heal}
 }
 
-// deaf: what other nodes send to this one is lost; they still hear it.
+// deaf: packets of other nodes to this one are lost; they still receive its own.
 func (w *world) deaf(n *nodes.Node) fault {
 	return fault{n.Name + " does not hear other nodes", w.cutOneWay(n, false), w.heal}
 }
@@ -95,7 +95,7 @@ func (w *world) cutOneWay(n *nodes.Node, from bool) func() error {
 	}
 }
 
-// apart: two nodes do not reach each other, and everybody else reaches both.
+// apart: two nodes do not reach each other, and all others reach both.
 func (w *world) apart(a, b *nodes.Node) fault {
 	return fault{fmt.Sprintf("no way between %s and %s", a.Name, b.Name), func() error {
 		w.net.Both(host(a), host(b), network.Quality{Cut: true})
@@ -123,7 +123,7 @@ func (w *world) lossy() fault {
 	return w.poor("links between nodes lose 3 % of packets", network.Quality{Loss: 0.03, Delay: time.Millisecond, Jitter: time.Millisecond})
 }
 
-// killed: kill -9, and a new process when it is over.
+// killed: kill -9, and a new process at the end of the fault.
 func (w *world) killed(these ...*nodes.Node) fault {
 	return fault{"kill -9 of " + names(these), func() error {
 		for _, n := range these {
@@ -156,7 +156,7 @@ func start(these ...*nodes.Node) error {
 	return nil
 }
 
-// frozen: SIGSTOP, and SIGCONT when it is over.
+// frozen: SIGSTOP, and SIGCONT at the end of the fault.
 func (w *world) frozen(these ...*nodes.Node) fault {
 	return fault{names(these) + " frozen", func() error {
 		for _, n := range these {
@@ -176,7 +176,7 @@ func thaw(these []*nodes.Node) error {
 	return all
 }
 
-// restarted: SIGTERM, and a new process when the old one has ended.
+// restarted: SIGTERM, and a new process when the old one has exited.
 func (w *world) restarted(n *nodes.Node) fault {
 	return fault{n.Name + " restarted", func() error {
 		if err := n.Terminate(); err != nil {
@@ -186,8 +186,8 @@ func (w *world) restarted(n *nodes.Node) fault {
 	}, func() error { return nil }}
 }
 
-// full: no byte is free on the disk of this node. It may end of that, and is started
-// again when there is room.
+// full: the disk of this node has no free byte. The process may exit because of it, and is started again when there
+// is room.
 func (w *world) full(n *nodes.Node) fault {
 	return fault{n.Name + " has a full disk", func() error {
 		n.MayEnd(true)
@@ -206,7 +206,7 @@ func (w *world) full(n *nodes.Node) fault {
 	}}
 }
 
-// wiped: kill -9, all data gone, and a new node of this name at once.
+// wiped: kill -9, all data deleted, and a new node of this name at once.
 func (w *world) wiped(n *nodes.Node) fault {
 	return fault{n.Name + " loses its data directory", func() error {
 		n.Kill()

@@ -1,6 +1,5 @@
-// Faults runs clusters of real broker processes, each in a network namespace of its own,
-// under traffic of real clients, lets faults happen to them, and judges whether the
-// broker kept its word.
+// Faults runs clusters of real broker processes, each in a network namespace of its own, under traffic of real
+// clients, injects faults, and checks the broker's guarantees.
 package main
 
 import (
@@ -124,7 +123,7 @@ func choose(names []string) (chosen []scenario, err error) {
 	return chosen, nil
 }
 
-// perform runs one scenario and tells how it went.
+// perform runs one scenario and reports its result.
 func perform(ctx context.Context, o options, s scenario) bool {
 	fmt.Printf("== %s: %s\n", s.name, s.about)
 	began := time.Now()

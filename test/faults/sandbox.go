@@ -12,14 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sandboxed marks, in the environment, the process that is in the sandbox already.
+// sandboxed marks, in the environment, the process that is already in the sandbox.
 const sandboxed = "POSTHORN_FAULTS_SANDBOXED"
 
-// enterSandbox runs this program again in namespaces of its own for network, mounts and
-// processes. With that process everything ends that it has started, mounted or made,
-// however it ends: nothing is to be swept.
+// enterSandbox runs this program again in its own namespaces for network, mounts and processes. Everything that the
+// process has started, mounted or created disappears with it, however it ends: there is nothing to clean up.
 func enterSandbox() int {
-	// The inner process ends with the thread that started it: this one is kept.
+	// The inner process ends with the thread that started it, so this thread is kept.
 	runtime.LockOSThread()
 	self, err := os.Executable()
 	if err != nil {
@@ -33,7 +32,7 @@ func enterSandbox() int {
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
 		Pdeathsig:  syscall.SIGKILL,
 	}
-	// The inner process hears of these by itself when they come from a terminal.
+	// A terminal sends these signals to the inner process too.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	if err := c.Start(); err != nil {
@@ -57,7 +56,7 @@ func enterSandbox() int {
 	return 0
 }
 
-// prepareSandbox keeps mounts to ourselves and shows the processes of this namespace.
+// prepareSandbox makes mounts private and mounts /proc for this process namespace.
 func prepareSandbox() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("private mounts: %w", err)

@@ -8,7 +8,7 @@ import (
 	"posthorn.io/posthorn/test/faults/nodes"
 )
 
-// scenario is one cluster and what happens to it.
+// scenario is one cluster and its faults.
 type scenario struct {
 	name, about string
 	nodes       int
@@ -16,11 +16,11 @@ type scenario struct {
 	smallDisk   map[int]int // MiB
 	memory      int64       // bytes of each node; 0: no limit
 	settings    []string
-	long        bool // not in the selection that a run without names makes
+	long        bool // not in the selection of a run without names
 	run         func(*world) error
 }
 
-// one is a scenario of one fault that depends on who leads the first queue.
+// one returns a scenario of one fault that depends on the leader of the first queue.
 func one(f func(w *world, leader *nodes.Node) fault) func(*world) error {
 	return func(w *world) error {
 		leader, err := w.leader()
@@ -31,7 +31,7 @@ func one(f func(w *world, leader *nodes.Node) fault) func(*world) error {
 	}
 }
 
-// each lets several faults happen one after the other, to whoever leads by then.
+// each returns a scenario of several faults one after the other, each for the leader at that time.
 func each(fs ...func(w *world, leader *nodes.Node) fault) func(*world) error {
 	return func(w *world) error {
 		for _, f := range fs {
@@ -43,7 +43,7 @@ func each(fs ...func(w *world, leader *nodes.Node) fault) func(*world) error {
 	}
 }
 
-// leader is the leader of the first queue.
+// leader returns the leader of the first queue.
 func (w *world) leader() (found *nodes.Node, err error) {
 	err = w.eventually("a leader", func() error {
 		var err error
@@ -60,9 +60,9 @@ func all() []scenario {
 	}
 	full := three("full-disk", "no byte free on a node's disk", fullDisk)
 	full.home, full.smallDisk = 2, map[int]int{2: smallDisk}
-	// The alarm is for a disk that fills slowly; here it must not come first.
+	// The alarm is for a disk that fills slowly; it must not come first here.
 	full.settings = []string{"disk_free_limit.absolute=0"}
-	// The classic queues live on the node that keeps its data.
+	// The classic queues are on the node that keeps its data.
 	wipe := three("wipe", "one node after another loses its data directory", each(
 		func(w *world, _ *nodes.Node) fault { return w.wiped(w.cluster.Nodes[2]) },
 		func(w *world, _ *nodes.Node) fault { return w.wiped(w.cluster.Nodes[1]) }))
@@ -119,7 +119,7 @@ func rolling(w *world) error {
 	return nil
 }
 
-// lastCopy also sees that the two nodes that are left go on, and that the lost queue waits for its deletion only.
+// lastCopy also checks that the two remaining nodes continue, and that the lost queue only waits for its deletion.
 func lastCopy(w *world) error {
 	const queue = "only-copy"
 	first, victim, third := w.cluster.Nodes[0], w.cluster.Nodes[1], w.cluster.Nodes[2]
@@ -162,12 +162,12 @@ func lastCopy(w *world) error {
 	return w.eventually("nothing is lost any more", first.NothingLost)
 }
 
-// fullDisk also sees that the node neither confirms nor forgets.
+// fullDisk also checks that the node neither confirms nor loses messages.
 func fullDisk(w *world) error {
 	return w.suffer(w.full(w.cluster.Nodes[2]))
 }
 
-// mixed goes on for a time with faults by the seed.
+// mixed injects random faults from the seed for a time.
 func mixed(w *world) error {
 	end := time.Now().Add(w.o.duration)
 	for round := 1; time.Now().Before(end); round++ {
@@ -183,7 +183,7 @@ func mixed(w *world) error {
 	return nil
 }
 
-// both is two faults at the same time. When they cannot be had together it is only the first.
+// both injects two faults at the same time, or only the first if they exclude each other.
 func both(a, b fault) fault {
 	began := false
 	return fault{a.what + " and " + b.what, func() error {
@@ -201,7 +201,7 @@ func both(a, b fault) fault {
 	}}
 }
 
-// draw is a fault by the seed.
+// draw returns a random fault from the seed.
 func (w *world) draw() fault {
 	n := w.cluster.Nodes
 	order := w.random.Perm(len(n))

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestChoosesByName(t *testing.T) {
+func TestScenariosAreChosenByName(t *testing.T) {
 	bounded, err := choose(nil)
 	if err != nil || slices.ContainsFunc(bounded, func(s scenario) bool { return s.long }) || len(bounded) != len(all())-1 {
 		t.Errorf("%d scenarios, %v", len(bounded), err)
@@ -19,7 +19,7 @@ func TestChoosesByName(t *testing.T) {
 	}
 }
 
-func TestEveryScenarioIsWhole(t *testing.T) {
+func TestEveryScenarioIsComplete(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range all() {
 		if seen[s.name] || s.about == "" || s.nodes < 1 || s.home >= s.nodes || s.run == nil {
@@ -29,8 +29,8 @@ func TestEveryScenarioIsWhole(t *testing.T) {
 	}
 }
 
-// Two faults at once: what began ends, in the reverse order, and what could not begin does not end.
-func TestBothFaults(t *testing.T) {
+// Of two faults at once, each started fault ends, in reverse order, and one that could not start does not end.
+func TestBothFaultsEndInReverseOrder(t *testing.T) {
 	var done []string
 	note := func(what string, err error) func() error {
 		return func() error { done = append(done, what); return err }

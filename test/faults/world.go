@@ -17,33 +17,33 @@ import (
 )
 
 const (
-	// warm is how many confirms a fault is preceded by, so that it meets traffic.
+	// warm is the number of confirms before a fault, so that it meets traffic.
 	warm = 300
-	// again is how many confirms each queue must give after a fault.
+	// again is the number of confirms of each queue after a fault.
 	again = 30
-	// healing bounds how long anything may take to be as before once a fault is over.
+	// healing bounds the recovery after a fault.
 	healing = 60 * time.Second
-	// writtenDown is how long after it rests a classic queue has surely written down what
-	// was acknowledged; it promises a fifth of this. Before, kill -9 may bring it back.
+	// writtenDown is how long after its last operation a classic queue has certainly written its acknowledgements; it
+	// guarantees a fifth of this. Before that, kill -9 may bring messages back.
 	writtenDown = time.Second
-	// smallDisk is the size in MiB of a disk that is to become full: below 32 MiB free publishers always wait, so a
-	// log file and that much must fit beside what fills it.
+	// smallDisk is the size in MiB of a disk to be filled. Publishers always wait below 32 MiB of free space, so a
+	// log file and that space must fit next to the ballast.
 	smallDisk = 256
 )
 
-// options is what holds for all scenarios of a run.
+// options apply to all scenarios of a run.
 type options struct {
 	binary   string
 	dir      string
 	seed     uint64
 	interval time.Duration // between two messages of a publisher
 	confirms int           // how many of them a fault lasts
-	longest  time.Duration // how long a fault lasts at most
+	longest  time.Duration // longest duration of a fault
 	duration time.Duration // of the mixed scenario
 	shards   int
 }
 
-// world is a cluster on its network with traffic on it, and what was noted.
+// world is a cluster on its network with traffic, and the observations.
 type world struct {
 	ctx     context.Context
 	o       options
@@ -57,7 +57,7 @@ type world struct {
 	report  report
 }
 
-// report is what a scenario found out.
+// report is the result of a scenario.
 type report struct {
 	verdict    record.Verdict
 	problems   []string
@@ -65,13 +65,13 @@ type report struct {
 	silences   []silence
 }
 
-// silence is how long queues confirmed nothing around a fault.
+// silence is the time without confirms around a fault.
 type silence struct {
 	fault           string
 	quorum, classic time.Duration
 }
 
-// queuesOf is what a cluster of so many nodes is loaded with.
+// queuesOf returns the queues for a cluster of this number of nodes.
 func queuesOf(count int, home int) []traffic.Queue {
 	q := []traffic.Queue{
 		{Name: "quorum-1", Quorum: true, Replicas: 3},
@@ -83,14 +83,14 @@ func queuesOf(count int, home int) []traffic.Queue {
 	return q
 }
 
-// build makes the world of a scenario.
+// build creates the world of a scenario.
 func build(ctx context.Context, o options, s scenario, out io.Writer) (*world, error) {
 	w := &world{ctx: ctx, o: o, out: out, queues: queuesOf(s.nodes, s.home), began: time.Now(),
 		random: rand.New(rand.NewPCG(o.seed, 0))}
 	dir := filepath.Join(o.dir, s.name)
 	err := os.MkdirAll(o.dir, 0o755)
 	if err == nil {
-		// What another run left there is no cluster to begin with.
+		// The remains of another run must not be part of the cluster.
 		err = os.Mkdir(dir, 0o755)
 	}
 	if err != nil {
@@ -112,7 +112,7 @@ func build(ctx context.Context, o options, s scenario, out io.Writer) (*world, e
 	return w, nil
 }
 
-// populate waits for the cluster and starts the traffic, which rests at first.
+// populate waits for the cluster and starts the traffic, which is paused at first.
 func (w *world) populate() error {
 	if err := w.eventually("the cluster forms", w.cluster.Whole); err != nil {
 		return err
@@ -146,15 +146,14 @@ func (w *world) eventually(what string, holds func() error) error {
 	return nodes.Eventually(w.ctx, healing, what, holds)
 }
 
-// fault is something that is done to the world and undone.
+// fault has an action on the world and its reversal.
 type fault struct {
 	what  string
 	begin func() error
 	end   func() error
 }
 
-// suffer lets the world go through a fault under traffic, become whole again, and come
-// to rest.
+// suffer injects a fault under traffic, and waits until the world is whole again and at rest.
 func (w *world) suffer(f fault) error {
 	w.load.Resume()
 	if err := w.eventually("traffic before the fault", func() error { return w.atLeast(warm) }); err != nil {
@@ -183,9 +182,9 @@ func (w *world) suffer(f fault) error {
 	return w.rest()
 }
 
-// lasts is as long as a fault lasts: so many confirms, and when they do not come, a time.
+// lasts waits for the duration of a fault: a number of confirms, or a time when they do not come.
 func (w *world) lasts() error {
-	// Time is the bound here, not a condition that failed.
+	// The time limits the wait here; it is no failed condition.
 	err := nodes.Eventually(w.ctx, w.o.longest, "", func() error { return w.atLeast(w.o.confirms) })
 	if w.ctx.Err() != nil {
 		return err
@@ -216,8 +215,8 @@ func (w *world) everyQueueConfirms() error {
 	})
 }
 
-// rest waits until the cluster is whole and every queue empty. What was acknowledged
-// until then is gone for good.
+// rest waits until the cluster is whole and every queue empty. Messages acknowledged until then must never come
+// again.
 func (w *world) rest() error {
 	w.load.Pause()
 	steps := []struct {
@@ -247,7 +246,7 @@ func (w *world) rest() error {
 	return err
 }
 
-// missing tells of confirmed messages that do not come from a cluster that is whole.
+// missing describes confirmed messages that a whole cluster does not deliver.
 type missing struct {
 	queue    string
 	messages int
@@ -275,7 +274,7 @@ func (w *world) empty() error {
 	return nil
 }
 
-// afterlife kills all nodes and starts them again: nothing that is gone may come back.
+// afterlife kills all nodes and starts them again: acknowledged messages must not come back.
 func (w *world) afterlife() error {
 	for _, n := range w.cluster.Nodes {
 		n.Kill()
@@ -295,8 +294,7 @@ func (w *world) afterlife() error {
 	return nil
 }
 
-// judge closes the world and says what was wrong in it; err is why the scenario was given
-// up, if it was.
+// judge closes the world and returns its violations; err is why the scenario was aborted, if it was.
 func (w *world) judge(err error) report {
 	w.close()
 	r := &w.report

@@ -103,7 +103,7 @@ func check(t *testing.T, first string, uses map[string][]string) {
 	}
 }
 
-// TestCratesDependDownward leaves out what only tests and build scripts need.
+// TestCratesDependDownward ignores dependencies of tests and build scripts.
 func TestCratesDependDownward(t *testing.T) {
 	var workspace struct {
 		Packages []struct {
@@ -139,7 +139,7 @@ func TestPackagesDependDownward(t *testing.T) {
 	for line := range strings.Lines(string(listed)) {
 		words := strings.Fields(strings.ReplaceAll(line, modulePath, ""))
 		if strings.HasSuffix(words[0], "test") {
-			// Packages that only tests use.
+			// Packages of tests only.
 			continue
 		}
 		uses[words[0]] = words[1:]
@@ -147,7 +147,7 @@ func TestPackagesDependDownward(t *testing.T) {
 	check(t, "package", uses)
 }
 
-func TestAnUpwardDependencyIsReported(t *testing.T) {
+func TestUpwardDependencyIsReported(t *testing.T) {
 	const text = "text\n\n| crate | job |\n|---|---|\n| `a`, `b` | first |\n| `c` | second |\n\n| other | table |\n|---|---|\n| `x` | |\n"
 	allowed, err := readOrder(text, "crate")
 	if err != nil {

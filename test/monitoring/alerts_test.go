@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// suite is the part of promtool's format for rule tests that this needs. Labels and annotations that a
-// test does not name are not looked at.
+// suite is the part of promtool's format for rule tests that these tests need. Labels and annotations that a test
+// does not name are not compared.
 type suite struct {
 	EvaluationInterval string `json:"evaluation_interval"`
 	Tests              []struct {
@@ -64,7 +64,7 @@ func duration(t *testing.T, text string) time.Duration {
 	return time.Duration(d)
 }
 
-// only gives what another map names too.
+// only returns the entries whose keys another map has too.
 func only(all, named map[string]string) map[string]string {
 	out := map[string]string{}
 	for name := range named {
@@ -75,7 +75,7 @@ func only(all, named map[string]string) map[string]string {
 	return out
 }
 
-// words writes labels or annotations in order.
+// words formats labels or annotations in order.
 func words(all map[string]string) string {
 	var out []string
 	for name, value := range all {
@@ -85,7 +85,7 @@ func words(all map[string]string) string {
 	return strings.Join(out, " ")
 }
 
-func TestAlerts(t *testing.T) {
+func TestAlertsFireAsDescribed(t *testing.T) {
 	rules := readRules(t)
 	s := readSuite(t)
 	fired, silent := map[string]bool{}, map[string]bool{}

@@ -27,7 +27,7 @@ import (
 	"posthorn.io/posthorn/dashboards"
 )
 
-// scope is the cluster that the tests are about.
+// scope is the cluster of the tests.
 var scope = dashboards.Scope{Namespace: "mq", Cluster: "orders", Job: "orders-nodes", Nodes: 3}
 
 var (
@@ -37,7 +37,7 @@ var (
 	})
 )
 
-// alertRule is a rule that has been checked as Prometheus checks it when it loads it.
+// alertRule is a rule that passed the checks with which Prometheus loads it.
 type alertRule struct{ rulefmt.Rule }
 
 func readRules(t *testing.T) map[string]alertRule {
@@ -70,11 +70,11 @@ func readRules(t *testing.T) map[string]alertRule {
 	return rules
 }
 
-// firingAlert is what Alertmanager would be told.
+// firingAlert is an alert as Alertmanager receives it.
 type firingAlert struct{ labels, annotations map[string]string }
 
-// firing evaluates the rule at each interval from 0 on and gives what fires at the end: what the
-// expression gave at every evaluation for as long as the rule's "for" says.
+// firing evaluates the rule at each interval from 0 on and returns the alerts that fire at the end: those that the
+// expression returned at every evaluation for the time of the rule's "for".
 func (r alertRule) firing(t *testing.T, db storage.Queryable, interval, end time.Duration) []firingAlert {
 	t.Helper()
 	since := map[string]time.Duration{}
@@ -174,7 +174,7 @@ func (m memory) find(_ bool, _ *storage.SelectHints, matchers ...*labels.Matcher
 	return found
 }
 
-// seriesSet walks over series.
+// seriesSet iterates over series.
 type seriesSet struct {
 	list []storage.Series
 	at   int
@@ -185,7 +185,7 @@ func (s *seriesSet) At() storage.Series                { return s.list[s.at-1] }
 func (s *seriesSet) Err() error                        { return nil }
 func (s *seriesSet) Warnings() annotations.Annotations { return nil }
 
-// point is a sample that is a number.
+// point is a numeric sample.
 type point struct {
 	at    int64
 	value float64

@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// startDeadline is how long a broker may take to give its metrics.
+	// startDeadline is how long a broker may take to serve its metrics.
 	startDeadline = time.Minute
-	// retry is how often it is asked until then.
+	// retry is the interval of requests until then.
 	retry = 50 * time.Millisecond
 )
 
-// program finds the broker: $POSTHORN, or one that is built in the checkout.
+// program returns the broker: $POSTHORN, or one that is built in the checkout.
 func program(t *testing.T) string {
 	t.Helper()
 	if given := os.Getenv("POSTHORN"); given != "" {
@@ -45,7 +45,7 @@ func program(t *testing.T) string {
 	return ""
 }
 
-// freePort asks the kernel for a port that nobody has.
+// freePort asks the kernel for a free port.
 func freePort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -56,7 +56,7 @@ func freePort(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// page is what a broker answers on its metrics port once it is up.
+// page returns a broker's answer on its metrics port.
 func page(ctx context.Context, t *testing.T, address string, ended chan error) []byte {
 	t.Helper()
 	for {
@@ -82,8 +82,8 @@ func page(ctx context.Context, t *testing.T, address string, ended chan error) [
 	}
 }
 
-// TestTheListIsWhatABrokerExports keeps the list that queries are checked against true.
-func TestTheListIsWhatABrokerExports(t *testing.T) {
+// TestListMatchesTheBrokersMetrics checks the list against which queries are checked.
+func TestListMatchesTheBrokersMetrics(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a broker")
 	}

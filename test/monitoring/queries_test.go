@@ -16,7 +16,7 @@ import (
 	"posthorn.io/posthorn/dashboards"
 )
 
-// listed gives the families of dashboards/exported.txt, with where they come from.
+// listed returns the families in dashboards/exported.txt, with their source.
 func listed(t *testing.T) map[string]string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "dashboards", "exported.txt"))
@@ -32,7 +32,7 @@ func listed(t *testing.T) map[string]string {
 	return families
 }
 
-// queries gives every query of dashboards and alerts, with where it stands.
+// queries returns every query of dashboards and alerts, with its location.
 func queries(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -67,11 +67,11 @@ func queries(t *testing.T) map[string]string {
 	return out
 }
 
-// TestQueriesUseWhatIsExported finds misspelt and vanished metrics, and numbers of other clusters.
-func TestQueriesUseWhatIsExported(t *testing.T) {
+// TestQueriesUseExportedMetrics finds misspelt and removed metrics, and queries that include other clusters.
+func TestQueriesUseExportedMetrics(t *testing.T) {
 	families, used := listed(t), map[string]bool{}
 	for place, query := range queries(t) {
-		// Grafana puts in a duration that fits the scrape interval.
+		// Grafana inserts a duration that fits the scrape interval.
 		expr, err := promParser.ParseExpr(strings.ReplaceAll(query, "$__rate_interval", "5m"))
 		if err != nil {
 			t.Errorf("%s: %v", place, err)
@@ -98,7 +98,7 @@ func TestQueriesUseWhatIsExported(t *testing.T) {
 	}
 }
 
-// unscoped names the label that a selector lacks to be about one cluster.
+// unscoped names the label that a selector lacks to match one cluster only.
 func unscoped(matchers []*labels.Matcher, source string) string {
 	wanted := map[string]string{"namespace": scope.Namespace, "job": scope.Job}
 	if source == "operator" {

@@ -18,10 +18,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// ofHelm are the labels and annotations that Helm's objects have more.
+// ofHelm are the labels and annotations that only Helm's objects have.
 var ofHelm = []string{"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/instance", "helm.sh/resource-policy"}
 
-// bare writes an object without what Helm adds to it.
+// bare formats an object without Helm's additions.
 func bare(t *testing.T, o object) string {
 	t.Helper()
 	metadata, _ := o["metadata"].(map[string]any)
@@ -45,7 +45,7 @@ func bare(t *testing.T, o object) string {
 // same compares two sets of objects.
 func same(t *testing.T, helm, kustomize map[string]object) {
 	t.Helper()
-	// Helm is told the namespace and does not own it.
+	// Helm gets the namespace as an option and does not create it.
 	delete(kustomize, "Namespace "+namespace)
 	var names []string
 	for name := range kustomize {
@@ -79,11 +79,11 @@ func short(text string) string {
 	return text
 }
 
-func TestTheChartInstallsWhatKustomizeDoes(t *testing.T) {
+func TestChartInstallsTheObjectsOfKustomize(t *testing.T) {
 	same(t, install(t, ""), kustomized(t, "default"))
 }
 
-func TestForOneNamespace(t *testing.T) {
+func TestChartForOneNamespaceInstallsTheObjectsOfKustomize(t *testing.T) {
 	same(t, install(t, "watchNamespace: "+namespace), kustomized(t, "namespaced"))
 }
 
@@ -108,7 +108,7 @@ func TestNoRightsOutsideTheWatchedNamespace(t *testing.T) {
 	}
 }
 
-// container of the operator.
+// container returns the container of the operator.
 func container(objects map[string]object) map[string]any {
 	list, _ := at(objects["Deployment posthorn-operator"], "spec", "template", "spec", "containers").([]any)
 	if len(list) == 0 {
@@ -127,7 +127,7 @@ func arguments(objects map[string]object) []string {
 	return out
 }
 
-func TestValues(t *testing.T) {
+func TestValuesReachTheObjects(t *testing.T) {
 	objects := install(t, `
 image: {name: "example.test/op@sha256:1", pullPolicy: Always, pullSecrets: [{name: registry}]}
 broker: {defaultImage: example.test/posthorn:2, repository: example.test/posthorn}
@@ -228,7 +228,7 @@ func TestOneValueNamesTheRegistryOfAllImages(t *testing.T) {
 	}
 }
 
-func TestWhatIsMisspeltIsRefused(t *testing.T) {
+func TestMisspeltValueIsRefused(t *testing.T) {
 	for _, values := range []string{"watchNamespaces: x", "image: {nme: x}", "replicas: two", "image: {pullPolicy: Sometimes}", "resyncPeriod: often"} {
 		if _, err := rendered(t, values); err == nil {
 			t.Errorf("%s: taken", values)
@@ -236,7 +236,7 @@ func TestWhatIsMisspeltIsRefused(t *testing.T) {
 	}
 }
 
-func TestDefinitionsAreLeftWhenTheReleaseGoes(t *testing.T) {
+func TestDefinitionsOutliveTheRelease(t *testing.T) {
 	kept := 0
 	for name, o := range install(t, "") {
 		if strings.HasPrefix(name, "CustomResourceDefinition ") && at(o, "metadata", "annotations", "helm.sh/resource-policy") == "keep" {
@@ -253,7 +253,7 @@ func TestDefinitionsAreLeftWhenTheReleaseGoes(t *testing.T) {
 	}
 }
 
-// TestTheCommandsOfTheGuide renders what each helm command of docs/how-to/install.md would install.
+// TestTheCommandsOfTheGuide renders the objects of each helm command in docs/how-to/install.md.
 func TestTheCommandsOfTheGuide(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "how-to", "install.md"))
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 // object is a Kubernetes object.
 type object = map[string]any
 
-// at walks into an object: nil where a step is not there.
+// at returns a nested object; nil when a step is missing.
 func at(o any, path ...string) any {
 	for _, step := range path {
 		inner, isMap := o.(map[string]any)
@@ -32,10 +32,10 @@ func at(o any, path ...string) any {
 	return o
 }
 
-// identity of an object, without its namespace.
+// identity returns kind and name of an object, without its namespace.
 func identity(o object) string { return fmt.Sprintf("%v %v", o["kind"], at(o, "metadata", "name")) }
 
-// put keeps an object under its identity.
+// put stores an object under its identity.
 func put(t *testing.T, all map[string]object, text string) {
 	t.Helper()
 	var o object
@@ -105,7 +105,7 @@ func rendered(t *testing.T, values string) (map[string]object, error) {
 	return objects, nil
 }
 
-// install renders and must succeed.
+// install renders the chart and must succeed.
 func install(t *testing.T, values string) map[string]object {
 	t.Helper()
 	objects, err := rendered(t, values)

@@ -2,29 +2,9 @@
 //! and strangers, in any order with time and its own disk, one that hears a real leader whose frames are lost, doubled, mixed
 //! up, cut, grown and bent, and a whole shard that gets any frame. No panic, bounded memory, and what is read is written the same.
 #![no_main]
-// Taken from crates that keep them to themselves.
-#[path = "../../crates/shard/src/frame.rs"]
-#[allow(dead_code, reason = "only its reader and writer are wanted")]
-mod frame;
-#[path = "../../crates/shard/src/hubs"]
-mod hubs {
-    #[allow(dead_code, reason = "only its reader and writer are wanted")]
-    pub mod frame;
-}
-#[path = "../../crates/node/src/identity.rs"]
-#[allow(dead_code, reason = "the link's frames name it")]
-mod identity;
-#[path = "../../crates/shard/src/members"]
-mod members {
-    #[allow(dead_code, reason = "only its reader and writer are wanted")]
-    pub mod frame;
-}
 mod script;
 mod shard_frames;
 mod transfers;
-#[path = "../../crates/node/src/wire.rs"]
-#[allow(dead_code, reason = "only its reader and writer are wanted")]
-mod wire;
 
 use bytes::{Bytes, BytesMut};
 use consensus::{
@@ -33,6 +13,7 @@ use consensus::{
 use env::sim::SimDisk;
 use env::{Disk, Incarnation, NodeId, Time};
 use libfuzzer_sys::fuzz_target;
+use node::wire;
 use script::Script;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,9 +45,9 @@ fn link(input: &[u8]) {
 }
 
 fn between_shards(input: &[u8]) {
-    if let Ok(frame) = frame::Frame::decode(Bytes::copy_from_slice(input)) {
+    if let Ok(frame) = shard::Frame::decode(Bytes::copy_from_slice(input)) {
         let written = frame.encode();
-        let again = frame::Frame::decode(written.clone()).expect("its own frame");
+        let again = shard::Frame::decode(written.clone()).expect("its own frame");
         // Not the frames themselves: a table may hold a number that is not equal to itself.
         assert_eq!(again.encode(), written);
     }

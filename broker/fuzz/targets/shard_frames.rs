@@ -1,13 +1,13 @@
 //! A shard of one of three nodes, with a quorum queue and a classic one, that gets any frame from the two others.
 
-use crate::frame::Frame;
 use crate::script::Script;
 use bytes::Bytes;
 use env::sim::SimDisk;
 use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::features::Version;
 use metadata::{Change, Name, NodeRecord, QueueId, QueueType, QueueRecord, UserRecord};
-use shard::{Effect, Founding, RecoveredShard, Shard, ShardConfig, ShardDriver, ShardLimits};
+use session::Protocols;
+use shard::{Effect, Founding, Frame, RecoveredShard, Shard, ShardConfig, ShardDriver};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +36,6 @@ fn config() -> ShardConfig {
         node: NodeId(1),
         incarnation: Incarnation(1),
         name: "n1".into(),
-        cluster_name: "fuzz".into(),
         address: "n1:1".into(),
         shards: 1,
         index: 0,
@@ -54,14 +53,10 @@ fn config() -> ShardConfig {
             features: Version::default().facts().features,
         }),
         seed: 1,
-        mechanisms: vec![auth::Mechanism::Plain],
-        loopback_users: Vec::new(),
-        anonymous: None,
-        default_vhost: "/".into(),
-        limits: ShardLimits::default(),
         placement: shard::Placement::default(),
-        mqtt: Default::default(),
-        web_mqtt: Default::default(),
+        budget: shard::MemoryBudget::default(),
+        protocols: Protocols::default(),
+        mqtt: shard::MqttRouting::default(),
         program: Version::default(),
         groups: consensus::Limits::default(),
     }

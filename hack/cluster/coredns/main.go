@@ -1,6 +1,5 @@
-// CoreDNS with only the plugins a local cluster needs: names of Services and
-// pods, and a plain "no such name" for everything else, since the cluster has
-// no way out to other name servers.
+// CoreDNS with only the plugins that a local cluster needs: names of Services and pods, and "no such name" for
+// everything else, because the cluster cannot reach other name servers.
 package main
 
 import (
@@ -15,8 +14,8 @@ import (
 )
 
 func init() {
-	// The order of plugins in a chain is this list's, not the Corefile's: template,
-	// which answers everything, comes last.
+	// This list determines the order of the plugins, not the Corefile: template, which answers everything, comes
+	// last.
 	dnsserver.Directives = []string{"bind", "ready", "errors", "kubernetes", "template"}
 }
 

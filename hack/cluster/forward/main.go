@@ -1,12 +1,11 @@
-// Forward makes the lab's API server reachable from every shell of the machine:
-// it accepts on a loopback port of the network namespace it is started in and
-// connects to the same port inside the lab's namespace.
+// Forward makes the local cluster's API server reachable from every shell of the machine: it accepts connections on a
+// loopback port of the network namespace in which it starts, and connects to the same port inside the cluster's
+// namespace.
 //
 //	forward -listen 127.0.0.1:16443 -netns /run/netns/NAME -nsenter /usr/bin/nsenter
 //
-// The listening socket is opened first and handed to a second instance that
-// nsenter starts in the other namespace: a socket belongs to the namespace it
-// was made in, so that instance accepts outside and dials inside.
+// It opens the listening socket first and passes it to a second instance that nsenter starts in the other namespace.
+// A socket stays in the namespace in which it was created, so that instance accepts outside and dials inside.
 package main
 
 import (
@@ -42,7 +41,7 @@ func main() {
 	}
 }
 
-// enter opens the listening socket and replaces this process by the second instance.
+// enter opens the listening socket and replaces this process with the second instance.
 func enter(listen, netns, nsenter string) error {
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
@@ -67,7 +66,7 @@ func enter(listen, netns, nsenter string) error {
 	return fmt.Errorf("exec %s: %w", nsenter, syscall.Exec(nsenter, argv, os.Environ()))
 }
 
-// serve accepts on the inherited socket and joins every connection to target.
+// serve accepts connections on the inherited socket and joins each to target.
 func serve(target string) error {
 	l, err := net.FileListener(os.NewFile(inheritedListener, "listener"))
 	if err != nil {
@@ -87,7 +86,7 @@ func serve(target string) error {
 	}
 }
 
-// join copies both ways; each direction's end of stream is passed on by itself.
+// join copies in both directions and passes on the end of each stream separately.
 func join(outer *net.TCPConn, target string) {
 	defer outer.Close()
 	d := net.Dialer{Timeout: 5 * time.Second}

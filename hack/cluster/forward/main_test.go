@@ -33,8 +33,8 @@ func through(t *testing.T, target string) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// The answer may come after the question's end of stream, and all of it must.
-func TestEachDirectionEndsByItself(t *testing.T) {
+// The answer may come after the end of the request's stream, and must arrive completely.
+func TestEachDirectionIsClosedSeparately(t *testing.T) {
 	back := listen(t)
 	go func() {
 		c, err := back.Accept()
@@ -57,7 +57,7 @@ func TestEachDirectionEndsByItself(t *testing.T) {
 	}
 }
 
-func TestClosesWhenNobodyListensInside(t *testing.T) {
+func TestConnectionIsClosedWithoutAListenerInside(t *testing.T) {
 	gone := listen(t)
 	gone.Close()
 	c := through(t, gone.Addr().String())

@@ -1,5 +1,5 @@
-// Pause holds namespaces open and does nothing else: as the sandbox process of
-// every pod, and as the process that keeps a lab node's mount namespace alive.
+// Pause keeps namespaces open and does nothing else: it is the sandbox process of every pod, and keeps the mount
+// namespace of a node of the local cluster.
 package main
 
 import (
@@ -19,7 +19,7 @@ func main() {
 	}
 }
 
-// reap collects orphans: with a shared process namespace pause is their init.
+// reap collects orphans: with a shared process namespace, pause is their init process.
 func reap() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)

@@ -1,5 +1,5 @@
-// Policies enforces NetworkPolicies on the local cluster, which has no network plug-in that does: what they say
-// becomes packet filter rules in the network namespace of each node. TCP and UDP, IPv4, no named ports.
+// Policies enforces NetworkPolicies on the local cluster, whose network plug-in does not: it translates them into
+// packet filter rules in the network namespace of each node. It supports TCP and UDP over IPv4, and no named ports.
 package main
 
 import (
@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	// resync is how often all rules are looked at when nothing happens; a node that is new gets its own then.
+	// resync is the interval at which all rules are checked when nothing happens; a new node gets its rules then.
 	resync = 10 * time.Second
-	// settle is how long is waited for more of what came together.
+	// settle is the time to wait for more changes before applying them together.
 	settle = 20 * time.Millisecond
 )
 
@@ -97,13 +97,13 @@ func run(ctx context.Context, kubeconfig, spaces string) error {
 	return ctx.Err()
 }
 
-// enforcer knows what each node has.
+// enforcer has the rules that each node has.
 type enforcer struct {
 	spaces  string
 	applied map[string]string // rules by file of the node's network namespace
 }
 
-// enforce gives each node its rules, all at once, where they are not what it has.
+// enforce sets the rules of each node whose rules differ, all at once.
 func (e *enforcer) enforce(ctx context.Context, w world) {
 	files, err := filepath.Glob(e.spaces + "[1-9]")
 	if err != nil {

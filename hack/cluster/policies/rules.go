@@ -13,20 +13,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// table of the packet filter that is this program's.
+// table is this program's table of the packet filter.
 const table = "posthorn-lab-policies"
 
-// world is what rules are made from.
+// world is the input of the rules.
 type world struct {
 	pods       []*corev1.Pod
 	namespaces map[string]labels.Set
 	policies   []*networkingv1.NetworkPolicy
 }
 
-// direction of what a policy is about, seen from its pods.
+// direction of the traffic of a policy, seen from its pods.
 type direction struct {
 	kind networkingv1.PolicyType
-	// own and peer are how the packet filter calls a pod's own address and that of the other side.
+	// own and peer are the packet filter's names of a pod's own address and of the other side's.
 	own, peer string
 }
 
@@ -35,8 +35,8 @@ var directions = []direction{
 	{networkingv1.PolicyTypeEgress, "saddr", "daddr"},
 }
 
-// rules are those of one node, in nft's words: they take the place of what it had. What comes from the node itself, as
-// the kubelet's probes do, is not forwarded and so not under them.
+// rules returns the rules of one node in nft's syntax, which replace its previous rules. Traffic from the node
+// itself, such as the kubelet's probes, is not forwarded and so not filtered.
 func (w world) rules(node string) string {
 	var jumps, chains []string
 	for _, pod := range w.pods {
@@ -63,13 +63,14 @@ func (w world) rules(node string) string {
 	return strings.Join(append(lines, " }", "}", ""), "\n")
 }
 
-// addressed: the pod has an address that is its own.
+// addressed reports whether the pod has an address of its own.
 func addressed(pod *corev1.Pod) bool {
 	over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	return pod.Status.PodIP != "" && !pod.Spec.HostNetwork && !over
 }
 
-// open says whether any policy is about a pod in a direction, and what all of them together let through.
+// open reports whether any policy applies to a pod in a direction, and returns the traffic that all of them together
+// allow.
 func (w world) open(pod *corev1.Pod, d direction) (isolated bool, open []string) {
 	for _, policy := range w.policies {
 		if policy.Namespace != pod.Namespace || !slices.Contains(policy.Spec.PolicyTypes, d.kind) || !selects(&policy.Spec.PodSelector, pod.Labels) {
@@ -90,7 +91,7 @@ func (w world) open(pod *corev1.Pod, d direction) (isolated bool, open []string)
 	return isolated, slices.Compact(open)
 }
 
-// lines of one rule: everybody where it names no peers, every port where it names none.
+// lines returns the lines of one rule: all peers if it names none, every port if it names none.
 func (w world) lines(namespace string, d direction, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) []string {
 	who := []string{""}
 	if len(peers) > 0 {
@@ -115,7 +116,7 @@ func (w world) lines(namespace string, d direction, peers []networkingv1.Network
 	return out
 }
 
-// addresses of a peer, as matches of the packet filter.
+// addresses returns a peer's addresses as matches of the packet filter.
 func (w world) addresses(namespace string, d direction, peer networkingv1.NetworkPolicyPeer) []string {
 	if block := peer.IPBlock; block != nil {
 		match := fmt.Sprintf("ip %s %s ", d.peer, block.CIDR)
@@ -141,7 +142,7 @@ func (w world) addresses(namespace string, d direction, peer networkingv1.Networ
 	return []string{fmt.Sprintf("ip %s { %s } ", d.peer, strings.Join(found, ", "))}
 }
 
-// portWords is a port as matches of the packet filter; nothing for one that this program cannot match.
+// portWords returns a port as matches of the packet filter; nothing for one that this program does not support.
 func portWords(port networkingv1.NetworkPolicyPort) []string {
 	protocol := corev1.ProtocolTCP
 	if port.Protocol != nil {
@@ -160,7 +161,7 @@ func portWords(port networkingv1.NetworkPolicyPort) []string {
 	return []string{fmt.Sprintf("%s dport %d ", name, port.Port.IntVal)}
 }
 
-// selects says whether a selector takes labels; one that cannot be read takes none.
+// selects reports whether a selector matches labels; an invalid selector matches none.
 func selects(selector *metav1.LabelSelector, set labels.Set) bool {
 	s, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {

@@ -23,7 +23,7 @@ func selector(name, value string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{name: value}}
 }
 
-// places are two namespaces on two nodes with policies in one of them.
+// places has two namespaces on two nodes, with policies in one of them.
 func places(ingress ...networkingv1.NetworkPolicyIngressRule) world {
 	over := pod("mq", "over", "node-1", "10.0.1.9")
 	over.Status.Phase = corev1.PodSucceeded
@@ -42,7 +42,7 @@ func places(ingress ...networkingv1.NetworkPolicyIngressRule) world {
 	}
 }
 
-// chain is what lets through to the broker on node-1, one rule a line.
+// chain returns the rules that admit traffic to the broker on node-1, one in each line.
 func chain(t *testing.T, rules string) string {
 	t.Helper()
 	_, after, found := strings.Cut(rules, " chain ingress-10-0-1-1 {\n")
@@ -53,7 +53,7 @@ func chain(t *testing.T, rules string) string {
 	return inside
 }
 
-func TestRules(t *testing.T) {
+func TestRulesFollowThePolicies(t *testing.T) {
 	port, end, udp := intstr.FromInt32(5672), int32(5680), corev1.ProtocolUDP
 	named := intstr.FromString("amqp")
 	brokers := networkingv1.NetworkPolicyPeer{PodSelector: selector("app", "broker")}
@@ -84,7 +84,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-func TestOnlyPodsOfTheNodeThatAreSelected(t *testing.T) {
+func TestRulesCoverOnlySelectedPodsOfTheNode(t *testing.T) {
 	rules := places().rules("node-1")
 	if n := strings.Count(rules, " jump "); n != 1 || !strings.Contains(rules, "ip daddr 10.0.1.1 jump ingress-10-0-1-1") {
 		t.Errorf("%d jumps:\n%s", n, rules)
@@ -100,8 +100,8 @@ func TestOnlyPodsOfTheNodeThatAreSelected(t *testing.T) {
 	}
 }
 
-// TestThePacketFilterTakesThem asks nft, where there is one.
-func TestThePacketFilterTakesThem(t *testing.T) {
+// TestNftAcceptsTheRules runs nft if it is installed.
+func TestNftAcceptsTheRules(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("no nft")
 	}

@@ -1,6 +1,5 @@
-// Probe is the pod that hack/cluster/check examines the local cluster with: an
-// HTTP server that says who it is, keeps a file on its volume, and fetches what
-// it is asked to, as seen from its place in the network.
+// Probe is the pod with which hack/cluster/check examines the local cluster: an HTTP server that returns its name,
+// keeps a file on its volume, and fetches URLs from its position in the network.
 package main
 
 import (
@@ -16,7 +15,7 @@ import (
 	"time"
 )
 
-// maxAnswer bounds what one fetch reads.
+// maxAnswer bounds the size of one fetched answer, in bytes.
 const maxAnswer = 64 << 10
 
 func main() {
@@ -50,7 +49,7 @@ func run() error {
 	return nil
 }
 
-// recordStart appends a line to the file and returns how many it has.
+// recordStart appends a line to the file and returns its number of lines.
 func recordStart(path string) (int, error) {
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o640)
 	if err != nil {

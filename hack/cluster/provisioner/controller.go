@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// controller turns claims into volumes and released volumes into free space.
+// controller creates volumes for claims and deletes released volumes.
 type controller struct {
 	client  kubernetes.Interface
 	root    volumeRoot
@@ -27,7 +27,7 @@ type controller struct {
 	queue   workqueue.TypedRateLimitingInterface[item]
 }
 
-// item is one object to look at: a claim by namespace and name, or a volume by name.
+// item is an object to reconcile: a claim by namespace and name, or a volume by name.
 type item struct{ claimNamespace, claim, volume string }
 
 func newController(client kubernetes.Interface, f informers.SharedInformerFactory, root volumeRoot) (*controller, error) {
@@ -120,7 +120,7 @@ func (c *controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	pv.Spec.Local = &corev1.LocalVolumeSource{Path: path}
 	_, err = c.client.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // made on an earlier attempt; binding it is the volume controller's work
+		return nil // created by an earlier reconciliation; the volume controller binds it
 	}
 	if err == nil {
 		log.Printf("made %s on %s for %s/%s", pv.Name, claim.Annotations[selectedNode], claim.Namespace, claim.Name)

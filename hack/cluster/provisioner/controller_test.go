@@ -67,7 +67,7 @@ func eventually(t *testing.T, what string, f func(context.Context) (bool, error)
 	}
 }
 
-func TestProvisionsAndReclaims(t *testing.T) {
+func TestVolumesAreProvisionedAndReclaimed(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pv")
 	client := fake.NewClientset(class(), claim("node-2"))
 	start(t, root, client)
@@ -102,7 +102,7 @@ func TestProvisionsAndReclaims(t *testing.T) {
 	}
 }
 
-func TestGrowsWhatMayGrow(t *testing.T) {
+func TestOnlyExpandableVolumesGrow(t *testing.T) {
 	c := claim("node-1")
 	c.Spec.VolumeName, c.Status.Phase = "pvc-uid-1", corev1.ClaimBound
 	c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
@@ -131,7 +131,7 @@ func TestGrowsWhatMayGrow(t *testing.T) {
 	}
 }
 
-func TestLeavesOthersAlone(t *testing.T) {
+func TestForeignVolumesAreIgnored(t *testing.T) {
 	foreign := claim("node-1")
 	foreign.Annotations[claimProvider] = "example.com/other"
 	bound := claim("node-1")

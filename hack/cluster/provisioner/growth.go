@@ -9,15 +9,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// wantsSpace says whether a claim has a volume and asks for a larger one. The API server lets it ask only where its
-// class says so.
+// wantsSpace reports whether a claim has a volume and requests a larger one, which the API server allows only if its
+// class does.
 func wantsSpace(claim *corev1.PersistentVolumeClaim) bool {
 	asked, there := claim.Spec.Resources.Requests[corev1.ResourceStorage], claim.Status.Capacity[corev1.ResourceStorage]
 	return claim.DeletionTimestamp == nil && claim.Status.Phase == corev1.ClaimBound && asked.Cmp(there) > 0
 }
 
-// grow stands in for a CSI driver's resizer: it writes to volume and claim what that would, in its order. There is
-// nothing to do on the disk, for a directory has no size of its own.
+// grow takes the place of a CSI driver's resizer: it writes the same fields of volume and claim in the same order.
+// The disk does not change, because a directory has no size of its own.
 func (c *controller) grow(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	pv, err := c.volumes.Get(claim.Spec.VolumeName)
 	if err != nil || pv.Annotations[provisionedBy] != provisionerName {

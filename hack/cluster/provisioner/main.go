@@ -1,7 +1,6 @@
-// Provisioner makes, enlarges and deletes the volumes of the local cluster's default
-// StorageClass. All nodes of the lab share one machine's disk, so a volume is a
-// directory under -root that this process makes itself, published as a "local"
-// PersistentVolume bound to the node the scheduler chose.
+// Provisioner creates, enlarges and deletes the volumes of the local cluster's default StorageClass. All nodes share
+// one machine's disk, so a volume is a directory under -root, published as a "local" PersistentVolume that is bound
+// to the node which the scheduler chose.
 package main
 
 import (

@@ -6,8 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Names of the contract between the scheduler, the volume controller and an
-// external provisioner.
+// Names in the protocol between the scheduler, the volume controller and an external provisioner.
 const (
 	provisionerName = "posthorn.io/local"
 	selectedNode    = "volume.kubernetes.io/selected-node"
@@ -15,8 +14,8 @@ const (
 	provisionedBy   = "pv.kubernetes.io/provisioned-by"
 )
 
-// wantsVolume says whether a claim waits for this provisioner: it has our class,
-// no volume yet, and the scheduler has picked the node of its first consumer.
+// wantsVolume reports whether a claim waits for this provisioner: it has our class and no volume yet, and the
+// scheduler has chosen the node of its first consumer.
 func wantsVolume(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.DeletionTimestamp == nil &&
 		claim.Spec.VolumeName == "" &&
@@ -25,7 +24,7 @@ func wantsVolume(claim *corev1.PersistentVolumeClaim) bool {
 		claim.Annotations[selectedNode] != ""
 }
 
-// reclaimable says whether a volume is ours and nobody's any more.
+// reclaimable reports whether a volume is this provisioner's and no claim uses it any more.
 func reclaimable(pv *corev1.PersistentVolume) bool {
 	return pv.DeletionTimestamp == nil &&
 		pv.Annotations[provisionedBy] == provisionerName &&
@@ -33,8 +32,8 @@ func reclaimable(pv *corev1.PersistentVolume) bool {
 		pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 }
 
-// newVolume is the volume for a claim, without its directory. The name comes from
-// the claim's UID, so that a second attempt makes the same volume.
+// newVolume returns the volume of a claim, without its directory. The name contains the claim's UID, so that a retry
+// creates the same volume.
 func newVolume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) *corev1.PersistentVolume {
 	policy := corev1.PersistentVolumeReclaimDelete
 	if class.ReclaimPolicy != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// volumeRoot is the directory that holds all volumes, one directory each.
+// volumeRoot is the directory of all volumes, one directory each.
 type volumeRoot struct{ dir string }
 
 func openRoot(dir string) (volumeRoot, error) {
@@ -21,8 +21,8 @@ func openRoot(dir string) (volumeRoot, error) {
 	return volumeRoot{filepath.Clean(dir)}, nil
 }
 
-// path is where a volume lives. Names come from the API, so anything that is not
-// a single plain path element is refused.
+// path returns the directory of a volume. Names come from the API, so it refuses names that are not a single plain
+// path element.
 func (r volumeRoot) path(name string) (string, error) {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
 		return "", fmt.Errorf("volume name %q is not a directory name", name)
@@ -30,8 +30,8 @@ func (r volumeRoot) path(name string) (string, error) {
 	return filepath.Join(r.dir, name), nil
 }
 
-// create makes the directory of a volume, owned by root and closed to others, as
-// a freshly formatted disk would be: the kubelet gives it to the pod's fsGroup.
+// create creates the directory of a volume, owned by root and closed to others, like a newly formatted disk: the
+// kubelet gives it to the pod's fsGroup.
 func (r volumeRoot) create(name string) (string, error) {
 	p, err := r.path(name)
 	if err != nil {
@@ -40,7 +40,7 @@ func (r volumeRoot) create(name string) (string, error) {
 	if err := os.Mkdir(p, 0o770); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
 	}
-	// Mkdir's mode went through the umask.
+	// The umask has reduced Mkdir's mode.
 	return p, os.Chmod(p, 0o770)
 }
 

@@ -12,7 +12,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-// forget takes a node out of the cluster, unless a queue still has a member on it.
+// forget removes a node from the cluster, unless a queue still has a member on it.
 func (s *Server) forget(r *request) reply {
 	name := r.parts[1]
 	if s.nodes[name] == nil || s.nodes[name].forgotten {
@@ -30,7 +30,7 @@ func (s *Server) forget(r *request) reply {
 	return noContent
 }
 
-// serveReplicas is below /api/queues/quorum/{vhost}/{name}/replicas.
+// serveReplicas handles /api/queues/quorum/{vhost}/{name}/replicas.
 func (s *Server) serveReplicas(r *request) reply {
 	queue, exists := s.queues[key{r.parts[2], r.parts[3]}]
 	if !exists || queue.Type != "quorum" {
@@ -66,7 +66,7 @@ func (s *Server) serveReplicas(r *request) reply {
 	return notFound()
 }
 
-// quorumStatus is /api/queues/quorum/{vhost}/{name}/status.
+// quorumStatus handles /api/queues/quorum/{vhost}/{name}/status.
 func (s *Server) quorumStatus(r *request) reply {
 	queue, exists := s.queues[key{r.parts[2], r.parts[3]}]
 	if !exists {
@@ -83,7 +83,7 @@ func (s *Server) quorumStatus(r *request) reply {
 	return ok(out)
 }
 
-// SetCatchingUp makes the members on a node catch up until it is called again; empty: none does.
+// SetCatchingUp makes the members on a node catch up until the next call; an empty name ends that.
 func (s *Server) SetCatchingUp(node string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,8 +121,8 @@ func (s *Server) serveFlags(r *request) reply {
 	return notFound()
 }
 
-// definitions declares the queues and vhosts of a definitions file, and refuses one that names a
-// queue in a vhost that is not there.
+// definitions declares the queues and vhosts of a definitions file, and refuses a file with a queue in an unknown
+// vhost.
 func (s *Server) definitions(r *request) reply {
 	var in struct {
 		Vhosts []struct{ Name string }
@@ -143,7 +143,7 @@ func (s *Server) definitions(r *request) reply {
 	return noContent
 }
 
-// with and removed copy: queues that were given out keep their lists.
+// with and removed return copies: callers may still hold a queue with the old list.
 func with(list []string, word string) []string {
 	return append(append([]string{}, list...), word)
 }
@@ -158,21 +158,21 @@ func removed(list []string, word string) []string {
 	return out
 }
 
-// ForgetOnlyStopped makes the server refuse to forget nodes that run.
+// ForgetOnlyStopped makes the server refuse to forget running nodes.
 func (s *Server) ForgetOnlyStopped() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgetStopped = true
 }
 
-// RefuseMoves makes every change of a queue's members fail with a reason; empty: they work.
+// RefuseMoves makes every change of a queue's members fail with a reason; an empty reason ends that.
 func (s *Server) RefuseMoves(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refuseMoves = reason
 }
 
-// Forgotten tells whether a node was taken out of the cluster.
+// Forgotten reports whether a node was removed from the cluster.
 func (s *Server) Forgotten(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,21 +180,21 @@ func (s *Server) Forgotten(name string) bool {
 	return n != nil && n.forgotten
 }
 
-// SetFlag makes or replaces a feature flag.
+// SetFlag creates or replaces a feature flag.
 func (s *Server) SetFlag(flag broker.FeatureFlag) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.flags[flag.Name] = flag
 }
 
-// Flag gives the state of a feature flag.
+// Flag returns the state of a feature flag.
 func (s *Server) Flag(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.flags[name].State
 }
 
-// Forget takes a node out of the cluster behind the API's back.
+// Forget removes a node from the cluster without a request.
 func (s *Server) Forget(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

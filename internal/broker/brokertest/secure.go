@@ -15,22 +15,21 @@ import (
 	"slices"
 )
 
-// Listens is by what a node can be asked.
+// Listens are the listeners of a node.
 type Listens struct {
 	Plain, Secure bool
-	// Operator: with the operator's certificate.
+	// Operator accepts the operator's certificate.
 	Operator bool
 }
 
-// SetListens lets nodes be asked by what listens says, and nobody by anything else. Without it they are
-// asked without TLS.
+// SetListens sets the listeners of each node. Without it every node has only the listener without TLS.
 func (s *Server) SetListens(listens func(node string) Listens) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listens = listens
 }
 
-// open says whether a node, or for a Service any that runs, takes a request.
+// open reports whether the node accepts a request; for a Service, whether any running node does.
 func (s *Server) open(r *request) bool {
 	takes := func(name string) bool {
 		listens := Listens{Plain: true}
@@ -59,34 +58,36 @@ func (s *Server) open(r *request) bool {
 // operatorName is the common name of the operator's certificate.
 const operatorName = "operator"
 
-// fromOperator says that the client has the operator's certificate, which TLS has verified, and gives no password.
+// fromOperator reports whether the client has the operator's certificate, which TLS has verified, and sends no
+// password.
 func fromOperator(r *http.Request) bool {
 	_, _, password := r.BasicAuth()
 	return !password && r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && r.TLS.PeerCertificates[0].Subject.CommonName == operatorName
 }
 
-// DropConnections ends connections with TLS that wait for another request: the next one is made anew.
+// DropConnections closes idle connections with TLS, so that the next request opens a new one.
 func (s *Server) DropConnections() {
 	for _, listener := range s.secureListeners() {
 		listener.CloseClientConnections()
 	}
 }
 
-// secureListeners are those there are. They wait for their handlers, which want the lock.
+// secureListeners returns the listeners with TLS. Their handlers need the lock, and closing a listener waits for its
+// handlers.
 func (s *Server) secureListeners() []*httptest.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Values(s.secure))
 }
 
-// doorway is a listener with TLS of a node; without a node it is a Service's.
+// doorway identifies a listener with TLS of a node, or of a Service when it has no node.
 type doorway struct {
 	node     string
 	operator bool
 }
 
-// SecureURL is where a node (empty: the client Service) listens with TLS. certificate gives what it shows
-// to each new connection.
+// SecureURL returns the URL of a node's listener with TLS, or of the client Service when node is empty. certificate
+// returns the certificate for each new connection.
 func (s *Server) SecureURL(node string, certificate func() (*tls.Certificate, error)) string {
 	return s.listenTLS(doorway{node: node}, func() (*tls.Config, error) {
 		shown, err := certificate()
@@ -97,13 +98,14 @@ func (s *Server) SecureURL(node string, certificate func() (*tls.Certificate, er
 	})
 }
 
-// OperatorURL is where a node (empty: the operator's Service) takes the operator's certificate. config gives
-// the TLS of each new connection; it must verify client certificates.
+// OperatorURL returns the URL of a node's listener for the operator's certificate, or of the operator's Service when
+// node is empty. config returns the TLS configuration of each new connection, which must verify client certificates.
 func (s *Server) OperatorURL(node string, config func() (*tls.Config, error)) string {
 	return s.listenTLS(doorway{node: node, operator: true}, config)
 }
 
-// OperatorTLS is the TLS of a listener for the operator: the node's certificate, and the authorities of the operator's.
+// OperatorTLS returns the TLS configuration of a listener for the operator, with the node's certificate and the CA
+// certificates of the operator's.
 func OperatorTLS(cert, key, authorities []byte) (*tls.Config, error) {
 	shown, err := tls.X509KeyPair(cert, key)
 	if err != nil {
@@ -125,7 +127,7 @@ func (s *Server) listenTLS(at doorway, config func() (*tls.Config, error)) strin
 	listener := s.secure[at]
 	if listener == nil {
 		listener = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
-		// A configuration for each client, so that none of them resumes what another certificate began.
+		// A configuration for each client prevents the resumption of a session with another certificate.
 		listener.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config() }}
 		listener.Config.ErrorLog = log.New(io.Discard, "", 0)
 		listener.StartTLS()

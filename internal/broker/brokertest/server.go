@@ -1,9 +1,9 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package brokertest has an HTTP server that behaves like the broker's management API, in memory,
-// for tests. It answers as RabbitMQ does: 201 for made, 204 for was there, 400 for an unequal
-// declaration or a definition that does not validate, 401 for refused credentials, 404.
+// Package brokertest has an HTTP server that behaves like the broker's management API, in memory, for tests. It
+// answers like RabbitMQ: 201 for a created object, 204 for an existing one, 400 for a declaration that is not
+// equivalent or an invalid definition, 401 for wrong credentials, and 404.
 package brokertest
 
 import (
@@ -21,14 +21,14 @@ import (
 // nodePrefix precedes the node's name in NodeURL.
 const nodePrefix = "/node/"
 
-// Server is the fake broker. Its fields are guarded; use the methods.
+// Server is the fake broker. A lock guards its fields; use the methods.
 type Server struct {
 	http *httptest.Server
 
 	mu sync.Mutex
 	// secure are the listeners with TLS.
 	secure map[doorway]*httptest.Server
-	// listens says by what a node can be asked; nil: without TLS.
+	// listens returns the listeners of a node; nil stands for the one without TLS.
 	listens     func(node string) Listens
 	vhosts      map[string]bool
 	foreign     map[string]bool
@@ -48,11 +48,11 @@ type Server struct {
 	refuseMoves string
 	// catchingUp is a node whose members do not count for majorities.
 	catchingUp string
-	// hidden counts by path prefix the reads that are still to be answered as if the thing was not there.
+	// hidden has, for each path prefix, the number of reads that still answer 404.
 	hidden map[string]int
-	// refuseClosing: connections cannot be closed.
+	// refuseClosing makes requests to close connections fail.
 	refuseClosing bool
-	// forgetStopped: only nodes that do not run can be forgotten.
+	// forgetStopped makes the server forget only stopped nodes.
 	forgetStopped bool
 }
 
@@ -64,21 +64,21 @@ type node struct {
 	running bool
 	drained bool
 	leaders int64
-	// forgotten: taken out of the cluster.
+	// forgotten: the node was removed from the cluster.
 	forgotten bool
 	critical  []broker.QueueRef
 }
 
-// Call is a request that was answered.
+// Call is an answered request.
 type Call struct {
 	Method string
 	// Path as the client sent it, escaped, without the node prefix.
 	Path string
-	// Node that was asked; empty when it went to the Service.
+	// Node that received the request; empty for the Service.
 	Node string
-	// Secure: it came over TLS.
+	// Secure: the request came over TLS.
 	Secure bool
-	// Operator: by the operator's certificate, without a password.
+	// Operator: the client used the operator's certificate, without a password.
 	Operator bool
 	// Status of the answer.
 	Status int
@@ -115,13 +115,13 @@ func (s *Server) Close() {
 	}
 }
 
-// URL of the server, as the client Service would be.
+// URL returns the URL of the server, in the place of the client Service.
 func (s *Server) URL() string { return s.http.URL }
 
-// NodeURL is the URL of one node.
+// NodeURL returns the URL of one node.
 func (s *Server) NodeURL(name string) string { return s.http.URL + nodePrefix + name }
 
-// request is one request with what the handlers need.
+// request is one request with the input of the handlers.
 type request struct {
 	*http.Request
 	node string

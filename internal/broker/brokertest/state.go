@@ -17,15 +17,14 @@ func (s *Server) SetDown(down bool) {
 	s.down = down
 }
 
-// HideReads makes the next reads of paths that begin with a prefix fail with 404, as a node does that has not
-// applied a change yet.
+// HideReads makes the next reads of paths with a prefix fail with 404, like a node that has not applied a change yet.
 func (s *Server) HideReads(prefix string, reads int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hidden[prefix] = reads
 }
 
-// hides counts a read of a path and tells whether it is hidden.
+// hides counts a read of a path and reports whether it is hidden.
 func (s *Server) hides(path string) bool {
 	for prefix, reads := range s.hidden {
 		if strings.HasPrefix(path, prefix) && reads > 0 {
@@ -43,21 +42,21 @@ func (s *Server) SetVersion(version string) {
 	s.version = version
 }
 
-// OnFlag sets what is called before a feature flag is enabled. It must not ask the server.
+// OnFlag sets a function that is called before a feature flag is enabled. It must not call the server.
 func (s *Server) OnFlag(call func(name string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onFlag = call
 }
 
-// AddVhost makes a vhost.
+// AddVhost creates a vhost.
 func (s *Server) AddVhost(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.vhosts[name] = true
 }
 
-// AddForeignVhost makes a vhost in which only those have access who are given permissions.
+// AddForeignVhost creates a vhost in which only users with explicit permissions have access.
 func (s *Server) AddForeignVhost(name string) {
 	s.AddVhost(name)
 	s.mu.Lock()
@@ -65,7 +64,7 @@ func (s *Server) AddForeignVhost(name string) {
 	s.foreign[name] = true
 }
 
-// shutOut says whether a request changes what is in a vhost that the user has no permissions in. Administrators may look.
+// shutOut reports whether a request changes a vhost in which the user has no permissions. Administrators may read it.
 func (s *Server) shutOut(user, method string, parts []string) bool {
 	if method == http.MethodGet || len(parts) < 2 || !contains([]string{"queues", "policies", "operator-policies"}, parts[0]) || !s.foreign[parts[1]] {
 		return false
@@ -74,7 +73,7 @@ func (s *Server) shutOut(user, method string, parts []string) bool {
 	return !permitted
 }
 
-// SetNode makes a node, or says whether it runs.
+// SetNode creates a node, or starts or stops it.
 func (s *Server) SetNode(name string, running bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +83,7 @@ func (s *Server) SetNode(name string, running bool) {
 	s.nodes[name].running = running
 }
 
-// SetLeaders sets how many leaders a node has; a drain is not finished before there are none.
+// SetLeaders sets the number of leaders on a node; a drain finishes when it is 0.
 func (s *Server) SetLeaders(name string, leaders int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +104,7 @@ func (s *Server) SetLostQueues(queues ...broker.LostQueue) {
 	s.lost = queues
 }
 
-// StartNode starts a node: a new one joins, and one that was there has no maintenance mode any more.
+// StartNode starts a node: a new one joins, and an existing one leaves maintenance mode.
 func (s *Server) StartNode(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +115,7 @@ func (s *Server) StartNode(name string) {
 	n.drained, n.running, n.forgotten = false, true, false
 }
 
-// Drained tells whether a node is in maintenance mode.
+// Drained reports whether a node is in maintenance mode.
 func (s *Server) Drained(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +123,7 @@ func (s *Server) Drained(name string) bool {
 	return n != nil && n.drained
 }
 
-// SetUser makes or replaces a user behind the API's back.
+// SetUser creates or replaces a user without a request.
 func (s *Server) SetUser(name, password string, tags ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +137,7 @@ func (s *Server) DeleteUser(name string) {
 	delete(s.users, name)
 }
 
-// User gives a copy of a user.
+// User returns a copy of a user.
 func (s *Server) User(name string) (broker.User, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,13 +145,13 @@ func (s *Server) User(name string) (broker.User, bool) {
 	return user, found
 }
 
-// Accepts tells whether a user may log in with a password.
+// Accepts reports whether a user can log in with a password.
 func (s *Server) Accepts(name, password string) bool {
 	user, found := s.User(name)
 	return found && user.CheckPassword(password) == broker.PasswordSame
 }
 
-// Permission gives a user's permission in a vhost.
+// Permission returns a user's permission in a vhost.
 func (s *Server) Permission(vhost, user string) (broker.Permission, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,14 +159,14 @@ func (s *Server) Permission(vhost, user string) (broker.Permission, bool) {
 	return p, found
 }
 
-// SetPermission sets a permission behind the API's back.
+// SetPermission sets a permission without a request.
 func (s *Server) SetPermission(p broker.Permission) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.permissions[key{p.Vhost, p.User}] = p
 }
 
-// TopicPermission gives a user's topic permission for an exchange.
+// TopicPermission returns a user's topic permission for an exchange.
 func (s *Server) TopicPermission(vhost, user, exchange string) (broker.TopicPermission, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,14 +174,14 @@ func (s *Server) TopicPermission(vhost, user, exchange string) (broker.TopicPerm
 	return p, found
 }
 
-// Limit gives a user's limit, 0 when there is none.
+// Limit returns a user's limit, 0 when it has none.
 func (s *Server) Limit(user, name string) int32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.limits[user][name]
 }
 
-// Queue gives a copy of a queue.
+// Queue returns a copy of a queue.
 func (s *Server) Queue(vhost, name string) (broker.Queue, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +191,7 @@ func (s *Server) Queue(vhost, name string) (broker.Queue, bool) {
 	return broker.Queue{}, false
 }
 
-// SetQueue makes or replaces a queue behind the API's back.
+// SetQueue creates or replaces a queue without a request.
 func (s *Server) SetQueue(q broker.Queue) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,14 +201,14 @@ func (s *Server) SetQueue(q broker.Queue) {
 	s.queues[key{q.Vhost, q.Name}] = &q
 }
 
-// RemoveQueue deletes a queue behind the API's back.
+// RemoveQueue deletes a queue without a request.
 func (s *Server) RemoveQueue(vhost, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.queues, key{vhost, name})
 }
 
-// Policy gives a policy.
+// Policy returns a policy.
 func (s *Server) Policy(scope broker.PolicyScope, vhost, name string) (broker.Policy, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,15 +216,14 @@ func (s *Server) Policy(scope broker.PolicyScope, vhost, name string) (broker.Po
 	return p, found
 }
 
-// SetPolicy makes or replaces a policy behind the API's back.
+// SetPolicy creates or replaces a policy without a request.
 func (s *Server) SetPolicy(scope broker.PolicyScope, p broker.Policy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.policies[scope][key{p.Vhost, p.Name}] = p
 }
 
-// Calls gives the calls answered so far whose path begins with a prefix and that have one of the
-// methods (none: any).
+// Calls returns the calls so far whose path has a prefix and that have one of the methods; without methods, any.
 func (s *Server) Calls(prefix string, methods ...string) []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()

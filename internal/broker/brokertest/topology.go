@@ -14,7 +14,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-// settings are the policy settings that the server knows.
+// settings are the known policy settings.
 var settings = map[string]bool{
 	"max-length": true, "max-length-bytes": true, "message-ttl": true, "expires": true,
 	"delivery-limit": true, "overflow": true, "dead-letter-exchange": true, "target-group-size": true,
@@ -80,7 +80,7 @@ func (s *Server) declare(r *request, at key, existing *broker.Queue) reply {
 	return created
 }
 
-// place gives a queue its members: as many nodes as asked for, in name order.
+// place assigns members to a queue: the requested number of nodes, in name order.
 func (s *Server) place(q broker.Queue) *broker.Queue {
 	names := make([]string, 0, len(s.nodes))
 	for name, n := range s.nodes {

@@ -16,7 +16,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-// hash is an argon2id hash, as the broker makes them, that costs little.
+// hash returns an argon2id hash like the broker's, with low cost parameters.
 func hash(password string) string {
 	salt := make([]byte, 16)
 	_, _ = rand.Read(salt)
@@ -191,7 +191,7 @@ func (s *Server) serveLimits(r *request) reply {
 	return noContent
 }
 
-// serveConnections takes the request to close a user's connections; the server has none.
+// serveConnections accepts requests to close a user's connections; the server has none.
 func (s *Server) serveConnections(r *request) reply {
 	if len(r.parts) != 3 || r.parts[1] != "username" || r.Method != http.MethodDelete {
 		return notFound()

@@ -1,5 +1,5 @@
-// Command connections measures what idle connections cost: resident memory of the broker and of the kernel's sockets against the
-// number of connections, and how long they take to connect.
+// Command connections measures the cost of idle connections: resident memory of the broker and of the kernel's
+// sockets against the number of connections, and the time to connect.
 package main
 
 import (
@@ -44,7 +44,7 @@ var kinds = []kind{
 		return c, c.Subscribe(fmt.Sprintf("devices/%d/in", number), 1)
 	}},
 	{"mqtt-tls", "MQTT over TLS 1.3, nothing subscribed", "mqtt/ssl", func(address string, number int) (io.Closer, error) {
-		// Whose certificate it is is no part of what is measured.
+		// The certificate itself is not part of the measurement.
 		conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
 		if err != nil {
 			return nil, err
@@ -61,7 +61,7 @@ type closer struct{ *wire.Conn }
 
 func (c closer) Close() error { c.Conn.Close(); return nil }
 
-// Connections after which memory is looked at. A process has 20,000 descriptors on many machines.
+// Numbers of connections at which memory is measured. Many machines limit a process to 20,000 descriptors.
 var counts = []int{1_000, 5_000, 10_000, 19_000}
 
 var warm time.Duration
@@ -181,10 +181,10 @@ func start(program string, nodes int, settings []string) ([]*process.Broker, err
 	return []*process.Broker{b}, err
 }
 
-// others is what a node uses that has none of the connections: the mean of such nodes.
+// others returns the usage of a node without the connections: the mean of such nodes.
 type others struct{ bytes, seconds float64 }
 
-// look tells what the first uses, and what the others do.
+// look reports the usage of the first node and of the others.
 func look(brokers []*process.Broker) (process.Usage, others, error) {
 	first, err := brokers[0].Settled()
 	var mean others
@@ -200,7 +200,7 @@ func look(brokers []*process.Broker) (process.Usage, others, error) {
 	return first, mean, err
 }
 
-// more opens connections until there are so many.
+// more opens connections up to a number.
 func (k kind) more(address string, open []io.Closer, count, together int) ([]io.Closer, error) {
 	numbers := make(chan int)
 	var wait sync.WaitGroup
@@ -228,7 +228,7 @@ func (k kind) more(address string, open []io.Closer, count, together int) ([]io.
 	return open, failure
 }
 
-// A certificate for this machine, signed by itself.
+// A self-signed certificate for this machine.
 func certificate(dir string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

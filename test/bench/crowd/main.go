@@ -1,5 +1,5 @@
-// Command crowd measures what a node does when very many MQTT clients do the same thing at once: they connect, they come back after
-// all of them were cut off, they are sent one message.
+// Command crowd measures a node under very many MQTT clients that act at once: they connect, they reconnect after all
+// of them were cut off, they receive one message.
 package main
 
 import (
@@ -33,10 +33,10 @@ var scenarios = []scenario{
 	{"fan-out", "one message for all of them, of QoS 0 and of QoS 1", nil, (*crowd).fanOut},
 }
 
-// Connections that are opened at a time where that is not what is measured. The kernel has room for 4,096 that are not accepted.
+// Connections opened at a time when that is not measured. The kernel's backlog holds 4,096.
 const together = 512
 
-// The topic that all have subscribed to, and what a message says.
+// The topic that all clients subscribe to, and the content of a message.
 const (
 	topic = "all"
 	size  = 256
@@ -109,7 +109,7 @@ func (s scenario) measure(program string, clients int, out *tabwriter.Writer) er
 	return errors.Join(err, out.Flush())
 }
 
-// A crowd is clients of one broker. Client n is used by one goroutine at a time.
+// A crowd has the clients of one broker. One goroutine at a time uses client n.
 type crowd struct {
 	broker  *process.Broker
 	address string
@@ -117,7 +117,7 @@ type crowd struct {
 	out     *tabwriter.Writer
 }
 
-// addresses that clients come from: with one alone the kernel looks for a free port of it for most of a client's time.
+// addresses of the clients: with a single one the kernel would search for a free port most of the time.
 const addresses = 32
 
 func (c *crowd) connect(n int) error {
@@ -138,7 +138,7 @@ func (c *crowd) drop() {
 	}
 }
 
-// each does something for every client, so many at a time.
+// each calls a function for every client, a number of them at a time.
 func (c *crowd) each(atOnce int, do func(n int) error) error {
 	var next atomic.Int64
 	var wait sync.WaitGroup
@@ -158,8 +158,8 @@ func (c *crowd) each(atOnce int, do func(n int) error) error {
 	return <-failures
 }
 
-// measured tells how long it took for each client, and what the broker used. What is done returns when that client has what it wants;
-// all begin at the same time.
+// measured returns the time of each client and the broker's usage. The function returns when its client is done; all
+// begin at the same time.
 func (c *crowd) measured(what string, atOnce int, do func(n int) error) error {
 	before, err := c.broker.Settled()
 	if err != nil {
@@ -204,7 +204,7 @@ func (c *crowd) measured(what string, atOnce int, do func(n int) error) error {
 	return nil
 }
 
-// ownCPU is what this process has used.
+// ownCPU returns the processor time of this process.
 func ownCPU() time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {

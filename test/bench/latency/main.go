@@ -1,7 +1,7 @@
-// Command latency measures how long publishers wait for their confirms: one and ten that wait for each confirm before they publish
-// again, on a classic and on a quorum queue, and one while a client lists all queues without a pause. It also measures the
-// processor time of a stream of publishes that nobody consumes. Several programs take turns in one run, so that their
-// figures can be compared.
+// Command latency measures how long publishers wait for their confirms: one and ten publishers that wait for each
+// confirm before they publish again, on a classic and on a quorum queue, and one while a client lists all queues
+// without a pause. It also measures the processor time of a stream of publishes without a consumer. Several programs
+// take turns in one run, so that their figures can be compared.
 package main
 
 import (
@@ -23,10 +23,10 @@ import (
 	"posthorn.io/posthorn/test/bench/process"
 )
 
-// The processor time of one publish of a stream is told per million.
+// The processor time of publishes in a stream is reported per million.
 const million = 1e6
 
-// window is how many messages of a stream are unconfirmed at most.
+// window is the limit of unconfirmed messages of a stream.
 const window = 200
 
 var body = make([]byte, 12)
@@ -141,7 +141,8 @@ func percentile(sorted []time.Duration, percent int) float64 {
 	return float64(sorted[len(sorted)*percent/100].Nanoseconds()) / float64(time.Millisecond)
 }
 
-// publishers lets so many publish to one queue, each after the confirm of its last message. The waits for confirms, sorted.
+// publishers runs a number of publishers to one queue, each of which waits for the confirm of its last message, and
+// returns the sorted waits.
 func publishers(b *process.Broker, kind string, count int, long time.Duration) ([]time.Duration, error) {
 	var wait sync.WaitGroup
 	waits := make([][]time.Duration, count)
@@ -253,7 +254,7 @@ func confirmed(confirm *amqp.DeferredConfirmation) error {
 	return nil
 }
 
-// declare declares so many classic queues.
+// declare declares a number of classic queues.
 func declare(b *process.Broker, count int) error {
 	type queue struct {
 		Name       string         `json:"name"`

@@ -1,5 +1,5 @@
-// Package mqtt is an MQTT 3.1.1 client that costs next to nothing: what it measures is the broker. It knows what loads need and no
-// more, and one goroutine uses a client.
+// Package mqtt is an MQTT 3.1.1 client with minimal cost, so that measurements show the broker. It supports only the
+// packets that loads need, and one goroutine uses a client.
 package mqtt
 
 import (
@@ -21,7 +21,7 @@ const (
 	pingresp = 13
 	patience = time.Minute
 
-	// Bytes: more is not read.
+	// maxPacket bounds the size of a packet, in bytes.
 	packetMax = 1 << 20
 )
 
@@ -30,11 +30,11 @@ type Client struct {
 	net net.Conn
 	in  *bufio.Reader
 	buf []byte
-	// Acknowledgements not sent yet.
+	// Acknowledgements that are not sent yet.
 	acknowledge []byte
 }
 
-// Dial connects as guest, and says with what session: one that ends with the connection, or one that is kept.
+// Dial connects as guest, with a session that ends with the connection or a persistent one.
 func Dial(address, id string, clean bool) (*Client, error) {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -43,7 +43,7 @@ func Dial(address, id string, clean bool) (*Client, error) {
 	return Over(conn, id, clean)
 }
 
-// Over is Dial on a connection that is there.
+// Over is Dial over an existing connection.
 func Over(conn net.Conn, id string, clean bool) (*Client, error) {
 	c := &Client{net: conn, in: bufio.NewReaderSize(conn, 1024)}
 	flags := byte(0xC0)
@@ -68,7 +68,7 @@ func Over(conn net.Conn, id string, clean bool) (*Client, error) {
 	return c, nil
 }
 
-// Subscribe returns when the broker has granted it.
+// Subscribe returns when the broker has granted the subscription.
 func (c *Client) Subscribe(filter string, qos byte) error {
 	body := append(text([]byte{0, 1}, filter), qos)
 	if _, err := c.net.Write(packet(8<<4|2, body)); err != nil {
@@ -84,10 +84,10 @@ func (c *Client) Subscribe(filter string, qos byte) error {
 	return nil
 }
 
-// Close is no DISCONNECT.
+// Close sends no DISCONNECT.
 func (c *Client) Close() error { return c.net.Close() }
 
-// Drop ends the connection as a network does that breaks: the broker hears of it, and nothing is left of it here.
+// Drop ends the connection like a broken network: the broker gets a reset, and no socket remains here.
 func (c *Client) Drop() {
 	if tcp, ok := c.net.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
@@ -101,10 +101,10 @@ func (c *Client) Send(m Message) error {
 	return err
 }
 
-// A Message is ready to be sent.
+// A Message is encoded for sending.
 type Message []byte
 
-// NewMessage makes one of so many bytes.
+// NewMessage returns a message of a number of bytes.
 func NewMessage(topic string, qos byte, size int) Message {
 	body := text(nil, topic)
 	if qos > 0 {
@@ -113,15 +113,15 @@ func NewMessage(topic string, qos byte, size int) Message {
 	return packet(publish<<4|qos<<1, append(body, make([]byte, size)...))
 }
 
-// Body is what the message says, its last so many bytes.
+// Body returns the last bytes of the message, its content.
 func (m Message) Body(size int) []byte { return m[len(m)-size:] }
 
-// setIdentifier gives a message of QoS 1 a packet identifier, which stands before its body.
+// setIdentifier sets the packet identifier of a message of QoS 1, which precedes its body.
 func (m Message) setIdentifier(id uint16, size int) {
 	binary.BigEndian.PutUint16(m[len(m)-size-2:], id)
 }
 
-// Ping returns when the broker has read all that was sent before.
+// Ping returns when the broker has read all earlier packets.
 func (c *Client) Ping() error {
 	if _, err := c.net.Write([]byte{12 << 4, 0}); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (c *Client) Ping() error {
 	return err
 }
 
-// Acknowledged waits for acknowledgements of messages of QoS 1 and returns how many have come: one at least.
+// Acknowledged waits for acknowledgements of messages of QoS 1 and returns their number, at least one.
 func (c *Client) Acknowledged() (int, error) {
 	count := 0
 	for count == 0 || c.in.Buffered() >= 4 {
@@ -142,7 +142,7 @@ func (c *Client) Acknowledged() (int, error) {
 	return count, nil
 }
 
-// Take reads a message and acknowledges one of QoS 1. What it says is good until the next call.
+// Take reads a message and acknowledges one of QoS 1. The body is valid until the next call.
 func (c *Client) Take() ([]byte, error) {
 	kind, body, err := c.read()
 	if err != nil {
@@ -162,7 +162,7 @@ func (c *Client) Take() ([]byte, error) {
 	if len(body) < after {
 		return nil, errors.New("a PUBLISH is cut off")
 	}
-	// What has come together is acknowledged together.
+	// Messages that arrived together are acknowledged together.
 	if len(c.acknowledge) > 0 && c.in.Buffered() == 0 {
 		_, err = c.net.Write(c.acknowledge)
 		c.acknowledge = c.acknowledge[:0]
@@ -178,7 +178,7 @@ func (c *Client) expect(want byte) ([]byte, error) {
 	return body, err
 }
 
-// The body is good until the next call.
+// The body is valid until the next call.
 func (c *Client) read() (byte, []byte, error) {
 	if c.in.Buffered() == 0 {
 		if err := c.net.SetReadDeadline(time.Now().Add(patience)); err != nil {

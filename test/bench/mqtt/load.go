@@ -9,33 +9,33 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Load is pairs of a publisher and a subscriber, each with a topic of their own.
+// Load has pairs of a publisher and a subscriber, each pair with a topic of its own.
 type Load struct {
 	Pairs int
 	QoS   byte
-	// Kept sessions: the messages go through queues.
+	// Persistent sessions: the messages go through queues.
 	Kept bool
-	// Bytes of a message: eight at least.
+	// Bytes of a message, at least eight.
 	Size int
-	// Messages of QoS 1 that a publisher may have not acknowledged; 0 is 1.
+	// Limit of a publisher's unacknowledged messages of QoS 1; 0 stands for 1.
 	Window int
 }
 
-// Outcome is what came of a run.
+// Outcome is the result of a run.
 type Outcome struct {
 	// Messages that were sent, and that arrived.
 	Sent, Messages int
 	Took           time.Duration
-	// Microseconds from when a message was to be sent to its arrival, nil where it was not measured. Of a load with a pace that is the time
-	// that the pace says, also for a publisher that is late because the broker has not acknowledged yet.
+	// Microseconds from the intended time of sending to the arrival, nil where it was not measured. With a pace it is
+	// the time in the pace, also for a publisher that is late because the broker has not acknowledged yet.
 	Latency *hdrhistogram.Histogram
 }
 
-// A Rig is a load that is connected.
+// A Rig is a connected load.
 type Rig struct {
 	load  Load
 	pairs []pair
-	// Runs up to now.
+	// Number of runs so far.
 	runs  uint32
 	began time.Time
 }
@@ -84,7 +84,8 @@ func histogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, (5 * time.Minute).Microseconds(), 2)
 }
 
-// Run sends and takes so many messages, all pairs together: rate in each second, or with 0 as many as the broker takes.
+// Run sends and receives a number of messages with all pairs together, at a rate per second or, with 0, as fast as
+// the broker accepts them.
 func (r *Rig) Run(messages int, rate float64) (Outcome, error) {
 	r.runs++
 	each := max(1, messages/len(r.pairs))
@@ -128,7 +129,7 @@ func (r *Rig) Run(messages int, rate float64) (Outcome, error) {
 	return outcome, failure
 }
 
-// publish ends when the subscriber has what there is.
+// publish ends when the subscriber has all messages.
 func (r *Rig) publish(p pair, times int, pace pace, over <-chan struct{}) error {
 	m := NewMessage(p.topic, r.load.QoS, r.load.Size)
 	switch {
@@ -143,7 +144,7 @@ func (r *Rig) publish(p pair, times int, pace pace, over <-chan struct{}) error 
 			return err
 		}
 	}
-	// The end may be dropped like every message of QoS 0: then it is told again.
+	// A broker may drop the end marker like any message of QoS 0, so it is repeated.
 	end := NewMessage(p.topic, 0, endSize)
 	binary.BigEndian.PutUint32(end.Body(endSize), r.runs)
 	for {
@@ -161,10 +162,10 @@ func (r *Rig) publish(p pair, times int, pace pace, over <-chan struct{}) error 
 	}
 }
 
-// endSize is the size of the message of QoS 0 that says that a run is over: the run's number.
+// endSize is the size of the message of QoS 0 that ends a run: the run's number.
 const endSize = 4
 
-// window sends messages of QoS 1, with at most so many not acknowledged.
+// window sends messages of QoS 1 with a limited number of unacknowledged ones.
 func (r *Rig) window(c *Client, m Message, times int, pace pace) error {
 	window := max(1, r.load.Window)
 	under, id := 0, uint16(0)
@@ -199,7 +200,7 @@ func paced(c *Client, m Message, size, times int, pace pace) error {
 	return nil
 }
 
-// stream sends messages of QoS 0 as fast as the broker reads, some in each write.
+// stream sends messages of QoS 0 as fast as the broker reads, several in each write.
 func stream(c *Client, m Message, times int) error {
 	const together = 16
 	var piece []byte
@@ -214,7 +215,7 @@ func stream(c *Client, m Message, times int) error {
 	return nil
 }
 
-// take counts messages: of QoS 1 until all have come, of QoS 0 until the run's end.
+// take counts messages: of QoS 1 until all have arrived, of QoS 0 until the end of the run.
 func (r *Rig) take(p pair, times int, measured bool) (int, error) {
 	got := 0
 	for r.load.QoS == 0 || got < times {
@@ -226,7 +227,7 @@ func (r *Rig) take(p pair, times int, measured bool) (int, error) {
 			if binary.BigEndian.Uint32(body) == r.runs {
 				break
 			}
-			continue // of a run before
+			continue // of an earlier run
 		}
 		got++
 		if measured && len(body) >= 8 {
@@ -237,15 +238,15 @@ func (r *Rig) take(p pair, times int, measured bool) (int, error) {
 	return got, nil
 }
 
-// A pace says when messages are to be sent, in time since the beginning.
+// A pace has the times of the messages since the beginning.
 type pace struct {
 	began time.Time
 	every time.Duration
 	next  time.Duration
 }
 
-// stamp waits until the next message is due and writes the time that its latency counts from: now, if that was waited for, since a
-// client's clock is not the broker's fault; when it was due, if the client comes late.
+// stamp waits until the next message is due and writes the time from which its latency counts: now, if it had to
+// wait, because the client's clock is not the broker's fault; the due time, if the client is late.
 func (p *pace) stamp(body []byte) {
 	now := time.Since(p.began)
 	if p.every > 0 {

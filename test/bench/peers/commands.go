@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A command to run: words and additions to the environment.
+// A command to run: its words and additions to the environment.
 type command struct {
 	words       []string
 	environment []string
@@ -20,8 +20,8 @@ func (c command) cmd() *exec.Cmd {
 	return cmd
 }
 
-// inDebian runs a program of the unpacked packages: its root is theirs, /mnt is the directory. It has processes and mounts of its own,
-// which are gone when it is.
+// inDebian runs a program of the unpacked packages, with their files as the root and the directory as /mnt. It has
+// its own processes and mounts, which disappear with it.
 func (in installed) inDebian(dir string, words ...string) command {
 	script := `mount --bind "$2" "$1/mnt" && mount --rbind /dev "$1/dev" && cd "$1" && root=$1 && shift 2 && exec chroot "$root" "$@"`
 	return command{
@@ -39,7 +39,7 @@ func write(dir, name, text string) error {
 	return os.WriteFile(file, []byte(text), 0o644)
 }
 
-// Without plugins but MQTT and what is asked for, as few things beside messages as it can do.
+// Without plugins other than MQTT and the requested ones, so that it does little beside messages.
 func rabbitmq(in installed, dir string, ports map[string]int, demand Demand) (command, error) {
 	queues := "classic"
 	if demand.Synced {
@@ -67,7 +67,7 @@ func rabbitmq(in installed, dir string, ports map[string]int, demand Demand) (co
 	return c, nil
 }
 
-// It keeps sessions' messages in memory, whatever is set: its file is written every half hour and at the end.
+// It always keeps sessions' messages in memory, and writes its file every half hour and at the end.
 func mosquitto(in installed, dir string, ports map[string]int, demand Demand) (command, error) {
 	settings := fmt.Sprintf("listener %d 127.0.0.1\nallow_anonymous true\nuser root\npersistence true\npersistence_location /mnt/\n", ports["mqtt"])
 	if demand.Patient {
@@ -93,7 +93,7 @@ func nats(in installed, dir string, ports map[string]int, demand Demand) (comman
 	return command{words: []string{filepath.Join(in.of("nats"), "nats-server"), "-c", filepath.Join(dir, "nats.conf")}}, nil
 }
 
-// It writes sessions' messages to files and leaves it to the system when they reach the disk.
+// It writes sessions' messages to files without syncing them.
 func hivemq(in installed, dir string, ports map[string]int, _ Demand) (command, error) {
 	settings := fmt.Sprintf(`<?xml version="1.0"?>
 <hivemq>
@@ -116,7 +116,7 @@ func hivemq(in installed, dir string, ports map[string]int, _ Demand) (command, 
 	return command{words: append([]string{"java", "-Djava.net.preferIPv4Stack=true", "-cp", path, "Broker"}, words...)}, nil
 }
 
-// An instance as its own command makes it, for MQTT alone.
+// An instance that its own command creates, for MQTT alone.
 func artemis(in installed, dir string, ports map[string]int, _ Demand) (command, error) {
 	instance := filepath.Join(dir, "instance")
 	create := exec.Command(filepath.Join(in.of("artemis"), "bin/artemis"), "create", instance, "--silent", "--user", "guest", "--password", "guest",
@@ -135,7 +135,7 @@ func artemis(in installed, dir string, ports map[string]int, _ Demand) (command,
 		return command{}, fmt.Errorf("no MQTT port in %s", file)
 	}
 	settings := strings.Replace(string(text), standard, fmt.Sprintf(":%d?", ports["mqtt"]), 1)
-	// What is stopped for a while is not stuck, and a disk that is nearly full is full enough.
+	// A broker that is stopped for a while is not stuck, and a nearly full disk is no reason to stop.
 	settings = strings.Replace(settings, "<critical-analyzer>true<", "<critical-analyzer>false<", 1)
 	settings = strings.Replace(settings, "<max-disk-usage>90<", "<max-disk-usage>-1<", 1)
 	if err := os.WriteFile(file, []byte(settings), 0o644); err != nil {

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// api is an HTTP API, and who asks it.
+// api is an HTTP API with its credentials.
 type api struct{ url, user, password string }
 
 func (a api) ask(t *testing.T, method, path string, body any) (int, []byte) {
@@ -60,7 +60,7 @@ func (a api) definitions(t *testing.T) object {
 	return all
 }
 
-// declare makes one of everything that both know, over HTTP.
+// declare declares one object of every kind that both support, over HTTP.
 func declare(t *testing.T, a api) {
 	t.Helper()
 	put := func(path string, body object) { t.Helper(); a.must(t, "PUT", path, body) }
@@ -70,7 +70,7 @@ func declare(t *testing.T, a api) {
 		put("/api/users/"+name, object{"password": "secret of " + name, "hashing_algorithm": algorithm, "tags": "administrator,monitoring"})
 		put("/api/permissions/v/"+name, object{"configure": "^a", "write": ".*", "read": "^$"})
 	}
-	// A user by argon2id, which RabbitMQ does not know, and one who has no password.
+	// A user with argon2id, which RabbitMQ does not support, and one without a password.
 	put("/api/users/own", object{"password": "secret of own", "tags": ""})
 	put("/api/users/none", object{"password_hash": "", "tags": "management"})
 	put("/api/topic-permissions/v/old", object{"exchange": "amq.topic", "write": "^a\\.", "read": ".*"})
@@ -104,7 +104,7 @@ func declare(t *testing.T, a api) {
 	bind("headers", "q", "a-quorum", object{"routing_key": "", "arguments": object{"x-match": "any", "n": 1, "s": "text", "b": true}})
 }
 
-// Kinds of definitions, and what tells one of a kind from another.
+// Kinds of definitions, with the fields that identify one.
 var kinds = map[string][]string{
 	"users":             {"name"},
 	"vhosts":            {"name"},
@@ -118,13 +118,13 @@ var kinds = map[string][]string{
 	"bindings":          {"vhost", "source", "destination", "destination_type", "routing_key"},
 }
 
-// indexed are the definitions of a kind by what they are.
+// indexed returns the definitions of a kind by their identity.
 func indexed(all object, kind string) map[string]object {
 	found := map[string]object{}
 	list, _ := all[kind].([]any)
 	for _, entry := range list {
 		entry := entry.(object)
-		// RabbitMQ before 4.1 has no such thing and leaves it out.
+		// RabbitMQ before 4.1 does not support it and omits it.
 		if metadata, ok := entry["metadata"].(object); ok {
 			delete(metadata, "protected_from_deletion")
 		}
@@ -137,7 +137,8 @@ func indexed(all object, kind string) map[string]object {
 	return found
 }
 
-// same compares two values as they are meant: no limits are an empty list in RabbitMQ, and the order of tags says nothing.
+// same compares two values by meaning: RabbitMQ encodes no limits as an empty list, and the order of tags does not
+// matter.
 func same(one, other any) bool {
 	plain := func(value any) any {
 		switch value := value.(type) {
@@ -158,7 +159,7 @@ func same(one, other any) bool {
 	return reflect.DeepEqual(plain(one), plain(other))
 }
 
-// carried fails for each definition that one has and the other has not, or has with another value of a field that both tell.
+// carried fails for each definition that only one side has, or that differs in a field that both have.
 func carried(t *testing.T, from, to object) {
 	t.Helper()
 	for kind := range kinds {
@@ -200,8 +201,8 @@ func started(t *testing.T) api {
 	return api{fmt.Sprintf("http://127.0.0.1:%d", broker.Ports["management"]), "guest", "guest"}
 }
 
-// What a node (FROM) exports RabbitMQ imports, and what that exports another node (TO) imports.
-func TestDefinitions(t *testing.T) {
+// RabbitMQ imports a node's export (FROM), and another node (TO) imports RabbitMQ's export.
+func TestDefinitionsAreExchangedWithRabbitMQ(t *testing.T) {
 	rabbitmq := started(t)
 	from, to := api{os.Getenv("FROM"), "guest", "guest"}, api{os.Getenv("TO"), "guest", "guest"}
 	declare(t, from)
@@ -209,7 +210,7 @@ func TestDefinitions(t *testing.T) {
 	t.Run("RabbitMQ imports what we export", func(t *testing.T) {
 		rabbitmq.must(t, "POST", "/api/definitions", ours)
 	})
-	// RabbitMQ's guest is ours now, by argon2id.
+	// RabbitMQ's guest is now ours, with argon2id.
 	for _, name := range []string{"old", "new"} {
 		t.Run("a user logs in there with the password from here: "+name, func(t *testing.T) {
 			user := api{rabbitmq.url, name, "secret of " + name}

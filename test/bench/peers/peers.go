@@ -1,4 +1,4 @@
-// Package peers runs other people's brokers, as peers/install has installed them, to be measured beside ours.
+// Package peers runs other brokers, as installed by peers/install, to measure them next to ours.
 package peers
 
 import (
@@ -15,11 +15,11 @@ import (
 	"posthorn.io/posthorn/test/bench/wire"
 )
 
-// A Demand is what a workload wants of a broker.
+// A Demand is a workload's requirement of a broker.
 type Demand struct {
-	// Messages of MQTT sessions that are kept are on disk before PUBACK, where the broker can do that.
+	// Messages of persistent MQTT sessions are on disk before PUBACK, if the broker supports it.
 	Synced bool
-	// Messages of QoS 1 wait for a subscriber that is slow, however many there are.
+	// Messages of QoS 1 wait for a slow subscriber, in any number.
 	Patient bool
 	// RabbitMQ's HTTP API, on the port "management", for guest.
 	Management bool
@@ -28,10 +28,10 @@ type Demand struct {
 // A Peer is a broker that can be started.
 type Peer struct {
 	Name string
-	// Ports it can serve: amqp, mqtt.
+	// Ports that it can serve: amqp, mqtt.
 	serves []string
 
-	// A command on these ports in a new directory of its own.
+	// A command that serves these ports in a new directory.
 	command func(in installed, dir string, ports map[string]int, demand Demand) (command, error)
 }
 
@@ -43,15 +43,15 @@ var all = []Peer{
 	{"artemis", []string{"mqtt"}, artemis},
 }
 
-// Knows tells whether it serves a protocol.
+// Knows reports whether it supports a protocol.
 func (p Peer) Knows(protocol string) bool { return slices.Contains(p.serves, protocol) }
 
-// Knows tells it of the one with this name.
+// Knows reports whether the peer with this name supports a protocol.
 func Knows(name, protocol string) bool {
 	return slices.ContainsFunc(all, func(p Peer) bool { return p.Name == name && p.Knows(protocol) })
 }
 
-// Names of those that are known.
+// Names returns the names of the known peers.
 func Names() []string {
 	var names []string
 	for _, p := range all {
@@ -60,12 +60,12 @@ func Names() []string {
 	return names
 }
 
-// installed is the directory of peers/install.
+// installed returns the directory of peers/install.
 type installed string
 
 func (in installed) of(peer string) string { return filepath.Join(string(in), peer) }
 
-// debian is where Debian's packages are unpacked.
+// debian returns the directory of Debian's unpacked packages.
 func (in installed) debian() string { return in.of("debian") }
 
 func (in installed) version(peer string) (string, error) {
@@ -76,7 +76,7 @@ func (in installed) version(peer string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// Choose finds peers by their names, "all" for every one that is installed in the directory.
+// Choose returns peers by their names; "all" stands for every installed one.
 func Choose(names []string, directory string) ([]Peer, error) {
 	in := installed(directory)
 	var chosen []Peer
@@ -100,7 +100,8 @@ func Choose(names []string, directory string) ([]Peer, error) {
 	return chosen, nil
 }
 
-// Start starts it from the directory of peers/install, in a new directory, and returns when it serves clients on all its ports.
+// Start starts a peer from the directory of peers/install in a new directory, and returns when it serves clients on
+// all its ports.
 func (p Peer) Start(directory string, demand Demand) (*process.Broker, error) {
 	in := installed(directory)
 	version, err := in.version(p.Name)
@@ -133,7 +134,7 @@ func (p Peer) Start(directory string, demand Demand) (*process.Broker, error) {
 	return foreign.Start()
 }
 
-// free finds ports that nobody listens on.
+// free returns unused ports.
 func free(names []string) (map[string]int, error) {
 	ports := map[string]int{}
 	for _, name := range names {
@@ -147,7 +148,7 @@ func free(names []string) (map[string]int, error) {
 	return ports, nil
 }
 
-// manages asks its HTTP API something.
+// manages sends a request to its HTTP API.
 func manages(port int) error {
 	address := fmt.Sprintf("http://guest:guest@127.0.0.1:%d/api/whoami", port)
 	answer, err := http.Get(address)
@@ -161,7 +162,7 @@ func manages(port int) error {
 	return nil
 }
 
-// serves logs in by each protocol.
+// serves logs in with each protocol.
 func serves(protocols []string, ports map[string]int) error {
 	for _, protocol := range protocols {
 		address := fmt.Sprintf("127.0.0.1:%d", ports[protocol])

@@ -16,7 +16,7 @@ func names(chosen []Peer) []string {
 	return names
 }
 
-func TestChoose(t *testing.T) {
+func TestPeersAreChosenByName(t *testing.T) {
 	directory := t.TempDir()
 	for _, name := range []string{"nats", "mosquitto"} {
 		if err := write(directory, filepath.Join(name, "version"), "1.2\n"); err != nil {
@@ -38,7 +38,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func TestSettingsSayPortsAndDurability(t *testing.T) {
+func TestSettingsSetPortsAndDurability(t *testing.T) {
 	ports := map[string]int{"amqp": 1001, "mqtt": 1002, "other": 1003, "another": 1004}
 	for _, c := range []struct {
 		peer, file string

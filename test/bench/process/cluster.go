@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Cluster starts so many nodes of one cluster on loopback and returns when all serve clients.
+// Cluster starts a number of nodes of one cluster on loopback and returns when all serve clients.
 func Cluster(program string, nodes int, arguments ...string) ([]*Broker, error) {
 	var all []*Broker
 	err := func() error {

@@ -1,4 +1,4 @@
-// Package process runs brokers to be measured, and tells what a process has used.
+// Package process runs brokers under measurement and reads their resource usage.
 package process
 
 import (
@@ -16,11 +16,11 @@ import (
 // Patience is how long a broker may take to start.
 const Patience = 5 * time.Minute
 
-// Broker is one broker under measurement: a directory, and a process on ports of its own.
+// Broker is one broker under measurement: a directory, and a process on its own ports.
 type Broker struct {
 	Name    string
 	Version string
-	// Dir holds the log and the file that says that the broker is ready.
+	// Dir has the log and the file that reports readiness.
 	Dir string
 	// Ports by name: amqp, management, prometheus.
 	Ports map[string]int
@@ -28,7 +28,7 @@ type Broker struct {
 	program   string
 	arguments []string
 	cmd       *exec.Cmd
-	// Closed when the process has ended.
+	// Closed when the process has exited.
 	over chan struct{}
 }
 
@@ -44,7 +44,7 @@ func Start(program string, arguments ...string) (*Broker, error) {
 	return b, b.Wait()
 }
 
-// New makes a directory for a posthorn that does not run yet.
+// New creates a directory for a posthorn that does not run yet.
 func New(program string, arguments ...string) (*Broker, error) {
 	dir, err := os.MkdirTemp("", "posthorn-bench.")
 	if err != nil {
@@ -58,13 +58,13 @@ func version(program string) string {
 	return strings.TrimPrefix(strings.TrimSpace(string(out)), "posthorn ")
 }
 
-// A Foreign is somebody else's broker: how it is run in a directory of its own, which is removed with it.
+// A Foreign is another broker: its command in a directory of its own, which is removed with it.
 type Foreign struct {
 	Name, Version string
 	Dir           string
 	Ports         map[string]int
 	Command       *exec.Cmd
-	// Serves tells whether it serves clients.
+	// Serves reports whether it serves clients.
 	Serves func() error
 }
 
@@ -91,15 +91,15 @@ func (f Foreign) Start() (*Broker, error) {
 	}
 }
 
-// Data is where the broker keeps what it must not lose.
+// Data returns the directory of the broker's durable data.
 func (b *Broker) Data() string { return filepath.Join(b.Dir, "data") }
 
-// Log is what the broker writes to its standard output and error.
+// Log returns the broker's standard output and error.
 func (b *Broker) Log() string { return filepath.Join(b.Dir, "log") }
 
 func (b *Broker) ready() string { return filepath.Join(b.Dir, "ready") }
 
-// Launch starts the process, for the first time or again on its data. Again, its ports are those it had.
+// Launch starts the process, for the first time or again on its data and its previous ports.
 func (b *Broker) Launch() error {
 	_ = os.Remove(b.ready())
 	all := []string{
@@ -113,7 +113,7 @@ func (b *Broker) Launch() error {
 	return b.spawn()
 }
 
-// Its process ends with this one.
+// The process ends with this one.
 func (b *Broker) spawn() error {
 	log, err := os.OpenFile(b.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -155,7 +155,7 @@ func (b *Broker) Wait() error {
 	}
 }
 
-// Over is closed when the process has ended.
+// Over is closed when the process has exited.
 func (b *Broker) Over() <-chan struct{} { return b.over }
 
 // Kill ends the process with SIGKILL and returns when it is gone.
@@ -178,20 +178,20 @@ func (b *Broker) Remove() {
 	_ = os.RemoveAll(b.Dir)
 }
 
-// Address is where AMQP clients connect.
+// Address returns the address for AMQP clients.
 func (b *Broker) Address() string { return fmt.Sprintf("127.0.0.1:%d", b.Ports["amqp"]) }
 
-// URL is a path of the HTTP API.
+// URL returns the URL of a path in the HTTP API.
 func (b *Broker) URL(path string) string {
 	return fmt.Sprintf("http://127.0.0.1:%d%s", b.Ports["management"], path)
 }
 
-// MetricsURL is where Prometheus would look.
+// MetricsURL returns the URL of the metrics.
 func (b *Broker) MetricsURL() string {
 	return fmt.Sprintf("http://127.0.0.1:%d/metrics", b.Ports["prometheus"])
 }
 
-// Serves returns when the broker says that it serves clients: one of a cluster listens before.
+// Serves returns when the broker reports that it serves clients: a node of a cluster listens earlier.
 func (b *Broker) Serves() error {
 	for end := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
 		answer, err := http.Get(b.URL("/readyz"))

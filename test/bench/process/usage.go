@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// Usage is what a process and all that descend from it have used up to now.
+// Usage is the resource usage of a process and all its descendants so far.
 type Usage struct {
 	CPU time.Duration
-	// Bytes to disk.
+	// Bytes written to disk.
 	Written uint64
-	// Resident bytes, the most at any time since the start or the last ResetPeak; of several processes the sum.
+	// Most resident bytes since the start or the last ResetPeak; the sum over several processes.
 	Peak uint64
 	// Resident bytes now.
 	Resident uint64
-	// Of these what is no file: not the program's pages, which it reads when it needs them first.
+	// Of these, the bytes that are not backed by a file, such as the program's pages.
 	Anonymous uint64
 }
 
-// USER_HZ: what /proc counts processor time in, the same on every Linux.
+// USER_HZ: the unit of processor time in /proc, the same on every Linux.
 const ticksPerSecond = 100
 
 // Usage reads /proc; see proc(5).
@@ -36,7 +36,7 @@ func (b *Broker) Usage() (Usage, error) {
 			if at == 0 {
 				return Usage{}, err
 			}
-			continue // it has just ended
+			continue // it has just exited
 		}
 		sum.CPU += one.CPU
 		sum.Written += one.Written
@@ -47,7 +47,7 @@ func (b *Broker) Usage() (Usage, error) {
 	return sum, nil
 }
 
-// Settled is Usage once memory stands still.
+// Settled returns the usage once memory does not change any more.
 func (b *Broker) Settled() (Usage, error) {
 	var last Usage
 	for still := 0; still < 3; {
@@ -72,7 +72,7 @@ func usage(pid string) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	// Fields 14 to 17 of proc(5): its own time, and that of children that ended.
+	// Fields 14 to 17 of proc(5): its own time, and that of exited children.
 	var ticks uint64
 	for _, field := range fields[11:15] {
 		n, err := strconv.ParseUint(field, 10, 64)
@@ -89,7 +89,7 @@ func usage(pid string) (Usage, error) {
 	return u, nil
 }
 
-// The fields of proc(5) from the third on; the name, the second, may hold anything.
+// The fields of proc(5) from the third on; the second, the name, may contain any character.
 func stat(proc string) ([]string, error) {
 	text, err := os.ReadFile(filepath.Join(proc, "stat"))
 	if err != nil {
@@ -98,7 +98,7 @@ func stat(proc string) ([]string, error) {
 	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])), nil
 }
 
-// Processes are the ids of the broker's process and of all that descend from it, parents before their children.
+// Processes returns the ids of the broker's process and all its descendants, parents before their children.
 func (b *Broker) Processes() []string {
 	children := map[string][]string{}
 	all, _ := filepath.Glob("/proc/[0-9]*")
@@ -114,17 +114,17 @@ func (b *Broker) Processes() []string {
 	return found
 }
 
-// ResetPeak lets Peak begin anew; see proc(5) on clear_refs.
+// ResetPeak resets Peak; see proc(5) on clear_refs.
 func (b *Broker) ResetPeak() {
 	for _, pid := range b.Processes() {
 		_ = os.WriteFile(filepath.Join("/proc", pid, "clear_refs"), []byte("5"), 0)
 	}
 }
 
-// Pause stops the broker's processes as they are, so that they take nothing from another that is measured.
+// Pause stops the broker's processes, so that they do not disturb other measurements.
 func (b *Broker) Pause() { b.signal(syscall.SIGSTOP) }
 
-// Resume lets them go on.
+// Resume continues them.
 func (b *Broker) Resume() { b.signal(syscall.SIGCONT) }
 
 func (b *Broker) signal(s syscall.Signal) {
@@ -135,7 +135,7 @@ func (b *Broker) signal(s syscall.Signal) {
 	}
 }
 
-// A number behind its name in a file of /proc; 0 where the kernel does not tell it.
+// A number after its name in a file of /proc; 0 where the kernel does not report it.
 func counter(file, name string) uint64 {
 	text, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(text)) {
@@ -147,7 +147,7 @@ func counter(file, name string) uint64 {
 	return 0
 }
 
-// DiskBytes is the space that the broker's files take, holes left out.
+// DiskBytes returns the space of the broker's files, without holes.
 func (b *Broker) DiskBytes() uint64 {
 	var sum uint64
 	_ = filepath.WalkDir(b.Data(), func(_ string, d fs.DirEntry, err error) error {

@@ -1,5 +1,5 @@
-// Command scale works out what many MQTT connections need in nodes, from what one connection costs; docs/explanation/scale.md says where the costs come
-// from. It measures nothing.
+// Command scale computes the nodes that many MQTT connections need from the cost of one connection;
+// docs/explanation/scale.md has the source of the costs. It measures nothing.
 package main
 
 import (
@@ -11,32 +11,32 @@ import (
 	"strings"
 )
 
-// A cost is what was measured, in bytes and in seconds of processor time.
+// A cost has measured values, in bytes and in seconds of processor time.
 type cost struct {
 	// Resident bytes of the broker and of the kernel for a connection, on its own node.
 	connection, kernel float64
-	// On the node that owns a client id whose client is elsewhere.
+	// On the node that owns a client id whose client is connected elsewhere.
 	claim float64
-	// On each other hub, for a filter that nobody else has.
+	// On each other router, for a filter that no other client has.
 	route float64
 	// A message of QoS 1 in and out, and an upper bound for a PINGREQ.
 	message float64
-	// A filter, on each other hub.
+	// A filter, on each other router.
 	learn float64
 }
 
-// A machine is a node's.
+// A machine of a node.
 type machine struct {
 	cores  int
 	memory float64
-	// Shares of memory and of a shard's core that are to be used.
+	// Usable shares of memory and of a shard's core.
 	full, busy float64
 }
 
-// A scenario is what clients do.
+// A scenario is the behaviour of the clients.
 type scenario struct {
 	name string
-	// Filters that nobody else has, for each connection.
+	// Filters of each connection that no other client has.
 	filters float64
 	// Seconds between a client's messages, and between its PINGREQs.
 	publish, ping float64
@@ -44,16 +44,16 @@ type scenario struct {
 	body float64
 }
 
-// A need is what so many connections take.
+// A need is the result for a number of connections.
 type need struct {
 	nodes, shards int
 	// Of a node: bytes for connections, kernel, claims and routes.
 	connections, kernel, claims, routes float64
-	// Cores of a node that are at work.
+	// Busy cores of a node.
 	cores float64
-	// Bytes in each second in and out of a node.
+	// Bytes per second in and out of a node.
 	in, out float64
-	// What nodes are needed for: memory or processor.
+	// The resource that determines the number of nodes: memory or processor.
 	limit string
 }
 
@@ -61,10 +61,10 @@ var costs = cost{connection: 340, kernel: 3728, claim: 300, route: 330, message:
 
 const gibibyte = 1 << 30
 
-// Bytes of Ethernet, IP and TCP with time stamps around what TCP carries.
+// Bytes of Ethernet, IP and TCP with time stamps around the TCP payload.
 const headers = 18 + 20 + 32
 
-// memory is what a node holds.
+// memory returns the memory usage of a node.
 func (c cost) memory(total float64, nodes, shards int, s scenario) need {
 	hubs := float64(nodes * shards)
 	away := (hubs - 1) / hubs
@@ -78,12 +78,12 @@ func (c cost) memory(total float64, nodes, shards int, s scenario) need {
 
 func (n need) bytes() float64 { return n.connections + n.kernel + n.claims + n.routes }
 
-// work is the cores that a node's share takes.
+// work returns the cores for a node's share.
 func (c cost) work(total float64, nodes int, s scenario) float64 {
 	return total / float64(nodes) * (1/s.publish + 1/s.ping) * c.message
 }
 
-// needs finds the fewest nodes, and the fewest shards with which they do; false when no number of nodes is enough.
+// needs returns the fewest nodes, and the fewest shards for them; false when no number of nodes is enough.
 func (c cost) needs(total float64, m machine, s scenario) (need, bool) {
 	var best need
 	for shards := 1; shards <= m.cores; shards++ {
@@ -95,7 +95,8 @@ func (c cost) needs(total float64, m machine, s scenario) (need, bool) {
 	return best, best.nodes > 0
 }
 
-// with is for a given number of shards: memory falls with the nodes, but for routes, so the first number that is enough is the fewest.
+// with is for a given number of shards: memory falls with the number of nodes, except for routes, so the first
+// sufficient number is the fewest.
 func (c cost) with(total float64, m machine, s scenario, shards int) (need, bool) {
 	fits := func(nodes int) bool { return c.memory(total, nodes, shards, s).bytes() <= m.full*m.memory }
 	works := func(nodes int) bool { return c.work(total, nodes, s) <= m.busy*float64(shards) }
@@ -117,7 +118,7 @@ func (c cost) with(total float64, m machine, s scenario, shards int) (need, bool
 	return n, true
 }
 
-// least is the first of 1 to most that holds: those after it do, too.
+// least returns the first of 1 to most for which the condition holds: it then holds for all later ones.
 func least(most int, holds func(int) bool) int {
 	low, high := 1, most
 	for low < high {
@@ -141,7 +142,7 @@ func main() {
 	cores := flag.Int("cores", 16, "of a node")
 	memory := flag.Float64("memory", 64, "of a node, GiB")
 	flag.Float64Var(&costs.connection, "connection", costs.connection, "broker's bytes for a connection")
-	flag.Float64Var(&costs.route, "route", costs.route, "bytes on each other hub for a filter")
+	flag.Float64Var(&costs.route, "route", costs.route, "bytes on each other router for a filter")
 	flag.Parse()
 	m := machine{cores: *cores, memory: *memory * gibibyte, full: 0.75, busy: 0.5}
 	table(m)
@@ -172,7 +173,7 @@ func table(m machine) {
 
 func millions(n float64) string { return strconv.Itoa(int(n/1e6)) + " M" }
 
-// How long every hub works to learn all filters.
+// The time in which every router learns all filters.
 func learned(total float64, m machine, s scenario) string {
 	if s.filters == 0 {
 		return ""

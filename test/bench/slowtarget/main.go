@@ -1,8 +1,9 @@
-// Command slowtarget measures whether publishing to a quorum queue slows a consumer of another queue on the same connection: one
-// program publishes batches of 10,000 to a quorum queue and consumes from a classic queue, once over one connection and channel, once
-// over one connection with a channel for each, once with a connection for each. The first is the scenario with which RabbitMQ's makers
-// compared AMQP 0.9.1 and 1.0. The client sends what a channel has to say under a lock of that channel, so it is told too how long the consumer
-// waits in its client to send an acknowledgement: that is no broker's.
+// Command slowtarget measures whether publishing to a quorum queue slows a consumer of another queue on the same
+// connection: one program publishes batches of 10,000 to a quorum queue and consumes from a classic queue, once over
+// one connection and channel, once over one connection with a channel for each, once with a connection for each. The
+// first is the scenario in which RabbitMQ's developers compared AMQP 0.9.1 and 1.0. The client sends under a lock of
+// the channel, so the report includes the consumer's wait in its client to send an acknowledgement, which no broker
+// causes.
 package main
 
 import (
@@ -28,7 +29,7 @@ const (
 
 var body = make([]byte, 12)
 
-// What publisher and consumer share.
+// The layout of publisher and consumer.
 type sharing int
 
 const (
@@ -39,7 +40,7 @@ const (
 
 var sharings = map[sharing]string{oneChannel: "one, one channel", oneConnection: "one, a channel each", nothing: "one each"}
 
-// What one trial moved in a second, and how long the consumer was in its client to send one acknowledgement (microseconds).
+// Messages per second of one trial, and the consumer's time in its client to send one acknowledgement (microseconds).
 type rates struct{ consumed, published, acking float64 }
 
 func main() {
@@ -63,7 +64,7 @@ func run(program string, rounds int, long time.Duration, messages int) error {
 	}
 	found := map[sharing][]rates{}
 	for round := range rounds {
-		// Who goes first changes, so that none always gets the warmer machine.
+		// The order changes, so that none always gets the warmer machine.
 		for i := range len(sharings) {
 			shared := sharing((round + i) % len(sharings))
 			r, err := trial(program, shared, long, messages)
@@ -167,7 +168,7 @@ func prepare(channel, consuming *amqp.Channel, messages int) error {
 	return consuming.Qos(prefetch, 0, false)
 }
 
-// send publishes so many messages and waits for their confirms.
+// send publishes a number of messages and waits for their confirms.
 func send(ctx context.Context, channel *amqp.Channel, queue string, n int) error {
 	waiting := make([]*amqp.DeferredConfirmation, 0, n)
 	for range n {
@@ -189,7 +190,7 @@ func send(ctx context.Context, channel *amqp.Channel, queue string, n int) error
 	return nil
 }
 
-// publish goes on until the time is over; what is confirmed by then counts.
+// publish runs until the time is over; messages confirmed by then count.
 func publish(ctx context.Context, channel *amqp.Channel, count *atomic.Int64) error {
 	for ctx.Err() == nil {
 		if err := send(ctx, channel, target, batch); err != nil {
@@ -203,9 +204,10 @@ func publish(ctx context.Context, channel *amqp.Channel, count *atomic.Int64) er
 	return nil
 }
 
-// consume acknowledges all that comes until the time is over: how many, and how long it took to send that.
+// consume acknowledges all deliveries until the time is over, and returns their number and the time to send the
+// acknowledgements.
 func consume(ctx context.Context, channel *amqp.Channel) (int, time.Duration, error) {
-	// Without the context: a cancellation would be sent into the middle of a publish of the other goroutine.
+	// Without the context: a cancellation would be sent in the middle of a publish of the other goroutine.
 	deliveries, err := channel.Consume(source, "", false, false, false, false, nil)
 	if err != nil {
 		return 0, 0, err

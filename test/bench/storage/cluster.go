@@ -16,7 +16,7 @@ import (
 
 const nodes = 3
 
-// maxAnswer bounds what is read of an answer, in bytes.
+// maxAnswer bounds an answer, in bytes.
 const maxAnswer = 16 << 20
 
 // cluster starts three nodes on loopback.
@@ -54,7 +54,7 @@ func ask(b *process.Broker, path string, into any) error {
 	return json.Unmarshal(body, into)
 }
 
-// led is how many queues a node leads.
+// led returns the number of queues that a node leads.
 func led(b *process.Broker) (int, error) {
 	answer, err := client.Get(b.MetricsURL())
 	if err != nil {
@@ -87,7 +87,7 @@ func allLed(some []*process.Broker, count int) func() (bool, error) {
 	}
 }
 
-// idle declares many quorum queues, a third on each node, watches them do nothing, and kills a node.
+// idle declares many quorum queues, a third on each node, measures them at rest, and kills a node.
 func idle(r *report) error {
 	all, err := r.cluster()
 	if err != nil {
@@ -154,7 +154,7 @@ func sum(all []*process.Broker) (time.Duration, error) {
 	return sum, nil
 }
 
-// quiet waits until a settled cluster has come to rest, and measures half a minute of it.
+// quiet waits until a settled cluster is at rest, and measures half a minute of it.
 func (r *report) quiet(all []*process.Broker, what string) error {
 	const rest, watched = 10 * time.Second, 30 * time.Second
 	time.Sleep(rest)
@@ -183,7 +183,7 @@ type replica struct {
 	Last any    `json:"Last Log Index"`
 }
 
-// behind is how many log entries a member lacks; it reports less than 0 where nobody knows.
+// behind returns the number of log entries that a member lacks, below 0 when it is unknown.
 func behind(b *process.Broker, queue, node string) (float64, error) {
 	var status []replica
 	if err := ask(b, "/api/queues/quorum/%2F/"+queue+"/status", &status); err != nil {
@@ -277,7 +277,7 @@ func catchUp(r *report) error {
 	return nil
 }
 
-// rate publishes to the other queue, until something is so or for some seconds, and tells how fast that went.
+// rate publishes to the other queue until a condition holds or for some seconds, and returns the rate.
 func rate(b *process.Broker, over <-chan struct{}) (float64, error) {
 	const piece = 2000
 	published := 0

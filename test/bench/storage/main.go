@@ -1,5 +1,5 @@
-// Command storage measures what a broker's storage costs: whole processes, from outside. Processor time, ratios, bytes and
-// times to a first answer; docs/explanation/performance.md has what they came to.
+// Command storage measures the cost of a broker's storage in whole processes, from outside: processor time, ratios,
+// bytes and times to a first answer. docs/explanation/performance.md has the results.
 package main
 
 import (
@@ -41,11 +41,11 @@ type row struct {
 	What     string  `json:"what"`
 	Value    float64 `json:"value"`
 	Unit     string  `json:"unit"`
-	// At most this is wanted; 0: nothing is.
+	// The goal is at most this; 0 for no goal.
 	Goal float64 `json:"goal,omitempty"`
 }
 
-// missed says by how much a goal is missed, if there is one and it is.
+// missed reports by how much a goal is missed, if there is one.
 func (r row) missed() string {
 	if r.Goal == 0 || r.Value <= r.Goal {
 		return ""
@@ -53,7 +53,7 @@ func (r row) missed() string {
 	return fmt.Sprintf("missed, %.1f times", r.Value/r.Goal)
 }
 
-// report gathers what is measured.
+// report collects the measurements.
 type report struct {
 	program  string
 	scale    float64
@@ -160,7 +160,7 @@ func (r *report) write(file, svg string) error {
 	return os.WriteFile(svg, plot(r.Points), 0o644)
 }
 
-// until asks again and again whether something is so, and tells how long that took.
+// until polls a condition, and returns the time until it holds.
 func until(limit time.Duration, pause time.Duration, so func() (bool, error)) (time.Duration, error) {
 	for began := time.Now(); ; time.Sleep(pause) {
 		ok, err := so()
@@ -174,7 +174,7 @@ func until(limit time.Duration, pause time.Duration, so func() (bool, error)) (t
 	}
 }
 
-// notReachedError says that a condition did not hold within the limit; cause is nil if asking for it did not fail.
+// notReachedError: a condition did not hold within the limit; cause is nil if no poll failed.
 func notReachedError(limit time.Duration, cause error) error {
 	if cause == nil {
 		return fmt.Errorf("not so after %s", limit)

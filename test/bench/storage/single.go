@@ -11,14 +11,14 @@ import (
 const (
 	// bytes of a message's body
 	small = 12
-	// messages that are not confirmed
+	// limit of unconfirmed messages
 	window = 10_000
-	// messages to one acknowledgement
+	// messages for each acknowledgement
 	together = 500
 	million  = 1_000_000
 )
 
-// with runs something over a connection of its own.
+// with runs a function with a connection of its own.
 func with(b *process.Broker, do func(*wire.Conn) error) error {
 	c, err := wire.Dial(b.Address())
 	if err != nil {
@@ -50,7 +50,7 @@ func take(b *process.Broker, queue string, messages int) error {
 	})
 }
 
-// cpu is the processor time that the broker takes for something.
+// cpu returns the broker's processor time during a function.
 func cpu(b *process.Broker, do func() error) (time.Duration, error) {
 	before, err := b.Usage()
 	if err != nil {
@@ -64,7 +64,7 @@ func cpu(b *process.Broker, do func() error) (time.Duration, error) {
 }
 
 // crashed kills the broker and starts it again: the time from the start to the first message, and the processor time
-// that took.
+// during it.
 func crashed(b *process.Broker, queue string) (took, used time.Duration, err error) {
 	b.Kill()
 	began := time.Now()
@@ -92,7 +92,7 @@ func crashed(b *process.Broker, queue string) (took, used time.Duration, err err
 	return took, usage.CPU, b.Wait()
 }
 
-// dialEagerly connects as soon as it can.
+// dialEagerly connects as soon as possible.
 func dialEagerly(b *process.Broker) (*wire.Conn, error) {
 	var c *wire.Conn
 	_, err := until(process.Patience, time.Millisecond, func() (bool, error) {
@@ -139,7 +139,7 @@ func (r *report) crash(b *process.Broker, what string, goal float64) error {
 	return nil
 }
 
-// point is what one piece of filling or emptying a queue came to.
+// point is the result of one piece of filling or emptying a queue.
 type point struct {
 	Step     string  `json:"step"` // publish or consume
 	Depth    float64 `json:"depth"`
@@ -150,7 +150,7 @@ type point struct {
 func depth5M(r *report) error  { return r.depth(r.times(5*million), 0.65) }
 func depth10M(r *report) error { return r.depth(r.times(10*million), 1) }
 
-// memory fills a queue while the log holds little in memory, so that what is left is the queue's.
+// memory fills a queue while the log keeps little in memory, so that the rest is the queue's.
 func memory(r *report) error {
 	b, err := r.start(compressed)
 	if err != nil {
@@ -204,7 +204,7 @@ func (r *report) depth(messages int, goal float64) error {
 	return err
 }
 
-// pieces does something piece by piece and notes what each came to; depth is that after it.
+// pieces runs a function piece by piece and records the result of each; depth is the depth after it.
 func (r *report) pieces(b *process.Broker, step string, count, piece int, depth func(n int) int, do func() error) ([]point, error) {
 	var points []point
 	for n := range count {
@@ -234,7 +234,7 @@ func mean(points []point) float64 {
 	return sum / float64(len(points))
 }
 
-// slope is that of the straight line through resident bytes against depth, by least squares.
+// slope is the slope of resident bytes against depth, by least squares.
 func slope(points []point) float64 {
 	var x, y, xx, xy float64
 	n := float64(len(points))
@@ -247,10 +247,10 @@ func slope(points []point) float64 {
 	return (n*xy - x*y) / (n*xx - x*x)
 }
 
-// compressed has the log go on in a new file sooner, which makes up for hours that a measurement does not last.
+// compressed makes the log start a new file earlier, which replaces hours of measurement.
 const compressed = "wal.file_size=8MiB"
 
-// oldest keeps one message for ever and lets others pass.
+// oldest keeps one message for ever while others pass.
 func oldest(r *report) error {
 	b, err := r.start(compressed)
 	if err != nil {
@@ -286,7 +286,7 @@ func oldest(r *report) error {
 	})
 }
 
-// plateau tells the most that the files take in the middle third and in the last third of a long run.
+// plateau reports the largest size of the files in the middle third and in the last third of a long run.
 func (r *report) plateau(b *process.Broker, pieces int, what string, each float64, do func() error) error {
 	var most [3]float64
 	for n := range pieces {

@@ -18,7 +18,7 @@ func line(perMessage, start float64) []point {
 	return points
 }
 
-func TestSlopeIsThatOfTheLine(t *testing.T) {
+func TestSlopeFitsTheLine(t *testing.T) {
 	if got := slope(line(12.5, 1e8)); math.Abs(got-12.5) > 1e-6 {
 		t.Errorf("slope %v", got)
 	}
@@ -40,7 +40,7 @@ func TestPlotIsXML(t *testing.T) {
 	}
 }
 
-func TestMissedGoalsAreTold(t *testing.T) {
+func TestMissedGoalsAreReported(t *testing.T) {
 	r := &report{scenario: "s"}
 	r.add("kept", 1, "s", 2)
 	r.add("missed", 3, "s", 2)

@@ -1,5 +1,5 @@
-// Package wire is an AMQP 0.9.1 client that costs next to nothing: what it measures is the broker. It knows a few methods
-// and no more, and one goroutine uses it.
+// Package wire is an AMQP 0.9.1 client with minimal cost, so that measurements show the broker. It supports only a
+// few methods, and one goroutine uses it.
 package wire
 
 import (
@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Classes and methods of AMQP 0.9.1, as they are on the wire: class << 16 | method.
+// Classes and methods of AMQP 0.9.1 in their wire form: class << 16 | method.
 const (
 	connectionStart   = 10<<16 | 10
 	connectionStartOk = 10<<16 | 11
@@ -49,7 +49,7 @@ const (
 	frameMax    = 131_072
 )
 
-// patience is how long an answer may take.
+// patience bounds the wait for an answer.
 const patience = 5 * time.Minute
 
 // Conn is a connection with one channel.
@@ -75,7 +75,7 @@ func Dial(address string) (*Conn, error) {
 	return over(conn, 256<<10, 1)
 }
 
-// DialIdle opens a connection with so many channels that is not going to carry much.
+// DialIdle opens a connection with a number of channels that will carry little traffic.
 func DialIdle(address string, channels uint16) (*Conn, error) {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -93,7 +93,7 @@ func over(conn net.Conn, buffer int, channels uint16) (*Conn, error) {
 	return c, nil
 }
 
-// Close closes the socket, and says nothing before.
+// Close closes the socket without a connection.close.
 func (c *Conn) Close() { _ = c.net.Close() }
 
 func (c *Conn) handshake(channels uint16) error {
@@ -152,7 +152,7 @@ func (c *Conn) ask(channel uint16, id uint32, arguments []byte, answer uint32) e
 	return err
 }
 
-// until reads up to a method and returns its arguments. Confirms and deliveries on the way are counted.
+// until reads up to a method and returns its arguments. It counts confirms and deliveries on the way.
 func (c *Conn) until(wanted uint32) ([]byte, error) {
 	for {
 		id, arguments, err := c.next()
@@ -165,7 +165,7 @@ func (c *Conn) until(wanted uint32) ([]byte, error) {
 	}
 }
 
-// next reads a method; other frames are passed over.
+// next reads a method and skips other frames.
 func (c *Conn) next() (uint32, []byte, error) {
 	for {
 		kind, payload, err := c.read()
@@ -192,7 +192,7 @@ func (c *Conn) note(id uint32, arguments []byte) error {
 		if len(arguments) < 9 {
 			return errors.New("an ack that is cut off")
 		}
-		// Confirms come in order; one for several says the last.
+		// Confirms come in order; one for several has the last tag.
 		c.confirmed = max(c.confirmed, binary.BigEndian.Uint64(arguments))
 	case basicDeliver:
 		tag := int(arguments[0]) + 1
@@ -208,7 +208,7 @@ func (c *Conn) note(id uint32, arguments []byte) error {
 	return nil
 }
 
-// read returns a frame; its payload is good until the next call.
+// read returns a frame; its payload is valid until the next call.
 func (c *Conn) read() (byte, []byte, error) {
 	if c.in.Buffered() == 0 {
 		_ = c.net.SetReadDeadline(time.Now().Add(patience))

@@ -11,7 +11,7 @@ func (c *Conn) Declare(queue, kind string) error {
 	return c.DeclareAll([]string{queue}, kind)
 }
 
-// DeclareAll declares many, a thousand at a time on their way.
+// DeclareAll declares many queues, with up to a thousand requests in flight.
 func (c *Conn) DeclareAll(queues []string, kind string) error {
 	const together = 1000
 	for from := 0; from < len(queues); from += together {
@@ -34,13 +34,13 @@ func (c *Conn) DeclareAll(queues []string, kind string) error {
 	return nil
 }
 
-// Confirms asks for publisher confirms.
+// Confirms enables publisher confirms.
 func (c *Conn) Confirms() error { return c.ask(1, confirmSelect, []byte{0}, confirmSelectOk) }
 
-// A Message is a persistent one to a queue, ready to be sent.
+// A Message is a persistent message to a queue, encoded for sending.
 type Message []byte
 
-// NewMessage makes one of so many bytes.
+// NewMessage returns a message of a number of bytes.
 func NewMessage(queue string, size int) Message {
 	out := method(nil, 1, basicPublish, append(short([]byte{0, 0, 0}, queue), 0))
 	header := []byte{0, 60, 0, 0}
@@ -55,7 +55,8 @@ func NewMessage(queue string, size int) Message {
 	return out
 }
 
-// Publish sends a message so often, with at most window of them not confirmed, and returns when all are.
+// Publish sends a message a number of times, with at most window of them unconfirmed, and returns when all are
+// confirmed.
 func (c *Conn) Publish(m Message, times, window int) error {
 	batch := min(max(window/4, 1), max(1, (128<<10)/len(m)))
 	piece := make([]byte, 0, batch*len(m))
@@ -78,7 +79,7 @@ func (c *Conn) Publish(m Message, times, window int) error {
 	return c.Confirmed()
 }
 
-// Send sends a message when fewer than window are not confirmed.
+// Send sends a message when fewer than window are unconfirmed.
 func (c *Conn) Send(m Message, window int) error {
 	for c.sent-c.confirmed >= uint64(window) {
 		if _, err := c.until(basicAck); err != nil {
@@ -90,7 +91,7 @@ func (c *Conn) Send(m Message, window int) error {
 	return err
 }
 
-// Confirmed returns when all that was sent is confirmed.
+// Confirmed returns when all sent messages are confirmed.
 func (c *Conn) Confirmed() error {
 	for c.confirmed < c.sent {
 		if _, err := c.until(basicAck); err != nil {
@@ -113,7 +114,7 @@ func (c *Conn) Consume(queue, tag string, prefetch uint16) error {
 	return c.ask(1, basicConsume, append(arguments, 0, 0, 0, 0, 0), basicConsumeOk)
 }
 
-// Churn starts and ends a consumer so often.
+// Churn starts and cancels a consumer a number of times.
 func (c *Conn) Churn(queue string, times int) error {
 	for n := range times {
 		tag := "c" + strconv.Itoa(n)
@@ -127,7 +128,7 @@ func (c *Conn) Churn(queue string, times int) error {
 	return nil
 }
 
-// Next returns when there is a delivery more.
+// Next returns at the next delivery.
 func (c *Conn) Next() error {
 	for before := c.Delivered; c.Delivered == before; {
 		if _, _, err := c.next(); err != nil {
@@ -137,7 +138,7 @@ func (c *Conn) Next() error {
 	return nil
 }
 
-// Take receives so many messages and acknowledges them, every so many of them together.
+// Take receives a number of messages and acknowledges them in batches.
 func (c *Conn) Take(messages, together int) error {
 	for last := c.Delivered + uint64(messages); c.Delivered < last; {
 		if err := c.Next(); err != nil {

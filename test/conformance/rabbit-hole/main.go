@@ -1,5 +1,5 @@
-// Command rabbit-hole reads what the suite reported (Ginkgo's JSON) and compares it with the list of exceptions: a test that is
-// listed must fail, every other must pass or be one that its authors skip.
+// Command rabbit-hole compares the suite's report (Ginkgo's JSON) with the list of exceptions: a listed test must
+// fail, and every other test must pass or be skipped by its authors.
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	// Pins the client whose own tests are run here.
+	// Pins the client whose own tests run here.
 	_ "github.com/michaelklishin/rabbit-hole/v3"
 )
 

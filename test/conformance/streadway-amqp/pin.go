@@ -1,4 +1,4 @@
-// Package conformance pins the client whose own tests are run here.
+// Package conformance pins the client whose own tests run here.
 package conformance
 
 import _ "github.com/streadway/amqp"

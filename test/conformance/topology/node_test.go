@@ -1,6 +1,6 @@
-// Package topology makes the calls by which others declare what is in a cluster, through the client that they use, and looks at
-// the answers and at what they did: operator_test.go those of Kubernetes' messaging-topology-operator, terraform_test.go
-// those of Terraform's provider.
+// Package topology makes the requests with which other tools declare objects, through the client that they use, and
+// checks the answers and their effects: operator_test.go those of Kubernetes' messaging-topology-operator,
+// terraform_test.go those of Terraform's provider.
 package topology
 
 import (
@@ -43,7 +43,7 @@ func administrator(t *testing.T) *rabbithole.Client {
 	return login(t, "guest", "guest")
 }
 
-// status is the answer's, whether the client makes an error of it or not.
+// status returns the status of the answer, whether or not the client turns it into an error.
 func status(t *testing.T, res *http.Response, err error) int {
 	t.Helper()
 	var answer rabbithole.ErrorResponse
@@ -59,7 +59,7 @@ func status(t *testing.T, res *http.Response, err error) int {
 	}
 }
 
-// answers gives a call as the client returns it, and what it is to be answered with.
+// answers checks the status of a call's answer.
 func answers(t *testing.T, wanted int) func(*http.Response, error) {
 	t.Helper()
 	return func(res *http.Response, err error) {
@@ -70,7 +70,7 @@ func answers(t *testing.T, wanted int) func(*http.Response, error) {
 	}
 }
 
-// missing fails unless an object is not there, as who reads it is told.
+// missing fails unless reading an object answers that it does not exist.
 func missing(t *testing.T, err error) {
 	t.Helper()
 	var answer rabbithole.ErrorResponse
@@ -80,7 +80,7 @@ func missing(t *testing.T, err error) {
 	}
 }
 
-// must gives what a call returns, if it returns no error.
+// must returns the result of a call that must succeed.
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -98,7 +98,7 @@ func equal[T comparable](t *testing.T, what string, got, want T) {
 	}
 }
 
-// same compares what JSON makes of both.
+// same compares the JSON of both values.
 func same(t *testing.T, what string, got, want any) {
 	t.Helper()
 	text := func(value any) string { return string(must(json.Marshal(value))(t)) }
@@ -122,7 +122,7 @@ func ask(t *testing.T, method, path string, body any, answer any) {
 	}
 }
 
-// queue is all that the node shows of one.
+// queue returns all properties of a queue that the node reports.
 func queue(t *testing.T, vhost, name string) map[string]any {
 	t.Helper()
 	shown := map[string]any{}
@@ -130,7 +130,7 @@ func queue(t *testing.T, vhost, name string) map[string]any {
 	return shown
 }
 
-// fill puts a message into a queue.
+// fill publishes a message to a queue.
 func fill(t *testing.T, vhost, queue string) {
 	t.Helper()
 	message := map[string]any{
@@ -141,7 +141,7 @@ func fill(t *testing.T, vhost, queue string) {
 	equal(t, "routed", answer.Routed, true)
 }
 
-// inVhost makes a virtual host for the test, which goes with it.
+// inVhost creates a virtual host for the test, which deletes it at its end.
 func inVhost(t *testing.T, client *rabbithole.Client) string {
 	t.Helper()
 	name := "of/" + t.Name()

@@ -6,8 +6,8 @@ import (
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 )
 
-// Each kind is put again whenever something about it changes, taken away with its finalizer, and taken away again when the
-// first answer was lost: 404 is as good then.
+// The operator puts an object again when it changes, deletes it with its finalizer, and deletes it again when the
+// first answer was lost: 404 counts as success then.
 
 func TestOperatorVhost(t *testing.T) {
 	client, name := administrator(t), "topology/vhost"
@@ -22,7 +22,7 @@ func TestOperatorVhost(t *testing.T) {
 	answers(t, done)(client.PutVhost(name, settings))
 	equal(t, "tracing", must(client.GetVhost(name))(t).Tracing, false)
 
-	// A vhost that has none is answered with nothing, and with 404 when it is not there.
+	// A vhost without limits has an empty answer, and a vhost that does not exist 404.
 	limits := must(client.GetVhostLimits(name))(t)
 	if len(limits) > 0 && len(limits[0].Value) > 0 {
 		t.Fatalf("limits of a new vhost: %v", limits)
@@ -65,7 +65,7 @@ func TestOperatorUser(t *testing.T) {
 	answers(t, done)(client.DeleteUserLimits(name, rabbithole.UserLimits{"max-channels"}))
 	same(t, "limits", must(client.GetUserLimits(name))(t)[0].Value, map[string]int{"max-connections": 3})
 
-	// An empty hash is left out by the client: a user without a password.
+	// The client omits an empty hash: a user without a password.
 	without := settings("")
 	without.PasswordHash = ""
 	answers(t, done)(client.PutUser(name, without))
@@ -132,7 +132,7 @@ func TestOperatorQueue(t *testing.T) {
 		missing(t, err)
 	}
 	answers(t, notThere)(client.DeclareQueue("topology/none", "q", rabbithole.QueueSettings{Durable: true}))
-	// Without a type it is the vhost's, and a type that is not there is refused.
+	// Without a type the vhost's default applies, and an unknown type is refused.
 	answers(t, created)(client.DeclareQueue(vhost, "plain", rabbithole.QueueSettings{Durable: true}))
 	equal(t, "type", must(client.GetQueue(vhost, "plain"))(t).Type, "classic")
 	answers(t, refused)(client.DeclareQueue(vhost, "s", rabbithole.QueueSettings{Type: "stream", Durable: true}))
@@ -152,7 +152,7 @@ func TestOperatorExchangeAndBinding(t *testing.T) {
 
 	for _, kind := range []string{"queue", "exchange"} {
 		destination := map[string]string{"queue": "q", "exchange": "to"}[kind]
-		// The keys by which those without arguments are taken away again.
+		// The property keys with which bindings without arguments are deleted.
 		for key, properties := range map[string]string{"": "~", "a.b": "a.b", "t~1": "t%7E1"} {
 			binding := rabbithole.BindingInfo{
 				Vhost: vhost, Source: "from", Destination: destination, DestinationType: kind, RoutingKey: key,
@@ -164,7 +164,7 @@ func TestOperatorExchangeAndBinding(t *testing.T) {
 			answers(t, done)(client.DeleteBinding(vhost, binding))
 			answers(t, notThere)(client.DeleteBinding(vhost, binding))
 		}
-		// One with arguments is looked for.
+		// A binding with arguments is looked up in the list.
 		with := rabbithole.BindingInfo{
 			Source: "from", Destination: destination, DestinationType: kind, RoutingKey: "k",
 			Arguments: map[string]any{"x": "y", "n": 1.0},
@@ -216,7 +216,8 @@ func TestOperatorPolicies(t *testing.T) {
 	answers(t, notThere)(client.DeletePolicy(vhost, "p"))
 }
 
-// The parameter is kept for whoever knows it; what federation and shovels would need is not there and says so.
+// The broker keeps the parameter for components that know it; federation and shovels do not exist, and their
+// parameters are refused.
 func TestOperatorParameters(t *testing.T) {
 	client := administrator(t)
 	vhost, name := inVhost(t, client), "schema_definition_sync_upstream"

@@ -8,8 +8,8 @@ import (
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 )
 
-// What is created is read at once, and what is read has to be what was wanted, or the next plan has a difference. What is gone
-// is an error with status 404 for who reads, and a status for who deletes.
+// The provider reads each created object at once, and a difference from the wanted one shows in the next plan. A
+// missing object is an error with status 404 for a read, and a status for a deletion.
 
 func TestTerraformVhost(t *testing.T) {
 	client, name := administrator(t), "terraform vhost"
@@ -21,7 +21,7 @@ func TestTerraformVhost(t *testing.T) {
 	equal(t, "description", shown.Description, "d")
 	equal(t, "type", shown.DefaultQueueType, "quorum")
 	equal(t, "tracing", shown.Tracing, true)
-	// An update takes all limits away, those that are not there among them, and sets them anew.
+	// An update removes all limits, also missing ones, and sets them again.
 	answers(t, done)(client.PutVhost(name, rabbithole.VhostSettings{Description: "e", DefaultQueueType: "quorum"}))
 	res, err := client.DeleteVhostLimits(name, rabbithole.VhostLimits{"max-connections", "max-queues"})
 	if got := status(t, res, err); got != done && got != notThere {
@@ -75,7 +75,7 @@ func TestTerraformPermissions(t *testing.T) {
 	_, err = client.GetPermissionsIn(vhost, name)
 	missing(t, err)
 
-	// All of them together are one thing to the path.
+	// The path treats all of them together as one object.
 	for at, exchange := range []string{"amq.topic", "other"} {
 		answers(t, []int{created, done}[at])(client.UpdateTopicPermissionsIn(vhost, name, rabbithole.TopicPermissions{Exchange: exchange, Write: ".*", Read: "^r"}))
 	}
@@ -89,7 +89,7 @@ func TestTerraformPermissions(t *testing.T) {
 func TestTerraformQueue(t *testing.T) {
 	client := administrator(t)
 	vhost := inVhost(t, client)
-	// Strings as they come from `arguments`, anything from `arguments_json`.
+	// Strings, as they come from `arguments`, and any value from `arguments_json`.
 	for name, arguments := range map[string]map[string]any{
 		"none":    {},
 		"strings": {"x-queue-type": "quorum", "x-overflow": "reject-publish"},
@@ -108,7 +108,7 @@ func TestTerraformQueue(t *testing.T) {
 	}
 }
 
-// withoutType leaves out the type that the node adds to a queue whose maker did not name one.
+// withoutType removes the type that the node adds to a queue declared without one.
 func withoutType(shown, wanted map[string]any) map[string]any {
 	if _, named := wanted["x-queue-type"]; !named {
 		delete(shown, "x-queue-type")
@@ -135,7 +135,7 @@ func TestTerraformExchange(t *testing.T) {
 	}
 }
 
-// A binding is known by the key that the answer's Location ends with.
+// The end of the answer's Location identifies a binding.
 func TestTerraformBinding(t *testing.T) {
 	client := administrator(t)
 	vhost := inVhost(t, client)

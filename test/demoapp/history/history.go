@@ -1,9 +1,9 @@
-// Package history records what one run published, what the broker confirmed and
-// what came out of the queue, and judges it: every confirmed message arrives, what
-// each publisher sent arrives in its order, and nothing arrives that nobody sent.
+// Package history records the messages of one run that were published, confirmed and delivered, and checks them:
+// every confirmed message arrives, the messages of each publisher arrive in order, and no message arrives that was
+// not sent.
 //
-// Duplicates are counted but allowed: with confirms and acknowledgements delivery
-// is at least once, and after a lost connection both sides repeat.
+// Duplicates are counted and allowed: with confirms and acknowledgements delivery is at least once, and after a lost
+// connection both sides repeat.
 package history
 
 import (
@@ -12,20 +12,20 @@ import (
 	"sync"
 )
 
-// maxExamples bounds how many faults a verdict describes one by one.
+// maxExamples bounds the number of faults that a verdict describes one by one.
 const maxExamples = 10
 
-// History is the record of one run. Its methods may be called concurrently.
+// History is the record of one run. It is safe for concurrent use.
 type History struct {
 	mu      sync.Mutex
 	streams map[int]*stream
 	verdict Verdict // the counters that grow as events come in
 }
 
-// stream is what one publisher did; messages are numbered from 0 without gaps.
+// stream has the messages of one publisher, numbered from 0 without gaps.
 type stream struct {
 	messages []state
-	newest   int // highest number that arrived for the first time, -1: none yet
+	newest   int // highest number that arrived for the first time, -1 for none
 }
 
 type state uint8
@@ -37,7 +37,7 @@ const (
 	arrived
 )
 
-// Verdict is the judgement over a history. The counts are messages.
+// Verdict is the result of a history. The counts are numbers of messages.
 type Verdict struct {
 	OK          bool     `json:"ok"`          // nothing of the next five was found
 	Lost        int      `json:"lost"`        // confirmed, never arrived
@@ -53,7 +53,7 @@ type Verdict struct {
 	Examples    []string `json:"examples,omitempty"`
 }
 
-// New is an empty history.
+// New returns an empty history.
 func New() *History { return &History{streams: map[int]*stream{}} }
 
 // Sent records that a publisher is about to send a message, the first time or again.
@@ -74,11 +74,11 @@ func (h *History) Sent(publisher, number int) error {
 	return nil
 }
 
-// Confirmed records that the broker took responsibility for a message.
+// Confirmed records that the broker confirmed a message.
 func (h *History) Confirmed(publisher, number int) error { return h.mark(publisher, number, confirmed) }
 
-// Rejected records that the broker refused a message, which is then sent again. Its
-// place in the order is lost by that, so it is not held against the broker.
+// Rejected records that the broker rejected a message, which is then sent again. The message loses its place in the
+// order, which is no fault of the broker.
 func (h *History) Rejected(publisher, number int) error { return h.mark(publisher, number, rejected) }
 
 func (h *History) mark(publisher, number int, what state) error {
@@ -92,7 +92,7 @@ func (h *History) mark(publisher, number int, what state) error {
 	return nil
 }
 
-// message is the state of a sent message, nil for any other.
+// message returns the state of a sent message, nil for any other.
 func (h *History) message(publisher, number int) *state {
 	s := h.streams[publisher]
 	if s == nil || number < 0 || number >= len(s.messages) {
@@ -101,7 +101,7 @@ func (h *History) message(publisher, number int) *state {
 	return &s.messages[number]
 }
 
-// Arrived records a delivery; intact says whether its content was as sent.
+// Arrived records a delivery; intact is set when its content was as sent.
 func (h *History) Arrived(publisher, number int, intact bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -112,7 +112,7 @@ func (h *History) Arrived(publisher, number int, intact bool) {
 		h.example("message %d of publisher %d arrived, but was never sent", number, publisher)
 		return
 	case !intact:
-		// Not the message that was sent: it counts as lost too, unless it comes again.
+		// The content differs from the sent message: it counts as lost too, unless it comes again.
 		h.verdict.Corrupted++
 		h.example("message %d of publisher %d arrived with another content", number, publisher)
 		return
@@ -135,7 +135,7 @@ func (h *History) example(format string, args ...any) {
 	}
 }
 
-// Complete says whether every confirmed message has arrived.
+// Complete reports whether every confirmed message has arrived.
 func (h *History) Complete() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -151,7 +151,7 @@ func (h *History) Complete() bool {
 
 func lost(m state) bool { return m&confirmed != 0 && m&arrived == 0 }
 
-// Judge is the verdict over all that was recorded so far.
+// Judge returns the verdict over all records so far.
 func (h *History) Judge() Verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// published is a history in which each publisher sent n messages, all confirmed.
+// published returns a history in which each publisher sent n messages, all confirmed.
 func published(t *testing.T, publishers, n int) *History {
 	t.Helper()
 	h := New()
@@ -27,7 +27,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func TestAcceptsAGoodRun(t *testing.T) {
+func TestCorrectRunPasses(t *testing.T) {
 	h := published(t, 3, 100)
 	for i := range 100 {
 		for p := range 3 {
@@ -40,7 +40,7 @@ func TestAcceptsAGoodRun(t *testing.T) {
 	}
 }
 
-func TestAllowsRepetition(t *testing.T) {
+func TestDuplicatesAreAllowed(t *testing.T) {
 	// A connection is lost after message 5 of 10: the publisher repeats 3 to 5, and
 	// the consumer gets 2 to 5 again.
 	h := published(t, 1, 10)
@@ -52,7 +52,7 @@ func TestAllowsRepetition(t *testing.T) {
 	}
 }
 
-func TestRefusesADoctoredHistory(t *testing.T) {
+func TestDamagedHistoryFails(t *testing.T) {
 	all := func(h *History) {
 		for i := range 10 {
 			h.Arrived(0, i, true)
@@ -99,7 +99,7 @@ func TestRefusesADoctoredHistory(t *testing.T) {
 	}
 }
 
-func TestCorruptedFirstArrivalIsNoArrival(t *testing.T) {
+func TestCorruptedFirstArrivalDoesNotCount(t *testing.T) {
 	h := published(t, 1, 1)
 	h.Arrived(0, 0, false)
 	if v := h.Judge(); v.Lost != 1 || v.Corrupted != 1 || h.Complete() {
@@ -126,7 +126,7 @@ func TestRejectedMessagesMayArriveLate(t *testing.T) {
 	}
 }
 
-func TestRefusesImpossibleEvents(t *testing.T) {
+func TestImpossibleEventsAreRefused(t *testing.T) {
 	h := New()
 	if h.Sent(0, 1) == nil || h.Sent(0, -1) == nil {
 		t.Error("a gap in what was sent was accepted")
@@ -136,8 +136,8 @@ func TestRefusesImpossibleEvents(t *testing.T) {
 	}
 }
 
-// Any damage to a good sequence of first arrivals must show.
-func TestAnyExchangeOrOmissionShows(t *testing.T) {
+// Any damage to a correct sequence of first arrivals is detected.
+func TestAnyExchangeOrOmissionIsDetected(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
 		n := 2 + r.IntN(50)
@@ -160,7 +160,7 @@ func TestAnyExchangeOrOmissionShows(t *testing.T) {
 	}
 }
 
-func TestLedgerKeepsTheJudgement(t *testing.T) {
+func TestLedgerKeepsTheVerdict(t *testing.T) {
 	h := published(t, 2, 5)
 	must(t, h.Sent(0, 5))
 	must(t, h.Sent(1, 5))
@@ -177,7 +177,7 @@ func TestLedgerKeepsTheJudgement(t *testing.T) {
 	}
 }
 
-func TestLedgerRefusesNonsense(t *testing.T) {
+func TestInvalidLedgerIsRefused(t *testing.T) {
 	for _, s := range []string{"", "[]", "{}", `{"run":"r","publishers":[{"publisher":1,"sent":-1}]}`,
 		`{"run":"r","publishers":[{"publisher":1,"sent":99999999999}]}`} {
 		if _, _, err := Load(strings.NewReader(s)); err == nil {

@@ -7,14 +7,14 @@ import (
 	"io"
 )
 
-// Bounds on a ledger file, which may be anything.
+// Bounds on a ledger file, whose content is not trusted.
 const (
 	maxPublishers = 10_000
 	maxMessages   = 100_000_000
 )
 
-// ledger is the publishing half of a history as a file: what the consuming half,
-// perhaps in another process, is judged against.
+// ledger is the published part of a history as a file, with which a consumer, perhaps in another process, compares
+// its deliveries.
 type ledger struct {
 	Run        string           `json:"run"`
 	Publishers []ledgerOfStream `json:"publishers"`
@@ -27,7 +27,7 @@ type ledgerOfStream struct {
 	Rejected    []int `json:"rejected,omitempty"`
 }
 
-// Save writes what was published and confirmed in the run of this name.
+// Save writes the published and confirmed messages of the run of this name.
 func (h *History) Save(w io.Writer, run string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -47,8 +47,7 @@ func (h *History) Save(w io.Writer, run string) error {
 	return json.NewEncoder(w).Encode(l)
 }
 
-// Load reads a ledger: the history it tells, in which nothing has arrived yet, and
-// the name of its run.
+// Load reads a ledger. It returns a history without arrivals and the name of its run.
 func Load(r io.Reader) (*History, string, error) {
 	var l ledger
 	if err := json.NewDecoder(r).Decode(&l); err != nil {

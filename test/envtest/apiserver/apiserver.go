@@ -1,8 +1,8 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apiserver is the API server of the operator's tests: started with room for slow machines,
-// and ready only when it knows what the operator may do.
+// Package apiserver starts the API server of the operator's tests. It allows for slow machines, and reports ready
+// only after the server has loaded the operator's permissions.
 package apiserver
 
 import (
@@ -22,24 +22,25 @@ import (
 )
 
 const (
-	// room is how long the API server may take to start, to end, and to do what it does by and by. A
-	// machine with other work needs most of a minute when nothing of the program is in memory.
+	// room is how long the API server may take to start, to stop, and for background work. A busy machine with an
+	// empty page cache needs most of a minute.
 	room = 3 * time.Minute
-	// serviceRange has addresses for the Services of all specs together: nobody collects those of deleted clusters.
+	// serviceRange has addresses for the Services of all specs together: nothing deletes the Services of deleted
+	// clusters.
 	serviceRange = "10.0.0.0/16"
-	// poll is how often it is asked until then.
+	// poll is the interval of readiness checks.
 	poll = 50 * time.Millisecond
 )
 
-// Leader election of an operator under test, with room too: one that cannot write its lease ends.
+// Leader election of an operator under test, with long timeouts too: an operator that cannot write its lease exits.
 const (
 	LeaseDuration = 4 * time.Minute
 	RenewDeadline = 3 * time.Minute
 	RetryPeriod   = 2 * time.Second
 )
 
-// Start starts a server with a lax garbage collector, which else takes a quarter of its processor time,
-// and with bounded memory.
+// Start starts a server with bounded memory and a lax garbage collector, which otherwise takes a quarter of its
+// processor time.
 func Start(server *envtest.Environment) (*rest.Config, error) {
 	for name, value := range map[string]string{"GOGC": "400", "GOMEMLIMIT": "1GiB"} {
 		before, was := os.LookupEnv(name)
@@ -56,7 +57,7 @@ func Start(server *envtest.Environment) (*rest.Config, error) {
 	return server.Start()
 }
 
-// New is an API server that has the CustomResourceDefinitions of the folders once it is started.
+// New returns an API server that has the CustomResourceDefinitions of the folders once it is started.
 func New(folders ...string) *envtest.Environment {
 	server := &envtest.Environment{
 		ErrorIfCRDPathMissing:    true,
@@ -68,8 +69,8 @@ func New(folders ...string) *envtest.Environment {
 	return server
 }
 
-// AwaitRights waits until the API server grants a service account every right of the roles that are
-// bound to it: it learns of roles and bindings a moment after they are stored.
+// AwaitRights waits until the API server grants a service account every permission of its roles: it learns of roles
+// and bindings a moment after they are stored.
 func AwaitRights(ctx context.Context, k8s client.Client, namespace, account string) error {
 	wanted, err := rightsOf(ctx, k8s, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account})
 	if err != nil {
@@ -96,7 +97,7 @@ func AwaitRights(ctx context.Context, k8s client.Client, namespace, account stri
 	return nil
 }
 
-// rightsOf reads what the roles bound to a subject grant.
+// rightsOf returns the permissions of the roles bound to a subject.
 func rightsOf(ctx context.Context, k8s client.Client, subject rbacv1.Subject) ([]authorizationv1.ResourceAttributes, error) {
 	var everywhere rbacv1.ClusterRoleBindingList
 	var inside rbacv1.RoleBindingList
@@ -147,7 +148,7 @@ func rulesOf(ctx context.Context, k8s client.Client, namespace string, ref rbacv
 	return role.Rules, err
 }
 
-// attributes are the rights of a rule one by one.
+// attributes returns the permissions of a rule one by one.
 func attributes(namespace string, rule *rbacv1.PolicyRule) []authorizationv1.ResourceAttributes {
 	objects := rule.ResourceNames
 	if len(objects) == 0 {

@@ -41,18 +41,18 @@ import (
 
 const (
 	namespace = "default"
-	// usual number of objects; POSTHORN_QUEUES sets another, for measurements.
+	// usual number of objects; POSTHORN_QUEUES sets another one for measurements.
 	usual = 400
-	// writers make the objects.
+	// writers create the objects.
 	writers = 8
-	// patience is used up only by a test that fails.
+	// patience is exceeded only by a failing test.
 	patience = 30 * time.Minute
 	poll     = 100 * time.Millisecond
-	// resync of a real operator: whatever happens here before it is over was not waited for.
+	// resync of a real operator: anything that happens earlier did not wait for it.
 	resync = time.Minute
 )
 
-// crowd is an API server, a broker and a client with all rights.
+// crowd is an API server, a broker and a client with all permissions.
 type crowd struct {
 	config *rest.Config
 	k8s    client.Client
@@ -60,13 +60,13 @@ type crowd struct {
 	size   int
 }
 
-// Every cluster is the one fake broker. A paused cluster has no certificate for the operator.
+// Every cluster resolves to the one fake broker. A paused cluster has no certificate for the operator.
 func (c *crowd) ClusterURL(client.ObjectKey, connect.Listener) string { return c.broker.URL() }
 func (c *crowd) NodeURL(_ client.ObjectKey, node string, _ connect.Listener) string {
 	return c.broker.NodeURL(node)
 }
 
-// writes counts what an operator writes about the Queues that were there before it.
+// writes counts an operator's writes about the Queues that existed before it started.
 type writes struct {
 	next  http.RoundTripper
 	count atomic.Int64
@@ -105,7 +105,7 @@ func start(ctx context.Context, t *testing.T) *crowd {
 	if c.k8s, err = client.New(c.config, client.Options{Scheme: scheme}); err != nil {
 		t.Fatal(err)
 	}
-	// The operator makes these Secrets of a new cluster only when there are none.
+	// The operator creates these Secrets of a new cluster only when they do not exist.
 	c.broker = brokertest.Start("admin", "secret")
 	t.Cleanup(c.broker.Close)
 	c.broker.SetNode("c-0", true)
@@ -113,7 +113,7 @@ func start(ctx context.Context, t *testing.T) *crowd {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names.OperatorSecret("c")},
 		Data:       map[string][]byte{"username": []byte("admin"), "password": []byte("secret")},
 	}
-	// It is paused: this is about what lives in it.
+	// It is paused, because the test is about its queues.
 	cluster := &posthornv1.BrokerCluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c"},
 		Spec:       posthornv1.BrokerClusterSpec{Replicas: 1, Paused: true, Storage: posthornv1.StorageSpec{Size: resource.MustParse("1Gi")}},
@@ -126,7 +126,7 @@ func start(ctx context.Context, t *testing.T) *crowd {
 	return c
 }
 
-// operator runs one until it is stopped, as the program does.
+// operator runs an operator until it is stopped, like the program.
 func (c *crowd) operator(ctx context.Context, t *testing.T) (counted *writes, stop func()) {
 	t.Helper()
 	counted = &writes{}
@@ -138,7 +138,7 @@ func (c *crowd) operator(ctx context.Context, t *testing.T) (counted *writes, st
 	cacheOptions, clientOptions := setup.Cache("")
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: c.k8s.Scheme(), Cache: cacheOptions, Client: clientOptions, Metrics: metricsserver.Options{BindAddress: "0"},
-		// There is one after the other in this process.
+		// This process runs several operators one after the other.
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
 	if err != nil {
@@ -179,7 +179,7 @@ func (c *crowd) create(ctx context.Context, t *testing.T, name string) {
 	}
 }
 
-// createAll makes all but the late one.
+// createAll creates all objects but the late one.
 func (c *crowd) createAll(ctx context.Context, t *testing.T) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -196,7 +196,7 @@ func (c *crowd) createAll(ctx context.Context, t *testing.T) {
 	}
 }
 
-// ready counts the objects that are.
+// ready counts the ready objects.
 func (c *crowd) ready(ctx context.Context, t *testing.T) int {
 	t.Helper()
 	var list posthornv1.QueueList
@@ -222,7 +222,8 @@ func await(ctx context.Context, t *testing.T, what string, interval time.Duratio
 	return time.Since(began)
 }
 
-// looked is at how many of the queues somebody looked since a number of calls, and most how often at one.
+// looked returns the number of queues that the operator has queried since a number of calls, and the most queries of
+// one queue.
 func (c *crowd) looked(since int) (different, most int) {
 	times := map[string]int{}
 	for _, call := range c.broker.Calls("/api/queues/", http.MethodGet)[since:] {
@@ -232,9 +233,9 @@ func (c *crowd) looked(since int) (different, most int) {
 	return len(times), most
 }
 
-// TestANewQueueDoesNotWaitForTheOthers restarts the operator. It then looks at every object again, and
-// one that is made meanwhile comes first. Looking at them writes nothing, and is done once.
-func TestANewQueueDoesNotWaitForTheOthers(t *testing.T) {
+// TestNewQueueOvertakesTheResync restarts the operator, which then reconciles every object, and creates another one,
+// which must come first. The reconciliations write nothing and happen once.
+func TestNewQueueOvertakesTheResync(t *testing.T) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		if testing.Short() {
 			t.Skip("needs an API server")
@@ -250,7 +251,7 @@ func TestANewQueueDoesNotWaitForTheOthers(t *testing.T) {
 	defer stop()
 	began := time.Now()
 	c.createAll(ctx, t)
-	// Listing them all is work too, which is not to be what is measured.
+	// Listing them all is work too, which must not be part of the measurement.
 	await(ctx, t, "all are ready", time.Duration(c.size)*time.Millisecond, func() bool { return c.ready(ctx, t) == c.size })
 	t.Logf("%d objects: made and ready %.1f s after the first", c.size, time.Since(began).Seconds())
 	stop()
@@ -273,7 +274,7 @@ func TestANewQueueDoesNotWaitForTheOthers(t *testing.T) {
 	if n := counted.count.Load(); n != 0 {
 		t.Errorf("looking at objects with which all is well wrote %d times", n)
 	}
-	// Once because it is there, once because its cluster is, and once in each round after that.
+	// Once for the object, once for its cluster, and once in each later round.
 	rounds := 2 + int(time.Since(began)/(resync*4/5))
 	if _, most := c.looked(before); most > rounds {
 		t.Errorf("one queue was looked at %d times where %d are enough", most, rounds)

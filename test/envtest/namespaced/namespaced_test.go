@@ -1,8 +1,8 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package namespaced runs the operator of config/namespaced, installed as a user would, with the rights
-// that it then has: in its own namespace, and nowhere else.
+// Package namespaced runs the operator of config/namespaced, installed like a user would, with the permissions of
+// that installation: in its own namespace only.
 package namespaced
 
 import (
@@ -39,12 +39,12 @@ import (
 const (
 	home      = "posthorn-system"
 	elsewhere = "default"
-	// deadline of everything that is waited for.
+	// deadline of every wait.
 	deadline = 2 * time.Minute
 	poll     = 100 * time.Millisecond
 )
 
-// refusals notes requests that the API server refused for want of a right.
+// refusals records requests that the API server refused because of a missing permission.
 type refusals struct {
 	next http.RoundTripper
 	mu   sync.Mutex
@@ -67,7 +67,7 @@ func (r *refusals) all() []string {
 	return append([]string(nil), r.list...)
 }
 
-// start gives a client with all rights, and what the operator was refused.
+// start returns a client with all permissions, and the refusals of the operator.
 func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 	t.Helper()
 	server := apiserver.New()
@@ -131,7 +131,7 @@ func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 	return k8s, refused
 }
 
-// served waits until the kinds that were installed can be used.
+// served waits until the installed kinds can be used.
 func served(ctx context.Context, t *testing.T, k8s client.Client) {
 	t.Helper()
 	for _, list := range []client.ObjectList{&posthornv1.BrokerClusterList{}, &posthornv1.QueueList{}, &posthornv1.PolicyList{}, &posthornv1.UserList{}} {
@@ -163,7 +163,7 @@ func newCluster(namespace string) *posthornv1.BrokerCluster {
 	}
 }
 
-func TestItWorksInItsNamespaceAndTouchesNoOther(t *testing.T) {
+func TestNamespacedOperatorUsesOnlyItsNamespace(t *testing.T) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		if testing.Short() {
 			t.Skip("needs an API server")
@@ -182,7 +182,7 @@ func TestItWorksInItsNamespaceAndTouchesNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// An attempt that could not create a child ends with Progressing False.
+	// A reconciliation that could not create a child ends with Progressing False.
 	await(ctx, t, "the cluster has all its children and waits for its node", func() bool {
 		condition := meta.FindStatusCondition(get(ctx, t, k8s, cluster).Status.Conditions, posthornv1.ConditionProgressing)
 		return condition != nil && condition.Status == metav1.ConditionTrue && condition.Reason == "Creating"
@@ -198,7 +198,7 @@ func TestItWorksInItsNamespaceAndTouchesNoOther(t *testing.T) {
 		t.Errorf("in another namespace: %v %v", services.Items, err)
 	}
 	for _, request := range refused.all() {
-		// Namespaces are not the namespace's own: without reading them there are no tenants.
+		// Namespaces are cluster-scoped: an operator that cannot read them has no tenants.
 		if !strings.HasPrefix(request, "GET /api/v1/namespaces/") || strings.Count(request, "/") > 4 {
 			t.Errorf("the role lacks %s", request)
 		}
@@ -221,7 +221,7 @@ func await(ctx context.Context, t *testing.T, what string, done func() bool) {
 	}
 }
 
-// testWriter gives what is logged to the test.
+// testWriter writes the log to the test.
 type testWriter struct{ t *testing.T }
 
 func (w testWriter) Write(line []byte) (int, error) {

@@ -28,7 +28,7 @@ type Honest struct {
 	blocked             atomic.Bool
 }
 
-// NewHonest connects both.
+// NewHonest connects publisher and consumer.
 func NewHonest(t Target) (*Honest, error) {
 	h := &Honest{}
 	dial := func() (*amqp.Connection, *amqp.Channel, error) {
@@ -83,8 +83,8 @@ func (h *Honest) Close() {
 	_ = h.consumer.CloseDeadline(time.Now().Add(time.Second))
 }
 
-// Measure publishes for this time and returns the 99th percentile of the time from a publish to its confirm. Each message must be
-// confirmed and arrive, and the publisher must never be told that it is blocked.
+// Measure publishes for this time and returns the 99th percentile of the time from a publish to its confirm. It
+// requires that each message is confirmed and arrives, and that the broker never blocks the publisher.
 func (h *Honest) Measure(ctx context.Context, during time.Duration) (p99 time.Duration, count int, err error) {
 	ticker := time.NewTicker(pace)
 	defer ticker.Stop()
@@ -111,7 +111,7 @@ func (h *Honest) Measure(ctx context.Context, during time.Duration) (p99 time.Du
 	return took[len(took)*99/100], len(took), nil
 }
 
-// roundTrip is one message: published, confirmed, delivered and acknowledged.
+// roundTrip publishes one message, and waits for its confirm and its delivery, which it acknowledges.
 func (h *Honest) roundTrip(ctx context.Context, number int) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -1,4 +1,4 @@
-// Package hostile attacks the memory of one node with clients that leave everything unauthenticated, unfinished or unread.
+// Package hostile attacks the memory of one node with clients that do not authenticate, complete or read anything.
 package hostile
 
 import (
@@ -17,25 +17,25 @@ import (
 
 const kib, mib = 1 << 10, 1 << 20
 
-// Target is how a node is reached.
+// Target is the address of a node.
 type Target struct {
 	Dial             func(port int) (net.Conn, error)
 	AMQP, MQTT, HTTP int // ports
 	User, Password   string
 }
 
-// Attack is a number of clients that come one after the other, and stay.
+// Attack is a number of clients that connect one after the other and stay.
 type Attack struct {
 	Name    string
 	Clients int
-	// Sheds says that the node must have closed some of them.
+	// Sheds: the node must have closed some of the clients.
 	Sheds bool
 	one   func(ctx context.Context, t Target) (sent int64, err error)
-	// stream goes on beside them, if there is one.
+	// stream runs next to them; nil for none.
 	stream func(ctx context.Context, t Target) error
 }
 
-// Attacks are all of them, in order.
+// Attacks are all attacks, in order.
 func Attacks() []Attack {
 	return []Attack{
 		{Name: "MQTT CONNECTs of 60 KiB that are never complete", Clients: 4000, Sheds: true, one: unfinishedConnect},
@@ -46,13 +46,13 @@ func Attacks() []Attack {
 	}
 }
 
-// Result is what an attack came to.
+// Result is the result of an attack.
 type Result struct {
 	Sent    int64 // bytes that the node's sockets took
 	Refused int64 // clients that could not connect or log in
 }
 
-// Run lets the clients of an attack come evenly over this time and returns when it is over and all are gone.
+// Run connects the clients of an attack evenly over this time, and returns at the end when all are gone.
 func (a Attack) Run(ctx context.Context, t Target, over time.Duration) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, over)
 	defer cancel()
@@ -64,7 +64,7 @@ func (a Attack) Run(ctx context.Context, t Target, over time.Duration) (Result, 
 	} else {
 		go func() { streamed <- a.stream(ctx, t) }()
 	}
-	// The last of them still has some time to do harm.
+	// The last client still has some time to do harm.
 	pace := time.NewTicker(over * 3 / 4 / time.Duration(a.Clients))
 	defer pace.Stop()
 	for range a.Clients {
@@ -85,7 +85,8 @@ func (a Attack) Run(ctx context.Context, t Target, over time.Duration) (Result, 
 	return Result{sent.Load(), refused.Load()}, <-streamed
 }
 
-// pour writes pieces until there are so many bytes or the node takes no more, and returns how many it took.
+// pour writes pieces until a number of bytes is reached or the node stops reading, and returns the number of bytes
+// that it accepted.
 func pour(ctx context.Context, c net.Conn, piece []byte, bytes int) (sent int64) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
@@ -99,13 +100,13 @@ func pour(ctx context.Context, c net.Conn, piece []byte, bytes int) (sent int64)
 	return sent
 }
 
-// hold keeps a connection open until the attack is over or the node closes it. Nothing is read from it.
+// hold keeps a connection open until the attack is over or the node closes it. It reads nothing.
 func hold(ctx context.Context, c net.Conn) {
 	<-ctx.Done()
 	_ = c.Close()
 }
 
-// packet is an MQTT packet of which only the beginning follows: its fixed header says that it has so many bytes.
+// packet returns the beginning of an MQTT packet whose fixed header announces a number of bytes.
 func header(first byte, length int) []byte {
 	b := []byte{first}
 	for {
@@ -158,7 +159,8 @@ func httpHeaders(ctx context.Context, t Target) (int64, error) {
 	return pour(ctx, c, []byte(request), len(request)), nil
 }
 
-// unfinishedBodies leaves the same on two channels. The library sees to the login; then frames are written behind its back.
+// unfinishedBodies does the same on two channels. The library logs in; then the attack writes frames directly to its
+// connection.
 func unfinishedBodies(ctx context.Context, t Target) (sent int64, err error) {
 	raw, err := t.Dial(t.AMQP)
 	if err != nil {
@@ -187,13 +189,13 @@ func unfinishedBodies(ctx context.Context, t Target) (sent int64, err error) {
 		begin := append(frameOf(1, channel+1, publish), frameOf(2, channel+1, append(content, 0, 0))...)
 		sent += pour(ctx, raw, begin, len(begin))
 		body := frameOf(3, channel+1, make([]byte, frame))
-		// Not the last frames of it.
+		// Without its last frames.
 		sent += pour(ctx, raw, body, len(body)*(size/frame-1))
 	}
 	return sent, nil
 }
 
-// connect logs in by MQTT.
+// connect logs in over MQTT.
 func connect(t Target, id string) (net.Conn, error) {
 	c, err := t.Dial(t.MQTT)
 	if err != nil {
@@ -238,7 +240,7 @@ func silentSubscriber(ctx context.Context, t Target) (int64, error) {
 	return 0, err
 }
 
-// flood publishes 200 MiB for the silent subscribers, evenly over most of the time that is left.
+// flood publishes 200 MiB for the silent subscribers, evenly over most of the remaining time.
 func flood(ctx context.Context, t Target) error {
 	c, err := connect(t, "flood")
 	if err != nil {

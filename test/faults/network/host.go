@@ -14,9 +14,9 @@ import (
 const (
 	device = "/dev/net/tun"
 	name   = "net0"
-	// mtu is large: each packet costs the switch a system call on both sides.
+	// mtu is large, because each packet costs the switch a system call on both sides.
 	mtu = 9000
-	// dialling bounds how long a connection may take to be made.
+	// dialling bounds the time to connect.
 	dialling = 10 * time.Second
 )
 
@@ -26,8 +26,7 @@ type Host struct {
 	tasks chan func() // run in the namespace
 }
 
-// newHost makes the namespace (for all but host 0, which is where we are) on a thread
-// of its own that stays in it.
+// newHost creates the namespace (for all but host 0, which is the present one) on a thread that stays in it.
 func newHost(number int) (*Host, error) {
 	h := &Host{tasks: make(chan func())}
 	made := make(chan error)
@@ -67,7 +66,7 @@ func (h *Host) enter(number int) error {
 	return configure(number)
 }
 
-// openTun makes the interface in this thread's namespace.
+// openTun creates the interface in this thread's namespace.
 func openTun() (*os.File, error) {
 	fd, err := unix.Open(device, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -84,7 +83,7 @@ func openTun() (*os.File, error) {
 	return os.NewFile(uintptr(fd), device), nil
 }
 
-// configure gives the interface its address and turns it and loopback on.
+// configure sets the address of the interface and enables it and loopback.
 func configure(number int) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -125,7 +124,7 @@ func (h *Host) Start(c *exec.Cmd) error {
 	return <-result
 }
 
-// Dial connects from this host by TCP.
+// Dial connects from this host over TCP.
 func (h *Host) Dial(address string) (c net.Conn, err error) {
 	done := make(chan struct{})
 	h.tasks <- func() {
@@ -136,5 +135,5 @@ func (h *Host) Dial(address string) (c net.Conn, err error) {
 	return c, err
 }
 
-// deliver gives the host a packet. One that it cannot take is lost, as on any network.
+// deliver passes a packet to the host. A packet that the host cannot accept is lost, as on any network.
 func (h *Host) deliver(packet []byte) { _, _ = h.tun.Write(packet) }

@@ -1,11 +1,9 @@
-// Package network is a network of its own for a handful of processes: each host has a
-// Linux network namespace with one interface, and what leaves one host reaches another
-// through a switch in this process, link by link and direction by direction. So a link
-// can be cut, slow or lossy in one direction only, whatever the kernel's own queueing
-// disciplines and packet filters offer.
+// Package network is a network for a few processes: each host has a Linux network namespace with one interface, and
+// packets between hosts go through a switch in this process, link by link and direction by direction. So a link can
+// be cut, slow or lossy in one direction only, independently of the kernel's queueing disciplines and packet filters.
 //
-// Nothing of it outlives the process: the namespaces have no names, and an interface
-// goes when its file is closed.
+// Nothing of it outlives the process: the namespaces have no names, and an interface is removed when its file is
+// closed.
 package network
 
 import (
@@ -17,16 +15,15 @@ import (
 	"time"
 )
 
-// queueLength is how many packets may be on one direction of a link; more are dropped,
-// as a router would.
+// queueLength is the number of packets on one direction of a link; more are dropped, like in a router.
 const queueLength = 1024
 
-// Quality is what one direction of a link does to packets.
+// Quality is the behaviour of one direction of a link.
 type Quality struct {
 	Cut    bool
 	Loss   float64       // share of packets that are dropped, 0 to 1
 	Delay  time.Duration // of every packet
-	Jitter time.Duration // up to so much more, drawn for each; the order is kept
+	Jitter time.Duration // additional random delay of each packet up to this; the order is kept
 }
 
 // Network is the switch and its hosts, numbered from 0.
@@ -36,11 +33,11 @@ type Network struct {
 	over  chan struct{}
 }
 
-// Address is the address of host number n.
+// Address returns the address of host number n.
 func Address(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, byte(n + 1)}) }
 
-// New makes a network of so many hosts; what links drop and delay follows from the seed.
-// Host 0 is the network namespace of the calling process.
+// New creates a network of a number of hosts; the seed determines losses and delays. Host 0 is the network namespace
+// of the calling process.
 func New(hosts int, seed uint64) (*Network, error) {
 	n := &Network{over: make(chan struct{})}
 	for i := range hosts {
@@ -73,13 +70,13 @@ func (n *Network) Close() {
 	}
 }
 
-// Host is host number i.
+// Host returns host number i.
 func (n *Network) Host(i int) *Host { return n.hosts[i] }
 
-// Set gives the direction from one host to another this quality.
+// Set sets the quality of the direction from one host to another.
 func (n *Network) Set(from, to int, q Quality) { n.links[from][to].quality.Store(&q) }
 
-// Both gives both directions between two hosts this quality.
+// Both sets the quality of both directions between two hosts.
 func (n *Network) Both(a, b int, q Quality) {
 	n.Set(a, b, q)
 	n.Set(b, a, q)
@@ -94,7 +91,7 @@ func (n *Network) Heal() {
 	}
 }
 
-// forward takes what a host sends until its interface is closed.
+// forward switches the packets of a host until its interface is closed.
 func (n *Network) forward(from int) {
 	for {
 		packet := make([]byte, mtu)
@@ -108,7 +105,7 @@ func (n *Network) forward(from int) {
 	}
 }
 
-// destination is the number of the host that an IPv4 packet is for.
+// destination returns the number of the host to which an IPv4 packet is addressed.
 func destination(packet []byte, hosts int) (int, bool) {
 	const header, at = 20, 16
 	if len(packet) < header || packet[0]>>4 != 4 {
@@ -130,7 +127,7 @@ type link struct {
 	queue   chan parcel
 	mu      sync.Mutex
 	random  *rand.Rand
-	last    time.Time // when the newest packet on the link is due
+	last    time.Time // due time of the newest packet on the link
 }
 
 type parcel struct {
@@ -144,7 +141,7 @@ func newLink(seed uint64, from, to int, host interface{ deliver([]byte) }) *link
 	return l
 }
 
-// send puts a packet on the link, or loses it.
+// send puts a packet on the link, or drops it.
 func (l *link) send(packet []byte) {
 	due, ok := l.schedule(time.Now())
 	if !ok {
@@ -156,7 +153,7 @@ func (l *link) send(packet []byte) {
 	}
 }
 
-// schedule says when a packet sent now arrives; false: never.
+// schedule returns when a packet sent now arrives; false when it is dropped.
 func (l *link) schedule(now time.Time) (time.Time, bool) {
 	q := l.quality.Load()
 	l.mu.Lock()
@@ -175,8 +172,7 @@ func (l *link) schedule(now time.Time) (time.Time, bool) {
 	return due, true
 }
 
-// carry delivers what is on the link until the network is over. A cut takes what is
-// under way too.
+// carry delivers the packets on the link until the network is closed. A cut also drops those in transit.
 func (l *link) carry(over <-chan struct{}) {
 	for {
 		select {

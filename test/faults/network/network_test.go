@@ -9,7 +9,7 @@ type sink struct{ got chan []byte }
 
 func (s sink) deliver(p []byte) { s.got <- p }
 
-func TestCutLosesEverything(t *testing.T) {
+func TestCutDropsEveryPacket(t *testing.T) {
 	l := newLink(1, 0, 1, nil)
 	l.quality.Store(&Quality{Cut: true})
 	for range 100 {
@@ -19,7 +19,7 @@ func TestCutLosesEverything(t *testing.T) {
 	}
 }
 
-func TestLossIsAShareAndFollowsFromTheSeed(t *testing.T) {
+func TestLossIsReproducibleFromTheSeed(t *testing.T) {
 	count := func(seed uint64) (arrived int) {
 		l := newLink(seed, 0, 1, nil)
 		l.quality.Store(&Quality{Loss: 0.1})
@@ -49,7 +49,7 @@ func TestDelayKeepsTheOrder(t *testing.T) {
 	}
 }
 
-func TestCarriesInOrderAndDropsWhatItCannotHold(t *testing.T) {
+func TestLinkKeepsTheOrderAndDropsTheExcess(t *testing.T) {
 	s := sink{make(chan []byte, 2*queueLength)}
 	l := newLink(1, 0, 1, s)
 	for i := range 2 * queueLength {
@@ -69,7 +69,7 @@ func TestCarriesInOrderAndDropsWhatItCannotHold(t *testing.T) {
 	close(over)
 }
 
-func TestFindsTheDestination(t *testing.T) {
+func TestDestinationOfAPacket(t *testing.T) {
 	packet := make([]byte, 20)
 	packet[0] = 0x45
 	copy(packet[16:], Address(2).AsSlice())

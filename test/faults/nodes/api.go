@@ -15,10 +15,10 @@ import (
 // maxAnswer bounds an answer of the HTTP API, in bytes.
 const maxAnswer = 4 << 20
 
-// api asks nodes; a node that is cut off or frozen does not hold up the test.
+// api sends requests to nodes; a node that is cut off or frozen does not hold up the test.
 var api = &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// Queue is what a node says of a queue.
+// Queue is a queue as a node reports it.
 type Queue struct {
 	Name     string   `json:"name"`
 	Type     string   `json:"type"`
@@ -29,18 +29,18 @@ type Queue struct {
 	Messages *int     `json:"messages"` // ready and out; nil: nobody answers for the queue
 }
 
-// Peer is what a node says of a node.
+// Peer is a node as another node reports it.
 type Peer struct {
 	Name    string `json:"name"`
 	Running bool   `json:"running"`
 }
 
-// ask reads from the node's HTTP API; into takes the JSON of the answer.
+// ask sends a GET to the node's HTTP API, and decodes the JSON of the answer into a value.
 func (n *Node) ask(path string, into any) error {
 	return n.call(http.MethodGet, path, "", into)
 }
 
-// call sends a request with a JSON body to the node's HTTP API; into takes the JSON of the answer.
+// call sends a request with a JSON body to the node's HTTP API, and decodes the JSON of the answer into a value.
 func (n *Node) call(method, path, content string, into any) error {
 	address := fmt.Sprintf("http://%s:%d%s", network.Address(n.Number+1), HTTPPort, path)
 	request, err := http.NewRequest(method, address, strings.NewReader(content))
@@ -67,10 +67,10 @@ func (n *Node) call(method, path, content string, into any) error {
 	return json.Unmarshal(body, into)
 }
 
-// Ready is nil when the node serves clients.
+// Ready returns nil when the node serves clients.
 func (n *Node) Ready() error { return n.ask("/readyz", nil) }
 
-// Queue is what this node says of a queue.
+// Queue returns a queue as this node reports it.
 func (n *Node) Queue(name string) (Queue, error) {
 	var q Queue
 	return q, n.ask("/api/queues/%2F/"+name, &q)
@@ -86,13 +86,13 @@ func (n *Node) Delete(name string) error {
 	return n.call(http.MethodDelete, "/api/queues/%2F/"+name, "", nil)
 }
 
-// Uncritical is nil when no group would lose its majority without this node.
+// Uncritical returns nil when no group would lose its majority without this node.
 func (n *Node) Uncritical() error { return n.ask("/api/health/checks/node-is-quorum-critical", nil) }
 
-// NothingLost is nil when no queue has lost its only copy.
+// NothingLost returns nil when no queue has lost its only copy.
 func (n *Node) NothingLost() error { return n.ask("/api/health/checks/lost-queues", nil) }
 
-// Leader is the node that leads a queue, by what a majority's nodes say.
+// Leader returns the node that leads a queue according to the nodes of a majority.
 func (c *Cluster) Leader(queue string) (*Node, error) {
 	votes := map[string]int{}
 	var last error
@@ -112,8 +112,7 @@ func (c *Cluster) Leader(queue string) (*Node, error) {
 	return nil, fmt.Errorf("queue %s: no leader that a majority knows: %v, last error: %w", queue, votes, last)
 }
 
-// Whole is nil when every node serves, sees every other, and sees each queue led and all
-// its members there.
+// Whole returns nil when every node serves, sees every other, and sees a leader and all members of each queue.
 func (c *Cluster) Whole() error {
 	for _, n := range c.Nodes {
 		if err := n.Ready(); err != nil {
@@ -166,7 +165,7 @@ func (c *Cluster) queueWhole(q Queue) error {
 	return nil
 }
 
-// Empty is nil when the leader says that the queue holds nothing, neither ready nor out.
+// Empty returns nil when the leader reports that the queue has no message, neither ready nor unacknowledged.
 func (c *Cluster) Empty(queue string) error {
 	q, err := c.Nodes[0].Queue(queue)
 	switch {

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// certificates writes an authority and one certificate of it for all nodes, and returns
-// the settings that use them.
+// certificates writes a CA and one certificate of it for all nodes, and returns the settings that use them.
 func certificates(dir string) ([]string, error) {
 	authorityKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// cgroups is where the kernel shows control groups.
+// cgroups is the mount point of control groups.
 const cgroups = "/sys/fs/cgroup"
 
 // Cgroup is a control group with a memory limit, version 1 or 2.
 type Cgroup struct{ dir string }
 
-// NewCgroup makes a control group below our own whose processes may use so many bytes of memory, without swap. It fails where neither
-// version of control groups can limit memory.
+// NewCgroup creates a control group below our own whose processes may use a number of bytes of memory, without swap.
+// It fails where neither version of control groups can limit memory.
 func NewCgroup(name string, memory int64) (*Cgroup, error) {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -33,7 +33,7 @@ func NewCgroup(name string, memory int64) (*Cgroup, error) {
 	return nil, fmt.Errorf("memory of a process cannot be limited here: neither cgroup v1 (%w) nor v2 (%w) can be used", errOne, errTwo)
 }
 
-// path is our own group of a controller ("" is version 2), as /proc/self/cgroup says.
+// path returns our own group of a controller ("" is version 2), from /proc/self/cgroup.
 func path(own, controller string) (string, bool) {
 	for line := range strings.Lines(own) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -44,7 +44,7 @@ func path(own, controller string) (string, bool) {
 	return "", false
 }
 
-// below makes a group in our own one, or in the mount where that is not shown, as in a container.
+// below creates a group in our own one, or in the mount if our own is not visible, as in a container.
 func below(mount, own, name string) (*Cgroup, error) {
 	parent := filepath.Join(mount, own)
 	if _, err := os.Stat(parent); err != nil {
@@ -67,7 +67,7 @@ func newVersionOne(own, name string, memory int64) (*Cgroup, error) {
 		g.Close()
 		return nil, err
 	}
-	// There is no such file where the kernel does not count swap.
+	// The file does not exist where the kernel does not count swap.
 	_ = g.set("memory.memsw.limit_in_bytes", memory)
 	return g, nil
 }
@@ -82,7 +82,7 @@ func newVersionTwo(own, name string, memory int64) (*Cgroup, error) {
 		mount = filepath.Join(cgroups, "unified")
 	}
 	parent := filepath.Join(mount, group)
-	// It may be on already, and it is refused while the group has processes of its own.
+	// It may be enabled already; enabling it fails while the group has processes of its own.
 	_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+memory"), 0o644)
 	g, err := below(mount, group, name)
 	if err != nil {
@@ -100,11 +100,11 @@ func (g *Cgroup) set(file string, value int64) error {
 	return os.WriteFile(filepath.Join(g.dir, file), strconv.AppendInt(nil, value, 10), 0o644)
 }
 
-// wrap is the command that runs another one in the group: a shell joins it and becomes that command.
+// wrap returns a command that runs another one in the group: a shell joins the group and executes that command.
 func (g *Cgroup) wrap(binary string, arguments []string) (string, []string) {
 	script := `echo 0 > "$0" && exec "$@"`
 	return "/bin/sh", append([]string{"-c", script, filepath.Join(g.dir, "cgroup.procs"), binary}, arguments...)
 }
 
-// Close removes the group. Its processes must have ended.
+// Close removes the group. Its processes must have exited.
 func (g *Cgroup) Close() error { return os.Remove(g.dir) }

@@ -1,5 +1,5 @@
-// Package nodes runs a cluster of broker processes, each on a host of a network of its
-// own, and does to them what happens to processes.
+// Package nodes runs a cluster of broker processes, each on a host of a network of its own, and injects process
+// faults.
 package nodes
 
 import (
@@ -18,7 +18,7 @@ import (
 	"posthorn.io/posthorn/test/faults/network"
 )
 
-// User and Password are whom the nodes let in, from anywhere.
+// User and Password are accepted by the nodes from any address.
 const (
 	User     = "faults"
 	Password = "a password of the test's own"
@@ -33,13 +33,13 @@ const (
 const (
 	nodePort = 25672
 
-	// stopping bounds how long a node may take to end after SIGTERM.
+	// stopping bounds how long a node may take to exit after SIGTERM.
 	stopping = 60 * time.Second
-	// polling is the time between two looks at a condition.
+	// polling is the interval between two checks of a condition.
 	polling = 50 * time.Millisecond
 )
 
-// Options is how a cluster is made.
+// Options describe a cluster.
 type Options struct {
 	Binary    string // the broker
 	Dir       string // for data, logs and certificates
@@ -50,14 +50,14 @@ type Options struct {
 	Memory    int64            // bytes of memory of each node; 0: no limit
 }
 
-// Cluster is all nodes, numbered from 0.
+// Cluster has all nodes, numbered from 0.
 type Cluster struct {
 	Nodes []*Node
-	// Lost are queues whose only copy is gone and that wait for their deletion.
+	// Lost are queues whose only copy is lost and that wait for their deletion.
 	Lost []string
 }
 
-// Node is one broker: a directory, and a process that uses it most of the time.
+// Node is one broker: a directory, and most of the time a process that uses it.
 type Node struct {
 	Number   int
 	Name     string
@@ -69,14 +69,14 @@ type Node struct {
 
 	mu      sync.Mutex
 	process *process
-	faults  []string // ends that nobody asked for
+	faults  []string // unexpected exits
 	mayEnd  bool     // an end of its own is expected
 	frozen  bool
 }
 
 type process struct {
 	command *exec.Cmd
-	over    chan struct{} // closed when it has ended
+	over    chan struct{} // closed when it has exited
 	asked   bool          // we ended it
 }
 
@@ -132,10 +132,10 @@ func newNode(o Options, number int) *Node {
 	return n
 }
 
-// AMQP is where clients reach a node.
+// AMQP returns the address of a node for clients.
 func (n *Node) AMQP() string { return fmt.Sprintf("%s:%d", network.Address(n.Number+1), AMQPPort) }
 
-// mountDisk gives the node a disk of its own. It goes with our mount namespace.
+// mountDisk gives the node a disk of its own, which disappears with our mount namespace.
 func (n *Node) mountDisk(mib int) error {
 	if err := os.MkdirAll(n.Data, 0o700); err != nil {
 		return err
@@ -187,7 +187,7 @@ func (n *Node) await(p *process) {
 	close(p.over)
 }
 
-// lastWords is the end of the log.
+// lastWords returns the end of the log.
 func (n *Node) lastWords() string {
 	const some = 600
 	text, err := os.ReadFile(n.log)
@@ -198,13 +198,13 @@ func (n *Node) lastWords() string {
 	return string(text[max(0, len(text)-some):])
 }
 
-// Logged is how many lines of the log have this text.
+// Logged returns the number of lines in the log with this text.
 func (n *Node) Logged(text string) (int, error) {
 	log, err := os.ReadFile(n.log)
 	return bytes.Count(log, []byte(text)), err
 }
 
-// signal sends a signal to the process; asked says that it may end of it.
+// signal sends a signal to the process; asked is set when the process may exit because of it.
 func (n *Node) signal(s syscall.Signal, asked bool) (*process, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -215,21 +215,21 @@ func (n *Node) signal(s syscall.Signal, asked bool) (*process, error) {
 	return n.process, n.process.command.Process.Signal(s)
 }
 
-// Running says whether there is a process.
+// Running reports whether the process runs.
 func (n *Node) Running() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.process != nil
 }
 
-// Kill ends the process at once. A node that does not run is left alone.
+// Kill ends the process at once. It ignores a node that does not run.
 func (n *Node) Kill() {
 	if p, err := n.signal(syscall.SIGKILL, true); err == nil {
 		<-p.over
 	}
 }
 
-// Terminate asks the process to end and waits until it has. A frozen one would not hear it.
+// Terminate asks the process to exit and waits for it. A frozen process would not receive the signal.
 func (n *Node) Terminate() error {
 	if n.isFrozen() {
 		return fmt.Errorf("%s is frozen", n.Name)
@@ -256,7 +256,7 @@ func (n *Node) Freeze() error {
 	return err
 }
 
-// Thaw lets the process go on, if there is one and it is frozen.
+// Thaw resumes the process, if it runs and is frozen.
 func (n *Node) Thaw() error {
 	if !n.isFrozen() {
 		return nil
@@ -278,14 +278,14 @@ func (n *Node) setFrozen(is bool) {
 	n.frozen = is
 }
 
-// MayEnd says whether the process may end by itself, as one with a full disk may.
+// MayEnd reports whether the process may exit by itself, as with a full disk.
 func (n *Node) MayEnd(may bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mayEnd = may
 }
 
-// Wipe removes all that a node without a process has.
+// Wipe removes all data of a node without a process.
 func (n *Node) Wipe() error {
 	if n.Running() {
 		return fmt.Errorf("%s runs", n.Name)
@@ -302,7 +302,7 @@ func (n *Node) Wipe() error {
 	return nil
 }
 
-// ballast is the file that takes the room on a disk.
+// ballast is the file that fills a disk.
 func (n *Node) ballast() string { return filepath.Join(n.Data, "ballast") }
 
 // FillDisk leaves no byte free on the node's small disk.
@@ -321,7 +321,7 @@ func (n *Node) FillDisk() error {
 	return nil
 }
 
-// FreeDisk gives the room back, unless a wipe has.
+// FreeDisk removes the ballast, unless a wipe has.
 func (n *Node) FreeDisk() error {
 	if err := os.Remove(n.ballast()); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -329,7 +329,7 @@ func (n *Node) FreeDisk() error {
 	return nil
 }
 
-// Faults is what went wrong with the processes by themselves.
+// Faults returns the processes' own failures.
 func (c *Cluster) Faults() (all []string) {
 	for _, n := range c.Nodes {
 		n.mu.Lock()
@@ -352,7 +352,7 @@ func (c *Cluster) Close() {
 	}
 }
 
-// Eventually waits until a condition holds; the error tells what it still lacked.
+// Eventually waits until a condition holds; the error has the condition's last failure.
 func Eventually(ctx context.Context, bound time.Duration, what string, holds func() error) error {
 	limit := time.Now().Add(bound)
 	tick := time.NewTicker(polling)

@@ -1,9 +1,8 @@
-// Package record keeps what clients did and saw in one run, and judges the broker by it.
+// Package record keeps the actions and observations of the clients in one run, and checks the broker's guarantees.
 //
-// The clients make this strict: a message is sent once and never again. What is not
-// confirmed when a connection ends may or may not be in the queue; everything else is
-// certain. So beside losses also doubled and resurrected messages show, which clients
-// that repeat themselves could not tell from their own repetitions.
+// The clients make this strict: a message is sent once and never again. A message without a confirm at the end of a
+// connection may or may not be in the queue; all others are certain. So besides losses it also detects duplicated and
+// resurrected messages, which clients that repeat themselves could not distinguish from their own repetitions.
 package record
 
 import (
@@ -12,38 +11,38 @@ import (
 	"time"
 )
 
-// maxExamples bounds how many violations a verdict describes one by one.
+// maxExamples bounds the number of violations that a verdict describes one by one.
 const maxExamples = 20
 
-// Order is what a queue promises about the order of first deliveries.
+// Order is the guarantee of a queue about the order of first deliveries.
 type Order int
 
 const (
-	// PerConsumer means that each consumer gets the messages of one channel in the order of publishing.
+	// PerConsumer: each consumer gets the messages of one channel in the order of publishing.
 	PerConsumer Order = iota
-	// Strict means that all consumers together get the messages of one channel in the order of publishing, as a
-	// queue with a single active consumer promises.
+	// Strict: all consumers together get the messages of one channel in the order of publishing, as a queue with a
+	// single active consumer guarantees.
 	Strict
 )
 
-// Message names one message: the channel that published it and its number there, from 0.
+// Message identifies one message: the channel that published it and its number there, from 0.
 type Message struct{ Stream, Number int }
 
 // Session is one consumer on one channel.
 type Session struct {
 	name   string
 	queue  *queue
-	newest map[int]int // by stream: highest number that came for the first time
+	newest map[int]int // by stream: highest number that arrived for the first time
 }
 
-// History is the record of one run. Its methods may be called concurrently.
+// History is the record of one run. It is safe for concurrent use.
 type History struct {
 	mu       sync.Mutex
 	began    time.Time
 	queues   map[string]*queue
 	streams  []*stream
 	sessions int
-	verdict  Verdict // what was found while events came in
+	verdict  Verdict // results of the checks during the run
 }
 
 type queue struct {
@@ -55,7 +54,7 @@ type queue struct {
 type stream struct {
 	queue    *queue
 	messages []state
-	newest   int // highest number that arrived for the first time, -1: none yet
+	newest   int // highest number that arrived for the first time, -1 for none
 	newestBy *Session
 }
 
@@ -70,39 +69,39 @@ const (
 	returned        // by the broker, as unroutable
 )
 
-// Verdict is the judgement over a history. The counts are messages.
+// Verdict is the result of a history. The counts are numbers of messages.
 type Verdict struct {
-	Lost        int // confirmed, and no consumer could acknowledge it though there was time
-	Missing     int // the same, when there was not
-	Reordered   int // came for the first time after a later one
-	Resurrected int // came again after its acknowledgement was surely applied
-	Doubled     int // delivered twice as if for the first time
-	Invented    int // came, and was never sent to this queue, or was returned as unroutable
-	Corrupted   int // came with another content
+	Lost        int // confirmed, and not delivered although there was time
+	Missing     int // the same, without enough time
+	Reordered   int // arrived for the first time after a later one
+	Resurrected int // arrived again after its acknowledgement was certainly applied
+	Doubled     int // delivered twice without the redelivered mark
+	Invented    int // never sent to this queue, or returned as unroutable
+	Corrupted   int // arrived with different content
 	Unroutable  int // returned although its queue exists
 	Sent        int
 	Confirmed   int
 	Arrived     int // different messages
-	Redelivered int // arrivals of messages that had arrived before
+	Redelivered int // arrivals of messages that had already arrived
 	Examples    []string
 }
 
-// OK says that nothing was found.
+// OK reports whether the checks found no violation.
 func (v Verdict) OK() bool {
 	return v.Lost+v.Reordered+v.Resurrected+v.Doubled+v.Invented+v.Corrupted+v.Unroutable == 0
 }
 
-// New is an empty history.
+// New returns an empty history.
 func New() *History { return &History{began: time.Now(), queues: map[string]*queue{}} }
 
-// Queue tells of a queue and what it promises; before anything happens there.
+// Queue adds a queue and its guarantee, before it is used.
 func (h *History) Queue(name string, order Order) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.queues[name] = &queue{name: name, order: order}
 }
 
-// Publishing is a new channel that will publish to a queue; it returns its number.
+// Publishing adds a channel that will publish to a queue, and returns its number.
 func (h *History) Publishing(name string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,7 +109,7 @@ func (h *History) Publishing(name string) int {
 	return len(h.streams) - 1
 }
 
-// Consuming is a new consumer of a queue; who is its name in examples.
+// Consuming adds a consumer of a queue; who is its name in examples.
 func (h *History) Consuming(name, who string) *Session {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -127,7 +126,7 @@ func (h *History) Sent(streamNumber int) Message {
 	return Message{streamNumber, len(s.messages) - 1}
 }
 
-// Confirmed records that the broker took responsibility for a message.
+// Confirmed records that the broker confirmed a message.
 func (h *History) Confirmed(m Message) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,7 +136,7 @@ func (h *History) Confirmed(m Message) {
 	h.found(&h.verdict.Invented, "%v was confirmed and never sent", m)
 }
 
-// Returned records that the broker found no queue for a message.
+// Returned records that the broker returned a message as unroutable.
 func (h *History) Returned(m Message) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -145,8 +144,7 @@ func (h *History) Returned(m Message) {
 	h.found(&h.verdict.Unroutable, "%v came back as unroutable", m)
 }
 
-// Arrived records a delivery; redelivered is the broker's mark, intact says whether the
-// content is as it was sent.
+// Arrived records a delivery; redelivered is the broker's mark, intact is set when the content is as sent.
 func (h *History) Arrived(c *Session, m Message, redelivered, intact bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -170,7 +168,7 @@ func (h *History) Arrived(c *Session, m Message, redelivered, intact bool) {
 	}
 }
 
-// unexpected finds arrivals that should not be at all.
+// unexpected detects arrivals that must never happen.
 func (h *History) unexpected(c *Session, m Message, s state, redelivered bool) {
 	switch {
 	case s&gone != 0:
@@ -182,7 +180,7 @@ func (h *History) unexpected(c *Session, m Message, s state, redelivered bool) {
 	}
 }
 
-// inOrder holds a first delivery against the order of publishing.
+// inOrder compares a first delivery with the order of publishing.
 func (h *History) inOrder(c *Session, m Message, s state, redelivered bool) {
 	if !redelivered {
 		newest, seen := c.newest[m.Stream]
@@ -210,8 +208,8 @@ func (h *History) Acked(m Message) {
 	h.mark(m, acked)
 }
 
-// Empty records that the broker, after all acknowledgements sent so far, says that the
-// queue holds nothing, neither ready nor out: what was acknowledged may not come again.
+// Empty records that the broker, after all acknowledgements so far, reports an empty queue, with no ready and no
+// unacknowledged message: acknowledged messages must not come again.
 func (h *History) Empty(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -227,7 +225,7 @@ func (h *History) Empty(name string) {
 	}
 }
 
-// Missing is how many confirmed messages of a queue no consumer has acknowledged yet.
+// Missing returns the number of confirmed messages of a queue that no consumer has acknowledged yet.
 func (h *History) Missing(name string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -236,8 +234,8 @@ func (h *History) Missing(name string) int {
 
 func lost(s state) bool { return s&confirmed != 0 && s&acked == 0 }
 
-// Judge is the verdict, given that nothing more will happen. Finished says that consumers
-// had the time to take everything: what is missing then is lost.
+// Judge returns the verdict at the end. Finished is set when consumers had the time to consume everything: a missing
+// message is lost then.
 func (h *History) Judge(finished bool) Verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -271,7 +269,7 @@ func (h *History) find(m Message) *state {
 	return &h.streams[m.Stream].messages[m.Number]
 }
 
-// mark adds to what is known of a message; false when it was never sent.
+// mark adds to the state of a message; false when it was never sent.
 func (h *History) mark(m Message, what state) bool {
 	s := h.find(m)
 	if s == nil {
@@ -291,7 +289,7 @@ func (h *History) found(count *int, format string, args ...any) {
 	}
 }
 
-// String is the name under which a message travels.
+// String returns the identity of a message in its content.
 func (m Message) String() string { return fmt.Sprintf("message %d of stream %d", m.Number, m.Stream) }
 
 func one(b bool) int {

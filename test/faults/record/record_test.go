@@ -9,8 +9,7 @@ import (
 
 const q = "orders"
 
-// run is a history with one queue, one channel that published n messages, all confirmed,
-// and one consumer.
+// run returns a history with one queue, one channel that published n messages, all confirmed, and one consumer.
 func run(order Order, n int) (*History, int, *Session) {
 	h := New()
 	h.Queue(q, order)
@@ -21,7 +20,7 @@ func run(order Order, n int) (*History, int, *Session) {
 	return h, s, h.Consuming(q, "test")
 }
 
-// take lets messages come for the first time and acknowledges them.
+// take delivers messages for the first time and acknowledges them.
 func take(h *History, c *Session, stream int, numbers ...int) {
 	for _, i := range numbers {
 		h.Arrived(c, Message{stream, i}, false, true)
@@ -36,7 +35,7 @@ func upTo(n int) (all []int) {
 	return all
 }
 
-// only expects that nothing but this was found, once.
+// only expects exactly this violation, once.
 func only(t *testing.T, h *History, count func(Verdict) int, says string) {
 	t.Helper()
 	v := h.Judge(true)
@@ -46,7 +45,7 @@ func only(t *testing.T, h *History, count func(Verdict) int, says string) {
 	}
 }
 
-func TestAcceptsAGoodRun(t *testing.T) {
+func TestCorrectRunPasses(t *testing.T) {
 	for _, order := range []Order{PerConsumer, Strict} {
 		h, s, c := run(order, 100)
 		take(h, c, s, upTo(100)...)
@@ -57,13 +56,13 @@ func TestAcceptsAGoodRun(t *testing.T) {
 	}
 }
 
-func TestAcceptsWhatFaultsMayDo(t *testing.T) {
+func TestEffectsOfFaultsAreAllowed(t *testing.T) {
 	h, s, c := run(Strict, 10)
 	uncertain := h.Sent(s) // the connection ended before its confirm
 	take(h, c, s, 0, 1, 2)
 	h.Arrived(c, Message{s, 3}, false, true) // and the consumer is cut off
 	again := h.Consuming(q, "test")
-	h.Arrived(again, Message{s, 2}, true, true) // its acknowledgement did not get through
+	h.Arrived(again, Message{s, 2}, true, true) // its acknowledgement was lost
 	h.Arrived(again, Message{s, 3}, true, true)
 	h.Acked(Message{s, 2})
 	h.Acked(Message{s, 3})
@@ -75,7 +74,7 @@ func TestAcceptsWhatFaultsMayDo(t *testing.T) {
 	h, s, c = run(PerConsumer, 4)
 	other := h.Consuming(q, "test")
 	take(h, c, s, 1, 3)
-	take(h, other, s, 0, 2) // two consumers are not ordered among each other
+	take(h, other, s, 0, 2) // the order between two consumers is not defined
 	if v := h.Judge(true); !v.OK() {
 		t.Errorf("%+v", v)
 	}
@@ -107,7 +106,7 @@ func TestFindsALostTail(t *testing.T) {
 func TestFindsALostRequeue(t *testing.T) {
 	h, s, c := run(Strict, 2)
 	take(h, c, s, 0)
-	h.Arrived(c, Message{s, 1}, false, true) // and given back
+	h.Arrived(c, Message{s, 1}, false, true) // and requeued
 	only(t, h, func(v Verdict) int { return v.Lost }, "given back and never came again")
 }
 
@@ -125,7 +124,7 @@ func TestFindsReorderingAcrossConsumers(t *testing.T) {
 	only(t, h, func(v Verdict) int { return v.Reordered }, "message 0 of stream 0 came from queue orders for the first time after number 1")
 }
 
-func TestFindsReorderingBehindTheMarkOfRedelivery(t *testing.T) {
+func TestFindsReorderingOfRedeliveredMessages(t *testing.T) {
 	h, s, c := run(Strict, 2)
 	take(h, c, s, 1)
 	h.Arrived(c, Message{s, 0}, true, true)
@@ -172,7 +171,7 @@ func TestFindsAConfirmForNothing(t *testing.T) {
 	only(t, h, func(v Verdict) int { return v.Invented }, "confirmed and never sent")
 }
 
-func TestFindsReturnsAndWhatComesAfterThem(t *testing.T) {
+func TestFindsReturnsAndLaterDeliveries(t *testing.T) {
 	h, s, c := run(Strict, 0)
 	m := h.Sent(s)
 	h.Returned(m)
@@ -191,8 +190,8 @@ func TestFindsCorruption(t *testing.T) {
 	}
 }
 
-// Any damage to a good sequence of first deliveries must show.
-func TestAnyDamageShows(t *testing.T) {
+// Any damage to a correct sequence of first deliveries is detected.
+func TestAnyDamageIsDetected(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {
 		n := 2 + r.IntN(50)

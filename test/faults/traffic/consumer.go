@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// oneIn is how many messages are acknowledged for one that is given back.
+// oneIn is the number of acknowledged messages for each requeued one.
 const oneIn = 30
 
 type consumer struct {
@@ -18,7 +18,7 @@ type consumer struct {
 	random *rand.Rand
 }
 
-// consume runs on one channel until that ends.
+// consume runs on one channel until the channel ends.
 func (c *consumer) consume(ctx context.Context, channel client) error {
 	if err := channel.Qos(c.load.o.Prefetch, 0, false); err != nil {
 		return err

@@ -23,8 +23,7 @@ func parse(id string) (record.Message, error) {
 	return m, nil
 }
 
-// body is the content of a message; it follows from the name, so a consumer can tell
-// whether it is intact.
+// body returns the content of a message; it follows from the name, so that a consumer can verify it.
 func body(m record.Message) []byte {
 	r := rand.New(rand.NewPCG(uint64(m.Stream), uint64(m.Number)))
 	line := []byte(name(m) + " ")
@@ -35,7 +34,7 @@ func publishingOf(m record.Message) amqp.Publishing {
 	return amqp.Publishing{DeliveryMode: amqp.Persistent, MessageId: name(m), ContentType: "text/plain", Body: body(m)}
 }
 
-// check is which message a delivery is, and whether it is as it was sent.
+// check returns the identity of a delivery, and whether it is intact.
 func check(d amqp.Delivery) (record.Message, bool) {
 	m, err := parse(d.MessageId)
 	if err != nil {

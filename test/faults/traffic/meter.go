@@ -46,7 +46,7 @@ func (m *meter) arrive(now time.Time) {
 	m.lastArrival = now
 }
 
-// silent says whether no message came from the queue for so long.
+// silent reports whether no message came from the queue for this time.
 func (m *meter) silent(now time.Time, long time.Duration) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -8,8 +8,7 @@ import (
 	"posthorn.io/posthorn/test/faults/record"
 )
 
-// publisher sends each message once. What has no confirm when a connection ends is left
-// at that.
+// publisher sends each message once. It does not repeat messages without a confirm after a lost connection.
 type publisher struct {
 	load  *Load
 	queue string
@@ -17,7 +16,7 @@ type publisher struct {
 	busy  bool
 }
 
-// publish runs on one channel until that ends.
+// publish runs on one channel until the channel ends.
 func (p *publisher) publish(ctx context.Context, channel client) error {
 	window := p.load.o.Window
 	if err := channel.Confirm(false); err != nil {
@@ -25,7 +24,7 @@ func (p *publisher) publish(ctx context.Context, channel client) error {
 	}
 	channel.isSetUp()
 	s := &publishing{publisher: p, channel: channel.Channel, stream: p.load.History.Publishing(p.queue),
-		// Room for a whole window, so that the library's reader never waits for us.
+		// Room for a whole window, so that the library's reader never blocks on us.
 		confirms: channel.NotifyPublish(make(chan amqp.Confirmation, window)),
 		returns:  channel.NotifyReturn(make(chan amqp.Return, window)),
 		closed:   channel.NotifyClose(make(chan *amqp.Error, 1)),
@@ -34,13 +33,13 @@ func (p *publisher) publish(ctx context.Context, channel client) error {
 	return s.run(ctx)
 }
 
-// publishing is one channel's worth of it.
+// publishing is the state of one channel.
 type publishing struct {
 	*publisher
 	channel  *amqp.Channel
 	stream   int
 	sent     int // messages of this channel
-	answered int // of these; the broker answers in any order, the library hands it out in order
+	answered int // the broker answers in any order, the library delivers the answers in order
 	confirms <-chan amqp.Confirmation
 	returns  <-chan amqp.Return
 	closed   <-chan *amqp.Error
@@ -68,7 +67,7 @@ func (s *publishing) run(ctx context.Context) error {
 			return ended(err)
 		case c, more := <-s.confirms:
 			if !more {
-				s.confirms = nil // closed tells why
+				s.confirms = nil // the channel closed has the cause
 				continue
 			}
 			s.answer(c)
@@ -107,8 +106,7 @@ func (s *publishing) answer(c amqp.Confirmation) {
 	s.meter.confirm(time.Now())
 }
 
-// wasReturned takes the returns that came before a confirm, and says whether they include
-// that of its message.
+// wasReturned reads the returns before a confirm, and reports whether its message is among them.
 func (s *publishing) wasReturned(m record.Message) (found bool) {
 	for {
 		select {

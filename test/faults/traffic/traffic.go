@@ -1,5 +1,5 @@
-// Package traffic is the load on a cluster: publishers and consumers that go through
-// lost connections as careful applications do, and record all they do and see.
+// Package traffic is the load on a cluster: publishers and consumers that handle lost connections like careful
+// applications, and record all their actions and observations.
 package traffic
 
 import (
@@ -17,29 +17,27 @@ import (
 )
 
 const (
-	// patience is how long a client waits for a confirm or a delivery that should come
-	// before it tries another node.
+	// patience is how long a client waits for an expected confirm or delivery before it tries another node.
 	patience = 3 * time.Second
 	// pause is the time between two attempts of a client to connect.
 	pause = 100 * time.Millisecond
 	// heartbeat makes a client notice a dead connection.
 	heartbeat = 2 * time.Second
 	dialling  = 1500 * time.Millisecond
-	// answering bounds how long a broker may take to answer a request of a client: with
-	// success or with an error, but not with silence.
+	// answering bounds how long a broker may take to answer a client's request, with success or with an error.
 	answering = 30 * time.Second
 )
 
-// Queue is a queue to use.
+// Queue describes a queue of the load.
 type Queue struct {
 	Name         string
 	Quorum       bool
 	SingleActive bool
-	Replicas     int // of a quorum queue; 0: as many as the broker thinks right
+	Replicas     int // of a quorum queue; 0 leaves it to the broker
 	Home         int // of a classic queue: the node on which it is declared
 }
 
-// Options is how much of what is done.
+// Options describe the load.
 type Options struct {
 	Addresses  []string // of all nodes
 	User       string
@@ -48,12 +46,12 @@ type Options struct {
 	Publishers int // of each queue
 	Consumers  int // of each queue
 	Interval   time.Duration
-	Window     int // messages of one publisher without a confirm, at most
+	Window     int // limit of one publisher's unconfirmed messages
 	Prefetch   int
 	Seed       uint64
 }
 
-// Load is running traffic. It begins paused.
+// Load is running traffic. It starts paused.
 type Load struct {
 	o       Options
 	History *record.History
@@ -65,7 +63,7 @@ type Load struct {
 	mu         sync.Mutex
 	busy       int // publishers that still wait for confirms
 	reconnects int
-	strange    []string // what no fault explains
+	strange    []string // answers that no fault explains
 }
 
 // Start declares the queues and starts all clients.
@@ -118,7 +116,7 @@ func (l *Load) declare(address string, q Queue) error {
 	}
 	arguments := amqp.Table{"x-queue-type": "classic"}
 	if q.Quorum {
-		// Messages that are given back for ever are not to be dropped.
+		// Messages that are requeued again and again must not be dropped.
 		arguments = amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(-1)}
 		if q.Replicas > 0 {
 			arguments["x-quorum-initial-group-size"] = int32(q.Replicas)
@@ -133,7 +131,7 @@ func (l *Load) declare(address string, q Queue) error {
 	return nil
 }
 
-// knows waits until a node has heard of all queues: one that was declared on another node gets there a moment later.
+// knows waits until a node knows all queues: a queue that was declared on another node appears there a moment later.
 func (l *Load) knows(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -172,10 +170,10 @@ func (l *Load) dial(address string) (*amqp.Connection, error) {
 	return amqp.DialConfig(u.String(), amqp.Config{Heartbeat: heartbeat, Dial: amqp.DefaultDial(dialling)})
 }
 
-// errImpatient stands for a connection that works, but on which nothing happens.
+// errImpatient: the connection works, but nothing happens on it.
 var errImpatient = errors.New("nothing happens")
 
-// errEnded stands for a connection that ended.
+// errEnded: the connection ended.
 var errEnded = errors.New("connection ended")
 
 // run keeps a client connected to one node after another until ctx ends.
@@ -199,7 +197,7 @@ func (l *Load) once(ctx context.Context, address string, q Queue, work func(cont
 	if err != nil {
 		return err
 	}
-	// Closing waits for an answer that may never come: not here.
+	// Closing waits for an answer that may never come, so it happens in the background.
 	defer func() { go connection.CloseDeadline(time.Now().Add(time.Second)) }()
 	silent := time.AfterFunc(answering, func() {
 		l.note(fmt.Sprintf("a client of queue %s on %s had no answer to its first requests within %v", q.Name, address, answering))
@@ -217,11 +215,11 @@ func (l *Load) once(ctx context.Context, address string, q Queue, work func(cont
 type client struct {
 	*amqp.Channel
 	address string
-	isSetUp func() // to be called when the first requests are answered
+	isSetUp func() // called when the first requests are answered
 }
 
-// unusual notes answers that blame the client: whatever is broken, a broker must not say
-// that what is there is not there, or that what is right is wrong.
+// unusual records answers that blame the client: even during a fault a broker must not report an existing object as
+// missing, or a correct request as wrong.
 func (l *Load) unusual(q Queue, err error) {
 	l.mu.Lock()
 	l.reconnects++
@@ -232,7 +230,7 @@ func (l *Load) unusual(q Queue, err error) {
 	}
 	switch e.Code {
 	case amqp.NotFound:
-		// What RabbitMQ says too of a classic queue whose node is not there.
+		// RabbitMQ gives the same answer for a classic queue whose node is down.
 		if !q.Quorum && strings.Contains(e.Reason, " is down or ") {
 			return
 		}
@@ -251,21 +249,21 @@ func (l *Load) note(strange string) {
 	}
 }
 
-// Strange is what clients were told that no fault explains.
+// Strange returns answers to clients that no fault explains.
 func (l *Load) Strange() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]string(nil), l.strange...)
 }
 
-// Reconnects is how often a client has lost or left a connection.
+// Reconnects returns how often a client has lost or left a connection.
 func (l *Load) Reconnects() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.reconnects
 }
 
-// Resume lets publishers publish, and measures confirms from now on.
+// Resume starts the publishers, and measures confirms from now on.
 func (l *Load) Resume() {
 	now := time.Now()
 	for _, m := range l.meters {
@@ -274,10 +272,10 @@ func (l *Load) Resume() {
 	l.gate.open()
 }
 
-// Pause makes publishers stop; Idle is nil when all have done so.
+// Pause stops the publishers; Idle returns nil when all have stopped.
 func (l *Load) Pause() { l.gate.shut() }
 
-// Idle is nil when no publisher waits for a confirm.
+// Idle returns nil when no publisher waits for a confirm.
 func (l *Load) Idle() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -300,7 +298,7 @@ func (l *Load) setBusy(was, is bool) bool {
 	return is
 }
 
-// Watch begins a new measurement of how long confirms stay away.
+// Watch begins a new measurement of the time without confirms.
 func (l *Load) Watch() {
 	now := time.Now()
 	for _, m := range l.meters {
@@ -308,8 +306,8 @@ func (l *Load) Watch() {
 	}
 }
 
-// Longest is the longest time since Watch in which a queue confirmed nothing, of the
-// queue of this type with the longest, and its name.
+// Longest returns the longest time since Watch without a confirm among queues of this type, and the name of the
+// queue.
 func (l *Load) Longest(quorum bool) (longest time.Duration, name string) {
 	now := time.Now()
 	for _, q := range l.o.Queues {
@@ -323,10 +321,10 @@ func (l *Load) Longest(quorum bool) (longest time.Duration, name string) {
 	return longest, name
 }
 
-// Confirms is how many confirms a queue has given since Watch.
+// Confirms returns the number of a queue's confirms since Watch.
 func (l *Load) Confirms(queue string) int { return l.meters[queue].confirms() }
 
-// AllConfirms is the sum over all queues.
+// AllConfirms returns the sum over all queues.
 func (l *Load) AllConfirms() (sum int) {
 	for _, m := range l.meters {
 		sum += m.confirms()

@@ -12,7 +12,7 @@ func delivered(p amqp.Publishing) amqp.Delivery {
 	return amqp.Delivery{DeliveryMode: p.DeliveryMode, MessageId: p.MessageId, ContentType: p.ContentType, Body: p.Body}
 }
 
-func TestMessagesTellWhetherTheyAreIntact(t *testing.T) {
+func TestDamagedMessagesAreDetected(t *testing.T) {
 	for i := range 1000 {
 		m := record.Message{Stream: i % 7, Number: i}
 		d := delivered(publishingOf(m))
@@ -55,7 +55,7 @@ func TestMeterFindsTheLongestSilence(t *testing.T) {
 	}
 }
 
-func TestGate(t *testing.T) {
+func TestGateBlocksWhileShut(t *testing.T) {
 	g := gate{opened: make(chan struct{})}
 	if open, _ := g.state(); open {
 		t.Error("begins open")

@@ -1,27 +1,27 @@
 //! Content headers (section 4.2.6.1) and the properties of class basic.
 //!
-//! The property flags and list stay as the publisher encoded them; [`Properties`] is a view onto them.
+//! Property flags and list stay in the publisher's encoding; [`Properties`] is a view of them.
 
 use crate::field::{Field, Reader, Short, Writer};
 use crate::{DecodeError, table};
 use bytes::{BufMut, BytesMut};
 use message::{Table, Value};
 
-/// A content header frame's payload.
+/// The payload of a content header frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentHeader<'a> {
-    /// Class of the method that carries content; 60 for `basic`.
+    /// Class of the method with content; 60 is `basic`.
     pub class_id: u16,
-    /// Unused, and zero.
+    /// Unused; must be zero.
     pub weight: u16,
-    /// Of the whole body, over all its frames.
+    /// Size of the whole body in octets, over all frames.
     pub body_size: u64,
-    /// Property flags and property list.
+    /// Encoded property flags and property list.
     pub properties: &'a [u8],
 }
 
 impl<'a> ContentHeader<'a> {
-    /// Reads the fixed fields. The properties are not checked; see [`Properties::decode`].
+    /// Decodes the fixed fields. The properties are not validated; see [`Properties::decode`].
     pub fn decode(payload: &'a [u8]) -> Result<ContentHeader<'a>, DecodeError> {
         let mut from = Reader::new(payload);
         let class_id = u16::read(&mut from)?;
@@ -36,41 +36,41 @@ impl<'a> ContentHeader<'a> {
     }
 }
 
-/// Property flags have the first property in the highest bit. Bit 1 is unused and passed over, bit 0 would say that more
-/// flags follow.
+/// The first property has the highest bit. Bit 1 is unused and ignored. Bit 0 announces another
+/// word of flags.
 const MORE_FLAGS: u16 = 0b1;
 
-/// The properties of a basic message, borrowed. `S` is what short strings are: text for who makes them, [`Short`] for what
-/// clients sent.
+/// The borrowed properties of a basic message. `S` is the type of short strings: `&str` for
+/// encoding, [`Short`] for properties from clients, which may not be UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Properties<'a, S = &'a str> {
     /// MIME type of the body.
     pub content_type: Option<S>,
     /// MIME encoding of the body, for example `gzip`.
     pub content_encoding: Option<S>,
-    /// The entries of the headers table, undecoded; their form has been checked.
+    /// The encoded entries of the headers table. Their form has been validated.
     pub headers: Option<&'a [u8]>,
-    /// 1 is transient, 2 is persistent; other values are transient too.
+    /// 1 is transient, 2 is persistent. Other values count as transient.
     pub delivery_mode: Option<u8>,
-    /// Higher is more urgent.
+    /// Higher values have precedence.
     pub priority: Option<u8>,
-    /// Application's identifier of the request that a reply belongs to.
+    /// The application's identifier of the request that a reply belongs to.
     pub correlation_id: Option<S>,
     /// Routing key for replies.
     pub reply_to: Option<S>,
-    /// Milliseconds as decimal digits, if the publisher kept to the rules.
+    /// Time to live in milliseconds as decimal digits, if the publisher follows the rules.
     pub expiration: Option<S>,
-    /// Application's identifier of the message.
+    /// The application's identifier of the message.
     pub message_id: Option<S>,
     /// Seconds since the Unix epoch.
     pub timestamp: Option<u64>,
-    /// The property `type`: application's name of the kind of message.
+    /// The property `type`: the application's message type.
     pub kind: Option<S>,
-    /// User name of the publisher; must be that of the connection.
+    /// User name of the publisher, which must be that of the connection.
     pub user_id: Option<S>,
-    /// Application's own identifier.
+    /// The identifier of the publishing application.
     pub app_id: Option<S>,
-    /// Deprecated by the specification, and passed on unchanged.
+    /// Deprecated by the specification; forwarded unchanged.
     pub cluster_id: Option<S>,
 }
 
@@ -96,19 +96,21 @@ impl Default for Properties<'_> {
 }
 
 impl<'a> Properties<'a> {
-    /// Reads property flags and list to the last byte; tables are walked, not copied. All text must be UTF-8.
+    /// Decodes the complete property flags and list. Tables are validated but not copied. All text
+    /// must be UTF-8.
     pub fn decode(raw: &'a [u8]) -> Result<Properties<'a>, DecodeError> {
         Properties::read(raw, |_| ())
     }
 }
 
 impl<'a> Properties<'a, Short<'a>> {
-    /// Like [`Properties::decode`], whatever the short strings are; names in the headers must be UTF-8.
+    /// As [`Properties::decode`], but values of short strings need not be UTF-8. Names of headers
+    /// must be.
     pub fn received(raw: &'a [u8]) -> Result<Self, DecodeError> {
         Properties::read(raw, |_| ())
     }
 
-    /// Like [`Properties::received`]; calls `each` for every header on the way.
+    /// As [`Properties::received`]; calls `each` for every header.
     pub fn scan(raw: &'a [u8], each: impl FnMut(table::Entry<'a>)) -> Result<Self, DecodeError> {
         Properties::read(raw, each)
     }
@@ -130,10 +132,10 @@ impl<'a, S: Field<'a>> Properties<'a, S> {
             flags >> bit & 1 == 1
         };
         fn field<'a, T: Field<'a>>(
-            there: bool,
+            present: bool,
             from: &mut Reader<'a>,
         ) -> Result<Option<T>, DecodeError> {
-            there.then(|| T::read(from)).transpose()
+            present.then(|| T::read(from)).transpose()
         }
         let properties = Properties {
             content_type: field(next(), &mut from)?,
@@ -161,25 +163,25 @@ impl<'a, S: Field<'a>> Properties<'a, S> {
         Ok(properties)
     }
 
-    /// The headers, decoded; empty when there are none.
+    /// Decodes the headers; empty if there are none.
     pub fn header_table(&self) -> Result<Table, DecodeError> {
         self.headers.map_or(Ok(Table::default()), table::decode)
     }
 
-    /// Appends property flags and list.
+    /// Appends the encoded property flags and list.
     pub fn encode(&self, out: &mut BytesMut) {
         self.encode_edited(&[], out);
     }
 
-    /// The same with some headers removed or replaced.
+    /// As [`Properties::encode`], with some headers removed or replaced.
     pub fn encode_edited(&self, edits: &[HeaderEdit<'_>], out: &mut BytesMut) {
         let at = out.len();
         out.put_u16(0);
         let mut flags = 0u16;
         let mut bit = 16;
-        let mut next = |there: bool| {
+        let mut next = |present: bool| {
             bit -= 1;
-            flags |= u16::from(there) << bit;
+            flags |= u16::from(present) << bit;
         };
         fn field<'f, T: Field<'f>>(value: &Option<T>, out: &mut BytesMut) -> bool {
             if let Some(value) = value {
@@ -207,22 +209,22 @@ impl<'a, S: Field<'a>> Properties<'a, S> {
     }
 }
 
-/// A header to be removed (`None`) or set.
+/// A change to one header: removal (`None`) or a new value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeaderEdit<'e> {
-    /// Name of the header.
+    /// The name of the header.
     pub key: &'e str,
     /// The new value; None removes the header.
     pub value: Option<Value>,
 }
 
-/// Whether there is a table at all.
+/// Encodes the headers. Returns false if there is no table.
 fn encode_headers(entries: Option<&[u8]>, edits: &[HeaderEdit<'_>], out: &mut BytesMut) -> bool {
     if entries.is_none() && edits.iter().all(|e| e.value.is_none()) {
         return false;
     }
     table::with_length(out, |out| {
-        // Walked before, when it was decoded: cannot fail now.
+        // The entries were validated by the decoder, so this cannot fail.
         let _ = table::walk(entries.unwrap_or(&[]), |entry| {
             if !edits.iter().any(|e| e.key == entry.key) {
                 out.extend_from_slice(entry.raw);

@@ -5,7 +5,7 @@ use bytes::{BufMut, BytesMut};
 use message::Table;
 use std::borrow::Cow;
 
-/// A cursor over a frame's payload. Consecutive bits share octets, lowest first.
+/// A cursor over a frame's payload. Consecutive bits share an octet, lowest bit first.
 pub struct Reader<'a> {
     rest: &'a [u8],
     bits: u8,
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// Nothing may be left over.
+    /// Returns an error if input remains.
     #[inline]
     pub fn finish(self) -> Result<(), DecodeError> {
         match self.rest.len() {
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
         Ok(bit)
     }
 
-    /// A long string: 32-bit length, bytes.
+    /// Reads a long string: a 32-bit length and the bytes.
     #[inline]
     pub fn long_string(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = u32::from_be_bytes(self.array()?);
@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends arguments; the mirror image of [`Reader`].
+/// Appends fields in the encoding that [`Reader`] reads.
 pub struct Writer<'a> {
     pub out: &'a mut BytesMut,
     bits: u8,
@@ -116,7 +116,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Cuts at a character boundary so that at most 255 bytes are left: what fits in a short string.
+/// Truncates to at most 255 bytes, the limit of a short string, at a character boundary.
 pub(crate) fn short(text: &str) -> &str {
     let mut end = text.len().min(255);
     while !text.is_char_boundary(end) {
@@ -125,7 +125,7 @@ pub(crate) fn short(text: &str) -> &str {
     text.get(..end).unwrap_or("")
 }
 
-/// A wire type.
+/// A value with a wire encoding.
 pub trait Field<'a>: Sized {
     fn read(from: &mut Reader<'a>) -> Result<Self, DecodeError>;
     fn write(&self, to: &mut Writer<'_>);
@@ -175,17 +175,18 @@ impl<'a> Field<'a> for &'a str {
     }
 }
 
-/// A short string as it was sent: UTF-8 by the standard, but clients put what they like into properties.
+/// A short string as it was received. The specification requires UTF-8, but clients put other bytes
+/// into properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short<'a>(pub &'a [u8]);
 
 impl<'a> Short<'a> {
-    /// None when it is no UTF-8.
+    /// The text; None if it is not UTF-8.
     pub fn text(self) -> Option<&'a str> {
         std::str::from_utf8(self.0).ok()
     }
 
-    /// For people.
+    /// The text for display, with invalid sequences replaced.
     pub fn lossy(self) -> Cow<'a, str> {
         String::from_utf8_lossy(self.0)
     }

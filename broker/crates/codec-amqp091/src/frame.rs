@@ -3,18 +3,18 @@
 use crate::{FRAME_END, FRAME_OVERHEAD, Method, Shown};
 use bytes::{BufMut, BytesMut};
 
-/// Types of frames.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// A method with its arguments.
     Method,
     /// The properties and the body size of a message.
     Header,
-    /// A part of a message's body.
+    /// A part of a message body.
     Body,
-    /// A sign of life, on channel 0.
+    /// A heartbeat, on channel 0.
     Heartbeat,
-    /// A type octet that the protocol does not know.
+    /// A type octet that the protocol does not define.
     Unknown(u8),
 }
 
@@ -41,42 +41,42 @@ impl FrameKind {
     }
 }
 
-/// A whole frame, borrowed from the input.
+/// A complete frame, borrowed from the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The type of the frame.
     pub kind: FrameKind,
-    /// Channel number; 0 is the connection itself.
+    /// Channel number; 0 is the connection.
     pub channel: u16,
-    /// The content, without frame header and end marker.
+    /// The content without frame header and end marker.
     pub payload: &'a [u8],
 }
 
 impl Frame<'_> {
-    /// Octets it takes on the wire.
+    /// Size of the encoded frame in octets.
     pub fn wire_len(&self) -> usize {
         self.payload.len() + FRAME_OVERHEAD
     }
 
-    /// Appends it as it came.
+    /// Appends the encoded frame.
     pub fn encode(&self, out: &mut BytesMut) {
-        start(out, self.kind.octet(), self.channel, self.payload.len());
+        begin_frame(out, self.kind.octet(), self.channel, self.payload.len());
         out.extend_from_slice(self.payload);
         out.put_u8(FRAME_END);
     }
 }
 
-/// The peer and we no longer agree on where frames start: nothing after it can be read.
+/// A framing error. The start of the next frame is unknown, so later input cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     #[error("type {octet}, all octets = <<>>: {{frame_too_large,{size},{max}}}")]
-    /// The frame header announces more than frame-max.
+    /// The frame header announces more than frame-max allows.
     TooLarge {
         /// Type octet of the frame.
         octet: u8,
-        /// Octets of payload that the frame header announces.
+        /// Payload size in octets that the frame header announces.
         size: u32,
-        /// Octets of payload that frame-max allows.
+        /// Payload size in octets that frame-max allows.
         max: u32,
     },
     /// The octet after the payload is not [`FRAME_END`].
@@ -86,13 +86,14 @@ pub enum FrameError {
         octet: u8,
         /// The first bytes of the payload.
         payload: Shown,
-        /// The octet in place of the end marker.
+        /// The octet found in place of the end marker.
         marker: u8,
     },
 }
 
-/// Reads the frame at the front of `input`; None while it is not all there. A peer may exceed frame-max by the
-/// size of an empty frame: some count the overhead differently.
+/// Parses the frame at the front of `input`. Returns None if it is incomplete. A payload of
+/// `frame_max` octets is accepted, although it exceeds frame-max by the frame overhead, because
+/// some clients do not count the overhead.
 #[inline]
 pub fn parse_frame(input: &[u8], frame_max: u32) -> Result<Option<Frame<'_>>, FrameError> {
     let Some((head, rest)) = input.split_first_chunk::<7>() else {
@@ -114,7 +115,7 @@ pub fn parse_frame(input: &[u8], frame_max: u32) -> Result<Option<Frame<'_>>, Fr
         return Ok(None);
     };
     if marker != FRAME_END {
-        return Err(bad_end(octet, payload, marker));
+        return Err(end_marker_error(octet, payload, marker));
     }
     Ok(Some(Frame {
         kind: FrameKind::from_octet(octet),
@@ -123,10 +124,10 @@ pub fn parse_frame(input: &[u8], frame_max: u32) -> Result<Option<Frame<'_>>, Fr
     }))
 }
 
-/// Apart from [`parse_frame`], which is small enough then to be part of the loop that calls it.
+/// Separate from [`parse_frame`] to keep that function small enough for inlining.
 #[cold]
 #[inline(never)]
-fn bad_end(octet: u8, payload: &[u8], marker: u8) -> FrameError {
+fn end_marker_error(octet: u8, payload: &[u8], marker: u8) -> FrameError {
     FrameError::EndMarker {
         octet,
         payload: Shown::of(payload),
@@ -135,7 +136,7 @@ fn bad_end(octet: u8, payload: &[u8], marker: u8) -> FrameError {
 }
 
 #[inline]
-fn start(out: &mut BytesMut, octet: u8, channel: u16, len: usize) {
+fn begin_frame(out: &mut BytesMut, octet: u8, channel: u16, len: usize) {
     out.reserve(len + FRAME_OVERHEAD);
     out.put_u8(octet);
     out.put_u16(channel);
@@ -146,7 +147,7 @@ fn start(out: &mut BytesMut, octet: u8, channel: u16, len: usize) {
 #[inline]
 pub fn encode_method(out: &mut BytesMut, channel: u16, method: &Method<'_>) {
     let at = out.len();
-    start(out, 1, channel, 0);
+    begin_frame(out, 1, channel, 0);
     method.encode(out);
     let len = (out.len() - at - 7) as u32;
     if let Some(slot) = out.get_mut(at + 3..at + 7) {
@@ -155,10 +156,10 @@ pub fn encode_method(out: &mut BytesMut, channel: u16, method: &Method<'_>) {
     out.put_u8(FRAME_END);
 }
 
-/// Appends a content header frame of class basic; `properties` are flags and list.
+/// Appends a content header frame of class basic. `properties` are the encoded flags and list.
 #[inline]
 pub fn encode_content_header(out: &mut BytesMut, channel: u16, body_size: u64, properties: &[u8]) {
-    start(out, 2, channel, 12 + properties.len());
+    begin_frame(out, 2, channel, 12 + properties.len());
     out.put_u16(60);
     out.put_u16(0);
     out.put_u64(body_size);
@@ -166,10 +167,10 @@ pub fn encode_content_header(out: &mut BytesMut, channel: u16, body_size: u64, p
     out.put_u8(FRAME_END);
 }
 
-/// Appends the start of a body frame; `len` bytes and [`FRAME_END`] must follow.
+/// Appends the header of a body frame. `len` bytes and [`FRAME_END`] must follow.
 #[inline]
 pub fn open_body(out: &mut BytesMut, channel: u16, len: usize) {
-    start(out, 3, channel, len);
+    begin_frame(out, 3, channel, len);
 }
 
 /// Appends a body as frames of at most `frame_max` octets.
@@ -183,6 +184,6 @@ pub fn encode_body(out: &mut BytesMut, channel: u16, body: &[u8], frame_max: u32
 
 /// Appends a heartbeat frame.
 pub fn encode_heartbeat(out: &mut BytesMut) {
-    start(out, 8, 0, 0);
+    begin_frame(out, 8, 0, 0);
     out.put_u8(FRAME_END);
 }

@@ -1,29 +1,29 @@
-//! What a client says first (section 4.2.2).
+//! The protocol header at the start of a connection (section 4.2.2).
 
-/// Our protocol header, also the answer to every other one.
+/// The header of AMQP 0.9.1, which is also the answer to any other header.
 pub const PROTOCOL_HEADER: [u8; 8] = *b"AMQP\x00\x00\x09\x01";
 
-/// The meaning of the first bytes of a connection.
+/// The protocol of a connection, from its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolHeader {
-    /// Not yet eight bytes, and so far it could become one.
+    /// Fewer than eight bytes of a possible AMQP header.
     Partial,
-    /// 0.9.1, or 0.9's header, whose speakers understand 0.9.1.
+    /// AMQP 0.9.1, or the header of 0.9, whose clients understand 0.9.1.
     Amqp091,
-    /// AMQP 1.0, bare or behind its SASL or TLS layer (the protocol id).
+    /// AMQP 1.0, with or without its SASL or TLS layer.
     Amqp10 {
-        /// 0 is AMQP itself, 2 is TLS, 3 is SASL.
+        /// The protocol id: 0 is AMQP, 2 is TLS, 3 is SASL.
         id: u8,
     },
-    /// Anything else.
+    /// Any other protocol.
     Other,
 }
 
 impl ProtocolHeader {
-    /// Recognises the protocol by the first bytes of a connection.
+    /// Recognizes the protocol from the first bytes of a connection.
     pub fn parse(input: &[u8]) -> ProtocolHeader {
-        let known = input.len().min(4);
-        if input.get(..known) != PROTOCOL_HEADER.get(..known) {
+        let len = input.len().min(4);
+        if input.get(..len) != PROTOCOL_HEADER.get(..len) {
             return ProtocolHeader::Other;
         }
         match input.get(4..8) {
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_told_apart() {
+    fn protocol_headers_are_recognized() {
         assert_eq!(ProtocolHeader::parse(b""), ProtocolHeader::Partial);
         assert_eq!(
             ProtocolHeader::parse(b"AMQP\x00\x00\x09"),

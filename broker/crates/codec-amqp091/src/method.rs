@@ -1,7 +1,8 @@
-//! Every method of AMQP 0.9.1 with RabbitMQ's extensions, from one table.
+//! All methods of AMQP 0.9.1 and RabbitMQ's extensions, generated from one table.
 //!
-//! A row: class id, method id, wire name, our name, reserved fields in front, fields, reserved fields behind.
-//! Reserved fields are written as zero and read as anything (section 4.2.1).
+//! A row contains: class id, method id, wire name, variant name, leading reserved fields, fields,
+//! trailing reserved fields. Reserved fields are written as zero and ignored when read (section
+//! 4.2.1).
 
 use crate::DecodeError;
 use crate::field::{Field, Reader, Writer};
@@ -21,7 +22,7 @@ macro_rules! methods {
         }
 
         impl<$a> Method<$a> {
-            /// Reads a method frame's payload, to its last byte.
+            /// Decodes the complete payload of a method frame.
             pub fn decode(payload: &$a [u8]) -> Result<Method<$a>, DecodeError> {
                 let mut from = Reader::new(payload);
                 let class = u16::read(&mut from)?;
@@ -39,7 +40,8 @@ macro_rules! methods {
                 Ok(method)
             }
 
-            /// Appends ids and arguments: a method frame's payload. Short strings are cut at 255 bytes.
+            /// Appends ids and arguments, the payload of a method frame. Short strings are
+            /// truncated to 255 bytes.
             #[inline]
             pub fn encode(&self, out: &mut BytesMut) {
                 let mut to = Writer::new(out);
@@ -63,7 +65,7 @@ macro_rules! methods {
                 }
             }
 
-            /// The name as the specification has it, `class.method`.
+            /// The name in the specification, `class.method`.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Method::$name { .. } => $wire,)*
@@ -71,7 +73,7 @@ macro_rules! methods {
             }
         }
 
-        /// The whole table, for tests.
+        /// All rows of the table, for tests.
         #[cfg(test)]
         pub(crate) const ROWS: &[(u16, u16, &str)] = &[$(($class, $id, $wire)),*];
     };
@@ -158,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_and_names_are_unique_and_names_match_their_class() {
+    fn method_ids_and_names_are_unique_and_match_their_class() {
         let classes = [
             (10, "connection"),
             (20, "channel"),
@@ -187,9 +189,9 @@ mod tests {
         }
     }
 
-    /// Bytes written by hand from the specification's argument lists: the table's order is the wire's order.
+    /// Expected bytes derived by hand from the specification, to verify the order of arguments.
     #[test]
-    fn known_bytes() {
+    fn methods_encode_to_known_bytes() {
         let mut out = BytesMut::new();
         Method::QueueDeclare {
             queue: "q",

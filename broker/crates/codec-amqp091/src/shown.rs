@@ -1,24 +1,24 @@
-//! Octets in texts for people, in the form of RabbitMQ's.
+//! Formatting of octets in error texts, in RabbitMQ's notation.
 
 use std::fmt;
 
-/// So many are shown of more.
-const FIRST: usize = 16;
+/// Number of octets shown of longer input.
+const MAX_SHOWN: usize = 16;
 
-/// The beginning of what a peer sent.
+/// The first octets of a peer's input, for an error text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {
-    first: [u8; FIRST],
-    /// Of `first`.
+    first: [u8; MAX_SHOWN],
+    /// Number of valid octets in `first`.
     len: usize,
-    more: bool,
+    truncated: bool,
 }
 
 impl Shown {
-    /// Keeps the first octets for display.
+    /// Copies the first octets.
     pub fn of(octets: &[u8]) -> Shown {
-        let mut first = [0; FIRST];
-        let len = octets.len().min(FIRST);
+        let mut first = [0; MAX_SHOWN];
+        let len = octets.len().min(MAX_SHOWN);
         first
             .iter_mut()
             .zip(octets)
@@ -26,28 +26,29 @@ impl Shown {
         Shown {
             first,
             len,
-            more: octets.len() > FIRST,
+            truncated: octets.len() > MAX_SHOWN,
         }
     }
 }
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let which = if self.more { "first 16" } else { "all" };
+        let which = if self.truncated { "first 16" } else { "all" };
         let octets = self.first.get(..self.len).unwrap_or_default();
         write!(f, "{which} octets = {}", Octets(octets))
     }
 }
 
-/// All of them: as text in quotes where each is a character of ASCII that can be printed, as numbers otherwise.
+/// All octets: quoted if they are printable ASCII, otherwise as numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Octets<'a>(pub &'a [u8]);
 
 impl fmt::Display for Octets<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = std::str::from_utf8(self.0).ok();
-        let printed = |t: &&str| !t.is_empty() && t.bytes().all(|b| (b' '..=b'~').contains(&b));
-        if let Some(text) = text.filter(printed) {
+        let is_printable =
+            |t: &&str| !t.is_empty() && t.bytes().all(|b| (b' '..=b'~').contains(&b));
+        if let Some(text) = text.filter(is_printable) {
             let text = text.replace('\\', "\\\\").replace('"', "\\\"");
             return write!(f, "<<\"{text}\">>");
         }
@@ -64,14 +65,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_shown_as_text_and_the_rest_as_numbers() {
-        let shown = |octets: &[u8]| Shown::of(octets).to_string();
-        assert_eq!(shown(b""), "all octets = <<>>");
-        assert_eq!(shown(b"xyz"), "all octets = <<\"xyz\">>");
-        assert_eq!(shown(b"a\"\\"), r#"all octets = <<"a\"\\">>"#);
-        assert_eq!(shown(b"a\0"), "all octets = <<97,0>>");
-        assert_eq!(shown(&[255; 16]).matches("255").count(), 16);
-        let long = shown(&[255; 17]);
+    fn printable_text_is_quoted_and_other_octets_are_numbers() {
+        let show = |octets: &[u8]| Shown::of(octets).to_string();
+        assert_eq!(show(b""), "all octets = <<>>");
+        assert_eq!(show(b"xyz"), "all octets = <<\"xyz\">>");
+        assert_eq!(show(b"a\"\\"), r#"all octets = <<"a\"\\">>"#);
+        assert_eq!(show(b"a\0"), "all octets = <<97,0>>");
+        assert_eq!(show(&[255; 16]).matches("255").count(), 16);
+        let long = show(&[255; 17]);
         assert!(long.starts_with("first 16 octets = <<255,"), "{long}");
         assert_eq!(long.matches("255").count(), 16);
     }

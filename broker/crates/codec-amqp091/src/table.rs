@@ -1,21 +1,22 @@
-//! Field tables (section 4.2.5.5, with the type letters RabbitMQ and its clients use).
+//! Field tables (section 4.2.5.5), with the type octets that RabbitMQ and its clients use.
 
 use crate::DecodeError;
 use crate::field::{Reader, short};
 use bytes::{BufMut, Bytes, BytesMut};
 use message::{Table, Value};
 
-/// Tables and arrays may be nested this deep.
+/// Maximum nesting of tables and arrays.
 pub const MAX_DEPTH: u32 = 32;
-/// Values in one table, those of nested tables and arrays included: a void is one byte on the wire and fifty in memory.
+/// Maximum number of values in one table, including nested ones. A void takes one byte on the wire
+/// and fifty in memory.
 pub const MAX_VALUES: u32 = 4096;
 
-/// Reads the entries of a table: what follows its length.
+/// Decodes the entries of a table, without its length prefix.
 pub fn decode(entries: &[u8]) -> Result<Table, DecodeError> {
     decode_entries(entries, &mut Budget::default(), 0)
 }
 
-/// What one table may still cost.
+/// The number of values that a table may still contain.
 struct Budget(u32);
 
 impl Default for Budget {
@@ -84,7 +85,7 @@ fn decode_value(
     })
 }
 
-/// Appends the table with its length in front.
+/// Appends the encoded table with its length prefix.
 pub fn encode(table: &Table, out: &mut BytesMut) {
     with_length(out, |out| {
         for (key, value) in &table.0 {
@@ -96,7 +97,7 @@ pub fn encode(table: &Table, out: &mut BytesMut) {
     });
 }
 
-/// Appends a 32-bit length, then what `write` appends.
+/// Appends a 32-bit length, then the bytes that `write` appends.
 pub(crate) fn with_length(out: &mut BytesMut, write: impl FnOnce(&mut BytesMut)) {
     let at = out.len();
     out.put_u32(0);
@@ -107,7 +108,7 @@ pub(crate) fn with_length(out: &mut BytesMut, write: impl FnOnce(&mut BytesMut))
     }
 }
 
-/// Appends the type letter and the value.
+/// Appends the type octet and the value.
 pub(crate) fn encode_value(value: &Value, out: &mut BytesMut) {
     fn fixed<const N: usize>(out: &mut BytesMut, letter: u8, bytes: [u8; N]) {
         out.put_u8(letter);
@@ -155,14 +156,14 @@ pub(crate) fn encode_value(value: &Value, out: &mut BytesMut) {
     }
 }
 
-/// One entry of a table that has been walked but not decoded.
+/// A table entry whose value is not decoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// Name of the field.
+    /// The name of the field.
     pub key: &'a str,
-    /// The type letter of the value.
+    /// The type octet of the value.
     pub letter: u8,
-    /// The whole entry as it stands on the wire: key, letter, value.
+    /// The encoded entry: key, type octet and value.
     pub raw: &'a [u8],
     value: &'a [u8],
 }
@@ -174,8 +175,8 @@ impl Entry<'_> {
     }
 }
 
-/// Walks a table's entries without copying, checking each value's form to the bottom, and calls `each` for the
-/// entries of the table itself. The limits are those of [`decode`].
+/// Validates all entries of a table without copying and calls `each` for the entries of the table
+/// itself, not for nested ones. The limits are those of [`decode`].
 pub fn walk<'a>(entries: &'a [u8], mut each: impl FnMut(Entry<'a>)) -> Result<(), DecodeError> {
     let mut from = Reader::new(entries);
     let mut budget = Budget::default();
@@ -186,12 +187,12 @@ pub fn walk<'a>(entries: &'a [u8], mut each: impl FnMut(Entry<'a>)) -> Result<()
         let value = from.rest();
         let letter = *value.first().ok_or(DecodeError::Short)?;
         skip_value(&mut from, &mut budget, 0)?;
-        let left = from.rest().len();
+        let rest_len = from.rest().len();
         each(Entry {
             key,
             letter,
-            raw: start.get(..start.len() - left).unwrap_or(start),
-            value: value.get(..value.len() - left).unwrap_or(value),
+            raw: start.get(..start.len() - rest_len).unwrap_or(start),
+            value: value.get(..value.len() - rest_len).unwrap_or(value),
         });
     }
     Ok(())
@@ -200,7 +201,7 @@ pub fn walk<'a>(entries: &'a [u8], mut each: impl FnMut(Entry<'a>)) -> Result<()
 fn skip_value(from: &mut Reader<'_>, budget: &mut Budget, depth: u32) -> Result<(), DecodeError> {
     budget.spend()?;
     let [letter] = from.array()?;
-    let fixed = match letter {
+    let len = match letter {
         b'V' => 0,
         b't' | b'b' | b'B' => 1,
         b's' | b'u' => 2,
@@ -224,5 +225,5 @@ fn skip_value(from: &mut Reader<'_>, budget: &mut Budget, depth: u32) -> Result<
         }
         other => return Err(DecodeError::FieldType(other)),
     };
-    from.take(fixed).map(|_| ())
+    from.take(len).map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! Round trips, and hostile bytes.
+//! Round trips, and robustness against arbitrary bytes.
 
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{
@@ -52,14 +52,14 @@ fn wire(table: &Table) -> BytesMut {
     out
 }
 
-/// How many values there are in a table, to the bottom.
-fn weigh(values: &[&Value]) -> usize {
+/// Number of values in a table, including nested ones.
+fn count_values(values: &[&Value]) -> usize {
     values
         .iter()
         .map(|v| {
             1 + match v {
-                Value::Array(a) => weigh(&a.iter().collect::<Vec<_>>()),
-                Value::Table(t) => weigh(&t.0.iter().map(|(_, v)| v).collect::<Vec<_>>()),
+                Value::Array(a) => count_values(&a.iter().collect::<Vec<_>>()),
+                Value::Table(t) => count_values(&t.0.iter().map(|(_, v)| v).collect::<Vec<_>>()),
                 _ => 0,
             }
         })
@@ -68,7 +68,7 @@ fn weigh(values: &[&Value]) -> usize {
 
 proptest! {
     #[test]
-    fn tables_come_back(table in tables()) {
+    fn tables_round_trip(table in tables()) {
         let raw = wire(&table);
         prop_assert_eq!(table::decode(&raw[4..]).unwrap(), table.clone());
         let mut keys = Vec::new();
@@ -79,12 +79,12 @@ proptest! {
     }
 
     #[test]
-    fn walking_and_decoding_agree_on_any_bytes(raw in vec(any::<u8>(), 0..300)) {
+    fn walk_and_decode_agree_on_arbitrary_bytes(raw in vec(any::<u8>(), 0..300)) {
         prop_assert_eq!(table::walk(&raw, |_| ()), table::decode(&raw).map(|_| ()));
     }
 
     #[test]
-    fn methods_come_back(
+    fn methods_round_trip(
         channel: u16, a in "[ -~é]{0,60}", b in "[ -~é]{0,60}", table in tables(), bits: [bool; 5],
         number: u64, bytes in vec(any::<u8>(), 0..60),
     ) {
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn properties_come_back_and_can_be_edited(
+    fn properties_round_trip_and_headers_can_be_edited(
         kind in proptest::option::of("[a-z]{0,9}"), user in proptest::option::of("[a-z]{0,9}"),
         mode: Option<u8>, priority: Option<u8>, timestamp: Option<u64>, headers in proptest::option::of(tables()),
     ) {
@@ -137,18 +137,18 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic_or_cost_more_than_the_limits(raw in vec(any::<u8>(), 0..600)) {
+    fn arbitrary_bytes_neither_panic_nor_exceed_the_limits(raw in vec(any::<u8>(), 0..600)) {
         let _ = parse_frame(&raw, 4096);
         let _ = Method::decode(&raw);
         let _ = ContentHeader::decode(&raw);
         let _ = Properties::decode(&raw);
         if let Ok(table) = table::decode(&raw) {
-            prop_assert!(weigh(&[&Value::Table(table)]) <= raw.len() + 1);
+            prop_assert!(count_values(&[&Value::Table(table)]) <= raw.len() + 1);
         }
     }
 
     #[test]
-    fn any_bytes_behind_a_real_method_id_are_an_answer_not_a_panic(
+    fn arbitrary_arguments_do_not_panic(
         class in prop_oneof![Just(10u16), Just(20), Just(40), Just(50), Just(60), Just(85), Just(90)],
         id in 0u16..130, tail in vec(any::<u8>(), 0..80),
     ) {
@@ -161,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn bodies_are_cut_at_frame_max(len in 0usize..20_000, max in 4096u32..9000) {
+    fn bodies_are_split_at_frame_max(len in 0usize..20_000, max in 4096u32..9000) {
         let body = vec![7u8; len];
         let mut out = BytesMut::new();
         encode_body(&mut out, 3, &body, max);
@@ -177,7 +177,7 @@ proptest! {
 }
 
 #[test]
-fn a_frame_over_the_limit_is_refused_before_its_payload_comes() {
+fn oversized_frame_is_refused_before_its_payload_arrives() {
     let head = [1, 0, 5, 0, 0, 16, 1];
     assert_eq!(
         parse_frame(&head, 4096),
@@ -190,24 +190,24 @@ fn a_frame_over_the_limit_is_refused_before_its_payload_comes() {
     assert_eq!(parse_frame(&[1, 0, 5, 0, 0, 16, 0], 4096), Ok(None));
 }
 
-/// Clients send identifiers as they have them, sixteen octets of a UUID for one.
+/// Clients send arbitrary octets as identifiers, such as the sixteen octets of a UUID.
 #[test]
-fn short_strings_of_properties_may_be_any_octets() {
+fn properties_accept_short_strings_that_are_not_utf8() {
     let raw = [0x04, 0x82, 2, 0xFF, 0xFE, 1, 0xF0];
     assert_eq!(Properties::decode(&raw), Err(DecodeError::Utf8));
-    // Bit 1 of the flags means nothing.
-    let got = Properties::received(&raw).unwrap();
-    assert_eq!(got.correlation_id, Some(Short(&[0xFF, 0xFE])));
-    assert_eq!(got.message_id.and_then(Short::text), None);
-    let mut again = BytesMut::new();
-    got.encode(&mut again);
-    assert_eq!(&again[..], [0x04, 0x80, 2, 0xFF, 0xFE, 1, 0xF0]);
-    let more = Properties::received(&[0, 1, 0, 0]);
-    assert_eq!(more, Err(DecodeError::PropertyFlags(1)));
+    // Bit 1 of the flags is ignored.
+    let received = Properties::received(&raw).unwrap();
+    assert_eq!(received.correlation_id, Some(Short(&[0xFF, 0xFE])));
+    assert_eq!(received.message_id.and_then(Short::text), None);
+    let mut encoded = BytesMut::new();
+    received.encode(&mut encoded);
+    assert_eq!(&encoded[..], [0x04, 0x80, 2, 0xFF, 0xFE, 1, 0xF0]);
+    let continued = Properties::received(&[0, 1, 0, 0]);
+    assert_eq!(continued, Err(DecodeError::PropertyFlags(1)));
 }
 
 #[test]
-fn a_wrong_end_marker_is_refused() {
+fn wrong_end_marker_is_refused() {
     let mut out = BytesMut::new();
     encode_heartbeat(&mut out);
     assert_eq!(out.len(), FRAME_OVERHEAD);
@@ -223,7 +223,7 @@ fn a_wrong_end_marker_is_refused() {
 }
 
 #[test]
-fn tables_have_limits() {
+fn table_depth_and_size_are_limited() {
     let mut deep = Value::Void;
     for _ in 0..=table::MAX_DEPTH {
         deep = Value::Array(vec![deep]);
@@ -236,7 +236,7 @@ fn tables_have_limits() {
 }
 
 #[test]
-fn a_content_header_keeps_the_properties_as_they_came() {
+fn content_header_preserves_the_encoded_properties() {
     let mut out = BytesMut::new();
     encode_content_header(&mut out, 9, 1 << 40, &[0x10, 0, 2]);
     let frame = parse_frame(&out, 4096).unwrap().unwrap();

@@ -1,31 +1,32 @@
-//! Why a connection is closed (section 7.4).
+//! Status codes of the closing handshake (section 7.4).
 
 /// A status code of a close frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseCode(u16);
 
 impl CloseCode {
-    /// The purpose of the connection is fulfilled.
+    /// Normal closure.
     pub const NORMAL: CloseCode = CloseCode(1000);
-    /// The server goes down.
+    /// The server shuts down.
     pub const GOING_AWAY: CloseCode = CloseCode(1001);
-    /// The other side violates the WebSocket protocol.
+    /// The peer violates the WebSocket protocol.
     pub const PROTOCOL_ERROR: CloseCode = CloseCode(1002);
-    /// Frames of a kind that is not taken.
+    /// The peer sent a type of data that is not accepted.
     pub const UNSUPPORTED_DATA: CloseCode = CloseCode(1003);
     /// Text that is not UTF-8.
     pub const INVALID_PAYLOAD: CloseCode = CloseCode(1007);
-    /// A frame exceeds the limit of the receiver.
+    /// A frame exceeds the receiver's limit.
     pub const TOO_BIG: CloseCode = CloseCode(1009);
-    /// The server is short of resources (registered by IANA).
+    /// The server lacks resources (registered with IANA).
     pub const TRY_AGAIN_LATER: CloseCode = CloseCode(1013);
 
-    /// What another side may send: 1004 to 1006 and 1015 never are on the wire, others nobody has defined (section 7.4.2).
+    /// Validates a received code. 1004 to 1006 and 1015 must not be sent; codes outside the known
+    /// ranges are undefined (section 7.4.2).
     pub fn received(code: u16) -> Option<CloseCode> {
         matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999).then_some(CloseCode(code))
     }
 
-    /// The code as it is on the wire.
+    /// The number on the wire.
     pub fn number(self) -> u16 {
         self.0
     }

@@ -1,4 +1,4 @@
-//! Frames from the client (section 5.2), taken apart in place.
+//! Decoding of client frames (section 5.2), in place.
 
 use crate::{CloseCode, MAX_CONTROL, Opcode};
 use std::ops::Range;
@@ -9,52 +9,53 @@ const OPCODE: u8 = 0x0F;
 const MASKED: u8 = 0x80;
 const LENGTH: u8 = 0x7F;
 
-/// Bytes of a masking key.
+/// Length of a masking key in bytes.
 const KEY: usize = 4;
 
-/// The client does what the protocol does not allow; the connection is to be closed with [`Violation::code`].
+/// A violation of the protocol by the client. The connection must be closed with
+/// [`Violation::code`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// Clients must mask every frame (section 5.1).
-    #[error("a frame that is not masked")]
+    #[error("frame is not masked")]
     Unmasked,
     /// Reserved bits belong to extensions, and this server negotiates none (section 5.2).
-    #[error("a reserved bit is set and no extension was agreed on")]
+    #[error("reserved bit is set without a negotiated extension")]
     Reserved,
     /// The opcode is reserved (section 5.2).
-    #[error("an unknown kind of frame")]
+    #[error("unknown opcode")]
     UnknownOpcode,
     /// Control frames must not be fragmented (section 5.5).
-    #[error("a control frame in fragments")]
+    #[error("control frame is fragmented")]
     FragmentedControl,
     /// A control frame has at most [`MAX_CONTROL`](crate::MAX_CONTROL) bytes (section 5.5).
-    #[error("a control frame with more than 125 bytes")]
+    #[error("control frame has more than 125 bytes of payload")]
     LongControl,
     /// Lengths must use the shortest encoding, and the highest bit must be 0 (section 5.2).
-    #[error("a length that is not written with the fewest bytes, or above 2^63")]
+    #[error("payload length is not minimal or is 2^63 or more")]
     BadLength,
     /// A continuation frame without a message that it continues (section 5.4).
-    #[error("a continuation of nothing")]
+    #[error("continuation frame without a fragmented message")]
     LooseContinuation,
     /// A data frame before the fragmented message was complete (section 5.4).
-    #[error("a new message within another")]
+    #[error("new message before the fragmented one is complete")]
     Interleaved,
     /// AMQP and MQTT over WebSocket use binary frames only.
-    #[error("a text frame")]
+    #[error("text frames are not supported, use binary frames")]
     Text,
     /// The payload is longer than the limit of the decoder.
-    #[error("a frame that is too large")]
+    #[error("frame payload exceeds the limit")]
     TooBig,
     /// The code is reserved or undefined; see [`CloseCode::received`].
-    #[error("a close frame with a status code that nobody may send")]
+    #[error("close frame has an invalid status code")]
     BadCloseCode,
     /// The reason of a close frame must be UTF-8 (section 5.5.1).
-    #[error("a close frame whose reason is not UTF-8")]
+    #[error("close frame has a reason that is not UTF-8")]
     BadCloseReason,
 }
 
 impl Violation {
-    /// The status code that the server closes the connection with.
+    /// The status code for closing the connection.
     pub fn code(self) -> CloseCode {
         match self {
             Violation::Text => CloseCode::UNSUPPORTED_DATA,
@@ -65,30 +66,31 @@ impl Violation {
     }
 }
 
-/// What [`Decoder::step`] came to.
+/// The result of [`Decoder::step`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It needs more bytes.
+    /// More input is needed.
     Starved,
-    /// To be answered with a pong with the same payload, which is here in the buffer until the next step.
+    /// A ping. The server must send a pong with the same payload, which is at this position of the
+    /// buffer until the next step.
     Ping(Range<usize>),
-    /// The client sends nothing any more. It is to be answered with the same code.
+    /// A close frame; the client sends nothing more. The server must answer with the same code.
     Close(Option<CloseCode>),
 }
 
-/// A data frame whose payload has not come wholly.
+/// A data frame whose payload is incomplete.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     left: u64,
-    /// Its next byte is that of the next byte of payload.
+    /// Rotated so that the first byte applies to the next byte of the payload.
     key: [u8; KEY],
 }
 
-/// The receiving side of a connection.
+/// The state of the receiving side of a connection.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     open: Option<Open>,
-    /// The message has more frames than have come.
+    /// The current message has more frames.
     fragmented: bool,
     max_frame: u64,
 }
@@ -98,12 +100,12 @@ struct Header {
     fin: bool,
     payload: u64,
     key: [u8; KEY],
-    /// Bytes of the header itself.
+    /// Length of the header in bytes.
     len: usize,
 }
 
 impl Decoder {
-    /// Data frames may have `max_frame` bytes of payload.
+    /// Creates a decoder that accepts data frames with up to `max_frame` bytes of payload.
     pub fn new(max_frame: u64) -> Decoder {
         Decoder {
             open: None,
@@ -112,15 +114,17 @@ impl Decoder {
         }
     }
 
-    /// Takes frames from `buffer[*read..]`, and puts their payload, unmasked, at `buffer[*written..]`; both positions move on, and
-    /// `written` is never ahead of `read`. Comes back for frames that want something, and when bytes are missing: what is
-    /// behind `read` then is to be given again with what follows it.
+    /// Decodes frames from `buffer[*read..]` and moves their unmasked payload to
+    /// `buffer[*written..]`. Both positions advance, and `written` never exceeds `read`. Returns
+    /// when a frame needs an action or when input is missing. In the latter case the caller passes
+    /// the bytes from `read` on again, with more input after them.
     pub fn step(
         &mut self,
         buffer: &mut [u8],
         read: &mut usize,
         written: &mut usize,
     ) -> Result<Step, Violation> {
+        debug_assert!(*written <= *read && *read <= buffer.len());
         loop {
             if let Some(open) = &mut self.open {
                 if !take_payload(open, buffer, read, written) {
@@ -156,7 +160,8 @@ impl Decoder {
         }
     }
 
-    /// None: it has not come wholly. What is wrong shows as soon as it can.
+    /// Decodes a frame header. Returns None if it is incomplete, but reports violations as early as
+    /// possible.
     fn header(&self, wire: &[u8]) -> Result<Option<Header>, Violation> {
         let [first, second, rest @ ..] = wire else {
             return Ok(None);
@@ -167,7 +172,6 @@ impl Decoder {
         let opcode = Opcode::of(first & OPCODE).ok_or(Violation::UnknownOpcode)?;
         let fin = first & FIN != 0;
         self.check_order(opcode, fin)?;
-        // Section 5.1
         if second & MASKED == 0 {
             return Err(Violation::Unmasked);
         }
@@ -193,7 +197,7 @@ impl Decoder {
         }))
     }
 
-    /// Section 5.4
+    /// Checks the order of frames (section 5.4).
     fn check_order(&self, opcode: Opcode, fin: bool) -> Result<(), Violation> {
         match opcode {
             Opcode::Text => Err(Violation::Text),
@@ -205,9 +209,10 @@ impl Decoder {
     }
 }
 
-/// The payload's length and what follows it. None: it has not come wholly.
+/// Decodes the payload length. Returns the length and the remaining input, or None if it is
+/// incomplete.
 fn length(short: u8, rest: &[u8]) -> Result<Option<(u64, &[u8])>, Violation> {
-    let (length, least, rest) = match short {
+    let (length, minimum, rest) = match short {
         126 => match rest.split_first_chunk() {
             Some((bytes, rest)) => (u64::from(u16::from_be_bytes(*bytes)), 126, rest),
             None => return Ok(None),
@@ -218,16 +223,16 @@ fn length(short: u8, rest: &[u8]) -> Result<Option<(u64, &[u8])>, Violation> {
         },
         short => (u64::from(short), 0, rest),
     };
-    if length < least || length > i64::MAX as u64 {
+    if length < minimum || length > i64::MAX as u64 {
         return Err(Violation::BadLength);
     }
     Ok(Some((length, rest)))
 }
 
-/// Moves what has come of a payload. True: that was all.
+/// Unmasks and moves the available part of a payload. Returns true if the payload is complete.
 fn take_payload(open: &mut Open, buffer: &mut [u8], read: &mut usize, written: &mut usize) -> bool {
-    let there = buffer.len().saturating_sub(*read);
-    let part = usize::try_from(open.left).map_or(there, |left| left.min(there));
+    let available = buffer.len().saturating_sub(*read);
+    let part = usize::try_from(open.left).map_or(available, |left| left.min(available));
     let end = *read + part;
     unmask(buffer.get_mut(*read..end).unwrap_or_default(), open.key);
     if read != written {
@@ -240,7 +245,7 @@ fn take_payload(open: &mut Open, buffer: &mut [u8], read: &mut usize, written: &
     open.left == 0
 }
 
-/// Section 5.3
+/// Applies the masking key (section 5.3).
 fn unmask(payload: &mut [u8], key: [u8; KEY]) {
     let mut whole = payload.chunks_exact_mut(KEY);
     for chunk in &mut whole {
@@ -253,7 +258,7 @@ fn unmask(payload: &mut [u8], key: [u8; KEY]) {
     }
 }
 
-/// Section 5.5.1
+/// Decodes the payload of a close frame (section 5.5.1).
 fn close_code(payload: &[u8]) -> Result<Option<CloseCode>, Violation> {
     let Some((code, reason)) = payload.split_first_chunk() else {
         return match payload {

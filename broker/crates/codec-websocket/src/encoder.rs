@@ -1,15 +1,15 @@
-//! Frames from the server: never masked, never in fragments.
+//! Encoding of server frames, which are never masked and never fragmented.
 
 use crate::{CloseCode, Opcode};
 use bytes::{BufMut, BytesMut};
 
-/// Bytes of a control frame's payload at most (section 5.5).
+/// Maximum payload of a control frame in bytes (section 5.5).
 pub const MAX_CONTROL: usize = 125;
 
-/// FIN: the first frame of a message is its last.
+/// Marks the last frame of a message.
 const FIN: u8 = 0x80;
 
-/// The bytes in front of a payload.
+/// An encoded frame header.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameHeader {
     bytes: [u8; 10],
@@ -17,7 +17,7 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Of a binary frame with a payload of `payload` bytes.
+    /// The header of a binary frame with `payload` bytes of payload.
     pub fn binary(payload: usize) -> FrameHeader {
         FrameHeader::new(Opcode::Binary, payload)
     }
@@ -25,7 +25,7 @@ impl FrameHeader {
     fn new(opcode: Opcode, payload: usize) -> FrameHeader {
         let mut bytes = [0; 10];
         bytes[0] = FIN | opcode.bits();
-        // As few bytes as possible (section 5.2).
+        // The shortest encoding is required (section 5.2).
         let len = match payload {
             0..=125 => {
                 bytes[1] = payload as u8;
@@ -45,18 +45,18 @@ impl FrameHeader {
         FrameHeader { bytes, len }
     }
 
-    /// The encoded header, 2 to 10 bytes; the payload follows.
+    /// The encoded header, 2 to 10 bytes. The payload must follow.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 }
 
-/// The answer to a ping, with its payload.
+/// Appends a pong with the payload of the ping.
 pub fn pong(payload: &[u8], out: &mut BytesMut) {
     control(Opcode::Pong, payload, out);
 }
 
-/// A close frame; None: without a status code.
+/// Appends a close frame. None: without a status code.
 pub fn close(code: Option<CloseCode>, out: &mut BytesMut) {
     match code {
         Some(code) => control(Opcode::Close, &code.number().to_be_bytes(), out),

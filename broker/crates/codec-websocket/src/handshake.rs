@@ -5,66 +5,66 @@ use base64::engine::general_purpose::STANDARD;
 use httparse::{EMPTY_HEADER, Header, Request, Status};
 use sha1::{Digest, Sha1};
 
-/// Bytes of a request at most.
+/// Maximum size of a request in bytes.
 pub const MAX_REQUEST: usize = 16 << 10;
 
-/// Header fields of a request at most.
+/// Maximum number of header fields of a request.
 const MAX_FIELDS: usize = 100;
 
-/// What the answer's key is made with (section 1.3).
+/// The GUID that is hashed with the client's key (section 1.3).
 const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Bytes of the client's key.
+/// Length of the client's key in bytes.
 const KEY: usize = 16;
 
-/// What the server has to offer.
+/// The endpoint that the server offers.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'a> {
-    /// The only path, `/` first.
+    /// The only path, with the leading `/`.
     pub path: &'a str,
-    /// Subprotocols, the best first. The client must know one.
+    /// Supported subprotocols in order of preference. The client must support one of them.
     pub protocols: &'a [&'a str],
-    /// Web pages of which may connect (the field Origin); empty: all.
+    /// Allowed origins of web pages (header field Origin). Empty: all.
     pub origins: &'a [String],
 }
 
-/// The request is refused.
+/// The reason for refusing a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Not parseable as an HTTP/1.1 request.
-    #[error("this is not a request of HTTP/1.1")]
+    #[error("not an HTTP/1.1 request")]
     Malformed,
     /// Only GET can be upgraded.
-    #[error("a method other than GET")]
+    #[error("method must be GET")]
     Method,
     /// The path is not that of the listener.
-    #[error("another path")]
+    #[error("unknown path")]
     Path,
     /// The fields Upgrade and Connection do not ask for WebSocket.
-    #[error("no upgrade to websocket is asked for")]
+    #[error("the fields Upgrade and Connection must request websocket")]
     NoUpgrade,
     /// The field Sec-WebSocket-Version is not 13.
-    #[error("a version of WebSocket other than 13")]
+    #[error("Sec-WebSocket-Version must be 13")]
     Version,
     /// The field Sec-WebSocket-Key is absent or malformed.
-    #[error("Sec-WebSocket-Key is not 16 bytes in base64")]
+    #[error("Sec-WebSocket-Key must be 16 bytes in base64")]
     Key,
     /// HTTP/1.1 requires the field Host.
-    #[error("the field Host is missing")]
+    #[error("the field Host is required")]
     Host,
     /// No subprotocol of the client is one of [`Offer::protocols`].
-    #[error("none of the subprotocols is known here")]
+    #[error("Sec-WebSocket-Protocol contains no supported subprotocol")]
     Protocol,
     /// The field Origin is not in [`Offer::origins`].
-    #[error("pages of this origin may not connect")]
+    #[error("the origin is not allowed")]
     Origin,
     /// The request is longer than [`MAX_REQUEST`], or has too many fields.
-    #[error("a request that is too large")]
+    #[error("request is too large")]
     TooLarge,
 }
 
 impl Refusal {
-    /// The whole response.
+    /// The complete HTTP response.
     pub fn response(self) -> String {
         let (status, field) = match self {
             Refusal::Method => ("405 Method Not Allowed", "Allow: GET\r\n"),
@@ -89,16 +89,16 @@ impl Refusal {
     }
 }
 
-/// The request is granted.
+/// A granted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Bytes of the request.
+    /// Length of the request in bytes.
     pub read: usize,
-    /// The whole response; frames follow it.
+    /// The complete response. Frames follow it.
     pub response: String,
 }
 
-/// The answer to what has come of a request. None: it has not come wholly.
+/// Handles the input received so far. Returns None if the request is incomplete.
 pub fn answer(input: &[u8], offer: &Offer<'_>) -> Result<Option<Answer>, Refusal> {
     let mut fields = [EMPTY_HEADER; MAX_FIELDS];
     let mut request = Request::new(&mut fields);
@@ -112,7 +112,7 @@ pub fn answer(input: &[u8], offer: &Offer<'_>) -> Result<Option<Answer>, Refusal
     Ok(Some(Answer { read, response }))
 }
 
-/// Section 4.2.1 in its order, and section 4.2.2.
+/// Checks the request in the order of section 4.2.1 and builds the response (section 4.2.2).
 fn respond(request: &Request<'_, '_>, offer: &Offer<'_>) -> Result<String, Refusal> {
     if request.method != Some("GET") {
         return Err(Refusal::Method);
@@ -128,24 +128,26 @@ fn respond(request: &Request<'_, '_>, offer: &Offer<'_>) -> Result<String, Refus
     if values(fields, "host").next().is_none() {
         return Err(Refusal::Host);
     }
-    let asks = |name, wanted: &str| tokens(fields, name).any(|t| t.eq_ignore_ascii_case(wanted));
-    if !asks("upgrade", "websocket") || !asks("connection", "upgrade") {
+    let requests =
+        |name, wanted: &str| tokens(fields, name).any(|t| t.eq_ignore_ascii_case(wanted));
+    if !requests("upgrade", "websocket") || !requests("connection", "upgrade") {
         return Err(Refusal::NoUpgrade);
     }
-    let key = only(fields, "sec-websocket-key").ok_or(Refusal::Key)?;
+    let key = single_value(fields, "sec-websocket-key").ok_or(Refusal::Key)?;
     if STANDARD.decode(key).map(|key| key.len()) != Ok(KEY) {
         return Err(Refusal::Key);
     }
-    if only(fields, "sec-websocket-version") != Some("13") {
+    if single_value(fields, "sec-websocket-version") != Some("13") {
         return Err(Refusal::Version);
     }
-    let allowed = |origin: &str| offer.origins.iter().any(|o| o.eq_ignore_ascii_case(origin));
-    // Only browsers send it.
-    if !offer.origins.is_empty() && !values(fields, "origin").all(allowed) {
+    let is_allowed = |origin: &str| offer.origins.iter().any(|o| o.eq_ignore_ascii_case(origin));
+    // Only browsers send Origin.
+    if !offer.origins.is_empty() && !values(fields, "origin").all(is_allowed) {
         return Err(Refusal::Origin);
     }
-    let offered = |known: &&&str| tokens(fields, "sec-websocket-protocol").any(|p| p == **known);
-    let protocol = offer.protocols.iter().find(offered);
+    let is_requested =
+        |supported: &&&str| tokens(fields, "sec-websocket-protocol").any(|p| p == **supported);
+    let protocol = offer.protocols.iter().find(is_requested);
     let protocol = protocol.ok_or(Refusal::Protocol)?;
     let accept = accept(key);
     Ok(format!(
@@ -154,7 +156,7 @@ fn respond(request: &Request<'_, '_>, offer: &Offer<'_>) -> Result<String, Refus
     ))
 }
 
-/// Section 4.2.2, 5.4.
+/// Computes Sec-WebSocket-Accept (section 4.2.2, 5.4).
 fn accept(key: &str) -> String {
     let mut hash = Sha1::new();
     hash.update(key.as_bytes());
@@ -162,7 +164,7 @@ fn accept(key: &str) -> String {
     STANDARD.encode(hash.finalize())
 }
 
-/// The values of all fields with this name; those that are not text are passed over.
+/// The values of all header fields with this name. Values that are not text are ignored.
 fn values<'a>(fields: &'a [Header<'a>], name: &'a str) -> impl Iterator<Item = &'a str> {
     let all = fields
         .iter()
@@ -171,15 +173,15 @@ fn values<'a>(fields: &'a [Header<'a>], name: &'a str) -> impl Iterator<Item = &
         .map(str::trim)
 }
 
-/// The elements of the lists in them.
+/// The elements of comma-separated values.
 fn tokens<'a>(fields: &'a [Header<'a>], name: &'a str) -> impl Iterator<Item = &'a str> {
     values(fields, name)
         .flat_map(|value| value.split(','))
         .map(str::trim)
 }
 
-/// The value of a field that must be there once (section 11.3.1).
-fn only<'a>(fields: &'a [Header<'a>], name: &'a str) -> Option<&'a str> {
+/// The value of a header field that must occur exactly once (section 11.3.1).
+fn single_value<'a>(fields: &'a [Header<'a>], name: &'a str) -> Option<&'a str> {
     let mut all = values(fields, name);
     all.next().filter(|_| all.next().is_none())
 }

@@ -1,7 +1,9 @@
-//! The server's side of WebSocket (RFC 6455) for protocols in binary frames; no I/O and no buffers.
+//! The server side of WebSocket (RFC 6455) for protocols in binary frames, without I/O and without
+//! buffers. Section numbers refer to the RFC.
 //!
-//! [`answer`] reads the opening handshake. After it [`Decoder`] takes frames apart in the buffer that they came in: payload moves
-//! to the front as it arrives, whatever frames it came in. There are no extensions.
+//! [`answer`] handles the opening handshake. Afterwards [`Decoder`] removes frame headers in the
+//! receive buffer: payload moves to the front, regardless of frame boundaries. [`FrameHeader`],
+//! [`pong`] and [`close`] encode frames. Extensions are not supported.
 #![forbid(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]
 
@@ -15,12 +17,12 @@ pub use decoder::{Decoder, Step, Violation};
 pub use encoder::{FrameHeader, MAX_CONTROL, close, pong};
 pub use handshake::{Answer, MAX_REQUEST, Offer, Refusal, answer};
 
-/// What a frame is (section 5.2).
+/// The type of a frame (section 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
-    /// A further part of a fragmented message.
+    /// A continuation of a fragmented message.
     Continuation,
-    /// UTF-8 text. The broker's protocols are binary, so this is a violation.
+    /// UTF-8 text. The broker's protocols are binary, so this is a protocol violation.
     Text,
     /// Application data.
     Binary,
@@ -28,7 +30,7 @@ pub enum Opcode {
     Close,
     /// A request for a pong with the same payload.
     Ping,
-    /// The answer to a ping, or unsolicited.
+    /// The answer to a ping, or an unsolicited pong.
     Pong,
 }
 

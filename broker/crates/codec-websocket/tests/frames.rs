@@ -1,4 +1,4 @@
-//! Frames, statement by statement of RFC 6455, section 5.
+//! Frames, checked statement by statement against RFC 6455, section 5.
 #![forbid(unsafe_code)]
 
 use bytes::BytesMut;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 const KEY: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-/// A client's frame; `first`: its first byte.
+/// A client frame. `first` is its first byte.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![first];
     match payload.len() {
@@ -26,7 +26,8 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What a decoder makes of bytes that come in these pieces: payload, and what its frames wanted.
+/// Decodes bytes that arrive in these pieces. Returns the payload and the steps that need an
+/// action.
 fn decode(pieces: &[&[u8]], max_frame: u64) -> (Vec<u8>, Result<Vec<Step>, Violation>) {
     let mut decoder = Decoder::new(max_frame);
     let (mut buffer, mut plain, mut steps) = (Vec::new(), 0, Vec::new());
@@ -37,7 +38,7 @@ fn decode(pieces: &[&[u8]], max_frame: u64) -> (Vec<u8>, Result<Vec<Step>, Viola
             match decoder.step(&mut buffer, &mut read, &mut written) {
                 Ok(Step::Starved) => break,
                 Ok(Step::Ping(at)) => {
-                    // Its payload, in the test's own words.
+                    // Normalize the position, and check the payload here.
                     let copied = buffer[at].to_vec();
                     steps.push(Step::Ping(0..copied.len()));
                     assert!(copied.iter().all(|b| *b == b'p'));
@@ -58,9 +59,9 @@ fn violation(wire: &[u8]) -> Option<Violation> {
     decode(&[wire], u64::MAX).1.err()
 }
 
-/// 5.7: the example of the RFC, masked.
+/// 5.7: the masked example of the RFC.
 #[test]
-fn a_payload_is_unmasked() {
+fn payload_is_unmasked() {
     let wire = [
         0x82, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58,
     ];
@@ -69,9 +70,9 @@ fn a_payload_is_unmasked() {
 
 /// 5.1: "The server MUST close the connection upon receiving a frame that is not masked."
 #[test]
-fn a_frame_that_is_not_masked_is_refused() {
-    let found = violation(&[0x82, 0x01, b'x']);
-    assert_eq!(found, Some(Violation::Unmasked));
+fn unmasked_frame_is_refused() {
+    let error = violation(&[0x82, 0x01, b'x']);
+    assert_eq!(error, Some(Violation::Unmasked));
     assert_eq!(Violation::Unmasked.code(), CloseCode::PROTOCOL_ERROR);
 }
 
@@ -90,14 +91,14 @@ fn reserved_bits_are_refused() {
 #[test]
 fn unknown_opcodes_are_refused() {
     for opcode in [3, 4, 5, 6, 7, 0xB, 0xC, 0xD, 0xE, 0xF] {
-        let found = violation(&frame(0x80 | opcode, b""));
-        assert_eq!(found, Some(Violation::UnknownOpcode));
+        let error = violation(&frame(0x80 | opcode, b""));
+        assert_eq!(error, Some(Violation::UnknownOpcode));
     }
 }
 
 /// 5.2: "the minimal number of bytes MUST be used to encode the length"; the most significant bit of 64 must be 0.
 #[test]
-fn lengths_are_minimal_and_below_2_to_63() {
+fn payload_length_must_be_minimal_and_below_2_to_63() {
     for length in [
         &[0x80 | 126, 0, 125][..],
         &[0x80 | 127, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF],
@@ -108,9 +109,9 @@ fn lengths_are_minimal_and_below_2_to_63() {
     }
 }
 
-/// 5.4: fragments; control frames may be in between.
+/// 5.4: fragmented messages, with control frames between the fragments.
 #[test]
-fn a_message_may_be_in_fragments_with_control_frames_between() {
+fn control_frames_may_occur_between_fragments() {
     let wire = [
         frame(0x02, b"one "),
         frame(0x89, b"pp"),
@@ -126,9 +127,9 @@ fn a_message_may_be_in_fragments_with_control_frames_between() {
 
 /// 5.4: "fragments of one message MUST NOT be interleaved between the fragments of another message".
 #[test]
-fn fragments_come_in_their_order() {
-    let loose = frame(0x80, b"x");
-    assert_eq!(violation(&loose), Some(Violation::LooseContinuation));
+fn fragments_of_messages_must_not_interleave() {
+    let orphan = frame(0x80, b"x");
+    assert_eq!(violation(&orphan), Some(Violation::LooseContinuation));
     let twice = [frame(0x02, b"x"), frame(0x82, b"y")].concat();
     assert_eq!(violation(&twice), Some(Violation::Interleaved));
     let ended = [frame(0x02, b"x"), frame(0x80, b"y"), frame(0x00, b"z")].concat();
@@ -137,29 +138,29 @@ fn fragments_come_in_their_order() {
 
 /// 5.5: control frames "MUST have a payload length of 125 bytes or less and MUST NOT be fragmented".
 #[test]
-fn control_frames_are_short_and_whole() {
+fn control_frames_are_short_and_unfragmented() {
     for opcode in [0x8, 0x9, 0xA] {
-        let found = violation(&frame(opcode, b""));
-        assert_eq!(found, Some(Violation::FragmentedControl));
-        // It shows with the second byte.
-        let found = violation(&[0x80 | opcode, 0x80 | 126]);
-        assert_eq!(found, Some(Violation::LongControl));
+        let error = violation(&frame(opcode, b""));
+        assert_eq!(error, Some(Violation::FragmentedControl));
+        // The second byte is enough to detect it.
+        let error = violation(&[0x80 | opcode, 0x80 | 126]);
+        assert_eq!(error, Some(Violation::LongControl));
     }
     let longest = frame(0x89, &[b'p'; 125]);
     assert_eq!(decode(&[&longest], 0).1, Ok(vec![Step::Ping(0..125)]));
 }
 
-/// 5.5.1 and 7.4: codes of close frames.
+/// 5.5.1 and 7.4: status codes of close frames.
 #[test]
-fn close_frames_have_a_code_that_may_be_sent_and_a_reason_in_utf8() {
+fn close_frame_requires_a_valid_code_and_a_utf8_reason() {
     let with = |payload: &[u8]| decode(&[&frame(0x88, payload)], 0).1;
     assert_eq!(with(b""), Ok(vec![Step::Close(None)]));
     let normal = Ok(vec![Step::Close(Some(CloseCode::NORMAL))]);
     assert_eq!(with(&[0x03, 0xE8]), normal);
     assert_eq!(with(b"\x03\xE8bye"), normal);
     for code in [0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000, 65535u16] {
-        let found = with(&code.to_be_bytes());
-        assert_eq!(found, Err(Violation::BadCloseCode), "{code}");
+        let result = with(&code.to_be_bytes());
+        assert_eq!(result, Err(Violation::BadCloseCode), "{code}");
     }
     for code in [1001, 1002, 1003, 1007, 1011, 1014, 3000, 4999u16] {
         assert!(with(&code.to_be_bytes()).is_ok(), "{code}");
@@ -170,16 +171,16 @@ fn close_frames_have_a_code_that_may_be_sent_and_a_reason_in_utf8() {
 }
 
 #[test]
-fn text_is_not_taken() {
+fn text_frames_are_refused() {
     // 3.1.1: [MQTT-6.0.0-1]
     // [MQTT-6.0.0-1]
     assert_eq!(violation(&frame(0x81, b"x")), Some(Violation::Text));
     assert_eq!(Violation::Text.code(), CloseCode::UNSUPPORTED_DATA);
 }
 
-/// 10.4: a limit of a frame, which shows before its payload comes.
+/// 10.4: the frame size limit applies before the payload arrives.
 #[test]
-fn a_large_frame_is_refused_when_its_length_is_known() {
+fn oversized_frame_is_refused_before_its_payload_arrives() {
     let header = FrameHeader::binary(1000);
     let mut wire = header.bytes().to_vec();
     wire[1] |= 0x80;
@@ -188,9 +189,10 @@ fn a_large_frame_is_refused_when_its_length_is_known() {
     assert_eq!(Violation::TooBig.code(), CloseCode::TOO_BIG);
 }
 
-/// 5.1: "A server MUST NOT mask any frames"; 5.2: the lengths; 5.5.3: a pong has the ping's payload.
+/// 5.1: "A server MUST NOT mask any frames". 5.2: encoding of lengths. 5.5.3: a pong has the
+/// payload of the ping.
 #[test]
-fn what_the_server_sends() {
+fn server_frames_are_unmasked_and_minimal() {
     assert_eq!(FrameHeader::binary(125).bytes(), [0x82, 125]);
     assert_eq!(FrameHeader::binary(126).bytes(), [0x82, 126, 0, 126]);
     assert_eq!(FrameHeader::binary(65535).bytes(), [0x82, 126, 255, 255]);
@@ -204,9 +206,9 @@ fn what_the_server_sends() {
 }
 
 proptest! {
-    /// However a client cuts its payload into frames and the network cuts those into pieces, the payload is the same.
+    /// The payload is independent of the boundaries of frames and of network reads.
     #[test]
-    fn neither_frames_nor_pieces_matter(
+    fn payload_is_independent_of_frame_and_read_boundaries(
         parts in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..300), any::<bool>()), 1..12),
         cuts in prop::collection::vec(1usize..200, 1..40),
     ) {
@@ -225,17 +227,17 @@ proptest! {
             if rest.is_empty() {
                 break;
             }
-            let (piece, behind) = rest.split_at((*cut).min(rest.len()));
+            let (piece, remaining) = rest.split_at((*cut).min(rest.len()));
             pieces.push(piece);
-            rest = behind;
+            rest = remaining;
         }
-        let (found, steps) = decode(&pieces, u64::MAX);
-        prop_assert_eq!(found, payload);
+        let (decoded, steps) = decode(&pieces, u64::MAX);
+        prop_assert_eq!(decoded, payload);
         prop_assert_eq!(steps.map(|s| s.len()), Ok(parts.len()));
     }
 
     #[test]
-    fn nothing_makes_it_panic(wire in prop::collection::vec(any::<u8>(), 0..600), max in any::<u64>()) {
+    fn arbitrary_bytes_do_not_panic(wire in prop::collection::vec(any::<u8>(), 0..600), max in any::<u64>()) {
         let mut decoder = Decoder::new(max);
         let mut buffer = wire;
         let (mut read, mut written) = (0, 0);

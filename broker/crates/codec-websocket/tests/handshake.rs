@@ -1,4 +1,4 @@
-//! The opening handshake, statement by statement of RFC 6455, section 4.2.
+//! The opening handshake, checked statement by statement against RFC 6455, section 4.2.
 #![forbid(unsafe_code)]
 
 use codec_websocket::{Answer, MAX_REQUEST, Offer, Refusal, answer};
@@ -10,13 +10,13 @@ const OFFER: Offer<'static> = Offer {
     origins: &[],
 };
 
-/// The request of section 1.3, for our path and protocol.
+/// The request of section 1.3 with this test's path and subprotocol.
 const REQUEST: &str = "GET /ws HTTP/1.1\r\nHost: server.example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: http://example.com\r\nSec-WebSocket-Protocol: chat, mqtt\r\n\
     Sec-WebSocket-Version: 13\r\n\r\n";
 
 fn to(request: &str) -> Result<Answer, Refusal> {
-    answer(request.as_bytes(), &OFFER).map(|a| a.expect("a whole request"))
+    answer(request.as_bytes(), &OFFER).map(|a| a.expect("a complete request"))
 }
 
 fn changed(from: &str, to: &str) -> String {
@@ -24,9 +24,9 @@ fn changed(from: &str, to: &str) -> String {
     REQUEST.replace(from, to)
 }
 
-/// 4.2.2: with the key of the example.
+/// 4.2.2, with the key of the example.
 #[test]
-fn a_request_is_granted() {
+fn valid_request_is_granted() {
     let granted = to(REQUEST).expect("granted");
     assert_eq!(granted.read, REQUEST.len());
     for line in [
@@ -41,24 +41,26 @@ fn a_request_is_granted() {
     assert!(granted.response.ends_with("\r\n\r\n"));
     assert!(
         !granted.response.contains("Extensions"),
-        "none is agreed to (9.1)"
+        "no extension is negotiated (9.1)"
     );
 }
 
 #[test]
-fn a_request_may_come_in_pieces_and_with_frames_behind_it() {
+fn request_may_arrive_in_pieces_and_be_followed_by_frames() {
     for end in 0..REQUEST.len() {
         assert_eq!(answer(&REQUEST.as_bytes()[..end], &OFFER), Ok(None));
     }
     let followed = [REQUEST.as_bytes(), &[0x82, 0x80, 0, 0, 0, 0]].concat();
-    let granted = answer(&followed, &OFFER).expect("granted").expect("whole");
+    let granted = answer(&followed, &OFFER)
+        .expect("granted")
+        .expect("complete");
     assert_eq!(granted.read, REQUEST.len());
 }
 
-/// 4.2.1, 1. to 6.
+/// 4.2.1, items 1 to 6.
 #[test]
-fn what_a_request_must_have() {
-    for (from, by, wanted) in [
+fn invalid_requests_are_refused() {
+    for (from, to_text, expected) in [
         ("GET", "POST", Refusal::Method),
         ("HTTP/1.1", "HTTP/1.0", Refusal::Malformed),
         ("GET /ws", "GET /", Refusal::Path),
@@ -87,21 +89,26 @@ fn what_a_request_must_have() {
         ),
         ("GET /ws", "\u{16}\u{3}\u{1}", Refusal::Malformed),
     ] {
-        assert_eq!(to(&changed(from, by)), Err(wanted), "{from} -> {by}");
+        assert_eq!(
+            to(&changed(from, to_text)),
+            Err(expected),
+            "{from} -> {to_text}"
+        );
     }
 }
 
-/// 4.2.1: fields' names and these tokens are without case; lists may have several elements; a path may have a query.
+/// 4.2.1: names of fields and these tokens are case-insensitive, lists may have several elements,
+/// and a path may have a query.
 #[test]
-fn what_a_request_may_have() {
+fn equivalent_requests_are_granted() {
     // 3.1.1: [MQTT-6.0.0-4]
-    for (from, by) in [
+    for (from, to_text) in [
         ("Upgrade: websocket", "upgrade: WebSocket"),
         ("Connection: Upgrade", "Connection: keep-alive, upgrade"),
         ("GET /ws", "GET /ws?token=x"),
         ("chat, mqtt", "chat\r\nSec-WebSocket-Protocol: mqtt"),
     ] {
-        assert!(to(&changed(from, by)).is_ok(), "{by}");
+        assert!(to(&changed(from, to_text)).is_ok(), "{to_text}");
     }
     // [MQTT-6.0.0-4]
     let old = to(&changed("chat, mqtt", "mqttv3.1")).expect("granted");
@@ -117,9 +124,9 @@ fn what_a_request_may_have() {
     );
 }
 
-/// 10.2: a server may say which pages may connect.
+/// 10.2: a server may restrict the origins.
 #[test]
-fn origins_are_checked_where_they_are_said() {
+fn configured_origins_are_checked() {
     let origins = vec!["http://EXAMPLE.com".to_owned(), "https://other".to_owned()];
     let offer = Offer {
         origins: &origins,
@@ -133,7 +140,7 @@ fn origins_are_checked_where_they_are_said() {
 }
 
 #[test]
-fn a_request_has_a_limit() {
+fn request_size_is_limited() {
     let long = |n: usize| changed("Host:", &format!("Cookie: {}\r\nHost:", "x".repeat(n)));
     assert!(to(&long(MAX_REQUEST / 2)).is_ok());
     assert_eq!(to(&long(MAX_REQUEST)), Err(Refusal::TooLarge));
@@ -144,9 +151,9 @@ fn a_request_has_a_limit() {
     assert_eq!(to(&many), Err(Refusal::TooLarge));
 }
 
-/// 4.4 and what HTTP asks for.
+/// 4.4, and the requirements of HTTP.
 #[test]
-fn a_refusal_is_a_whole_response() {
+fn refusal_is_a_complete_http_response() {
     for (refusal, status) in [
         (Refusal::Version, "426 "),
         (Refusal::NoUpgrade, "426 "),
@@ -174,7 +181,7 @@ fn a_refusal_is_a_whole_response() {
 
 proptest! {
     #[test]
-    fn nothing_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), cut in 0usize..400) {
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), cut in 0usize..400) {
         let _ = answer(&bytes, &OFFER);
         let mixed = [&REQUEST.as_bytes()[..cut.min(REQUEST.len())], &bytes].concat();
         let _ = answer(&mixed, &OFFER);

@@ -3,7 +3,9 @@
 //! it does not know.
 
 use env::NodeId;
-use queue::{DeadLettering, DeadReason, DeathCounts, DeliveryCounters, QueueStats, QueueType};
+use queue::{
+    ByQueueType, DeadLettering, DeadReason, DeathCounts, DeliveryCounters, QueueStats, QueueType,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -155,8 +157,9 @@ pub struct Counters {
     /// By protocol with RabbitMQ's labels for login attempts: all MQTT versions are `mqtt`.
     pub logins: BTreeMap<String, LoginCounts>,
     pub mqtt: MqttCounters,
-    pub classic_deaths: DeadLetterTotals,
-    pub quorum_deaths: DeadLetterTotals,
+    /// Dead messages of queues.
+    #[serde(with = "crate::by_queue_type")]
+    pub dead_letters: ByQueueType<DeadLetterTotals>,
 }
 
 /// Login attempts.
@@ -316,8 +319,9 @@ pub struct ProtocolCounters {
     pub routed: u64,
     pub unroutable_returned: u64,
     pub unroutable_dropped: u64,
-    pub classic: MessageCounts,
-    pub quorum: MessageCounts,
+    /// Deliveries from queues.
+    #[serde(with = "crate::by_queue_type")]
+    pub by_queue_type: ByQueueType<MessageCounts>,
     /// Messages delivered without a queue, as to MQTT clients.
     pub queueless: MessageCounts,
     pub traffic: TrafficCounts,
@@ -335,8 +339,9 @@ impl ProtocolCounters {
         self.routed += other.routed;
         self.unroutable_returned += other.unroutable_returned;
         self.unroutable_dropped += other.unroutable_dropped;
-        self.classic.add(&other.classic);
-        self.quorum.add(&other.quorum);
+        for (queue_type, ours) in self.by_queue_type.iter_mut() {
+            ours.add(&other.by_queue_type[queue_type]);
+        }
         self.traffic.add(&other.traffic);
         self.queueless.add(&other.queueless);
         self.publishers += other.publishers;
@@ -416,16 +421,16 @@ impl Counters {
             self.logins.entry(protocol.clone()).or_default().add(theirs);
         }
         self.mqtt.add(&other.mqtt);
-        self.classic_deaths.add(&other.classic_deaths);
-        self.quorum_deaths.add(&other.quorum_deaths);
+        for (queue_type, ours) in self.dead_letters.iter_mut() {
+            ours.add(&other.dead_letters[queue_type]);
+        }
     }
 
     /// Message counts of all protocols.
     pub fn messages(&self) -> MessageCounts {
         let mut sum = MessageCounts::default();
         for p in self.protocols.values() {
-            sum.add(&p.classic);
-            sum.add(&p.quorum);
+            p.by_queue_type.values().for_each(|counts| sum.add(counts));
             sum.add(&p.queueless);
             sum.publish += p.received;
             sum.confirm += p.confirmed;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 
+mod by_queue_type;
 mod facts;
 pub mod json;
 mod membership;

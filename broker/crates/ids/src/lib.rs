@@ -4,8 +4,12 @@
 //! tree and the tree needs nothing of a queue type.
 #![forbid(unsafe_code)]
 
+mod queue_type;
+
 use env::{Incarnation, NodeId};
 use std::sync::Arc;
+
+pub use queue_type::{ByQueueType, ConsumerRules, QueueType, QueueTypeDescriptor, Replication};
 
 /// The name of a virtual host, queue, exchange, user or another object. Cloning counts a reference.
 pub type Name = Arc<str>;
@@ -26,34 +30,6 @@ pub struct SessionId {
     pub node: NodeId,
     pub incarnation: Incarnation,
     pub number: u64,
-}
-
-/// The type of a queue (`x-queue-type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum QueueType {
-    Classic,
-    Quorum,
-}
-
-impl QueueType {
-    /// All queue types, in the order of their names.
-    pub const ALL: [QueueType; 2] = [QueueType::Classic, QueueType::Quorum];
-
-    /// The name in `x-queue-type` and in the HTTP API.
-    pub fn name(self) -> &'static str {
-        match self {
-            QueueType::Classic => "classic",
-            QueueType::Quorum => "quorum",
-        }
-    }
-
-    /// The name in RabbitMQ's error texts, which its clients match on.
-    pub fn module(self) -> &'static str {
-        match self {
-            QueueType::Classic => "rabbit_classic_queue",
-            QueueType::Quorum => "rabbit_quorum_queue",
-        }
-    }
 }
 
 /// Effect of a length limit (`overflow`).

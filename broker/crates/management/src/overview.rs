@@ -7,7 +7,6 @@ use crate::error::ApiError;
 use crate::parameters;
 use crate::rates::{self, Key, Range};
 use control::{ControlRequest, Counters};
-use metadata::QueueType;
 use serde_json::{Value as Json, json as object};
 
 /// The RabbitMQ version whose API is implemented; clients depend on it.
@@ -112,7 +111,7 @@ pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
         "statistics_level": "fine",
         "rates_mode": RATES_MODE,
         "disable_stats": false,
-        "default_queue_type": config.default_queue_type.unwrap_or(QueueType::Classic).name(),
+        "default_queue_type": config.default_queue_type.unwrap_or_default().name(),
         "enable_queue_totals": false,
         "is_op_policy_updating_enabled": true,
         // In seconds, with RabbitMQ's names. Samples of individual objects are kept for ten

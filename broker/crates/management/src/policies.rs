@@ -10,22 +10,12 @@ use metadata::{ApplyTo, Change, PolicyRecord, PolicyScope};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
-const APPLY_TO: &[(&str, ApplyTo)] = &[
-    ("all", ApplyTo::All),
-    ("queues", ApplyTo::Queues),
-    ("classic_queues", ApplyTo::ClassicQueues),
-    ("quorum_queues", ApplyTo::QuorumQueues),
-    ("streams", ApplyTo::Streams),
-    ("exchanges", ApplyTo::Exchanges),
-];
-
 pub(crate) fn show(policy: &PolicyRecord) -> Json {
-    let apply_to = APPLY_TO.iter().find(|(_, a)| *a == policy.apply_to);
     object!({
         "vhost": &*policy.vhost,
         "name": &*policy.name,
         "pattern": &*policy.pattern,
-        "apply-to": apply_to.map(|(name, _)| name),
+        "apply-to": policy.apply_to.name(),
         "definition": from_table(&policy.definition),
         "priority": policy.priority,
     })
@@ -148,9 +138,9 @@ pub(crate) fn record(
         .table("definition")?
         .ok_or_else(|| ApiError::bad_request("'definition' should be an object"))?;
     let apply_to = body.text("apply-to")?.unwrap_or("all");
-    let (_, apply_to) = APPLY_TO
-        .iter()
-        .find(|(n, _)| *n == apply_to)
+    let apply_to = ApplyTo::ALL
+        .into_iter()
+        .find(|value| value.name() == apply_to)
         .ok_or_else(|| {
             validation_failed(format!(
                 "apply-to '{apply_to}' unrecognised; should be one of: 'queues', 'classic_queues',  'quorum_queues', \
@@ -162,7 +152,7 @@ pub(crate) fn record(
         name: name.into(),
         scope,
         pattern: pattern.into(),
-        apply_to: *apply_to,
+        apply_to,
         priority,
         definition,
     })

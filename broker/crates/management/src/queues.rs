@@ -14,8 +14,8 @@ use control::{ControlRequest, QueueFacts};
 use env::NodeId;
 use message::Value;
 use metadata::{
-    Change, ChangeResult, EffectivePolicy, QueueCursor, QueueId, QueueRecord, QueueType,
-    QueuesById, Right, SessionId, Tree,
+    Change, ChangeResult, EffectivePolicy, QueueCursor, QueueId, QueueRecord, QueuesById, Right,
+    SessionId, Tree,
 };
 use queue::{QueueCounters, QueueReply, QueueStats, RequestBody};
 use serde_json::{Value as Json, json as object};
@@ -88,16 +88,19 @@ fn show(
     let list =
         |ids: &[NodeId]| -> Vec<String> { ids.iter().map(|id| name_of(names, *id)).collect() };
     let stats = facts.and_then(|f| f.stats.as_ref());
-    let leader = match (facts.and_then(|f| f.leader), record.kind) {
-        (None, QueueType::Classic) => record.members.first().copied(),
-        (leader, _) => leader,
-    };
+    let leader = facts.and_then(|f| f.leader);
+    // The only member leads, whether or not it answers.
+    let only = record
+        .members
+        .first()
+        .filter(|_| !record.kind.is_replicated());
+    let leader = leader.or(only.copied());
     let leader = leader.map(|id| name_of(names, id));
     let members = facts.map(|f| &f.members).filter(|m| !m.is_empty());
-    let online: &[NodeId] = match (facts, record.kind) {
-        (Some(facts), QueueType::Quorum) => &facts.online,
-        // The node that holds the queue answered.
-        (Some(facts), QueueType::Classic) if facts.stats.is_some() => &record.members,
+    let online: &[NodeId] = match facts {
+        Some(facts) if record.kind.is_replicated() => &facts.online,
+        // The only member answered.
+        Some(facts) if facts.stats.is_some() => &record.members,
         _ => &[],
     };
     let mut shown = object!({
@@ -132,8 +135,8 @@ fn show(
             shown["message_bytes_ready"] = object!(stats.bytes.saturating_sub(unacknowledged));
             shown["message_bytes_unacknowledged"] = object!(unacknowledged);
         }
-        if record.kind == QueueType::Quorum {
-            // Quorum queues store every message on disk, whatever its delivery mode.
+        if record.kind.descriptor().all_persistent {
+            // Such queues store every message on disk, whatever its delivery mode.
             shown["messages_persistent"] = shown["messages"].clone();
             shown["message_bytes_persistent"] = shown["message_bytes"].clone();
             shown["messages_dlx"] = object!(stats.dead);

@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
 use control::{ControlRequest, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, Vote};
 use env::NodeId;
-use metadata::{QueueCursor, QueueId, QueueRecord, QueueType};
+use metadata::{QueueCursor, QueueId, QueueRecord};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
@@ -59,8 +59,11 @@ async fn queue(api: &Api, vhost: &str, name: &str) -> Result<Arc<QueueRecord>, A
 async fn status(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     api.require_vhost_visible(call, vhost).await?;
     let record = queue(api, vhost, name).await?;
-    if record.kind != QueueType::Quorum {
-        return Err(ApiError::unavailable("classic_queue_not_supported"));
+    if !record.kind.is_replicated() {
+        return Err(ApiError::unavailable(format!(
+            "{}_queue_not_supported",
+            record.kind.name()
+        )));
     }
     let queue = record.id;
     let replicas = api
@@ -231,7 +234,7 @@ async fn change_many(
 ) -> Result<Json, ApiError> {
     let mut records: Vec<Arc<QueueRecord>> = api
         .walk(QueueCursor::default(), move |_, q| {
-            (q.kind == QueueType::Quorum && matches(q)).then(|| q.clone())
+            (q.kind.is_replicated() && matches(q)).then(|| q.clone())
         })
         .await?;
     records.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));

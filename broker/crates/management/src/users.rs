@@ -11,7 +11,6 @@ use crate::page::Window;
 use crate::permissions;
 use auth::{BadHash, HashAlgorithm, PasswordHash, SALT_LEN};
 use message::Value;
-use metadata::features::PASSWORD_MD5;
 use metadata::{Change, Name, PermissionRecord, UserRecord};
 use serde_json::{Value as Json, json as object};
 use std::collections::BTreeSet;
@@ -116,19 +115,6 @@ pub(crate) async fn record(
         },
     };
     let password = password(api, body).await?;
-    if password
-        .as_ref()
-        .is_some_and(|p| p.algorithm == HashAlgorithm::Md5)
-    {
-        // Checked before the change is proposed: nodes without the feature would fail to apply it.
-        let is_enabled = api.read(|tree| tree.feature_enabled(PASSWORD_MD5.name));
-        if !is_enabled.await? {
-            return Err(ApiError::bad_request(format!(
-                "password hashes of MD5 need the feature flag '{}', which is off",
-                PASSWORD_MD5.name
-            )));
-        }
-    }
     let limits = match body.table("limits")? {
         None => {
             let existing = find(api, name).await?;

@@ -18,10 +18,7 @@ use std::sync::Arc;
 /// The vhost's entry in a definitions document.
 pub(crate) fn definition(vhost: &VhostRecord) -> Json {
     let tags: Vec<&str> = vhost.tags.iter().map(|t| &**t).collect();
-    let kind = vhost
-        .default_queue_type
-        .unwrap_or(QueueType::Classic)
-        .name();
+    let kind = vhost.default_queue_type.unwrap_or_default().name();
     object!({
         "name": &*vhost.name,
         "description": &*vhost.description,
@@ -123,8 +120,7 @@ fn default_type(body: &Members<'_>) -> Result<Option<QueueType>, ApiError> {
     match name {
         None | Some("undefined" | "") => Ok(None),
         Some(name) => {
-            let kinds = [QueueType::Classic, QueueType::Quorum];
-            let kind = kinds.into_iter().find(|k| k.name() == name);
+            let kind = QueueType::from_name(name);
             let why = || ApiError::bad_request(format!("Unsupported default queue type: '{name}'"));
             kind.ok_or_else(why).map(Some)
         }
@@ -150,7 +146,7 @@ pub(crate) async fn declare(
     });
     api.change(change(name, body, old)?).await?;
     let before = existing.as_ref().and_then(|v| v.default_queue_type);
-    let quorum = kind.filter(|k| *k != QueueType::Classic);
+    let quorum = kind.filter(|k| *k != QueueType::default());
     if kind.is_some() && quorum != before {
         let change = Change::SetDefaultQueueType {
             vhost: name.into(),

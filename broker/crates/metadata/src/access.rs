@@ -1,14 +1,13 @@
 //! Users, their permissions, and vhosts.
 
 use crate::apply::{check_name, no_vhost, unknown_user};
-use crate::features::PASSWORD_MD5;
 use crate::traffic::TrafficCounter;
 use crate::tree::{Map, TreeEvent, Vhost, VhostRecord};
 use crate::{
     ChangeError, ChangeResult, ExchangeRecord, Name, PermissionRecord, Right,
     TopicPermissionRecord, Tree, UserRecord, limits,
 };
-use auth::{HashAlgorithm, Pattern};
+use auth::Pattern;
 use message::Table;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -235,9 +234,6 @@ impl Tree {
         if let Some(password) = &user.password {
             let checked = password.check();
             checked.map_err(|e| ChangeError::Invalid(e.to_string()))?;
-            if password.algorithm == HashAlgorithm::Md5 {
-                self.needs(PASSWORD_MD5)?;
-            }
         }
         for (limit, _) in &user.limits {
             check_limit(limit)?;

@@ -77,41 +77,6 @@ const CHECKS: &[(&str, Check)] = &[
     }),
 ];
 
-const CLASSIC: &[&str] = &[
-    "x-expires",
-    "x-message-ttl",
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-max-length",
-    "x-max-length-bytes",
-    "x-max-priority",
-    "x-overflow",
-    "x-queue-mode",
-    "x-queue-version",
-    "x-single-active-consumer",
-    "x-queue-type",
-    "x-queue-leader-locator",
-    "x-queue-master-locator",
-];
-
-const QUORUM: &[&str] = &[
-    "x-expires",
-    "x-message-ttl",
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-dead-letter-strategy",
-    "x-max-length",
-    "x-max-length-bytes",
-    "x-max-in-memory-length",
-    "x-max-in-memory-bytes",
-    "x-overflow",
-    "x-single-active-consumer",
-    "x-queue-type",
-    "x-quorum-initial-group-size",
-    "x-delivery-limit",
-    "x-queue-leader-locator",
-];
-
 /// Of streams only.
 const STREAM: &[&str] = &[
     "x-max-age",
@@ -119,28 +84,19 @@ const STREAM: &[&str] = &[
     "x-initial-cluster-size",
 ];
 
-/// Arguments that a queue type has; declaring again compares these, in this order. As in RabbitMQ `x-consumer-timeout` and
-/// `x-quorum-target-group-size` are not among them: they may be another the next time, and on a queue of any type.
-pub(crate) fn known_arguments(kind: QueueType) -> &'static [&'static str] {
-    match kind {
-        QueueType::Classic => CLASSIC,
-        QueueType::Quorum => QUORUM,
-    }
-}
-
-/// The type a declaration asks for by `x-queue-type`: classic when it does not say.
+/// The type that a declaration asks for by `x-queue-type`, or the default type if it has no such argument.
 pub(crate) fn queue_kind(
     vhost: &str,
     name: &str,
     arguments: &Table,
 ) -> Result<QueueType, ChangeError> {
     let Some(value) = arguments.get("x-queue-type") else {
-        return Ok(QueueType::Classic);
+        return Ok(QueueType::default());
     };
     let found = match value {
-        Value::String(octets) => QueueType::ALL
-            .into_iter()
-            .find(|k| k.name().as_bytes() == octets)
+        Value::String(octets) => std::str::from_utf8(octets)
+            .ok()
+            .and_then(QueueType::from_name)
             .ok_or_else(|| format!("\"unsupported queue type '{}'\"", bare(octets))),
         other => Err(unacceptable(other)),
     };
@@ -202,13 +158,16 @@ pub(crate) fn check_queue_arguments(
 ) -> Result<(), ChangeError> {
     check_table(thing, arguments)?;
     named_exchange(thing, "x-dead-letter-exchange", arguments)?;
-    let known = known_arguments(kind);
+    let known = kind.descriptor().arguments;
     for (key, check) in CHECKS.iter().filter(|(key, _)| known.contains(key)) {
         if let Some(value) = arguments.get(key) {
             check(value, arguments).map_err(|why| invalid(thing, key, &why))?;
         }
     }
-    let others = [CLASSIC, QUORUM, STREAM].concat();
+    let mut others = STREAM.to_vec();
+    for queue_type in QueueType::ALL {
+        others.extend(queue_type.descriptor().arguments);
+    }
     let stray = arguments
         .0
         .iter()

@@ -1,6 +1,5 @@
 //! Declaring again what is there: equal, or refused with the text that clients match on.
 
-use crate::arguments::known_arguments;
 use crate::{ChangeError, ExchangeRecord, QueueRecord};
 use message::{Table, Term, Value, bare};
 use std::fmt::Display;
@@ -74,7 +73,7 @@ pub(crate) fn check_queue(current: &QueueRecord, wanted: &QueueRecord) -> Result
         wanted.auto_delete,
         current.auto_delete,
     )?;
-    known_arguments(current.kind)
+    (current.kind.descriptor().arguments)
         .iter()
         .try_for_each(|key| match *key {
             "x-queue-type" => same_type(&thing, wanted, current),

@@ -7,8 +7,8 @@ use crate::equivalence::{ResourceName, check_exchange};
 use crate::policies::EffectivePolicy;
 use crate::traffic::TrafficCounter;
 use crate::{
-    BindingRecord, ChangeError, ChangeResult, Destination, ExchangeRecord, Name, QueueId,
-    QueueType, Tree, limits,
+    BindingRecord, ChangeError, ChangeResult, Destination, ExchangeRecord, Name, QueueId, Tree,
+    limits,
 };
 use bytes::Bytes;
 use message::Value;
@@ -295,15 +295,16 @@ impl Tree {
         Ok(ChangeResult::Changed)
     }
 
-    /// What is local or not: classic queues, which live on one node.
+    /// Refuses a target that cannot be local to a node.
     fn check_local(&self, target: Target) -> Result<(), ChangeError> {
         let refuse = |why: &str| Err(ChangeError::PreconditionFailed(why.into()));
         match target {
             Target::Exchange(_) => refuse("Destination not found"),
-            Target::Queue(id) => match self.queue_by_id(id).map(|q| q.kind) {
-                Some(QueueType::Quorum) => {
-                    refuse("Queue type rabbit_quorum_queue not valid for this exchange type")
-                }
+            Target::Queue(id) => match self.queue_by_id(id).map(|q| q.kind.descriptor()) {
+                Some(kind) if !kind.local => refuse(&format!(
+                    "Queue type {} not valid for this exchange type",
+                    kind.module
+                )),
                 _ => Ok(()),
             },
         }

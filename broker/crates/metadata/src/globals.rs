@@ -1,7 +1,6 @@
 //! Global parameters: JSON values by name, for tools that keep something with the cluster.
 
 use crate::apply::check_name;
-use crate::features::RUNTIME_PARAMETERS;
 use crate::{ChangeError, ChangeResult, Name, Tree, limits};
 
 /// The parameter that holds what people call the cluster.
@@ -23,7 +22,6 @@ impl Tree {
         name: &Name,
         value: &Name,
     ) -> Result<ChangeResult, ChangeError> {
-        self.needs(RUNTIME_PARAMETERS)?;
         check_name("parameter", name)?;
         if value.len() > limits::PARAMETER_BYTES {
             return Err(ChangeError::Invalid(format!(

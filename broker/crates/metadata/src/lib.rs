@@ -36,11 +36,14 @@ pub use cursor::{
     BindingCursor, Cursor, ExchangeCursor, QueueCursor, QueuesById, SourceCursor, Step,
 };
 pub use globals::CLUSTER_NAME;
-pub use ids::{DeadLettering, Name, Overflow, QueueId, QueueSettings, QueueType, SessionId};
+pub use ids::{
+    ByQueueType, DeadLettering, Name, Overflow, QueueId, QueueSettings, QueueType, Replication,
+    SessionId,
+};
 pub use placement::{LeaderLocator, PlacementRequest};
 pub use policies::EffectivePolicy;
 pub use route::RouteResult;
-pub use settings::{DEFAULT_DELIVERY_LIMIT, EffectiveSettings};
+pub use settings::EffectiveSettings;
 pub use traffic::Traffic;
 pub use tree::{Right, Tree, TreeEvent, VhostRecord};
 
@@ -142,6 +145,30 @@ pub enum ApplyTo {
     Streams,
     /// Exchanges.
     Exchanges,
+}
+
+impl ApplyTo {
+    /// All values.
+    pub const ALL: [ApplyTo; 6] = [
+        ApplyTo::All,
+        ApplyTo::Queues,
+        ApplyTo::ClassicQueues,
+        ApplyTo::QuorumQueues,
+        ApplyTo::Streams,
+        ApplyTo::Exchanges,
+    ];
+
+    /// The name in the HTTP API.
+    pub fn name(self) -> &'static str {
+        match self {
+            ApplyTo::All => "all",
+            ApplyTo::Queues => "queues",
+            ApplyTo::ClassicQueues => "classic_queues",
+            ApplyTo::QuorumQueues => "quorum_queues",
+            ApplyTo::Streams => "streams",
+            ApplyTo::Exchanges => "exchanges",
+        }
+    }
 }
 
 /// A policy of either kind.

@@ -5,7 +5,6 @@
 //! stays declared and is *lost*: it takes and gives nothing until an operator deletes it.
 
 use crate::equivalence::ResourceName;
-use crate::features::LOST_QUEUES;
 use crate::tree::TreeEvent;
 use crate::{ChangeError, ChangeResult, Name, NodeRecord, QueueId, QueueRecord, Tree};
 use env::NodeId;
@@ -48,7 +47,6 @@ impl Tree {
         old: NodeId,
         new: &NodeRecord,
     ) -> Result<ChangeResult, ChangeError> {
-        self.needs(LOST_QUEUES)?;
         if let Some(known) = self.node(old)
             && (old == new.id || known.name != new.name)
         {

@@ -2,11 +2,8 @@
 
 use crate::apply::check_name;
 use crate::equivalence::ResourceName;
-use crate::features::NODE_REMOVAL;
 use crate::tree::TreeEvent;
-use crate::{
-    ChangeError, ChangeResult, Name, NodeRecord, QueueId, QueueRecord, QueueType, Tree, limits,
-};
+use crate::{ChangeError, ChangeResult, Name, NodeRecord, QueueId, QueueRecord, Tree, limits};
 use env::NodeId;
 use env::planted::{self, Bug};
 use std::sync::Arc;
@@ -140,7 +137,6 @@ impl Tree {
         id: NodeId,
         seen: u64,
     ) -> Result<ChangeResult, ChangeError> {
-        self.needs(NODE_REMOVAL)?;
         let placed = self.placed.get(&id).is_some_and(|at| *at > seen);
         if placed && !planted::is(Bug::ForgottenUnasked) {
             let name = self.nodes.get(&id).map_or("", |n| &*n.name);
@@ -153,7 +149,7 @@ impl Tree {
 
     /// Members of a quorum queue that were not among those before.
     pub(crate) fn note_placed(&mut self, queue: &QueueRecord, before: &[NodeId]) {
-        if queue.kind != QueueType::Quorum || !self.feature_enabled(NODE_REMOVAL.name) {
+        if !queue.kind.is_replicated() {
             return;
         }
         for node in queue.members.iter().filter(|n| !before.contains(n)) {
@@ -248,7 +244,7 @@ impl Tree {
             return Err(ChangeError::NotFound("the queue is gone".into()));
         };
         let thing = ResourceName::queue(&record.vhost, &record.name);
-        if record.kind != QueueType::Quorum {
+        if !record.kind.is_replicated() {
             return Err(ChangeError::Invalid(format!("{thing} is no quorum queue")));
         }
         if record.members != from {

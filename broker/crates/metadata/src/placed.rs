@@ -1,7 +1,7 @@
 //! How many quorum queues have each node as a member, and as the first one: kept with every change, so that to place a queue
 //! does not mean to look at all that there are.
 
-use crate::{QueueRecord, QueueType, Tree};
+use crate::{QueueRecord, Tree};
 use env::NodeId;
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ struct NodeCount {
 
 impl MemberCounts {
     pub(crate) fn add(&mut self, queue: &QueueRecord) {
-        if queue.kind != QueueType::Quorum {
+        if !queue.kind.is_replicated() {
             return;
         }
         for (at, node) in queue.members.iter().enumerate() {
@@ -28,7 +28,7 @@ impl MemberCounts {
     }
 
     pub(crate) fn remove(&mut self, queue: &QueueRecord) {
-        if queue.kind != QueueType::Quorum {
+        if !queue.kind.is_replicated() {
             return;
         }
         for (at, node) in queue.members.iter().enumerate() {

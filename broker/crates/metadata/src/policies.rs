@@ -45,11 +45,8 @@ impl Policy {
         let (fits, name) = match subject {
             Subject::Exchange(name) => (matches!(to, ApplyTo::All | ApplyTo::Exchanges), name),
             Subject::Queue(kind, name) => {
-                let this = match kind {
-                    QueueType::Classic => ApplyTo::ClassicQueues,
-                    QueueType::Quorum => ApplyTo::QuorumQueues,
-                };
-                let fits = matches!(to, ApplyTo::All | ApplyTo::Queues) || to == this;
+                let target = kind.descriptor().policy_target;
+                let fits = matches!(to, ApplyTo::All | ApplyTo::Queues) || to.name() == target;
                 (fits && applicable(&self.record.definition, kind), name)
             }
         };

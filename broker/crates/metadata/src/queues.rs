@@ -3,12 +3,12 @@
 use crate::apply::{check_name, no_vhost};
 use crate::arguments::{check_queue_arguments, queue_kind};
 use crate::equivalence::{ResourceName, check_queue};
-use crate::features::MQTT_STATE;
 use crate::tree::{Queue, TreeEvent};
 use crate::{
     ChangeError, ChangeResult, Name, QueueId, QueueRecord, QueueType, SessionId, Tree, limits,
 };
 use env::{Incarnation, NodeId};
+use ids::Replication;
 use message::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -62,9 +62,9 @@ impl Tree {
     fn check_declaration(&self, record: &mut QueueRecord) -> Result<(), ChangeError> {
         let (vhost, name) = (record.vhost.clone(), record.name.clone());
         let thing = ResourceName::queue(&vhost, &name);
-        if record.arguments.get("x-queue-type").is_none() && record.kind == QueueType::Quorum {
-            // Said by a default, not by the client: as if it had.
-            record.arguments.set("x-queue-type", Value::from("quorum"));
+        if record.arguments.get("x-queue-type").is_none() && record.kind != QueueType::default() {
+            // A default decided the type, not the client. The record shows it as if the client had.
+            (record.arguments).set("x-queue-type", Value::from(record.kind.name()));
         }
         let said = queue_kind(&vhost, &name, &record.arguments)?;
         if said != record.kind {
@@ -78,7 +78,7 @@ impl Tree {
         if record.declared_by.len() > limits::NAME_BYTES {
             return Err(ChangeError::Invalid("the user's name is too long".into()));
         }
-        if record.kind == QueueType::Quorum {
+        if !record.kind.descriptor().transient {
             let property = if record.auto_delete {
                 Some("auto-delete")
             } else if record.exclusive.is_some() {
@@ -105,9 +105,9 @@ impl Tree {
                 members.push(*id);
             }
         }
-        members.truncate(match record.kind {
-            QueueType::Classic => 1,
-            QueueType::Quorum => limits::MEMBERS,
+        members.truncate(match record.kind.descriptor().replication {
+            Replication::None => 1,
+            Replication::Raft => limits::MEMBERS,
         });
         if members.is_empty() {
             return Err(ChangeError::Unavailable(format!(
@@ -149,7 +149,6 @@ impl Tree {
         id: QueueId,
         expires_ms: Option<u64>,
     ) -> Result<ChangeResult, ChangeError> {
-        self.needs(MQTT_STATE)?;
         let Some(queue) = self.queues.get_mut(&id) else {
             return Ok(ChangeResult::AsBefore);
         };

@@ -1,7 +1,6 @@
 //! Retained MQTT messages: one message per topic, the same on every node.
 
 use crate::apply::no_vhost;
-use crate::features::MQTT_STATE;
 use crate::tree::TreeEvent;
 use crate::{ChangeError, ChangeResult, Name, Tree, limits};
 use bytes::Bytes;
@@ -72,7 +71,6 @@ impl Tree {
 
     /// Whether a message of `len` bytes could be retained for a topic as things are.
     pub fn room_to_retain(&self, vhost: &str, topic: &str, len: usize) -> Result<(), ChangeError> {
-        self.needs(MQTT_STATE)?;
         if !self.vhost_exists(vhost) {
             return Err(no_vhost(vhost));
         }

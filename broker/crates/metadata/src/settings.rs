@@ -2,11 +2,8 @@
 
 use crate::policy_keys::stricter;
 use crate::{EffectivePolicy, QueueRecord, Tree};
-use ids::{DeadLettering, Name, Overflow, QueueSettings, QueueType};
+use ids::{DeadLettering, Name, Overflow, QueueSettings};
 use message::Value;
-
-/// Delivery limit of a quorum queue that sets none.
-pub const DEFAULT_DELIVERY_LIMIT: u32 = 20;
 
 /// Settings of a queue as its arguments and policies determine them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,20 +26,18 @@ fn text_of<'a>(policy: &'a EffectivePolicy, queue: &'a QueueRecord, key: &str) -
 }
 
 fn overflow(policy: &EffectivePolicy, queue: &QueueRecord) -> Overflow {
-    let said = match queue.kind {
-        QueueType::Classic => text_of(policy, queue, "overflow"),
-        QueueType::Quorum => {
-            let policies = policy.definition.get("overflow");
-            let said = policies.or_else(|| queue.arguments.get("x-overflow"));
-            said.and_then(Value::as_str)
-        }
+    let setting = if queue.kind.descriptor().policy_decides_overflow {
+        let policy = policy.definition.get("overflow");
+        let setting = policy.or_else(|| queue.arguments.get("x-overflow"));
+        setting.and_then(Value::as_str)
+    } else {
+        text_of(policy, queue, "overflow")
     };
-    match (said, queue.kind) {
-        (Some("reject-publish"), _) => Overflow::RejectPublish,
-        (Some("reject-publish-dlx"), QueueType::Classic) => Overflow::RejectPublishDlx,
-        // What a quorum queue cannot do is as if it had not been said.
+    queue.kind.overflow(match setting {
+        Some("reject-publish") => Overflow::RejectPublish,
+        Some("reject-publish-dlx") => Overflow::RejectPublishDlx,
         _ => Overflow::DropHead,
-    }
+    })
 }
 
 fn dead_lettering(
@@ -53,14 +48,11 @@ fn dead_lettering(
     if text_of(policy, queue, "dead-letter-exchange").is_none() {
         return DeadLettering::Off;
     }
-    let strategy = text_of(policy, queue, "dead-letter-strategy");
-    match (queue.kind, strategy, overflow) {
-        (QueueType::Quorum, Some("at-least-once"), Overflow::RejectPublish) => {
-            DeadLettering::AtLeastOnce
-        }
-        // To keep what is dead and to drop what is too much do not go together.
+    let strategy = match text_of(policy, queue, "dead-letter-strategy") {
+        Some("at-least-once") => DeadLettering::AtLeastOnce,
         _ => DeadLettering::AtMostOnce,
-    }
+    };
+    queue.kind.dead_lettering(strategy, overflow)
 }
 
 impl Tree {
@@ -88,13 +80,14 @@ impl Tree {
         };
         let natural = |key: &str| limit(key).and_then(|n| u64::try_from(n).ok());
         let overflow = overflow(&policy, queue);
-        let delivery_limit = match (queue.kind, limit("delivery-limit")) {
-            (QueueType::Classic, _) => None,
-            (QueueType::Quorum, None) => Some(DEFAULT_DELIVERY_LIMIT),
-            // Negative: none.
-            (QueueType::Quorum, Some(n)) if n < 0 => None,
-            (QueueType::Quorum, Some(n)) => Some(u32::try_from(n).unwrap_or(u32::MAX)),
-        };
+        let delivery_limit = queue.kind.descriptor().delivery_limit.and_then(|default| {
+            match limit("delivery-limit") {
+                None => Some(default),
+                // A negative limit is no limit.
+                Some(n) if n < 0 => None,
+                Some(n) => Some(u32::try_from(n).unwrap_or(u32::MAX)),
+            }
+        });
         let queue_settings = QueueSettings {
             max_length: natural("max-length"),
             max_length_bytes: natural("max-length-bytes"),
@@ -103,10 +96,7 @@ impl Tree {
             message_ttl_ms: natural("message-ttl"),
             single_active_consumer: queue.arguments.get("x-single-active-consumer")
                 == Some(&Value::Bool(true)),
-            max_priority: match queue.kind {
-                QueueType::Classic => max_priority(queue),
-                QueueType::Quorum => None,
-            },
+            max_priority: max_priority(queue).filter(|_| queue.kind.descriptor().priorities),
             dead_letter: dead_lettering(&policy, queue, overflow),
         };
         EffectiveSettings {

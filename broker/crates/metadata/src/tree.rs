@@ -46,8 +46,8 @@ pub struct Tree {
     pub(crate) zones: BTreeMap<NodeId, Name>,
     /// Nodes that were removed for good, and the index of the change that did it.
     pub(crate) forgotten: BTreeMap<NodeId, u64>,
-    /// Nodes of the cluster that are or were members of quorum queues, and the index of the last change that made them one. Kept from
-    /// when [`crate::features::NODE_REMOVAL`] is on.
+    /// Nodes of the cluster that are or were members of replicated queues, and the index of the last change that made
+    /// them one.
     pub(crate) placed: BTreeMap<NodeId, u64>,
     /// Follows from the queues.
     pub(crate) member_counts: MemberCounts,

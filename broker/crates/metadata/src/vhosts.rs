@@ -1,7 +1,6 @@
 //! Settings of vhosts: the default queue type, limits, protection from deletion.
 
 use crate::apply::no_vhost;
-use crate::features::{RUNTIME_PARAMETERS, VHOST_TRACING};
 use crate::tree::VhostRecord;
 use crate::{ChangeError, ChangeResult, Name, QueueType, Tree};
 use message::{Table, Value};
@@ -23,10 +22,10 @@ impl Tree {
     /// that is not durable, or exclusive, or deletes itself, is classic.
     pub fn with_default_type(&self, vhost: &str, lasting: bool, mut arguments: Table) -> Table {
         let kind = self.vhost(vhost).and_then(|v| v.default_queue_type);
-        let Some(kind) = kind.filter(|k| lasting || *k == QueueType::Classic) else {
+        let Some(kind) = kind.filter(|k| lasting || k.descriptor().transient) else {
             return arguments;
         };
-        if kind != QueueType::Classic && arguments.get("x-queue-type").is_none() {
+        if kind != QueueType::default() && arguments.get("x-queue-type").is_none() {
             arguments.set("x-queue-type", Value::from(kind.name()));
         }
         arguments
@@ -52,7 +51,6 @@ impl Tree {
         vhost: &Name,
         change: impl FnOnce(&mut VhostRecord),
     ) -> Result<ChangeResult, ChangeError> {
-        self.needs(RUNTIME_PARAMETERS)?;
         let found = self.vhosts.get_mut(vhost).ok_or_else(|| no_vhost(vhost))?;
         let mut record = (*found.record).clone();
         change(&mut record);
@@ -84,7 +82,6 @@ impl Tree {
         vhost: &Name,
         on: bool,
     ) -> Result<ChangeResult, ChangeError> {
-        self.needs(VHOST_TRACING)?;
         let done = self.change_vhost(vhost, |v| v.traced = on);
         self.find_traced();
         done

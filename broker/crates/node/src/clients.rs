@@ -4,9 +4,21 @@ use crate::addresses::{self, AddressError};
 use crate::config::{Config, Listen};
 use crate::node::NodeError;
 use reactor::ClientListener;
-use shard::ClientProtocol;
+use session::{Protocol, ProtocolId, Protocols};
 use std::net::SocketAddr;
 use std::sync::Arc;
+
+/// A protocol of the node with its listeners.
+pub struct Registration {
+    /// Makes the sessions.
+    pub protocol: Arc<dyn Protocol>,
+    /// The listener without TLS.
+    pub plain: Listen,
+    /// The listener with TLS.
+    pub secure: Listen,
+    /// Bytes of the largest frame or packet that a client can send.
+    pub largest_frame: usize,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Transport {
@@ -14,39 +26,39 @@ enum Transport {
     Tls,
 }
 
-/// RabbitMQ's listener names.
-fn name(protocol: ClientProtocol, transport: Transport) -> &'static str {
-    match (protocol, transport) {
-        (ClientProtocol::Amqp, Transport::Tcp) => "amqp",
-        (ClientProtocol::Amqp, Transport::Tls) => "amqp/ssl",
-        (ClientProtocol::Mqtt, Transport::Tcp) => "mqtt",
-        (ClientProtocol::Mqtt, Transport::Tls) => "mqtt/ssl",
-        (ClientProtocol::WebMqtt, Transport::Tcp) => "http/web-mqtt",
-        (ClientProtocol::WebMqtt, Transport::Tls) => "https/web-mqtt",
+/// A configured listener of a protocol.
+#[derive(Clone, Copy)]
+struct Endpoint {
+    protocol: ProtocolId,
+    name: &'static str,
+    transport: Transport,
+    listen: Listen,
+}
+
+fn endpoints(registrations: &[Registration]) -> Vec<Endpoint> {
+    let mut all = Vec::new();
+    for (at, registration) in registrations.iter().enumerate() {
+        let protocol = ProtocolId(at as u8);
+        let [plain, secure] = registration.protocol.listener_names();
+        for (name, transport, listen) in [
+            (plain, Transport::Tcp, registration.plain),
+            (secure, Transport::Tls, registration.secure),
+        ] {
+            all.push(Endpoint {
+                protocol,
+                name,
+                transport,
+                listen,
+            });
+        }
     }
-}
-
-fn listeners(config: &Config) -> [(ClientProtocol, Transport, Listen); 6] {
-    let (amqp, mqtt) = (ClientProtocol::Amqp, ClientProtocol::Mqtt);
-    let web = ClientProtocol::WebMqtt;
-    [
-        (amqp, Transport::Tcp, config.amqp),
-        (amqp, Transport::Tls, config.amqp_tls),
-        (mqtt, Transport::Tcp, config.mqtt.plain),
-        (mqtt, Transport::Tls, config.mqtt.tls),
-        (web, Transport::Tcp, config.web_mqtt.plain),
-        (web, Transport::Tls, config.web_mqtt.tls),
-    ]
-}
-
-/// Names and configured ports of all client listeners.
-pub(crate) fn configured(config: &Config) -> impl Iterator<Item = (&'static str, Option<u16>)> {
-    let all = listeners(config).into_iter();
-    all.map(|(protocol, transport, listen)| (name(protocol, transport), listen.port()))
+    all
 }
 
 pub(crate) struct Clients {
-    listeners: [(ClientProtocol, Transport, Listen); 6],
+    endpoints: Vec<Endpoint>,
+    protocols: Protocols,
+    largest_frame: usize,
     tls: Option<Arc<tls::Server>>,
     management: Option<Arc<tls::Server>>,
     prometheus: Option<Arc<tls::Server>>,
@@ -56,8 +68,8 @@ pub(crate) struct Clients {
 
 impl Clients {
     /// Loads the certificates of all enabled TLS listeners.
-    pub fn new(config: &Config) -> Result<Clients, NodeError> {
-        let listeners = listeners(config);
+    pub fn new(config: &Config, registrations: Vec<Registration>) -> Result<Clients, NodeError> {
+        let endpoints = endpoints(&registrations);
         let mut certificates = Vec::new();
         let mut load = |is_enabled, options: tls::Options| match is_enabled {
             false => Ok(None),
@@ -67,17 +79,23 @@ impl Clients {
                 Ok::<_, tls::FileError>(Some(server))
             }
         };
-        let secure =
-            |l: &(ClientProtocol, Transport, Listen)| l.1 == Transport::Tls && l.2 != Listen::None;
-        let tls = load(listeners.iter().any(secure), config.tls.options())?;
+        let secure = |e: &Endpoint| e.transport == Transport::Tls && e.listen != Listen::None;
+        let tls = load(endpoints.iter().any(secure), config.tls.options())?;
         let management = config.management_tls != Listen::None;
         let management = load(management, config.management_options())?;
         let prometheus = config.prometheus_tls != Listen::None;
         let prometheus = load(prometheus, config.prometheus_options())?;
         let operator = config.operator.listener != Listen::None;
         let operator = load(operator, config.operator_options())?;
+        let listening = registrations
+            .iter()
+            .filter(|r| r.plain != Listen::None || r.secure != Listen::None);
+        let largest_frame = listening.map(|r| r.largest_frame).max().unwrap_or(0);
+        let protocols = registrations.into_iter().map(|r| r.protocol).collect();
         Ok(Clients {
-            listeners,
+            endpoints,
+            protocols: Protocols::new(protocols),
+            largest_frame,
             tls,
             management,
             prometheus,
@@ -86,13 +104,25 @@ impl Clients {
         })
     }
 
-    /// Fails if a port is already in use.
+    /// All protocols, in the order of their registration.
+    pub fn protocols(&self) -> &Protocols {
+        &self.protocols
+    }
+
+    /// Bytes of the largest frame that a client of a protocol with a listener can send.
+    pub fn largest_frame(&self) -> usize {
+        self.largest_frame
+    }
+
+    /// Names and configured ports of all listeners.
+    pub fn configured(&self) -> impl Iterator<Item = (&'static str, Option<u16>)> {
+        self.endpoints.iter().map(|e| (e.name, e.listen.port()))
+    }
+
+    /// Fails if a port is in use.
     pub fn check_ports(&self) -> Result<(), AddressError> {
-        for (protocol, transport, listen) in self.listeners {
-            drop(addresses::bind_exclusive(
-                name(protocol, transport),
-                listen,
-            )?);
+        for endpoint in &self.endpoints {
+            drop(addresses::bind_exclusive(endpoint.name, endpoint.listen)?);
         }
         Ok(())
     }
@@ -101,30 +131,28 @@ impl Clients {
     pub fn bind(&self, shards: u16) -> Result<Vec<Vec<ClientListener>>, AddressError> {
         let mut all: Vec<Vec<ClientListener>> = Vec::new();
         all.resize_with(usize::from(shards), Vec::new);
-        for (protocol, transport, listen) in self.listeners {
-            let sockets = addresses::bind_shared(name(protocol, transport), listen, shards)?;
+        for endpoint in &self.endpoints {
+            let sockets = addresses::bind_shared(endpoint.name, endpoint.listen, shards)?;
             for (own, socket) in all.iter_mut().zip(sockets) {
-                let tls = match transport {
+                let tls = match endpoint.transport {
                     Transport::Tcp => None,
                     Transport::Tls => self.tls.clone(),
                 };
                 own.push(ClientListener {
                     socket,
                     tls,
-                    protocol,
+                    protocol: endpoint.protocol,
                 });
             }
         }
         Ok(all)
     }
 
-    /// The name and address of a listener.
-    pub fn port(listener: &ClientListener) -> (&'static str, SocketAddr) {
-        let transport = match listener.tls {
-            None => Transport::Tcp,
-            Some(_) => Transport::Tls,
-        };
-        let name = name(listener.protocol, transport);
+    /// A listener's name and bound address.
+    pub fn port(&self, listener: &ClientListener) -> (&'static str, SocketAddr) {
+        let protocol = self.protocols.get(listener.protocol);
+        let names = protocol.map_or([""; 2], |protocol| protocol.listener_names());
+        let name = names[usize::from(listener.tls.is_some())];
         (name, listener.socket.address())
     }
 

@@ -25,5 +25,6 @@ mod threads;
 mod watch;
 pub mod wire;
 
+pub use clients::Registration;
 pub use node::{ControlParts, MakeShard, NodeError, NodeParts, ServeControl, ShardMaterial, run};
 pub use threads::Notice;

@@ -560,10 +560,7 @@ impl LinkThread {
                 Action::Close { link } => self.close(link),
                 Action::PeerVersion { node, version } => {
                     if let Some(first) = self.shards.first_mut() {
-                        first.send(Inbound::PeerProgram {
-                            node,
-                            program: version,
-                        });
+                        first.send(Inbound::PeerVersion { node, version });
                     }
                 }
                 Action::End(why) => return Err(why),

@@ -3,7 +3,7 @@
 use crate::addresses::{self, AddressError};
 use crate::alarms::{Alarms, Cause};
 use crate::checks::CheckPool;
-use crate::clients::{self, Clients};
+use crate::clients::{Clients, Registration};
 use crate::config::{Config, Limits};
 use crate::control_door::ControlDoor;
 use crate::data_dir::{DataDir, DataDirError};
@@ -21,7 +21,7 @@ use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
 use metadata::features::Version;
 use metadata::{NodeRecord, QueueType, UserRecord};
 use reactor::Report;
-use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, ShardLimits, StartCheck};
+use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, StartCheck};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -90,6 +90,8 @@ pub struct ControlParts {
 
 pub struct NodeParts {
     pub config: Config,
+    /// Client protocols, in the order of their IDs.
+    pub protocols: Vec<Registration>,
     /// The version of this node.
     pub version: Version,
     pub make_shard: MakeShard,
@@ -164,7 +166,7 @@ impl Node {
         let config = parts.config;
         addresses::check_plain(&config)?;
         let tls = config.cluster.auth.as_ref().map(Tls::load).transpose()?;
-        let clients = Clients::new(&config)?;
+        let clients = Clients::new(&config, parts.protocols)?;
         let name = addresses::node_name(&config)?;
         let mut rng = env::real::seeded_rng().map_err(io_error("random numbers"))?;
         let shards = if config.shards == 0 {
@@ -299,7 +301,8 @@ impl Node {
         let recovered = std::mem::take(&mut self.recovered);
         let mut listeners = self.clients.bind(self.shards)?;
         if let Some(first) = listeners.first() {
-            self.ports.extend(first.iter().map(Clients::port));
+            self.ports
+                .extend(first.iter().map(|l| self.clients.port(l)));
         }
         let loop_config = self.loop_config();
         let pool = CheckPool::start(machine::cpus()).map_err(io_error("login threads"))?;
@@ -352,73 +355,36 @@ impl Node {
             accepts_per_turn: limits.accepts_per_turn,
             accepts_per_second: limits.accepts_per_second.div_ceil(u32::from(self.shards)),
             tls_handshake: limits.handshake_timeout,
-            rest_at: (client_descriptors / shards).max(1),
-            max_partial: largest_packet(&self.config) + (64 << 10),
+            accept_pause_at: (client_descriptors / shards).max(1),
+            max_partial: self.clients.largest_frame() + (64 << 10),
             outbox_limit: outbox_limit(limits),
             ..reactor::LoopConfig::default()
         }
     }
 
-    fn mqtt_settings(&self) -> session_mqtt::Settings {
-        let config = &self.config;
-        let vhost = config.mqtt.vhost.as_ref().unwrap_or(&config.default_vhost);
-        let anonymous = config.anonymous_user.as_ref();
-        let anonymous = anonymous.filter(|_| config.mqtt.allow_anonymous);
-        session_mqtt::Settings {
-            limits: config.mqtt.limits.clone(),
-            vhost: vhost.as_str().into(),
-            exchange: config.mqtt.exchange.as_str().into(),
-            sys_interval: config.mqtt.sys_interval,
-            loopback_users: names(&config.loopback_users),
-            anonymous: anonymous.map(|user| auth::Credentials {
-                user: user.clone(),
-                password: config.anonymous_pass.as_bytes().to_vec(),
-            }),
-            name_without_password: config.mqtt.name_without_password,
-            by_certificate: config.mqtt.by_certificate,
-        }
-    }
-
     fn shard_config(&mut self, index: u16, founding: Option<Founding>) -> ShardConfig {
         let identity = self.data.identity();
-        let limits = &self.config.limits;
         ShardConfig {
             node: identity.node,
             incarnation: identity.incarnation,
             name: self.name.as_str().into(),
-            cluster_name: self.config.cluster.name.as_str().into(),
-            product: self.config.product.as_str().into(),
-            version: self.config.version.as_str().into(),
             address: self.address.as_str().into(),
             shards: self.shards,
             index,
             founding,
             seed: self.rng.next_u64(),
-            mechanisms: self.config.mechanisms(),
-            loopback_users: names(&self.config.loopback_users),
-            anonymous: self.config.anonymous_user.as_deref().map(|user| {
-                let password = self.config.anonymous_pass.as_str();
-                (user.into(), password.into())
-            }),
-            default_vhost: self.config.default_vhost.as_str().into(),
-            limits: ShardLimits {
-                frame_max: limits.frame_max,
-                channel_max: limits.channel_max,
-                heartbeat_s: limits.heartbeat_s,
-                max_message_size: limits.max_message_size,
-                handshake_timeout_ms: u64::try_from(limits.handshake_timeout.as_millis())
-                    .unwrap_or(u64::MAX),
-                consumer_timeout_ms: limits.consumer_timeout_ms,
-            },
             budget: self.budget.clone(),
             placement: shard::Placement {
                 zone: self.config.cluster.zone.as_str().into(),
                 target_group_size: self.config.target_group_size,
             },
-            mqtt: self.mqtt_settings(),
-            web_mqtt: self.config.web_mqtt.settings.clone(),
+            protocols: self.clients.protocols().clone(),
+            mqtt: shard::MqttRouting {
+                exchange: self.config.mqtt.exchange.as_str().into(),
+                sys_interval: self.config.mqtt.sys_interval,
+            },
             program: self.version,
-            groups: group_limits(limits),
+            groups: group_limits(&self.config.limits),
         }
     }
 
@@ -694,7 +660,8 @@ fn start_control(
         node,
         version,
         node_name: name.to_owned(),
-        listeners: clients::configured(config)
+        listeners: clients
+            .configured()
             .chain(listeners)
             .filter_map(|(name, port)| Some((name.to_owned(), port?)))
             .collect(),
@@ -735,10 +702,6 @@ fn start_control(
     Ok(ports)
 }
 
-fn names(list: &[String]) -> Vec<metadata::Name> {
-    list.iter().map(|name| name.as_str().into()).collect()
-}
-
 /// Buffer space in addition to one message of maximum size.
 const BUFFER_BESIDES_MESSAGE: usize = 64 << 20;
 /// Assumed minimum throughput of a peer link in bytes per second. While a follower receives the
@@ -767,15 +730,6 @@ fn group_limits(limits: &Limits) -> consensus::Limits {
     consensus::Limits {
         election_ticks: defaults.election_ticks.max(ticks),
         ..defaults
-    }
-}
-
-/// Maximum length of a frame or packet from a client, in bytes.
-fn largest_packet(config: &Config) -> usize {
-    let frames = config.limits.frame_max as usize * 2;
-    match config.has_mqtt_listener() {
-        false => frames,
-        true => frames.max(config.mqtt.limits.packet),
     }
 }
 

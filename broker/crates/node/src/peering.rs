@@ -330,6 +330,14 @@ impl Peering {
         if changed {
             return self.refuse(link, "a link's node cannot change");
         }
+        // A node that is taken into a cluster says so on its links. It never leaves one.
+        let left = known
+            .hello
+            .as_ref()
+            .is_some_and(|h| h.cluster != 0 && h.cluster != hello.cluster);
+        if left {
+            return self.refuse(link, "a link's cluster cannot change");
+        }
         if hello.cluster_name != self.config.cluster_name {
             let why = format!("cluster.name is {} here", self.config.cluster_name);
             return self.refuse(link, &why);

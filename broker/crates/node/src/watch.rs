@@ -176,7 +176,7 @@ impl Watch {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = last_look;
         for certificates in &mut self.certificates {
-            certificates.look();
+            certificates.reload_if_changed();
         }
     }
 }

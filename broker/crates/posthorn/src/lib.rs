@@ -10,6 +10,7 @@ const _: () = assert!(
 mod control_plane;
 mod ctl;
 mod program;
+mod protocols;
 mod serve;
 
 pub use program::{NEXT, PROGRAM};

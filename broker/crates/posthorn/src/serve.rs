@@ -1,6 +1,7 @@
 //! `posthorn serve`: loads the configuration, starts logging and signal handling, and runs a node.
 
 use crate::control_plane;
+use crate::protocols::registrations;
 use crate::{EXIT_CONFIG, EXIT_FAILED, ServeArgs};
 use metadata::features::Version;
 use node::config::{Config, ConfigErrors, Sources, load};
@@ -63,6 +64,7 @@ fn run(
     let (notices, inbox) = channel();
     watch_signals(notices.clone()).map_err(|e| format!("signals: {e}"))?;
     let parts = NodeParts {
+        protocols: registrations(&config),
         config,
         version,
         make_shard: Arc::new(make_shard),

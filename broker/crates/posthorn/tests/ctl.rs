@@ -845,7 +845,11 @@ fn replicas_grow_shrink_and_report_status() {
     let shrunk = node.ctl(&["shrink", "c-0", "--queue-pattern", "^ord"]);
     assert_eq!(shrunk.0, 2);
     assert!(shrunk.1.contains("holds the last replica"), "{}", shrunk.1);
-    assert!(shrunk.2.contains("1 queue(s) were not changed"), "{}", shrunk.2);
+    assert!(
+        shrunk.2.contains("1 queue(s) were not changed"),
+        "{}",
+        shrunk.2
+    );
     let none = node.ctl(&["shrink", "c-0", "--queue-pattern", "^x", "--output", "json"]);
     assert_eq!(none.ok().trim(), "[]");
     // The replica already exists, so no queue is changed.

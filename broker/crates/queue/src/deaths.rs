@@ -1,14 +1,13 @@
 //! Messages that left a queue without having been accepted, counted: of which type the queue was, what became of them, and
 //! what they died of. Nothing is counted, nor any room taken, for messages that do not die.
 
-use crate::{DeadLettering, DeadReason, QueueType};
+use crate::{ByQueueType, DeadLettering, DeadReason, QueueType};
 
-const KINDS: usize = 2;
 const WAYS: usize = 3;
 const REASONS: usize = DeadReason::ALL.len();
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeathCounts([[[u64; REASONS]; WAYS]; KINDS]);
+pub struct DeathCounts(ByQueueType<[[u64; REASONS]; WAYS]>);
 
 impl DeathCounts {
     pub fn count(&mut self, kind: QueueType, way: DeadLettering, reason: DeadReason) {
@@ -21,18 +20,16 @@ impl DeathCounts {
     }
 
     pub fn add(&mut self, other: &DeathCounts) {
-        let ours = self.0.as_flattened_mut().as_flattened_mut();
-        let theirs = other.0.as_flattened().as_flattened();
-        for (ours, theirs) in ours.iter_mut().zip(theirs) {
-            *ours += theirs;
+        for (queue_type, ours) in self.0.iter_mut() {
+            let ours = ours.as_flattened_mut();
+            let theirs = other.0[queue_type].as_flattened();
+            for (ours, theirs) in ours.iter_mut().zip(theirs) {
+                *ours += theirs;
+            }
         }
     }
 
     fn at(&mut self, kind: QueueType, way: DeadLettering, reason: DeadReason) -> &mut u64 {
-        let kind = match kind {
-            QueueType::Classic => 0,
-            QueueType::Quorum => 1,
-        };
         let way = match way {
             DeadLettering::Off => 0,
             DeadLettering::AtMostOnce => 1,

@@ -23,7 +23,10 @@ pub use interface::{AddressedEvent, ConsumerInfo, Queue, QueueOutput, Timestamps
 
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
-pub use ids::{DeadLettering, Name, Overflow, QueueId, QueueSettings, QueueType, SessionId};
+pub use ids::{
+    ByQueueType, ConsumerRules, DeadLettering, Name, Overflow, QueueId, QueueSettings, QueueType,
+    SessionId,
+};
 pub use message::DeadReason;
 use message::{Message, Table};
 use std::num::NonZeroU64;

@@ -1,62 +1,65 @@
-//! What the loop keeps per connection.
+//! The state of a client connection in the event loop.
 
 use crate::held::Held;
 use crate::secure::Secure;
 use mio::net::TcpStream;
+use session::ProtocolId;
 use session::SessionState;
-use shard::ClientProtocol;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// TLS is being agreed on; the driver does not know it yet.
-    Shaking,
-    /// The driver has a session for it.
+    /// In the TLS handshake; the driver does not know the connection yet.
+    Handshaking,
+    /// The driver has a session for the connection.
     Serving,
-    /// The session has ended; its last bytes go out, within a deadline.
+    /// The session has ended; the remaining output is sent within a deadline.
     Flushing,
-    /// Our side is shut and the driver has forgotten it; what still comes is thrown away until the client closes.
+    /// Our side is shut down and the driver has forgotten the connection. Input is discarded until
+    /// the client closes.
     Lingering,
 }
 
-// There may be a million. With debug assertions mio keeps more in a socket.
+// There may be a million connections. With debug assertions mio's sockets are larger.
 #[cfg(not(debug_assertions))]
 const _: () = assert!(size_of::<Option<Connection>>() <= 32);
 
 pub(crate) struct Connection {
     pub socket: TcpStream,
-    pub protocol: ClientProtocol,
+    pub protocol: ProtocolId,
     pub held: Held,
-    /// Tells this connection from an earlier one in the same slot: of the last seconds, so it may begin anew.
+    /// Distinguishes this connection from earlier ones in the same slot. It only has to be unique
+    /// within the close timeout, so it may wrap around.
     pub serial: u32,
-    /// Bytes read and thrown away while lingering.
+    /// Number of bytes discarded while lingering.
     pub discarded: u32,
     pub phase: Phase,
     pub session_state: SessionState,
-    /// The socket may have bytes: edge-triggered, so it is remembered until a read says otherwise.
+    /// The socket may have input. Events are edge-triggered, so this is set until a read returns
+    /// less than requested.
     pub readable: bool,
-    /// The other side has shut its half: a short read is not the end then.
+    /// The peer has shut down its side, so a short read does not mean that the socket is empty.
     pub hung_up: bool,
-    /// In the loop's queue of connections to serve.
+    /// The connection is in the loop's service queue.
     pub queued: bool,
-    /// In the loop's list of connections to flush.
+    /// The connection is in the loop's flush list.
     pub dirty: bool,
-    /// The socket took less than there was; waits for a writable event.
+    /// The socket did not accept all output; wait for a writable event.
     pub blocked: bool,
-    /// Too much waits to be written: nothing is read meanwhile.
-    pub glutted: bool,
-    /// Frames may be left in `partial` from before a pause.
+    /// The output exceeds its limit; nothing is read meanwhile.
+    pub output_exceeded: bool,
+    /// Frames may remain in the partial input from before a pause.
     pub resume: bool,
 }
 
 impl Connection {
-    pub fn new(
+    pub(crate) fn new(
         socket: TcpStream,
-        protocol: ClientProtocol,
+        protocol: ProtocolId,
         serial: u32,
         secure: Option<Box<Secure>>,
     ) -> Connection {
         let phase = match secure {
-            Some(_) => Phase::Shaking,
+            Some(_) => Phase::Handshaking,
             None => Phase::Serving,
         };
         Connection {
@@ -72,31 +75,31 @@ impl Connection {
             queued: false,
             dirty: false,
             blocked: false,
-            glutted: false,
+            output_exceeded: false,
             resume: false,
         }
     }
 
-    /// Whether serving it now could do anything.
-    pub fn wants_service(&self) -> bool {
+    /// Returns true if serving the connection could make progress.
+    pub(crate) fn wants_service(&self) -> bool {
         match self.phase {
             Phase::Serving => {
                 self.session_state == SessionState::Open
-                    && !self.glutted
+                    && !self.output_exceeded
                     && (self.readable || (self.resume && self.held.has_partial()))
             }
             Phase::Flushing => false,
-            Phase::Shaking | Phase::Lingering => self.readable,
+            Phase::Handshaking | Phase::Lingering => self.readable,
         }
     }
 
-    /// Whether the driver has a session for it.
-    pub fn is_known(&self) -> bool {
+    /// Returns true if the driver has a session for the connection.
+    pub(crate) fn is_known(&self) -> bool {
         matches!(self.phase, Phase::Serving | Phase::Flushing)
     }
 
-    /// Whether TLS has nothing to say any more.
-    pub fn is_silent(&self) -> bool {
-        self.held.secure().is_none_or(|s| s.is_silent())
+    /// Returns true if TLS has no more output, including close_notify.
+    pub(crate) fn tls_finished(&self) -> bool {
+        self.held.secure().is_none_or(|s| s.is_finished())
     }
 }

@@ -1,4 +1,4 @@
-//! How a loop's client connections end.
+//! Closing of client connections.
 
 use crate::connection::Phase;
 use crate::event_loop::{CLOSE_TIMEOUT, ShardLoop};
@@ -8,22 +8,23 @@ use shard::ConnectionKey;
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
 
-/// Bytes read and thrown away of a connection that ends.
+/// Maximum number of bytes discarded from a connection that ends.
 const DISCARD_LIMIT: u32 = 1 << 20;
 
 impl ShardLoop {
-    /// It has a while for what is still to be said and read.
-    pub(crate) fn end_within_deadline(&mut self, key: usize) {
+    /// Starts the close timeout, in which remaining output is sent and input discarded.
+    pub(crate) fn start_close_timeout(&mut self, key: usize) {
         if let Some(connection) = self.connections.get(key) {
             let at = self.now + CLOSE_TIMEOUT;
             self.ending.push_back((at, key, connection.serial));
         }
     }
 
-    /// Everything is written: shut our side and wait for the client to close, so that a reset for bytes we did not
-    /// read does not take the last words from it.
+    /// Shuts down our side after all output is sent and waits for the client to close. Otherwise
+    /// unread input would cause a reset, which could destroy the last output before the client
+    /// reads it.
     pub(crate) fn linger(&mut self, key: usize) {
-        self.forget_sealed(key);
+        self.forget_handshake_memory(key);
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
@@ -41,6 +42,7 @@ impl ShardLoop {
         self.enqueue(key);
     }
 
+    /// Discards input of a lingering connection.
     pub(crate) fn discard(&mut self, key: usize) {
         for _ in 0..READS_PER_TURN {
             let Some(connection) = self.connections.get_mut(key) else {
@@ -65,31 +67,31 @@ impl ShardLoop {
         }
     }
 
-    /// Ends what did not end by itself in time.
-    pub(crate) fn end_late(&mut self) {
+    /// Closes connections whose close timeout has expired.
+    pub(crate) fn close_expired(&mut self) {
         while let Some(&(at, key, serial)) = self.ending.front() {
-            let alive = self
+            let exists = self
                 .connections
                 .get(key)
                 .is_some_and(|c| c.serial == serial);
-            if alive && at > self.now {
+            if exists && at > self.now {
                 return;
             }
             self.ending.pop_front();
-            if alive {
+            if exists {
                 self.close(key);
             }
         }
     }
 
-    /// Closes the socket now and tells the driver, when it has not been told.
+    /// Closes the socket now, and tells the driver if it knows the connection.
     pub(crate) fn close(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
         let known = connection.is_known();
         if let Some(secure) = connection.held.secure_mut().filter(|_| known) {
-            secure.end_at_once(&mut connection.socket, &mut self.workspace);
+            secure.try_end(&mut connection.socket, &mut self.workspace);
         }
         self.remove(key);
         if known {
@@ -98,9 +100,9 @@ impl ShardLoop {
     }
 
     fn remove(&mut self, key: usize) {
-        self.forget_sealed(key);
+        self.forget_handshake_memory(key);
         if let Some(mut connection) = self.connections.remove(key) {
-            // Closing the descriptor would do it too.
+            // Closing the descriptor would deregister it as well.
             let _ = self.poll.registry().deregister(&mut connection.socket);
         }
     }

@@ -1,4 +1,4 @@
-//! The loop of a shard's thread.
+//! The event loop of a shard's thread.
 
 use crate::admission_rate::AdmissionRate;
 use crate::connection::{Connection, Phase};
@@ -18,48 +18,54 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Token of the waker. Listeners count down from the one below; connections count up from 0.
+/// The token of the waker. Listeners count down from the next lower value; connections count up
+/// from 0.
 pub(crate) const WAKE: Token = Token(usize::MAX);
 
-/// Items taken from one ring per turn, so that a busy thread does not keep the sockets waiting.
+/// Maximum number of items taken from one ring per turn, so that a busy thread does not starve the
+/// sockets.
 const INBOUND_PER_TURN: usize = 1024;
 
-/// Rounds of carrying out effects and writing per turn; what is left goes into the next turn, after new events.
+/// Rounds of effects and writes per turn. The rest is left for the next turn, after new events.
 const ROUNDS_PER_TURN: usize = 8;
 
-/// Items that found their ring full, from which on clients are not read. What one turn produces comes on top.
+/// Number of items waiting for a full ring above which clients are not read. The output of the
+/// current turn comes on top.
 const BACKLOG_PAUSE: usize = 1024;
 
-/// How soon a full ring is tried again.
+/// Time until a full ring is tried again.
 const BACKLOG_RETRY: Duration = Duration::from_millis(1);
 
-/// How long accepting rests when there are no more descriptors or no kernel memory, before the next look.
-pub(crate) const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// Time for which accepting pauses when descriptors or kernel memory are exhausted.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a connection that ends may take to receive its last bytes and close its side.
+/// Time for a closing connection to receive the remaining output and to close its side.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bounds of one shard's loop.
+/// Limits of one shard's loop.
 #[derive(Clone, Debug)]
 pub struct LoopConfig {
-    /// Connections of this shard at the same time; more are closed right after they were accepted.
+    /// Maximum number of connections of this shard. Further ones are closed directly after they are
+    /// accepted.
     pub max_connections: usize,
-    /// Connections accepted per listener and turn: a storm of reconnects is taken in between other work (M9).
+    /// Connections accepted per listener and turn, so that mass reconnects do not block other work.
     pub accepts_per_turn: usize,
-    /// Connections accepted per second by this shard; 0: no bound (M9).
+    /// Connections accepted per second by this shard; 0: unlimited.
     pub accepts_per_second: u32,
-    /// Bytes that a turn reads from clients: a message is larger in memory than on the wire until the turn is over.
+    /// Bytes read from clients per turn. Until the turn ends, messages need more memory than on the
+    /// wire.
     pub bytes_per_turn: u64,
-    /// How long a client may take to agree on TLS.
+    /// Time limit of the TLS handshake.
     pub tls_handshake: Duration,
-    /// With this many connections accepting rests until one ends; further ones wait in the kernel's backlog. For limits
-    /// that are not a policy, like that of descriptors.
-    pub rest_at: usize,
-    /// Bytes of a frame that is not whole yet. Above the largest frame that a session accepts.
+    /// Number of connections at which accepting pauses until one ends; further clients wait in the
+    /// kernel's backlog. For limits that are not a policy, such as the number of descriptors.
+    pub accept_pause_at: usize,
+    /// Maximum size of an incomplete frame in bytes. Must exceed the largest frame that a session
+    /// accepts.
     pub max_partial: usize,
-    /// A connection with more than this to be written is not read.
+    /// Size of the output in bytes above which a connection is not read.
     pub outbox_pause: usize,
-    /// A connection with more than this to be written is cut off.
+    /// Size of the output in bytes above which a connection is closed.
     pub outbox_limit: usize,
 }
 
@@ -71,7 +77,7 @@ impl Default for LoopConfig {
             accepts_per_second: 0,
             bytes_per_turn: 2 << 20,
             tls_handshake: Duration::from_secs(10),
-            rest_at: usize::MAX,
+            accept_pause_at: usize::MAX,
             max_partial: 1 << 20,
             outbox_pause: 4 << 20,
             outbox_limit: 256 << 20,
@@ -79,41 +85,51 @@ impl Default for LoopConfig {
     }
 }
 
-/// What a loop tells the node.
+/// A report of a loop to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// The shard gave up (storage failed): the process must end with this text.
+    /// The shard failed because its storage failed. The process must end with this text.
     Fatal(String),
-    /// After [`Inbound::ShutDown`]: the driver has drained and every client has been told.
+    /// After [`Inbound::ShutDown`]: the driver has drained and every client was notified.
     Drained,
 }
 
+/// The reason why a loop ended.
 #[derive(Debug, thiserror::Error)]
 pub enum LoopError {
+    /// The operating system's poll failed.
     #[error("event loop: {0}")]
     Poll(#[from] io::Error),
+    /// A listener cannot be opened.
     #[error(transparent)]
     Bind(#[from] BindError),
 }
 
-/// What a loop is made of.
+/// The components of a loop.
 pub struct LoopParts {
+    /// The shard.
     pub driver: Box<dyn ShardDriver>,
+    /// The limits.
     pub config: LoopConfig,
+    /// The clock.
     pub clock: Arc<dyn Clock + Send + Sync>,
-    /// The poll that `wake` was made for, see [`ShardLoop::poll_and_wake`].
+    /// The poll that `wake` was made for; see [`ShardLoop::poll_and_wake`].
     pub poll: Poll,
+    /// Wakes this loop.
     pub wake: Arc<Wake>,
-    /// One per thread that sends to this shard.
+    /// One ring per thread that sends to this shard.
     pub rings: Vec<Receiver<Inbound>>,
+    /// The receiving end of the mailbox.
     pub mailbox: MailboxInlet,
+    /// The rings to other threads.
     pub links: Links,
-    /// They open when the driver says so ([`Effect::Listen`]).
+    /// The client listeners, opened when the driver requests it ([`Effect::Listen`]).
     pub listeners: Vec<ClientListener>,
+    /// Receives reports.
     pub report: Box<dyn FnMut(Report)>,
 }
 
-/// A shard's thread.
+/// The event loop of a shard.
 pub struct ShardLoop {
     pub(crate) driver: Box<dyn ShardDriver>,
     pub(crate) config: LoopConfig,
@@ -125,35 +141,37 @@ pub struct ShardLoop {
     links: Links,
     report: Box<dyn FnMut(Report)>,
     pub(crate) listeners: Vec<Listener>,
-    /// Whether the driver wants its listeners open.
+    /// The driver wants its listeners open.
     pub(crate) listening: bool,
-    pub(crate) accept_rest_until: Option<Time>,
-    pub(crate) pace: AdmissionRate,
-    /// When somebody who waits may be let in.
-    pub(crate) let_in_at: Option<Time>,
+    pub(crate) accept_paused_until: Option<Time>,
+    pub(crate) admission_rate: AdmissionRate,
+    /// The time at which a waiting connection may be admitted.
+    pub(crate) admit_at: Option<Time>,
     gather: Gather,
-    /// Bytes that this turn read from clients.
-    pub(crate) taken: u64,
-    /// Why nothing is accepted, as it was logged.
-    pub(crate) resting: bool,
+    /// Number of bytes read from clients in this turn.
+    pub(crate) bytes_read: u64,
+    /// Accepting is paused, and this was logged.
+    pub(crate) accept_paused: bool,
+    /// The connection limit is reached, and this was logged.
     pub(crate) refusing: bool,
     pub(crate) connections: Slab<Connection>,
     pub(crate) next_serial: u32,
     pub(crate) scratch: Scratch,
     pub(crate) workspace: Workspace,
-    /// Connections that may be served, each at most once.
+    /// Connections to serve, each at most once.
     pub(crate) queue: VecDeque<usize>,
     /// Connections to flush, each at most once.
     pub(crate) dirty: Vec<usize>,
-    /// Deadlines of ending connections (slot, serial), in order of time.
+    /// Close deadlines of connections (time, slot, serial), in order of time.
     pub(crate) ending: VecDeque<(Time, usize, u32)>,
-    /// The same of those that agree on TLS.
-    pub(crate) shaking: VecDeque<(Time, usize, u32)>,
-    /// Bytes that connections hold which agree on TLS, and what the driver was told of that last.
-    pub(crate) shaking_bytes: usize,
-    pub(crate) shaking_told: usize,
-    /// There were more steps of handshakes to take than one turn takes.
-    pub(crate) shakes_wait: bool,
+    /// Handshake deadlines of connections, in the same form.
+    pub(crate) handshaking: VecDeque<(Time, usize, u32)>,
+    /// Number of bytes held by connections in the TLS handshake.
+    pub(crate) handshake_bytes: usize,
+    /// The value of `handshake_bytes` last reported to the driver.
+    pub(crate) reported_handshake_bytes: usize,
+    /// More handshake steps were pending than one turn takes.
+    pub(crate) handshakes_wait: bool,
     effects: Vec<Effect>,
     pub(crate) now: Time,
     shutting_down: bool,
@@ -162,13 +180,14 @@ pub struct ShardLoop {
 }
 
 impl ShardLoop {
-    /// The poll of a new loop and the waker that its rings and mailbox need.
+    /// Creates the poll of a new loop and the waker that its rings and mailbox need.
     pub fn poll_and_wake() -> io::Result<(Poll, Arc<Wake>)> {
         let poll = Poll::new()?;
         let wake = Wake::for_poll(poll.registry(), WAKE)?;
         Ok((poll, Arc::new(wake)))
     }
 
+    /// Creates a loop; [`ShardLoop::run`] starts it.
     pub fn new(parts: LoopParts) -> Result<ShardLoop, LoopError> {
         let accepts_per_second = parts.config.accepts_per_second;
         let now = parts.clock.now();
@@ -185,12 +204,12 @@ impl ShardLoop {
             report: parts.report,
             listeners: parts.listeners.into_iter().map(Listener::of).collect(),
             listening: false,
-            accept_rest_until: None,
-            let_in_at: None,
-            pace: AdmissionRate::per_second(accepts_per_second),
+            accept_paused_until: None,
+            admit_at: None,
+            admission_rate: AdmissionRate::per_second(accepts_per_second),
             gather: Gather::new(now),
-            taken: 0,
-            resting: false,
+            bytes_read: 0,
+            accept_paused: false,
             refusing: false,
             connections: Slab::new(),
             next_serial: 0,
@@ -199,10 +218,10 @@ impl ShardLoop {
             queue: VecDeque::new(),
             dirty: Vec::new(),
             ending: VecDeque::new(),
-            shaking: VecDeque::new(),
-            shaking_bytes: 0,
-            shaking_told: 0,
-            shakes_wait: false,
+            handshaking: VecDeque::new(),
+            handshake_bytes: 0,
+            reported_handshake_bytes: 0,
+            handshakes_wait: false,
             effects: Vec::new(),
             shutting_down: false,
             drained: false,
@@ -210,7 +229,7 @@ impl ShardLoop {
         })
     }
 
-    /// Runs until told to stop, or until the driver gives up.
+    /// Runs until [`Inbound::Stop`] or until the driver fails.
     pub fn run(mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(1024);
         let mut timeout = Some(Duration::ZERO);
@@ -226,18 +245,18 @@ impl ShardLoop {
                 self.note(event);
             }
             let more = self.turn()?;
-            let taken = std::mem::take(&mut self.taken);
+            let bytes_read = std::mem::take(&mut self.bytes_read);
             timeout = if more {
                 Some(Duration::ZERO)
             } else {
-                wait(self.gather.wait(taken, self.now));
+                wait(self.gather.wait(bytes_read, self.now));
                 self.timeout()
             };
         }
         Ok(())
     }
 
-    /// Remembers what an event says; the work is done in [`ShardLoop::turn`].
+    /// Records an event; [`ShardLoop::turn`] does the work.
     fn note(&mut self, event: &mio::event::Event) {
         let Token(token) = event.token();
         if token == WAKE.0 {
@@ -259,7 +278,7 @@ impl ShardLoop {
             connection.hung_up = true;
         }
         if event.is_error() || (event.is_read_closed() && event.is_write_closed()) {
-            // Reset: there is nothing to read any more that we could answer.
+            // A reset: input could not be answered any more.
             self.close(token);
             return;
         }
@@ -270,22 +289,22 @@ impl ShardLoop {
         }
     }
 
-    /// One turn. True when there is more to do at once.
+    /// Runs one turn. Returns true if more work is pending.
     fn turn(&mut self) -> Result<bool, LoopError> {
         self.wake.begin_turn();
         let mut more = self.take_inbound();
         more |= self.accept_all();
-        let shakes_waited = self.shakes_wait;
+        let handshakes_waited = self.handshakes_wait;
         self.serve_queue();
-        // Listeners with TLS were passed over meanwhile.
-        more |= shakes_waited && !self.shakes_wait;
+        // Listeners with TLS were skipped while handshakes waited.
+        more |= handshakes_waited && !self.handshakes_wait;
         more |= self.settle()?;
-        self.end_late();
-        self.end_slow_handshakes();
+        self.close_expired();
+        self.close_slow_handshakes();
         self.shed_handshakes();
         self.links.flush();
         self.report_drained();
-        // While a ring is full its retry, and not the waiting clients, sets the pace.
+        // While a ring is full, its retry interval determines the pace, not the waiting clients.
         Ok(more || (!self.queue.is_empty() && !self.backlogged()))
     }
 
@@ -315,7 +334,7 @@ impl ShardLoop {
             Inbound::Durable(token) => self.driver.durable(token),
             Inbound::WalRolled { file } => self.driver.wal_rolled(file),
             Inbound::JobDone { id, result } => self.driver.job_done(id, result),
-            Inbound::PeerProgram { node, program } => self.driver.peer_program(node, program),
+            Inbound::PeerVersion { node, version } => self.driver.peer_program(node, version),
             Inbound::PeerUp { node, incarnation } => self.driver.peer_up(node, incarnation),
             Inbound::PeerDown { node } => self.driver.peer_down(node),
             Inbound::PeerFrame { from, frame } => self.driver.peer_frame(from, frame),
@@ -332,11 +351,12 @@ impl ShardLoop {
         }
     }
 
-    /// Carries out effects and flushes until both are done, or the turn's rounds are used up (true).
+    /// Carries out effects and flushes until both are done. Returns true if the rounds of this turn
+    /// are used up first.
     fn settle(&mut self) -> Result<bool, LoopError> {
         for _ in 0..ROUNDS_PER_TURN {
-            let carried = self.carry_out()?;
-            if self.stop || (!carried && self.dirty.is_empty()) {
+            let had_effects = self.carry_out()?;
+            if self.stop || (!had_effects && self.dirty.is_empty()) {
                 return Ok(false);
             }
             self.flush_dirty();
@@ -344,7 +364,7 @@ impl ShardLoop {
         Ok(true)
     }
 
-    /// True when the driver had anything to do.
+    /// Carries out the driver's effects. Returns true if there were any.
     fn carry_out(&mut self) -> Result<bool, LoopError> {
         let mut effects = std::mem::take(&mut self.effects);
         self.driver.poll(&mut effects);
@@ -361,7 +381,8 @@ impl ShardLoop {
                 Effect::Shard { to, from, frame } => {
                     match self.links.shards.get_mut(usize::from(to)) {
                         Some(Some(ring)) => ring.send(Inbound::Frame { from, frame }),
-                        // To itself, or to a shard that is not there: the first is answered, the second cannot be.
+                        // A frame to this shard itself is delivered directly. A frame to a shard
+                        // that does not exist is an error.
                         Some(None) => self.driver.shard_frame(from, frame),
                         None => tracing::error!(event = "shard.no_such_shard", to),
                     }
@@ -417,7 +438,7 @@ impl ShardLoop {
         Ok(())
     }
 
-    /// Whether clients must wait because another thread does not keep up.
+    /// Returns true if clients must wait because another thread does not keep up.
     pub(crate) fn backlogged(&self) -> bool {
         self.links.backlog() > BACKLOG_PAUSE
     }
@@ -426,24 +447,24 @@ impl ShardLoop {
         if !self.shutting_down || self.drained || !self.driver.drained_fully() {
             return;
         }
-        let telling = |c: &Connection| c.phase == Phase::Flushing || c.dirty;
-        if self.connections.iter().any(|(_, c)| telling(c)) {
+        let is_flushing = |c: &Connection| c.phase == Phase::Flushing || c.dirty;
+        if self.connections.iter().any(|(_, c)| is_flushing(c)) {
             return;
         }
         self.drained = true;
         (self.report)(Report::Drained);
     }
 
-    /// How long there is nothing to do.
+    /// Time until the next deadline, or None.
     fn timeout(&self) -> Option<Duration> {
         let ending = self.ending.front().map(|(at, _, _)| *at);
-        let shaking = self.shaking.front().map(|(at, _, _)| *at);
+        let handshaking = self.handshaking.front().map(|(at, _, _)| *at);
         let next = [
             self.driver.wake_at(),
             ending,
-            shaking,
-            self.accept_rest_until,
-            self.let_in_at,
+            handshaking,
+            self.accept_paused_until,
+            self.admit_at,
         ]
         .into_iter()
         .flatten()
@@ -456,8 +477,8 @@ impl ShardLoop {
     }
 }
 
-/// What comes meanwhile waits in the kernel and in the rings.
-#[expect(clippy::disallowed_methods, reason = "time itself is waited for")]
+/// Sleeps; input accumulates in the kernel and in the rings.
+#[expect(clippy::disallowed_methods, reason = "the delay itself is the purpose")]
 fn wait(time: Duration) {
     if !time.is_zero() {
         std::thread::sleep(time);

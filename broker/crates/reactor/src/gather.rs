@@ -1,55 +1,57 @@
-//! When a turn waits a little, so that the next one finds more.
+//! Adaptive delay between turns, so that a turn handles more input at once.
 //!
-//! A turn costs a poll, a read and a write for each socket, and a wake-up, whatever it handles. With clients that send without waiting
-//! for answers a loop that hurries finds a handful of messages each time, and spends half of its processor on the kernel. With clients that wait for
-//! each answer, or for all but a few, a loop that dawdles only slows them. Which it is shows in what a wait brings: in the first case a
-//! turn finds more bytes and a second brings as many as before; in the second it does not. So it is tried, now and then, and kept
-//! only where it pays (as network cards moderate their interrupts).
+//! A turn costs a poll, a wake-up, and a read and a write for each socket, regardless of the amount
+//! of input. If clients stream without waiting for answers, turns without a delay find a few
+//! messages each and spend half of the processor time in the kernel. If clients wait for answers, a
+//! delay only slows them down. The effect of a delay tells the two cases apart: when streaming, a
+//! turn finds more bytes and the throughput stays the same. So longer delays are tried from time to
+//! time and used only if they pay off, similar to interrupt moderation of network cards.
 
 use env::Time;
 use std::time::Duration;
 
-/// Waits, each tried when the one before it pays; the first is none. The kernel's timers add some 50 µs.
-const WAITS: [Duration; 4] = [
+/// The delays, each tried if the previous one pays off. The kernel's timers add about 50 µs.
+const DELAYS: [Duration; 4] = [
     Duration::ZERO,
     Duration::from_micros(100),
     Duration::from_micros(200),
     Duration::from_micros(400),
 ];
 
-/// Turns are looked at together for so long.
-const LOOK: Duration = Duration::from_millis(50);
+/// Duration of a measurement.
+const MEASUREMENT: Duration = Duration::from_millis(50);
 
-/// Fewer in that time, without waits, are no load: there is nothing to gain.
-const LOADED: u32 = 150;
+/// Minimum number of turns per measurement without delay. Below it there is nothing to gain.
+const MIN_TURNS: u32 = 150;
 
-/// How many looks a finding is believed.
-const BELIEVED: u32 = 40;
+/// Number of measurements for which a result stays valid.
+const VALID_FOR: u32 = 40;
 
-/// The first wait pays when a turn then finds at least 3/2 of what it found without,
+/// The first delay pays off if a turn finds at least 3/2 of the bytes found without a delay.
 const GAIN: (u32, u32) = (3, 2);
 
-/// a longer one when it finds 5/4 of what it found with the one before,
+/// A longer delay pays off if a turn finds at least 5/4 of the bytes found with the previous one.
 const GAIN_MORE: (u32, u32) = (5, 4);
 
-/// and a second brings at least 9/10 of what it brought without waits: clients are not slowed, but for what other work on the machine makes of
-/// such short times.
-const KEPT: (u128, u128) = (9, 10);
+/// In both cases the throughput must be at least 9/10 of that without a delay, so that clients are
+/// not slowed down. The tolerance is for noise from other work on the machine.
+const MIN_THROUGHPUT: (u128, u128) = (9, 10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Without waits, to see what a turn finds.
-    Look,
-    /// With a wait, after that without, and with the wait before it.
+    /// Measures without a delay.
+    Measure,
+    /// Measures with a delay, to compare with the results without a delay and with the previous
+    /// one.
     Try {
         without: GatheredTurns,
         shorter: GatheredTurns,
     },
-    /// The wait pays, or is none.
+    /// Uses the best delay, which may be none.
     Keep,
 }
 
-/// What turns found that are looked at together.
+/// The sum of all turns of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GatheredTurns {
     turns: u32,
@@ -58,82 +60,86 @@ struct GatheredTurns {
 }
 
 impl GatheredTurns {
-    /// Whether a turn brought so many times what it brought then.
-    fn more_by_turn(&self, then: &GatheredTurns, gain: (u32, u32)) -> bool {
+    /// Returns true if a turn found at least `gain` times the bytes of a turn of `then`.
+    fn gains_per_turn(&self, then: &GatheredTurns, gain: (u32, u32)) -> bool {
         u128::from(self.bytes) * u128::from(then.turns * gain.1)
             >= u128::from(then.bytes) * u128::from(self.turns * gain.0)
     }
 
-    /// Whether a second brought about as much as then.
-    fn as_fast_as(&self, then: &GatheredTurns) -> bool {
-        u128::from(self.bytes) * then.took.as_nanos() * KEPT.1
-            >= u128::from(then.bytes) * self.took.as_nanos() * KEPT.0
+    /// Returns true if the throughput is at least [`MIN_THROUGHPUT`] of that of `then`.
+    fn keeps_throughput_of(&self, then: &GatheredTurns) -> bool {
+        u128::from(self.bytes) * then.took.as_nanos() * MIN_THROUGHPUT.1
+            >= u128::from(then.bytes) * self.took.as_nanos() * MIN_THROUGHPUT.0
     }
 }
 
+/// The adaptive delay of a loop.
 #[derive(Debug)]
 pub(crate) struct Gather {
     mode: Mode,
-    /// Which of [`WAITS`].
+    /// Index in [`DELAYS`].
     level: usize,
     turns: u32,
     bytes: u64,
     since: Time,
-    /// Looks until a finding is tried again.
-    believed: u32,
+    /// Remaining measurements until the result is checked again.
+    valid_for: u32,
 }
 
 impl Gather {
-    pub fn new(now: Time) -> Gather {
+    pub(crate) fn new(now: Time) -> Gather {
         Gather {
-            mode: Mode::Look,
+            mode: Mode::Measure,
             level: 0,
             turns: 0,
             bytes: 0,
             since: now,
-            believed: 0,
+            valid_for: 0,
         }
     }
 
-    /// A turn that began `now` is over, and read this much from clients. How long to wait before the next; zero is not at all.
-    pub fn wait(&mut self, bytes: u64, now: Time) -> Duration {
+    /// Records the end of a turn that began at `now` and read `bytes` from clients. Returns the
+    /// delay before the next turn, which may be zero.
+    pub(crate) fn wait(&mut self, bytes: u64, now: Time) -> Duration {
         self.turns += 1;
         self.bytes += bytes;
         let took = now.since(self.since);
-        if took >= LOOK {
-            self.judge(GatheredTurns {
+        if took >= MEASUREMENT {
+            self.evaluate(GatheredTurns {
                 turns: self.turns,
                 bytes: self.bytes,
                 took,
             });
             (self.turns, self.bytes, self.since) = (0, 0, now);
         }
-        WAITS[self.level]
+        DELAYS[self.level]
     }
 
-    fn judge(&mut self, found: GatheredTurns) {
-        // With a wait there are fewer turns of the same load.
-        let loaded = LOADED >> self.level;
-        if found.turns < loaded || found.bytes == 0 {
-            (self.mode, self.level) = (Mode::Look, 0);
+    fn evaluate(&mut self, measured: GatheredTurns) {
+        // With a delay there are fewer turns for the same load.
+        let min_turns = MIN_TURNS >> self.level;
+        if measured.turns < min_turns || measured.bytes == 0 {
+            (self.mode, self.level) = (Mode::Measure, 0);
             return;
         }
         match self.mode {
-            Mode::Look => self.try_longer(found, found),
+            Mode::Measure => self.try_longer(measured, measured),
             Mode::Try { without, shorter } => {
                 let gain = if self.level == 1 { GAIN } else { GAIN_MORE };
-                if !found.more_by_turn(&shorter, gain) || !found.as_fast_as(&without) {
+                if !measured.gains_per_turn(&shorter, gain)
+                    || !measured.keeps_throughput_of(&without)
+                {
                     self.keep(self.level - 1);
-                } else if self.level + 1 == WAITS.len() {
+                } else if self.level + 1 == DELAYS.len() {
                     self.keep(self.level);
                 } else {
-                    self.try_longer(without, found);
+                    self.try_longer(without, measured);
                 }
             }
             Mode::Keep => {
-                self.believed -= 1;
-                if self.believed == 0 {
-                    (self.mode, self.level) = (Mode::Look, 0);
+                self.valid_for -= 1;
+                if self.valid_for == 0 {
+                    (self.mode, self.level) = (Mode::Measure, 0);
                 }
             }
         }
@@ -147,7 +153,7 @@ impl Gather {
     fn keep(&mut self, level: usize) {
         self.level = level;
         self.mode = Mode::Keep;
-        self.believed = BELIEVED;
+        self.valid_for = VALID_FOR;
     }
 }
 
@@ -155,11 +161,12 @@ impl Gather {
 mod tests {
     use super::*;
 
-    /// The wait of the kernel's timers on top.
+    /// Delay added by the kernel's timers.
     const TIMER: Duration = Duration::from_micros(50);
 
-    /// Runs turns of a loop for 20 seconds: `found` says what a turn reads after so much time. The share of that time, in percent, in which turns
-    /// waited, and in which they waited for the longest.
+    /// Simulates 20 seconds of turns. `found` returns the bytes that a turn reads after a gap.
+    /// Returns the share of time in percent spent in turns with a delay, and with the longest
+    /// delay.
     fn run(work: Duration, found: impl Fn(Duration) -> u64) -> (u128, u128) {
         let start = Time::ZERO + Duration::from_secs(9);
         let mut now = start;
@@ -174,7 +181,7 @@ mod tests {
                 gap += TIMER;
                 waited += gap;
             }
-            if wait == WAITS[3] {
+            if wait == DELAYS[3] {
                 longest += gap;
             }
         }
@@ -185,46 +192,48 @@ mod tests {
     const WORK: Duration = Duration::from_micros(40);
 
     #[test]
-    fn a_stream_of_messages_is_gathered() {
+    fn streaming_clients_get_the_longest_delay() {
         let (waited, longest) = run(WORK, |gap| gap.as_micros() as u64);
         assert!(waited >= 95, "{waited}");
         assert!(longest >= 90, "{longest}");
     }
 
     #[test]
-    fn who_waits_for_each_answer_is_not_held_up() {
+    fn request_response_clients_get_no_delay() {
         let (waited, _) = run(WORK, |_| 1_000);
         assert!(waited < 5, "{waited}");
     }
 
-    /// Ten messages of 100 bytes at most wait for their confirms: a turn that finds all of them finds no more later.
+    /// Clients with at most ten unconfirmed messages of 100 bytes: a turn finds all of them, so a
+    /// delay brings no more.
     #[test]
-    fn a_short_window_is_not_held_up() {
+    fn short_confirm_window_gets_no_delay() {
         let (waited, _) = run(WORK, |gap| (gap.as_micros() as u64 * 10).min(1_000));
         assert!(waited < 5, "{waited}");
     }
 
-    /// What may be unconfirmed comes in some 200 µs: the shortest wait gathers nearly all of it, a longer one would only hold clients up.
+    /// The unconfirmed messages arrive within 200 µs: the shortest delay collects nearly all of
+    /// them, a longer one would only slow clients down.
     #[test]
-    fn a_window_is_waited_for_as_long_as_it_brings_more() {
+    fn delay_does_not_exceed_the_confirm_window() {
         let (waited, longest) = run(WORK, |gap| (gap.as_micros() as u64).min(200));
         assert!(waited >= 90, "{waited}");
         assert!(longest < 5, "{longest}");
     }
 
     #[test]
-    fn few_turns_never_wait() {
+    fn idle_loop_gets_no_delay() {
         let stream = |gap: Duration| gap.as_micros() as u64;
         assert_eq!(run(Duration::from_millis(1), stream), (0, 0));
         assert_eq!(run(WORK, |_| 0), (0, 0));
     }
 
     #[test]
-    fn a_change_of_load_is_noticed() {
+    fn change_of_load_is_detected() {
         let mut now = Time::ZERO;
         let mut gather = Gather::new(now);
         let mut gap = WORK;
-        // Whether a turn waits, for three seconds of such a load.
+        // Returns whether turns are delayed after three seconds of this load.
         let mut load = |found: &dyn Fn(Duration) -> u64| {
             let (mut waits, since) = (false, now);
             while now.since(since) < Duration::from_secs(3) {

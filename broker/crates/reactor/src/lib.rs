@@ -1,8 +1,11 @@
-//! The threads' side of a shard: an event loop that drives any [`shard::ShardDriver`], and the rings between threads.
+//! The runtime of a shard's thread: an event loop that drives any [`shard::ShardDriver`], and the
+//! rings between threads.
 //!
-//! One thread per shard, one `mio` poll per thread, no lock on the data path. Everything that reaches a shard comes
-//! from its sockets, from bounded single-producer rings (one per producing thread) or from its [`Mailbox`].
+//! Each shard has one thread with one `mio` poll, and no lock on the data path. Input reaches a
+//! shard from its sockets, from bounded single-producer rings (one per producing thread) or from
+//! its [`Mailbox`]. The main types are [`ShardLoop`], [`ring`] and [`Wake`].
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod admission_rate;
 mod connection;

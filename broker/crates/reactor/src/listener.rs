@@ -1,32 +1,36 @@
-//! Client listeners: one socket per shard on the same port (SO_REUSEPORT), so that the kernel spreads connections.
+//! Client listeners: one socket per shard on the same port (SO_REUSEPORT), so that the kernel
+//! distributes connections.
 
 use mio::net::TcpStream;
-use shard::ClientProtocol;
+use session::ProtocolId;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Connections that wait for `accept`; the kernel caps it by `net.core.somaxconn`.
+/// Length of the accept queue; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
+/// An address that cannot be bound or listened on.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {error}")]
 pub struct BindError {
+    /// The address.
     pub address: SocketAddr,
+    /// The error of the operating system.
     #[source]
     pub error: io::Error,
 }
 
-/// An address that is taken and not listened on yet: the kernel refuses connections to it.
+/// A bound address that does not listen yet: the kernel refuses connections to it.
 pub struct BoundAddress {
     address: SocketAddr,
     socket: Socket,
 }
 
 impl BoundAddress {
-    /// With the port that the kernel chose.
+    /// The address, with the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -34,20 +38,22 @@ impl BoundAddress {
     pub(crate) fn listen(self) -> Result<std::net::TcpListener, BindError> {
         let address = self.address;
         let wrap = |error| BindError { address, error };
-        // What a later life needs of the connections accepted here: to take the port while they linger. Not before: an
-        // address that may be used again does not look taken to whoever probes it.
+        // Lets a restarted node bind the port while connections accepted here linger in TIME_WAIT.
+        // Set only now, because an address with this option does not appear to be in use when
+        // another process probes it.
         self.socket.set_reuse_address(true).map_err(wrap)?;
         self.socket.listen(BACKLOG).map_err(wrap)?;
         Ok(self.socket.into())
     }
 }
 
-/// Takes an address. Call once per shard with the same one; with port 0 use the first one's port for the others.
+/// Binds an address. Call it once per shard with the same address; for port 0, use the port of the
+/// first call for the others.
 pub fn bind(address: SocketAddr) -> Result<BoundAddress, BindError> {
-    take(address).map_err(|error| BindError { address, error })
+    bind_socket(address).map_err(|error| BindError { address, error })
 }
 
-fn take(address: SocketAddr) -> io::Result<BoundAddress> {
+fn bind_socket(address: SocketAddr) -> io::Result<BoundAddress> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -55,24 +61,26 @@ fn take(address: SocketAddr) -> io::Result<BoundAddress> {
     )?;
     socket.set_reuse_port(true)?;
     if address.is_ipv6() && address.ip().is_unspecified() {
-        // One socket for both families.
+        // One socket for IPv4 and IPv6.
         socket.set_only_v6(false)?;
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    let taken = socket.local_addr()?.as_socket();
+    let bound = socket.local_addr()?.as_socket();
     Ok(BoundAddress {
-        address: taken.unwrap_or(address),
+        address: bound.unwrap_or(address),
         socket,
     })
 }
 
-/// Where clients connect to, and how they speak there.
+/// A client listener: its address, TLS and protocol.
 pub struct ClientListener {
+    /// The bound address.
     pub socket: BoundAddress,
-    /// None: without TLS.
+    /// None: no TLS.
     pub tls: Option<Arc<tls::Server>>,
-    pub protocol: ClientProtocol,
+    /// The protocol of its clients.
+    pub protocol: ProtocolId,
 }
 
 impl From<BoundAddress> for ClientListener {
@@ -80,7 +88,7 @@ impl From<BoundAddress> for ClientListener {
         ClientListener {
             socket,
             tls: None,
-            protocol: ClientProtocol::Amqp,
+            protocol: ProtocolId::default(),
         }
     }
 }
@@ -89,19 +97,20 @@ impl From<BoundAddress> for ClientListener {
 pub(crate) struct Listener {
     pub address: SocketAddr,
     pub tls: Option<Arc<tls::Server>>,
-    pub protocol: ClientProtocol,
-    /// Until it opens for the first time.
+    pub protocol: ProtocolId,
+    /// The bound address until the listener opens for the first time.
     pub bound: Option<BoundAddress>,
     pub socket: Option<mio::net::TcpListener>,
-    /// The last look did not empty the backlog.
+    /// The accept queue may not be empty.
     pub ready: bool,
-    /// Accepted, and to be let in when the pace allows. Here, not in the backlog: whom the kernel has no room for is told nothing,
-    /// and comes again after one, two, four, eight seconds.
+    /// Accepted connections that wait for the admission rate. They wait here and not in the
+    /// kernel's backlog, because the kernel silently drops clients that do not fit there, and these
+    /// retry after one, two, four and eight seconds.
     pub waiting: VecDeque<(TcpStream, SocketAddr)>,
 }
 
 impl Listener {
-    pub fn of(listener: ClientListener) -> Listener {
+    pub(crate) fn of(listener: ClientListener) -> Listener {
         Listener {
             address: listener.socket.address,
             tls: listener.tls,

@@ -1,4 +1,4 @@
-//! What threads say to each other.
+//! Messages between the threads of a node, and the channels that carry them.
 
 use crate::ring::Sender;
 use crate::wake::Wake;
@@ -12,91 +12,133 @@ use shard::{CheckId, ClusterView, Route};
 use std::sync::Arc;
 use std::sync::mpsc;
 
-/// To a shard.
+/// A message to a shard.
 pub enum Inbound {
+    /// A frame from another shard of this node.
     Frame {
+        /// The index of the sending shard.
         from: u16,
+        /// The encoded frame.
         frame: Bytes,
     },
+    /// The batch with this token and all earlier ones are durable.
     Durable(WalToken),
+    /// The WAL has started a new file. All tokens that were durable before are in this file or an
+    /// older one.
     WalRolled {
+        /// The number of the completed file.
         file: u64,
     },
+    /// A storage job has finished.
     JobDone {
+        /// The id of the job.
         id: JobId,
+        /// Its result.
         result: JobResult,
     },
-    /// Before `PeerUp`; to shard 0 only.
-    PeerProgram {
+    /// The version and feature flags of a peer. Sent before [`Inbound::PeerUp`], to shard 0 only.
+    PeerVersion {
+        /// The peer.
         node: NodeId,
-        program: Option<VersionFacts>,
+        /// None if the peer did not send them.
+        version: Option<VersionFacts>,
     },
+    /// The link to a peer is up.
     PeerUp {
+        /// The peer.
         node: NodeId,
+        /// Its incarnation.
         incarnation: Incarnation,
     },
+    /// The link to a peer is down.
     PeerDown {
+        /// The peer.
         node: NodeId,
     },
+    /// A frame from a peer.
     PeerFrame {
+        /// The peer.
         from: NodeId,
+        /// The encoded frame.
         frame: Bytes,
     },
+    /// A node asks to join the cluster.
     Join(NodeRecord),
+    /// A resource alarm was raised or cleared.
     Alarm {
+        /// The reason.
         reason: &'static str,
+        /// True if it was raised.
         on: bool,
     },
-    /// A password check is done.
+    /// A password check has finished.
     Checked {
+        /// The id of the check.
         id: CheckId,
+        /// The password matches.
         right: bool,
     },
+    /// A request of the control plane.
     Control(ControlRequest),
-    /// Begin to drain; the loop reports [`crate::Report::Drained`].
+    /// Start to drain. The loop reports [`crate::Report::Drained`] when done.
     ShutDown,
-    /// End the loop now.
+    /// End the loop immediately.
     Stop,
 }
 
-/// To the log thread.
+/// A message to the WAL thread.
 pub enum ToWal {
+    /// Append records and confirm them with [`Inbound::Durable`].
     Append {
+        /// The token to confirm.
         token: WalToken,
+        /// The records.
         records: Vec<wal::Record>,
     },
+    /// This shard needs no file up to this one any more.
     Free {
+        /// The number of the file.
         up_to: u64,
     },
 }
 
-/// To the storage thread.
+/// A job for the storage thread.
 pub struct ToJobs {
+    /// The id of the job, returned in [`Inbound::JobDone`].
     pub id: JobId,
+    /// The job.
     pub job: Box<dyn StorageJob>,
 }
 
-/// To the thread of the peer links.
+/// A message to the thread of the peer links.
 pub enum ToPeers {
+    /// Send a frame to a peer.
     Send {
+        /// The peer.
         to: NodeId,
+        /// The receiving shard.
         route: Route,
+        /// The encoded frame.
         frame: Bytes,
     },
+    /// The nodes of the cluster have changed.
     Nodes(ClusterView),
 }
 
-/// A shard's ways out.
+/// The rings from a shard to the other threads.
 pub struct Links {
+    /// To the WAL thread.
     pub wal: Sender<ToWal>,
+    /// To the storage thread.
     pub jobs: Sender<ToJobs>,
+    /// To the thread of the peer links.
     pub peers: Sender<ToPeers>,
-    /// By shard index; None at the shard's own.
+    /// To the other shards, by shard index. None for the shard itself.
     pub shards: Vec<Option<Sender<Inbound>>>,
 }
 
 impl Links {
-    /// Wakes everyone who got something this turn.
+    /// Wakes all threads that received something in this turn.
     pub fn flush(&mut self) {
         self.wal.flush();
         self.jobs.flush();
@@ -106,7 +148,7 @@ impl Links {
         }
     }
 
-    /// The longest queue of items that found their ring full.
+    /// The largest number of items that wait for a full ring.
     pub fn backlog(&self) -> usize {
         let shards = self.shards.iter().flatten().map(Sender::backlog).max();
         self.wal
@@ -117,47 +159,49 @@ impl Links {
     }
 }
 
-/// Requests that wait in a mailbox at the most.
+/// Maximum number of messages in a mailbox.
 const MAILBOX_CAPACITY: usize = 1024;
 
-/// A way to a shard for any thread, for what is rare: control requests, alarms, shutting down.
+/// A channel to a shard for any thread, for rare messages: control requests, alarms and shutdown.
 #[derive(Clone)]
 pub struct Mailbox {
     sender: mpsc::SyncSender<Inbound>,
     wake: Arc<Wake>,
 }
 
-/// The shard's end of its [`Mailbox`].
+/// The receiving end of a [`Mailbox`].
 pub struct MailboxInlet(pub(crate) mpsc::Receiver<Inbound>);
 
+/// The mailbox of a shard is full or closed.
 #[derive(Debug, thiserror::Error)]
-#[error("the shard has too many requests waiting, or is gone")]
+#[error("the mailbox of the shard is full or closed")]
 pub struct MailboxFull;
 
 impl MailboxInlet {
-    /// Everything that waits now.
+    /// Takes all pending messages.
     pub fn drain(&self) -> Vec<Inbound> {
         self.0.try_iter().collect()
     }
 }
 
-/// A mailbox whose posts wake the loop of `wake`.
+/// Creates a mailbox that wakes the loop of `wake`.
 pub fn mailbox(wake: Arc<Wake>) -> (Mailbox, MailboxInlet) {
     let (sender, receiver) = mpsc::sync_channel(MAILBOX_CAPACITY);
     (Mailbox { sender, wake }, MailboxInlet(receiver))
 }
 
 impl Mailbox {
-    /// Never blocks. What is refused is dropped, and with it its way back.
+    /// Sends a message without blocking. On an error the message is dropped, including its reply
+    /// channel.
     pub fn post(&self, message: Inbound) -> Result<(), MailboxFull> {
         self.sender.try_send(message).map_err(|_| MailboxFull)?;
         self.wake.wake();
         Ok(())
     }
 
-    /// Waits for room. False when the shard is gone.
+    /// Sends a message, blocking while the mailbox is full. Returns false if the shard has ended.
     pub fn post_waiting(&self, message: Inbound) -> bool {
-        // Woken first too: a full mailbox means that the shard has not looked yet.
+        // Wake the shard first: a full mailbox means that it has not read it yet.
         self.wake.wake();
         let sent = self.sender.send(message).is_ok();
         self.wake.wake();

@@ -1,11 +1,11 @@
-//! Bounded single-producer rings between threads. Nothing that is sent is lost while the receiver lives.
+//! Bounded single-producer rings between threads. Items are never lost while the receiver exists.
 
 use crate::wake::Wake;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The producing end. Items that find the ring full wait here, in order; producers look at [`Sender::backlog`] and
-/// take less from outside while it is long, which bounds it.
+/// The sending end. Items wait here, in order, while the ring is full. Producers check
+/// [`Sender::backlog`] and accept less input while it is long, which bounds it.
 pub struct Sender<T> {
     ring: rtrb::Producer<T>,
     waiting: VecDeque<T>,
@@ -13,12 +13,12 @@ pub struct Sender<T> {
     unannounced: bool,
 }
 
-/// The consuming end.
+/// The receiving end.
 pub struct Receiver<T> {
     ring: rtrb::Consumer<T>,
 }
 
-/// A ring of `capacity` items whose consumer is woken by `wake`.
+/// Creates a ring for `capacity` items that wakes its receiver through `wake`.
 pub fn ring<T>(capacity: usize, wake: Arc<Wake>) -> (Sender<T>, Receiver<T>) {
     let (producer, consumer) = rtrb::RingBuffer::new(capacity.max(1));
     let sender = Sender {
@@ -31,7 +31,8 @@ pub fn ring<T>(capacity: usize, wake: Arc<Wake>) -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Hands over an item; the receiver is not woken before [`Sender::flush`]. Dropped when the receiver is gone.
+    /// Sends an item. The receiver is woken by [`Sender::flush`], not before. The item is dropped
+    /// if the receiver is gone.
     pub fn send(&mut self, item: T) {
         if self.ring.is_abandoned() {
             self.waiting.clear();
@@ -47,7 +48,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Moves what waits into the ring as far as it has room and wakes the receiver. Once per turn.
+    /// Moves waiting items into the ring and wakes the receiver. Called once per turn.
     pub fn flush(&mut self) {
         while let Some(item) = self.waiting.pop_front() {
             match self.ring.push(item) {
@@ -63,22 +64,24 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Items that found no room.
+    /// Number of items that wait for space in the ring.
     pub fn backlog(&self) -> usize {
         self.waiting.len()
     }
 }
 
 impl<T> Receiver<T> {
+    /// Takes the next item.
     pub fn receive(&mut self) -> Option<T> {
         self.ring.pop().ok()
     }
 
+    /// Returns true if the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()
     }
 
-    /// The producer is gone; what is still in the ring can be received.
+    /// Returns true if the sender is gone. Items in the ring can still be received.
     pub fn is_closed(&self) -> bool {
         self.ring.is_abandoned()
     }
@@ -91,25 +94,25 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn keeps_order_across_overflow() {
+    fn order_is_kept_across_overflow() {
         let (mut tx, mut rx) = ring(4, Arc::new(Wake::for_thread()));
         for i in 0..10 {
             tx.send(i);
         }
         assert_eq!(tx.backlog(), 6);
-        let mut got = Vec::new();
-        while got.len() < 10 {
+        let mut received = Vec::new();
+        while received.len() < 10 {
             while let Some(i) = rx.receive() {
-                got.push(i);
+                received.push(i);
             }
             tx.flush();
         }
-        assert_eq!(got, (0..10).collect::<Vec<_>>());
+        assert_eq!(received, (0..10).collect::<Vec<_>>());
         assert_eq!(tx.backlog(), 0);
     }
 
     #[test]
-    fn a_gone_receiver_takes_no_memory() {
+    fn items_for_a_dropped_receiver_are_dropped() {
         let (mut tx, rx) = ring(2, Arc::new(Wake::for_thread()));
         drop(rx);
         for i in 0..100 {
@@ -119,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn wakes_a_sleeping_thread_for_every_item() {
+    fn receiver_is_woken_for_every_item() {
         let wake = Arc::new(Wake::for_thread());
         let (mut tx, mut rx) = ring(8, wake.clone());
         let reader = std::thread::spawn(move || {
@@ -131,7 +134,7 @@ mod tests {
                     count += 1;
                 }
                 if count < 10_000 {
-                    // A lost wake-up would show as a test that takes hours.
+                    // A lost wake-up would block the test for hours.
                     wake.wait(Duration::from_secs(3600));
                 }
             }
@@ -150,20 +153,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_interleaving_is_fifo(steps in proptest::collection::vec(0u8..3, 1..200)) {
+        fn ring_is_fifo_for_any_interleaving(steps in proptest::collection::vec(0u8..3, 1..200)) {
             let (mut tx, mut rx) = ring(3, Arc::new(Wake::for_thread()));
             let (mut sent, mut received) = (0u32, 0u32);
             for step in steps {
                 match step {
                     0 => { tx.send(sent); sent += 1; }
                     1 => tx.flush(),
-                    _ => if let Some(got) = rx.receive() { prop_assert_eq!(got, received); received += 1; },
+                    _ => if let Some(item) = rx.receive() { prop_assert_eq!(item, received); received += 1; },
                 }
             }
             loop {
                 tx.flush();
-                let Some(got) = rx.receive() else { break };
-                prop_assert_eq!(got, received);
+                let Some(item) = rx.receive() else { break };
+                prop_assert_eq!(item, received);
                 received += 1;
             }
             prop_assert_eq!(sent, received);

@@ -1,7 +1,7 @@
-//! Client connections with TLS: records in, records out, handshakes a few at a time.
+//! Client connections with TLS: encryption, decryption and a limited number of handshakes per turn.
 //!
-//! Between two events a connection owns its keys and what has come of a record that is not whole; plain bytes and
-//! sealed ones go through buffers that all connections of the thread share.
+//! Between two events a connection owns its keys and an incomplete record. Plain and encrypted
+//! bytes pass through buffers that all connections of the thread share.
 
 use crate::connection::Phase;
 use crate::event_loop::ShardLoop;
@@ -10,71 +10,74 @@ use crate::sockets::{FlushResult, WRITE_PER_ROUND};
 use auth::TlsPeer;
 use bytes::BytesMut;
 use mio::net::TcpStream;
-use session::Outbox;
-use shard::{ConnectionInfo, ConnectionKey};
+use session::{ConnectionInfo, Outbox};
+use shard::ConnectionKey;
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
 use tls::{Channel, ChannelError, Outgoing, ReceiveOutcome};
 
-/// Steps of handshakes per turn: each may take a millisecond, which a shard owes to its other connections.
-pub(crate) const SHAKES_PER_TURN: usize = 4;
+/// Maximum number of handshake steps per turn. Each may take a millisecond, which delays all other
+/// connections of the shard.
+pub(crate) const HANDSHAKES_PER_TURN: usize = 4;
 
-/// Plain bytes that are sealed for one write.
-const SEAL_AT_ONCE: usize = 64 << 10;
+/// Maximum number of plain bytes encrypted for one write.
+const SEAL_PER_WRITE: usize = 64 << 10;
 
-/// Plain bytes of a record; smaller pieces of an outbox go into one together.
+/// Maximum number of plain bytes in a record. Smaller pieces of an outbox are combined.
 const RECORD: usize = 16 << 10;
 
-/// What all TLS connections of a thread use, one after the other. Empty between two uses.
+/// Buffers shared by all TLS connections of a thread; empty between two uses.
 #[derive(Debug, Default)]
 pub(crate) struct Workspace {
     plain: BytesMut,
     gathered: Vec<u8>,
     out: Outgoing,
-    /// What was found out about the last client: those without a certificate mostly differ in nothing.
-    last: Arc<TlsPeer>,
+    /// The identity of the last client. It is shared, because clients without a certificate mostly
+    /// have equal values.
+    last_peer: Arc<TlsPeer>,
 }
 
-/// A connection's TLS.
+/// The TLS state of a connection.
 pub(crate) struct Secure {
     channel: Channel,
     server: Arc<tls::Server>,
-    /// Sealed, and not yet taken by the socket: at most what one write was to take.
-    waiting: BytesMut,
-    /// close_notify has been sealed.
+    /// Encrypted output that the socket has not accepted: at most one write.
+    unsent: BytesMut,
+    /// close_notify was encrypted.
     ended: bool,
-    /// Bytes that the connection held when the memory budget was told of them last.
-    told: u32,
+    /// Number of held bytes last reported to the memory budget.
+    reported: u32,
 }
 
 impl Secure {
-    /// For a connection that was accepted now.
-    pub fn accept(server: &Arc<tls::Server>) -> Result<Box<Secure>, String> {
+    /// Creates the state of a new connection.
+    pub(crate) fn accept(server: &Arc<tls::Server>) -> Result<Box<Secure>, String> {
         let channel = server.accept().map_err(|e| e.to_string())?;
         Ok(Box::new(Secure {
             channel,
             server: server.clone(),
-            waiting: BytesMut::new(),
+            unsent: BytesMut::new(),
             ended: false,
-            told: 0,
+            reported: 0,
         }))
     }
 
-    /// Bytes that the next ones complete.
-    pub fn rest(&self) -> &[u8] {
+    /// Buffered input that is still incomplete.
+    pub(crate) fn rest(&self) -> &[u8] {
         self.channel.rest()
     }
 
-    /// Bytes that wait here: of a record that is not complete, and of those that the socket does not take.
+    /// Number of bytes held: incomplete input and unsent output.
     fn held(&self) -> usize {
-        self.channel.rest().len() + self.waiting.len()
+        self.channel.rest().len() + self.unsent.len()
     }
 
-    /// Whether the last word is said, and out.
-    pub fn is_silent(&self) -> bool {
-        self.ended && self.waiting.is_empty()
+    /// Returns true if close_notify was sent.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.ended && self.unsent.is_empty()
     }
 
+    /// Decrypts input into the workspace.
     fn unseal(
         &mut self,
         input: &mut [u8],
@@ -84,53 +87,53 @@ impl Secure {
             work.plain.reserve(input.len().max(READ_CHUNK));
         }
         let received = self.channel.receive(input, &mut work.plain, &mut work.out);
-        self.waiting.extend_from_slice(work.out.filled());
+        self.unsent.extend_from_slice(work.out.filled());
         work.out.clear();
         received
     }
 
-    /// Writes what waits. False: the socket took less.
-    fn write_waiting(&mut self, socket: &mut TcpStream) -> io::Result<bool> {
-        if self.waiting.is_empty() {
+    /// Writes unsent output. Returns false if the socket did not accept all of it.
+    fn write_unsent(&mut self, socket: &mut TcpStream) -> io::Result<bool> {
+        if self.unsent.is_empty() {
             return Ok(true);
         }
-        let taken = write_all(socket, &self.waiting)?;
-        if taken < self.waiting.len() {
-            let _ = self.waiting.split_to(taken);
+        let written = write_all(socket, &self.unsent)?;
+        if written < self.unsent.len() {
+            let _ = self.unsent.split_to(written);
             return Ok(false);
         }
-        self.waiting = BytesMut::new();
+        self.unsent = BytesMut::new();
         Ok(true)
     }
 
-    /// Writes what was sealed; nothing waits before it.
+    /// Writes encrypted output. `unsent` must be empty.
     fn write_sealed(&mut self, socket: &mut TcpStream, work: &mut Workspace) -> io::Result<bool> {
         let sealed = work.out.filled();
-        let taken = write_all(socket, sealed);
-        if let Ok(taken) = taken {
-            let rest = sealed.get(taken..).unwrap_or_default();
-            self.waiting = BytesMut::from(rest);
+        let written = write_all(socket, sealed);
+        if let Ok(written) = written {
+            let rest = sealed.get(written..).unwrap_or_default();
+            self.unsent = BytesMut::from(rest);
         }
         work.out.clear();
-        taken.map(|_| self.waiting.is_empty())
+        written.map(|_| self.unsent.is_empty())
     }
 
-    /// Seals a write's worth of the outbox. How many plain bytes that were.
+    /// Encrypts as much of the outbox as one write takes. Returns the number of plain bytes.
     fn seal(&mut self, outbox: &mut Outbox, work: &mut Workspace) -> Result<usize, ChannelError> {
         let mut sealed = 0;
-        while sealed < SEAL_AT_ONCE {
+        while sealed < SEAL_PER_WRITE {
             let pieces = outbox.pieces();
             let Some(first) = pieces.front() else {
                 break;
             };
             let part = if first.len() >= RECORD || pieces.len() == 1 {
-                let most = SEAL_AT_ONCE - sealed;
-                first.get(..first.len().min(most)).unwrap_or_default()
+                let max = SEAL_PER_WRITE - sealed;
+                first.get(..first.len().min(max)).unwrap_or_default()
             } else {
                 work.gathered.clear();
                 for piece in pieces {
-                    let room = RECORD - work.gathered.len();
-                    let part = piece.get(..piece.len().min(room));
+                    let space = RECORD - work.gathered.len();
+                    let part = piece.get(..piece.len().min(space));
                     work.gathered.extend_from_slice(part.unwrap_or_default());
                     if work.gathered.len() == RECORD {
                         break;
@@ -139,15 +142,16 @@ impl Secure {
                 &work.gathered[..]
             };
             self.channel.seal(part, &mut work.out)?;
-            let taken = part.len();
-            outbox.consume(taken);
-            sealed += taken;
+            let consumed = part.len();
+            outbox.consume(consumed);
+            sealed += consumed;
         }
         Ok(sealed)
     }
 
-    /// The share of one round. `last`: nothing follows what is in the outbox.
-    pub fn write_some(
+    /// Writes one round's share of the outbox. `last`: close_notify follows the content of the
+    /// outbox.
+    pub(crate) fn write_some(
         &mut self,
         socket: &mut TcpStream,
         outbox: &mut Outbox,
@@ -155,9 +159,9 @@ impl Secure {
         last: bool,
     ) -> FlushResult {
         let mut written = 0;
-        let mut free = self.write_waiting(socket);
+        let mut all_sent = self.write_unsent(socket);
         loop {
-            match free {
+            match all_sent {
                 Ok(true) => {}
                 Ok(false) => return FlushResult::Blocked,
                 Err(_) => return FlushResult::Broken,
@@ -176,7 +180,7 @@ impl Secure {
                     return FlushResult::Broken;
                 }
             }
-            free = self.write_sealed(socket, work);
+            all_sent = self.write_sealed(socket, work);
         }
         match last && !self.ended {
             true => self.end(socket, work),
@@ -184,7 +188,7 @@ impl Secure {
         }
     }
 
-    /// Says close_notify. Nothing waits before it.
+    /// Sends close_notify. `unsent` must be empty.
     fn end(&mut self, socket: &mut TcpStream, work: &mut Workspace) -> FlushResult {
         self.ended = true;
         self.channel.end(&mut work.out);
@@ -195,31 +199,33 @@ impl Secure {
         }
     }
 
-    /// The last word of a connection that is about to be closed, when there is room for it.
-    pub fn end_at_once(&mut self, socket: &mut TcpStream, work: &mut Workspace) {
-        if self.waiting.is_empty() && !self.ended {
+    /// Sends close_notify on a connection that is about to be closed, if no other output is
+    /// pending.
+    pub(crate) fn try_end(&mut self, socket: &mut TcpStream, work: &mut Workspace) {
+        if self.unsent.is_empty() && !self.ended {
             self.end(socket, work);
         }
     }
 }
 
-/// How many bytes the socket took.
+/// Writes until the socket blocks. Returns the number of bytes written.
 fn write_all(socket: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
-    let mut taken = 0;
-    while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
+    let mut written = 0;
+    while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
         match socket.write(rest) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(n) => taken += n,
+            Ok(n) => written += n,
             Err(e) if e.kind() == ErrorKind::WouldBlock => break,
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
     }
-    Ok(taken)
+    Ok(written)
 }
 
 impl ShardLoop {
-    /// Bytes of a connection with TLS, behind those that waited for them: what they say goes to the driver.
+    /// Handles input of a TLS connection, which starts with the buffered incomplete input. Plain
+    /// bytes go to the driver.
     pub(crate) fn unseal(&mut self, key: usize, mut input: BytesMut) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
@@ -229,20 +235,21 @@ impl ShardLoop {
         };
         let received = secure.unseal(&mut input, &mut self.workspace);
         let plain = self.workspace.plain.split();
-        let answers = !secure.waiting.is_empty();
-        let shaken = connection.phase == Phase::Shaking && !secure.channel.is_handshaking();
+        let has_output = !secure.unsent.is_empty();
+        let handshake_done =
+            connection.phase == Phase::Handshaking && !secure.channel.is_handshaking();
         let received = match received {
             Ok(received) => received,
-            Err(broken) => return self.refuse(key, &broken),
+            Err(error) => return self.refuse(key, &error),
         };
-        if answers {
+        if has_output {
             self.mark_dirty(key);
         }
-        if shaken {
-            self.forget_sealed(key);
-            self.shaken(key);
+        if handshake_done {
+            self.forget_handshake_memory(key);
+            self.handshake_done(key);
         }
-        self.tell_sealed(key);
+        self.report_tls_memory(key);
         if !plain.is_empty() {
             self.received(key, plain);
         }
@@ -251,8 +258,8 @@ impl ShardLoop {
         }
     }
 
-    /// The handshake is over: the driver gets to know the connection.
-    fn shaken(&mut self, key: usize) {
+    /// Reports the connection to the driver after its handshake.
+    fn handshake_done(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
@@ -266,11 +273,11 @@ impl ShardLoop {
         let (Ok(peer), Ok(local)) = addresses else {
             return self.close(key);
         };
-        let found = secure.server.peer(&secure.channel);
-        if *self.workspace.last != found {
-            self.workspace.last = Arc::new(found);
+        let identity = secure.server.peer(&secure.channel);
+        if *self.workspace.last_peer != identity {
+            self.workspace.last_peer = Arc::new(identity);
         }
-        let tls = Some(self.workspace.last.clone());
+        let tls = Some(self.workspace.last_peer.clone());
         connection.phase = Phase::Serving;
         let info = ConnectionInfo {
             protocol: connection.protocol,
@@ -281,25 +288,25 @@ impl ShardLoop {
         self.driver.connected(ConnectionKey(key), info);
     }
 
-    /// Answers of a handshake; the driver has nothing to say yet.
-    pub(crate) fn flush_shaking(&mut self, key: usize) {
+    /// Writes handshake output. The driver does not know the connection yet.
+    pub(crate) fn flush_handshake(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
         let Some(secure) = connection.held.secure_mut() else {
             return;
         };
-        match secure.write_waiting(&mut connection.socket) {
-            Ok(free) => {
-                self.tell_sealed(key);
-                self.set_blocked(key, !free);
+        match secure.write_unsent(&mut connection.socket) {
+            Ok(all_sent) => {
+                self.report_tls_memory(key);
+                self.set_blocked(key, !all_sent);
             }
             Err(_) => self.close(key),
         }
     }
 
-    /// Tells the memory budget what a connection holds for TLS, if that has changed.
-    pub(crate) fn tell_sealed(&mut self, key: usize) {
+    /// Reports the TLS memory of a connection to the memory budget if it has changed.
+    pub(crate) fn report_tls_memory(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
@@ -307,51 +314,51 @@ impl ShardLoop {
             return;
         };
         let held = u32::try_from(secure.held()).unwrap_or(u32::MAX);
-        let told = std::mem::replace(&mut secure.told, held);
-        if told == held {
+        let reported = std::mem::replace(&mut secure.reported, held);
+        if reported == held {
             return;
         }
-        if connection.phase == Phase::Shaking {
-            self.shaking_bytes = self.shaking_bytes - told as usize + held as usize;
+        if connection.phase == Phase::Handshaking {
+            self.handshake_bytes = self.handshake_bytes - reported as usize + held as usize;
         } else if connection.is_known() {
             self.driver.sealed(ConnectionKey(key), held as usize);
         }
     }
 
-    /// The connection is no longer one that agrees on TLS.
-    pub(crate) fn forget_sealed(&mut self, key: usize) {
+    /// Removes the connection from the memory of handshakes.
+    pub(crate) fn forget_handshake_memory(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        let is_shaking = connection.phase == Phase::Shaking;
-        if let Some(secure) = connection.held.secure_mut().filter(|_| is_shaking) {
-            self.shaking_bytes -= std::mem::take(&mut secure.told) as usize;
+        let is_handshaking = connection.phase == Phase::Handshaking;
+        if let Some(secure) = connection.held.secure_mut().filter(|_| is_handshaking) {
+            self.handshake_bytes -= std::mem::take(&mut secure.reported) as usize;
         }
     }
 
-    /// Closes handshakes while the node's memory budget is exceeded, those that hold most first.
+    /// Closes handshakes while they exceed the node's memory budget, the largest first.
     pub(crate) fn shed_handshakes(&mut self) {
-        if self.shaking_bytes == self.shaking_told {
+        if self.handshake_bytes == self.reported_handshake_bytes {
             return;
         }
-        self.shaking_told = self.shaking_bytes;
-        let mut need = self.driver.handshakes(self.shaking_bytes);
-        if need == 0 {
+        self.reported_handshake_bytes = self.handshake_bytes;
+        let mut excess = self.driver.handshakes(self.handshake_bytes);
+        if excess == 0 {
             return;
         }
         let mut held: Vec<(u32, usize)> = Vec::new();
-        for &(_, key, serial) in &self.shaking {
+        for &(_, key, serial) in &self.handshaking {
             let connection = self.connections.get(key).filter(|c| c.serial == serial);
-            let shaking = connection.filter(|c| c.phase == Phase::Shaking);
-            held.extend(shaking.and_then(|c| Some((c.held.secure()?.told, key))));
+            let handshaking = connection.filter(|c| c.phase == Phase::Handshaking);
+            held.extend(handshaking.and_then(|c| Some((c.held.secure()?.reported, key))));
         }
-        // The oldest first among equals.
+        // The oldest first among equals, since the sort is stable.
         held.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         for (bytes, key) in held {
-            if need == 0 {
+            if excess == 0 {
                 break;
             }
-            need = need.saturating_sub(bytes as usize);
+            excess = excess.saturating_sub(bytes as usize);
             let peer = self.connections.get(key).map(|c| c.socket.peer_addr());
             let peer = peer.and_then(Result::ok);
             let peer = peer.map_or_else(String::new, |peer| peer.to_string());
@@ -365,37 +372,37 @@ impl ShardLoop {
             );
             self.close(key);
         }
-        self.shaking_told = self.shaking_bytes;
-        self.driver.handshakes(self.shaking_bytes);
+        self.reported_handshake_bytes = self.handshake_bytes;
+        self.driver.handshakes(self.handshake_bytes);
     }
 
-    /// This is not TLS, or none that we speak with this client: it hears why, as far as its socket takes that.
+    /// Closes a connection after a TLS error. The alert is sent as far as the socket accepts it.
     fn refuse(&mut self, key: usize, why: &ChannelError) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
         let peer = connection.socket.peer_addr();
         let peer = peer.map_or_else(|_| String::new(), |p| p.to_string());
-        let handshake = connection.phase == Phase::Shaking;
+        let handshake = connection.phase == Phase::Handshaking;
         tracing::info!(event = "connection.tls_failed", peer, handshake, error = %why);
         if let Some(secure) = connection.held.secure_mut() {
-            // It may be gone.
-            let _ = secure.write_waiting(&mut connection.socket);
+            // The peer may have closed the socket.
+            let _ = secure.write_unsent(&mut connection.socket);
         }
-        self.end_within_deadline(key);
+        self.start_close_timeout(key);
         self.linger(key);
     }
 
-    /// Ends connections that did not agree on TLS in time.
-    pub(crate) fn end_slow_handshakes(&mut self) {
-        while let Some(&(at, key, serial)) = self.shaking.front() {
+    /// Closes connections that did not complete the handshake in time.
+    pub(crate) fn close_slow_handshakes(&mut self) {
+        while let Some(&(at, key, serial)) = self.handshaking.front() {
             let connection = self.connections.get(key).filter(|c| c.serial == serial);
-            let slow = connection.filter(|c| c.phase == Phase::Shaking);
-            if slow.is_some() && at > self.now {
+            let handshaking = connection.filter(|c| c.phase == Phase::Handshaking);
+            if handshaking.is_some() && at > self.now {
                 return;
             }
-            self.shaking.pop_front();
-            if let Some(connection) = slow {
+            self.handshaking.pop_front();
+            if let Some(connection) = handshaking {
                 let peer = connection.socket.peer_addr();
                 let peer = peer.map_or_else(|_| String::new(), |p| p.to_string());
                 tracing::info!(event = "connection.tls_timeout", peer);

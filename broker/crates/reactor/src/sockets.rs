@@ -1,42 +1,46 @@
-//! A loop's work on its client connections: accept, read, write.
+//! Input and output of client connections: accept, read and write.
 
 use crate::connection::{Connection, Phase};
-use crate::event_loop::{ACCEPT_REST, ShardLoop};
-use crate::secure::{SHAKES_PER_TURN, Secure};
+use crate::event_loop::{ACCEPT_PAUSE, ShardLoop};
+use crate::secure::{HANDSHAKES_PER_TURN, Secure};
 use bytes::BytesMut;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
+use session::{ConnectionInfo, ProtocolId};
 use session::{Outbox, SessionState};
-use shard::{ClientProtocol, ConnectionInfo, ConnectionKey};
+use shard::ConnectionKey;
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Reads of one connection per turn.
+/// Maximum number of reads of one connection per turn.
 pub(crate) const READS_PER_TURN: usize = 4;
 
-/// How long a client may have to wait for its turn; who would have to wait for longer is left to the kernel.
-const LOBBY_TIME: Duration = Duration::from_secs(10);
+/// Maximum time that an accepted client waits for admission. Further clients are left in the
+/// kernel's backlog.
+const MAX_ADMISSION_WAIT: Duration = Duration::from_secs(10);
 
-/// Clients that wait for their turn, whatever the pace.
-const LOBBY: usize = 65_536;
+/// Maximum number of accepted clients that wait for admission, regardless of the rate.
+const MAX_WAITING: usize = 65_536;
 
-/// Connections served per turn.
+/// Maximum number of connections served per turn.
 const SERVES_PER_TURN: usize = 4096;
 
-/// Pieces of an outbox per writev.
+/// Maximum number of outbox pieces per writev.
 const PIECES_PER_WRITE: usize = 64;
 
-/// Bytes written to one connection per turn and round.
+/// Bytes written to one connection per round.
 pub(crate) const WRITE_PER_ROUND: usize = 1 << 20;
 
-/// What one flush of a connection came to.
+/// The result of flushing a connection.
 pub(crate) enum FlushResult {
-    /// Nothing is left.
+    /// All output was written.
     Empty,
     /// The round's share is used up.
     Some,
+    /// The socket accepts no more.
     Blocked,
+    /// The socket failed.
     Broken,
 }
 
@@ -61,33 +65,39 @@ impl ShardLoop {
         }
     }
 
-    /// Accepts this turn's share of every listener, and lets in as many as the pace allows. True when more may wait.
+    /// Accepts this turn's share of every listener and admits connections as the rate allows.
+    /// Returns true if more may be pending.
     pub(crate) fn accept_all(&mut self) -> bool {
-        let rests = self.accept_rest_until.is_some_and(|until| self.now < until);
-        if !rests {
-            self.accept_rest_until = None;
+        let is_paused = self
+            .accept_paused_until
+            .is_some_and(|until| self.now < until);
+        if !is_paused {
+            self.accept_paused_until = None;
         }
-        self.let_in_at = None;
+        self.admit_at = None;
         let mut more = false;
         for i in 0..self.listeners.len() {
-            more |= !rests && self.accept_some(i);
-            more |= self.let_in(i);
+            more |= !is_paused && self.accept_some(i);
+            more |= self.admit_waiting(i);
         }
         more
     }
 
     fn accept_some(&mut self, i: usize) -> bool {
-        let lobby = self.pace.within(LOBBY_TIME).clamp(1, LOBBY);
+        let max_waiting = self
+            .admission_rate
+            .within(MAX_ADMISSION_WAIT)
+            .clamp(1, MAX_WAITING);
         for _ in 0..self.config.accepts_per_turn {
             let waiting: usize = self.listeners.iter().map(|l| l.waiting.len()).sum();
             let Some(listener) = self.listeners.get_mut(i).filter(|l| l.ready) else {
                 return false;
             };
-            if self.connections.len() + waiting >= self.config.rest_at {
-                self.rest(i, "as many connections as descriptors allow");
+            if self.connections.len() + waiting >= self.config.accept_pause_at {
+                self.pause_accepting(i, "as many connections as descriptors allow");
                 return false;
             }
-            if waiting >= lobby {
+            if waiting >= max_waiting {
                 return false;
             }
             let Some(socket) = &listener.socket else {
@@ -96,7 +106,7 @@ impl ShardLoop {
             match socket.accept() {
                 Ok(accepted) => {
                     listener.waiting.push_back(accepted);
-                    if std::mem::take(&mut self.resting) {
+                    if std::mem::take(&mut self.accept_paused) {
                         tracing::info!(event = "listener.accepts_again", address = %listener.address);
                     }
                 }
@@ -104,14 +114,14 @@ impl ShardLoop {
                     listener.ready = false;
                     return false;
                 }
-                // The client gave up before we looked.
+                // The client gave up before it was accepted.
                 Err(e)
                     if matches!(
                         e.kind(),
                         ErrorKind::Interrupted | ErrorKind::ConnectionAborted
                     ) => {}
                 Err(error) => {
-                    self.rest(i, &error.to_string());
+                    self.pause_accepting(i, &error.to_string());
                     return false;
                 }
             }
@@ -119,33 +129,33 @@ impl ShardLoop {
         true
     }
 
-    fn let_in(&mut self, i: usize) -> bool {
+    fn admit_waiting(&mut self, i: usize) -> bool {
         for _ in 0..self.config.accepts_per_turn {
             let Some(listener) = self.listeners.get_mut(i) else {
                 return false;
             };
-            if listener.waiting.is_empty() || listener.tls.is_some() && self.shakes_wait {
+            if listener.waiting.is_empty() || listener.tls.is_some() && self.handshakes_wait {
                 return false;
             }
-            if let Err(again) = self.pace.look(self.now) {
-                self.let_in_at = Some(again);
+            if let Err(retry_at) = self.admission_rate.check(self.now) {
+                self.admit_at = Some(retry_at);
                 return false;
             }
             if let Some((socket, peer)) = listener.waiting.pop_front() {
-                self.pace.took(self.now);
+                self.admission_rate.record(self.now);
                 self.admit(i, socket, peer);
             }
         }
         true
     }
 
-    /// Nothing can be accepted for now. Said once, until it can.
-    fn rest(&mut self, i: usize, why: &str) {
-        self.accept_rest_until = Some(self.now + ACCEPT_REST);
-        let Some(listener) = self.listeners.get(i).filter(|_| !self.resting) else {
+    /// Pauses accepting. The pause is logged once until accepting succeeds again.
+    fn pause_accepting(&mut self, i: usize, why: &str) {
+        self.accept_paused_until = Some(self.now + ACCEPT_PAUSE);
+        let Some(listener) = self.listeners.get(i).filter(|_| !self.accept_paused) else {
             return;
         };
-        self.resting = true;
+        self.accept_paused = true;
         tracing::warn!(
             event = "listener.accept_rests",
             address = %listener.address,
@@ -154,6 +164,7 @@ impl ShardLoop {
         );
     }
 
+    /// Registers an accepted connection, or closes it if the connection limit is reached.
     fn admit(&mut self, i: usize, mut socket: TcpStream, peer: SocketAddr) {
         if self.connections.len() >= self.config.max_connections {
             if !self.refusing {
@@ -172,7 +183,7 @@ impl ShardLoop {
             return;
         };
         let listener = self.listeners.get(i);
-        let protocol = listener.map_or(ClientProtocol::Amqp, |l| l.protocol);
+        let protocol = listener.map_or(ProtocolId::default(), |l| l.protocol);
         let tls = listener.and_then(|l| l.tls.as_ref());
         let secure = match tls.map(Secure::accept).transpose() {
             Ok(secure) => secure,
@@ -181,7 +192,7 @@ impl ShardLoop {
                 return;
             }
         };
-        // Without it the socket still works.
+        // A failure only affects latency.
         let _ = socket.set_nodelay(true);
         let key = self.connections.vacant_key();
         if let Err(error) =
@@ -193,12 +204,12 @@ impl ShardLoop {
             return;
         }
         self.next_serial = self.next_serial.wrapping_add(1);
-        let shaking = secure.is_some();
+        let is_secure = secure.is_some();
         let connection = Connection::new(socket, protocol, self.next_serial, secure);
         self.connections.insert(connection);
-        if shaking {
+        if is_secure {
             let at = self.now + self.config.tls_handshake;
-            self.shaking.push_back((at, key, self.next_serial));
+            self.handshaking.push_back((at, key, self.next_serial));
             return;
         }
         let info = ConnectionInfo {
@@ -210,24 +221,24 @@ impl ShardLoop {
         self.driver.connected(ConnectionKey(key), info);
     }
 
-    /// Serves connections with something to read.
+    /// Serves connections that have input.
     pub(crate) fn serve_queue(&mut self) {
-        let mut shakes = 0;
-        // What is queued again meanwhile waits for the next turn.
+        let mut handshakes = 0;
+        // Connections queued meanwhile wait for the next turn.
         for _ in 0..self.queue.len().min(SERVES_PER_TURN) {
             if self.backlogged() {
                 return;
             }
-            if self.taken >= self.config.bytes_per_turn {
+            if self.bytes_read >= self.config.bytes_per_turn {
                 break;
             }
             let Some(key) = self.queue.pop_front() else {
                 break;
             };
             if let Some(connection) = self.connections.get_mut(key) {
-                if connection.phase == Phase::Shaking {
-                    shakes += 1;
-                    if shakes > SHAKES_PER_TURN {
+                if connection.phase == Phase::Handshaking {
+                    handshakes += 1;
+                    if handshakes > HANDSHAKES_PER_TURN {
                         self.queue.push_back(key);
                         continue;
                     }
@@ -240,36 +251,36 @@ impl ShardLoop {
                 self.enqueue(key);
             }
         }
-        self.shakes_wait = shakes > SHAKES_PER_TURN;
+        self.handshakes_wait = handshakes > HANDSHAKES_PER_TURN;
     }
 
     fn serve(&mut self, key: usize) {
-        self.serve_rest(key);
+        self.serve_buffered(key);
         for _ in 0..READS_PER_TURN {
             let Some(connection) = self.connections.get_mut(key) else {
                 return;
             };
-            // TLS that failed has ended it meanwhile.
-            let over = connection.phase == Phase::Lingering;
-            if over || !connection.readable || !connection.wants_service() {
+            // A TLS error in this loop may have ended the connection.
+            let has_ended = connection.phase == Phase::Lingering;
+            if has_ended || !connection.readable || !connection.wants_service() {
                 return;
             }
             let before = match connection.held.secure() {
                 Some(secure) => secure.rest(),
                 None => connection.held.small_partial(),
             };
-            let is_behind_partial = !before.is_empty();
+            let follows_partial = !before.is_empty();
             let read = self.scratch.read(before, &mut connection.socket);
             match read {
                 Ok(None) => return self.close(key),
                 Ok(Some((bytes, full))) => {
-                    self.taken += bytes.len() as u64;
-                    // A short read has emptied the socket; the next bytes make a new event.
+                    self.bytes_read += bytes.len() as u64;
+                    // A short read has emptied the socket. Further input causes a new event.
                     connection.readable = full || connection.hung_up;
                     if connection.held.secure().is_some() {
                         self.unseal(key, bytes);
                     } else {
-                        if is_behind_partial {
+                        if follows_partial {
                             connection.held.take_partial();
                         }
                         self.received(key, bytes);
@@ -285,8 +296,8 @@ impl ShardLoop {
         }
     }
 
-    /// Whole frames that a pause left behind.
-    fn serve_rest(&mut self, key: usize) {
+    /// Serves complete frames that a pause left in the buffer.
+    fn serve_buffered(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
@@ -298,6 +309,7 @@ impl ShardLoop {
         }
     }
 
+    /// Passes plain input to the driver and stores the rest.
     pub(crate) fn received(&mut self, key: usize, bytes: BytesMut) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
@@ -314,11 +326,12 @@ impl ShardLoop {
             tracing::warn!(event = "connection.frame_too_large", bytes = input.len());
             return self.close(key);
         }
-        connection.held.keep(input, is_own);
-        self.stand(key, session_state);
+        connection.held.store_partial(input, is_own);
+        self.update_state(key, session_state);
     }
 
-    fn stand(&mut self, key: usize, session_state: SessionState) {
+    /// Acts on a change of the session's state.
+    fn update_state(&mut self, key: usize, session_state: SessionState) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
@@ -326,7 +339,7 @@ impl ShardLoop {
         match session_state {
             SessionState::Closing if connection.phase == Phase::Serving => {
                 connection.phase = Phase::Flushing;
-                self.end_within_deadline(key);
+                self.start_close_timeout(key);
                 self.mark_dirty(key);
             }
             SessionState::Open if before == SessionState::Paused => {
@@ -345,7 +358,7 @@ impl ShardLoop {
                 self.flush(key);
             }
         }
-        // What was marked meanwhile is in the new list; keep the larger allocation.
+        // Connections marked meanwhile are in the new list. Keep the larger allocation.
         if self.dirty.is_empty() {
             self.dirty = dirty;
         }
@@ -356,7 +369,7 @@ impl ShardLoop {
             return;
         };
         match connection.phase {
-            Phase::Shaking => return self.flush_shaking(key),
+            Phase::Handshaking => return self.flush_handshake(key),
             Phase::Lingering => return,
             Phase::Serving | Phase::Flushing => {}
         }
@@ -370,56 +383,60 @@ impl ShardLoop {
             None => write_some(socket, outbox),
             Some(secure) => secure.write_some(socket, outbox, &mut self.workspace, last),
         };
-        let left = outbox.len();
+        let unsent = outbox.len();
         if matches!(flushed, FlushResult::Broken) {
             return self.close(key);
         }
         if connection.held.secure().is_some() {
-            self.tell_sealed(key);
+            self.report_tls_memory(key);
         }
-        if left < before {
+        if unsent < before {
             self.driver.drained(ConnectionKey(key));
         }
         self.after_flush(key, &flushed);
     }
 
-    /// Looks again at the connection after the driver may have changed its mind about it.
+    /// Updates the connection after a flush, because the driver may have added output or changed
+    /// the session's state.
     fn after_flush(&mut self, key: usize, flushed: &FlushResult) {
         let Some((outbox, session_state)) = self.driver.outbox(ConnectionKey(key)) else {
             return self.close(key);
         };
-        let left = outbox.len();
-        if left > self.config.outbox_limit {
+        let unsent = outbox.len();
+        if unsent > self.config.outbox_limit {
             tracing::warn!(
                 event = "connection.too_slow",
-                bytes = left,
+                bytes = unsent,
                 "client does not read"
             );
             return self.close(key);
         }
-        self.stand(key, session_state);
+        self.update_state(key, session_state);
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        let was_glutted =
-            std::mem::replace(&mut connection.glutted, left > self.config.outbox_pause);
+        let was_exceeded = std::mem::replace(
+            &mut connection.output_exceeded,
+            unsent > self.config.outbox_pause,
+        );
         let blocked = matches!(flushed, FlushResult::Blocked);
-        let unglutted = was_glutted && !connection.glutted;
-        // A connection with TLS says its last word in the flush that follows.
-        let over = connection.phase == Phase::Flushing && left == 0 && connection.is_silent();
+        let resumes_reading = was_exceeded && !connection.output_exceeded;
+        // With TLS, close_notify is sent by the following flush.
+        let is_complete =
+            connection.phase == Phase::Flushing && unsent == 0 && connection.tls_finished();
         self.set_blocked(key, blocked);
-        if over {
+        if is_complete {
             return self.linger(key);
         }
-        if unglutted {
+        if resumes_reading {
             self.enqueue(key);
         }
-        if left > 0 && !blocked {
+        if unsent > 0 && !blocked {
             self.mark_dirty(key);
         }
     }
 
-    /// Whether the socket took less than there was: then it tells when there is room.
+    /// Records whether the socket blocks. While it does, a writable event is requested.
     pub(crate) fn set_blocked(&mut self, key: usize, blocked: bool) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;

@@ -1,4 +1,4 @@
-//! Waking another thread, at most once per turn of its loop.
+//! Wake-ups of another thread, at most one per turn of its loop.
 
 use std::io;
 use std::sync::OnceLock;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// Wakes one thread. Calls between two turns of that thread cost one system call together.
+/// Wakes one thread. All calls between two turns of that thread cost one system call together.
 #[derive(Debug)]
 pub struct Wake {
     pending: AtomicBool,
@@ -20,7 +20,7 @@ enum Target {
 }
 
 impl Wake {
-    /// For a thread that waits in `mio::Poll`; `token` shows among its events.
+    /// For a thread that waits in `mio::Poll`. `token` appears among its events.
     pub fn for_poll(registry: &mio::Registry, token: mio::Token) -> io::Result<Wake> {
         Ok(Wake {
             pending: AtomicBool::new(false),
@@ -36,15 +36,15 @@ impl Wake {
         }
     }
 
-    /// Call after the item is in the ring.
+    /// Wakes the thread. Call it after the item is in the ring.
     pub fn wake(&self) {
-        // Both sides change `pending` by read-modify-write: either this swap comes after the sleeper's (and wakes it
-        // again), or the sleeper's acquires what was pushed before this one.
+        // Both sides change `pending` by read-modify-write. Either this swap follows the receiver's
+        // and wakes it again, or the receiver's swap acquires what was pushed before this one.
         if self.pending.swap(true, Ordering::AcqRel) {
             return;
         }
         match &self.target {
-            // Fails only when the descriptor is gone, which is when the thread is.
+            // Fails only if the descriptor is closed, and then the thread has ended.
             Target::Poll(waker) => drop(waker.wake()),
             Target::Thread(thread) => {
                 if let Some(thread) = thread.get() {
@@ -54,12 +54,13 @@ impl Wake {
         }
     }
 
-    /// The woken thread calls this before it looks into its rings.
+    /// Begins a turn. The woken thread calls this before it reads its rings.
     pub fn begin_turn(&self) {
         self.pending.swap(false, Ordering::AcqRel);
     }
 
-    /// Waits until woken or `timeout` has passed, then begins a turn. Only for [`Wake::for_thread`], only from its thread.
+    /// Waits until woken or until `timeout` has passed, then begins a turn. Only for
+    /// [`Wake::for_thread`], and only from that thread.
     pub fn wait(&self, timeout: Duration) {
         if let Target::Thread(thread) = &self.target {
             thread.get_or_init(std::thread::current);

@@ -1,4 +1,5 @@
-//! The loop with a driver of lines: sockets, partial frames, pauses, slow readers, ends, rings, shutting down.
+//! The event loop with a line driver: sockets, partial frames, pauses, slow readers, closing, rings
+//! and shutdown.
 #![forbid(unsafe_code)]
 
 mod lines;
@@ -11,7 +12,7 @@ use std::net::TcpStream;
 type Result = std::result::Result<(), Box<dyn std::error::Error>>;
 
 #[test]
-fn echoes_whole_frames_and_keeps_partial_ones() -> Result {
+fn partial_frames_are_buffered() -> Result {
     let node = Harness::start(LoopConfig::default())?;
     let mut clients: Vec<TcpStream> = (0..20)
         .map(|_| connect(&node))
@@ -28,7 +29,7 @@ fn echoes_whole_frames_and_keeps_partial_ones() -> Result {
 }
 
 #[test]
-fn a_frame_larger_than_a_read_arrives_whole() -> Result {
+fn frame_larger_than_a_read_arrives_complete() -> Result {
     let node = Harness::start(LoopConfig::default())?;
     let mut client = connect(&node)?;
     let long = "x".repeat(500_000);
@@ -39,7 +40,7 @@ fn a_frame_larger_than_a_read_arrives_whole() -> Result {
 }
 
 #[test]
-fn a_turn_takes_a_bounded_share_of_what_all_clients_send() -> Result {
+fn turn_limits_the_bytes_read_from_all_clients() -> Result {
     let config = LoopConfig {
         bytes_per_turn: 100_000,
         ..LoopConfig::default()
@@ -61,14 +62,14 @@ fn a_turn_takes_a_bounded_share_of_what_all_clients_send() -> Result {
             assert_eq!(read_line(client)?.len(), 999);
         }
     }
-    // The connection with which the share is used up may have sent more.
-    let most = node.most.load(std::sync::atomic::Ordering::SeqCst);
-    assert!(most <= 150_000, "{most}");
+    // The last connection served in a turn may exceed the limit.
+    let max = node.max_received.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(max <= 150_000, "{max}");
     Ok(())
 }
 
 #[test]
-fn a_frame_beyond_the_limit_ends_its_connection_only() -> Result {
+fn oversized_frame_closes_only_its_connection() -> Result {
     let config = LoopConfig {
         max_partial: 100_000,
         ..LoopConfig::default()
@@ -76,7 +77,7 @@ fn a_frame_beyond_the_limit_ends_its_connection_only() -> Result {
     let node = Harness::start(config)?;
     let mut good = connect(&node)?;
     let mut bad = connect(&node)?;
-    // The write may fail too: the other side closes in its midst.
+    // The write may fail, because the other side closes during it.
     let _ = bad.write_all(&vec![b'x'; 1_000_000]);
     let mut rest = Vec::new();
     match bad.read_to_end(&mut rest) {
@@ -93,7 +94,7 @@ fn paused_connections_are_not_read_until_resumed() -> Result {
     let node = Harness::start(LoopConfig::default())?;
     let mut paused = connect(&node)?;
     let mut other = connect(&node)?;
-    // The frames behind the pause are in the same read; they must be taken after it.
+    // The frames after the pause are in the same read and must be processed after the resume.
     paused.write_all(b"pause\nafter 1\nafter 2\n")?;
     assert_eq!(read_line(&mut paused)?, "paused");
     paused.write_all(b"after 3\n")?;
@@ -108,10 +109,10 @@ fn paused_connections_are_not_read_until_resumed() -> Result {
 }
 
 #[test]
-fn a_slow_reader_gets_everything_in_order() -> Result {
+fn slow_reader_receives_all_output_in_order() -> Result {
     let node = Harness::start(LoopConfig::default())?;
     let mut client = connect(&node)?;
-    // 64 MiB: far beyond what the kernel takes; the driver makes it in pieces as the socket drains.
+    // 64 MiB exceed the kernel's buffers. The driver produces them in pieces as the socket drains.
     client.write_all(b"flood 64\n")?;
     read_flood(&mut client, 64)?;
     client.write_all(b"done\n")?;
@@ -120,10 +121,11 @@ fn a_slow_reader_gets_everything_in_order() -> Result {
 }
 
 #[test]
-fn last_words_arrive_before_the_end() -> Result {
+fn last_output_arrives_before_the_close() -> Result {
     let node = Harness::start(LoopConfig::default())?;
     let mut client = connect(&node)?;
-    // Bytes behind the end are never taken; without lingering the reset for them would eat the answer.
+    // Input after the close is never read. Without lingering, the reset for it would destroy the
+    // reply.
     let mut input = b"close\n".to_vec();
     input.extend(vec![b'y'; 200_000]);
     client.write_all(&input)?;
@@ -136,39 +138,39 @@ fn last_words_arrive_before_the_end() -> Result {
 }
 
 #[test]
-fn connections_beyond_the_limit_are_closed_at_once() -> Result {
+fn connections_above_the_limit_are_closed() -> Result {
     let config = LoopConfig {
         max_connections: 3,
         ..LoopConfig::default()
     };
     let node = Harness::start(config)?;
-    let mut kept = Vec::new();
+    let mut admitted = Vec::new();
     for _ in 0..3 {
         let mut client = connect(&node)?;
         client.write_all(b"here\n")?;
         assert_eq!(read_line(&mut client)?, "here");
-        kept.push(client);
+        admitted.push(client);
     }
     let mut refused = connect(&node)?;
     match refused.read(&mut [0; 8]) {
         Ok(n) => assert_eq!(n, 0),
         Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset),
     }
-    kept.pop();
+    admitted.pop();
     node.wait_for_connections(2)?;
-    let mut again = connect(&node)?;
-    again.write_all(b"room\n")?;
-    assert_eq!(read_line(&mut again)?, "room");
+    let mut next = connect(&node)?;
+    next.write_all(b"room\n")?;
+    assert_eq!(read_line(&mut next)?, "room");
     Ok(())
 }
 
 #[test]
-fn listeners_close_and_open_again() -> Result {
+fn listeners_can_be_closed_and_reopened() -> Result {
     let node = Harness::start(LoopConfig::default())?;
     let mut client = connect(&node)?;
     client.write_all(b"listen off\n")?;
     assert_eq!(read_line(&mut client)?, "off");
-    // The answer is written after the effect was carried out.
+    // The reply is written after the effect was carried out.
     assert!(connect(&node).is_err());
     client.write_all(b"listen on\n")?;
     assert_eq!(read_line(&mut client)?, "on");
@@ -179,7 +181,7 @@ fn listeners_close_and_open_again() -> Result {
 }
 
 #[test]
-fn thousands_of_messages_through_a_small_ring() -> Result {
+fn small_ring_carries_thousands_of_messages() -> Result {
     let mut node = Harness::start(LoopConfig::default())?;
     let mut client = connect(&node)?;
     client.write_all(b"subscribe\n")?;
@@ -203,7 +205,7 @@ fn thousands_of_messages_through_a_small_ring() -> Result {
 }
 
 #[test]
-fn shutting_down_tells_clients_and_reports() -> Result {
+fn shutdown_notifies_clients_and_is_reported() -> Result {
     let node = Harness::start(LoopConfig::default())?;
     let mut client = connect(&node)?;
     client.write_all(b"hi\n")?;
@@ -219,7 +221,7 @@ fn shutting_down_tells_clients_and_reports() -> Result {
 }
 
 #[test]
-fn a_fatal_driver_ends_the_loop() -> Result {
+fn fatal_effect_ends_the_loop() -> Result {
     let node = Harness::start(LoopConfig::default())?;
     let mut client = connect(&node)?;
     client.write_all(b"fatal\n")?;
@@ -231,11 +233,11 @@ fn a_fatal_driver_ends_the_loop() -> Result {
     Ok(())
 }
 
-/// As when descriptors run out: whoever comes then waits and is served when another has gone.
+/// As when descriptors run out: later clients wait and are served when a connection ends.
 #[test]
-fn accepting_rests_at_its_limit_and_goes_on() -> Result {
+fn accepting_pauses_at_its_limit_and_resumes() -> Result {
     let config = LoopConfig {
-        rest_at: 3,
+        accept_pause_at: 3,
         ..LoopConfig::default()
     };
     let node = Harness::start(config)?;
@@ -259,7 +261,7 @@ fn accepting_rests_at_its_limit_and_goes_on() -> Result {
 }
 
 #[test]
-fn a_storm_of_connections_is_taken_in_at_the_rate() -> Result {
+fn mass_reconnect_is_admitted_completely() -> Result {
     let config = LoopConfig {
         accepts_per_second: 200,
         ..LoopConfig::default()

@@ -1,4 +1,4 @@
-//! The loop with TLS: a driver of lines behind rustls, clients by rustls's own side.
+//! The event loop with TLS: a line driver, and clients that use rustls.
 #![forbid(unsafe_code)]
 
 mod lines;
@@ -37,7 +37,7 @@ fn client(node: &Harness, config: &Arc<ClientConfig>) -> Result<Client> {
 }
 
 #[test]
-fn lines_go_both_ways_in_both_versions() -> Result<()> {
+fn both_tls_versions_transfer_data() -> Result<()> {
     let fixture = Fixture::new("loop-lines")?;
     let node = start(&fixture, LoopConfig::default())?;
     for version in rustls::ALL_VERSIONS {
@@ -60,9 +60,9 @@ fn lines_go_both_ways_in_both_versions() -> Result<()> {
     Ok(())
 }
 
-/// Each byte in a segment of its own, from the first of the ClientHello on.
+/// Each byte is sent in its own segment, starting with the ClientHello.
 #[test]
-fn bytes_may_come_one_by_one() -> Result<()> {
+fn input_may_arrive_byte_by_byte() -> Result<()> {
     let fixture = Fixture::new("loop-bytes")?;
     let node = start(&fixture, LoopConfig::default())?;
     let config = Arc::new(fixture.client(None)?);
@@ -71,8 +71,8 @@ fn bytes_may_come_one_by_one() -> Result<()> {
     let mut socket = connect(&node)?;
     socket.set_nodelay(true)?;
     connection.writer().write_all(b"slowly\n")?;
-    let mut heard = Vec::new();
-    while heard != b"slowly\n" {
+    let mut received = Vec::new();
+    while received != b"slowly\n" {
         let mut wire = Vec::new();
         while connection.wants_write() {
             connection.write_tls(&mut wire)?;
@@ -82,8 +82,8 @@ fn bytes_may_come_one_by_one() -> Result<()> {
         }
         connection.read_tls(&mut socket)?;
         connection.process_new_packets()?;
-        match connection.reader().read_to_end(&mut heard) {
-            Ok(_) => return Err("the end".into()),
+        match connection.reader().read_to_end(&mut received) {
+            Ok(_) => return Err("unexpected end of stream".into()),
             Err(e) if e.kind() == ErrorKind::WouldBlock => {}
             Err(e) => return Err(e.into()),
         }
@@ -91,51 +91,51 @@ fn bytes_may_come_one_by_one() -> Result<()> {
     Ok(())
 }
 
-/// Clients that send a part of a record, and nothing after it.
+/// Clients that send a part of a record and then nothing.
 #[test]
-fn unfinished_handshakes_hold_no_more_than_the_driver_allows() -> Result<()> {
-    const MANY: usize = 40;
+fn incomplete_handshakes_are_limited_by_the_memory_budget() -> Result<()> {
+    const CLIENTS: usize = 40;
     let fixture = Fixture::new("loop-unfinished")?;
     let node = start(&fixture, LoopConfig::default())?;
-    // A handshake record of 16 KiB that begins with a ClientHello; 8 KiB of it come.
+    // A handshake record of 16 KiB that starts with a ClientHello; 8 KiB of it are sent.
     let mut part = vec![0x16, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc, 3, 3];
     part.resize(8 << 10, 0);
     let mut sockets = Vec::new();
-    for _ in 0..MANY {
+    for _ in 0..CLIENTS {
         let mut socket = connect(&node)?;
-        // It may be closed before all is written.
+        // The connection may be closed before the write completes.
         let _ = socket.write_all(&part);
         socket.set_nonblocking(true)?;
         sockets.push(socket);
     }
-    let fit = lines::HANDSHAKES / part.len();
+    let allowed = lines::HANDSHAKES / part.len();
     let mut config = fixture.client(None)?;
     config.resumption = rustls::client::Resumption::disabled();
     let config = Arc::new(config);
-    let (mut closed, mut looks) = (0, 0);
-    while closed < MANY - fit && looks < 1000 {
-        looks += 1;
-        // Another client is let in meanwhile; its handshake is short.
+    let (mut closed, mut attempts) = (0, 0);
+    while closed < CLIENTS - allowed && attempts < 1000 {
+        attempts += 1;
+        // A well-behaved client is served meanwhile; its handshake is short.
         let mut honest = client(&node, &config)?;
         honest.write_all(b"hello\n")?;
         assert_eq!(read_line(&mut honest)?, "hello");
         closed = 0;
         for socket in &mut sockets {
             let read = socket.read(&mut [0; 64]);
-            let waits = matches!(&read, Err(e) if e.kind() == ErrorKind::WouldBlock);
-            closed += usize::from(!waits);
+            let is_open = matches!(&read, Err(e) if e.kind() == ErrorKind::WouldBlock);
+            closed += usize::from(!is_open);
         }
     }
-    assert_eq!(closed, MANY - fit, "no more than had to be");
+    assert_eq!(closed, CLIENTS - allowed, "only as many as necessary");
     Ok(())
 }
 
 #[test]
-fn a_slow_reader_gets_everything_in_order() -> Result<()> {
+fn slow_reader_receives_all_output_in_order() -> Result<()> {
     let fixture = Fixture::new("loop-flood")?;
     let node = start(&fixture, LoopConfig::default())?;
     let mut one = client(&node, &Arc::new(fixture.client(None)?))?;
-    // Far beyond what the kernel takes: the rest of a write waits sealed.
+    // More than the kernel's buffers take, so encrypted output stays unsent.
     one.write_all(b"flood 24\n")?;
     read_flood(&mut one, 24)?;
     one.write_all(b"done\n")?;
@@ -144,7 +144,7 @@ fn a_slow_reader_gets_everything_in_order() -> Result<()> {
 }
 
 #[test]
-fn large_frames_and_pauses_are_as_without_tls() -> Result<()> {
+fn large_frames_and_pauses_work_with_tls() -> Result<()> {
     let fixture = Fixture::new("loop-pauses")?;
     let node = start(&fixture, LoopConfig::default())?;
     let config = Arc::new(fixture.client(None)?);
@@ -167,9 +167,9 @@ fn large_frames_and_pauses_are_as_without_tls() -> Result<()> {
     Ok(())
 }
 
-/// rustls reports an end without close_notify as an error: none here.
+/// rustls reports a missing close_notify as an error, which must not occur here.
 #[test]
-fn last_words_arrive_before_a_proper_end() -> Result<()> {
+fn last_output_is_followed_by_close_notify() -> Result<()> {
     let fixture = Fixture::new("loop-last")?;
     let node = start(&fixture, LoopConfig::default())?;
     let config = Arc::new(fixture.client(None)?);
@@ -191,7 +191,7 @@ fn last_words_arrive_before_a_proper_end() -> Result<()> {
 }
 
 #[test]
-fn a_client_may_end_with_close_notify_or_without() -> Result<()> {
+fn client_may_close_with_or_without_close_notify() -> Result<()> {
     let fixture = Fixture::new("loop-ends")?;
     let node = start(&fixture, LoopConfig::default())?;
     let config = Arc::new(fixture.client(None)?);
@@ -201,7 +201,7 @@ fn a_client_may_end_with_close_notify_or_without() -> Result<()> {
         assert_eq!(read_line(&mut one)?, "x");
         node.wait_for_connections(1)?;
         match notify {
-            // The socket stays open: the word alone ends it.
+            // The socket stays open: close_notify alone ends the connection.
             true => {
                 one.conn.send_close_notify();
                 one.flush()?;
@@ -209,7 +209,7 @@ fn a_client_may_end_with_close_notify_or_without() -> Result<()> {
             false => one.sock.shutdown(Shutdown::Write)?,
         }
         node.wait_for_connections(0)?;
-        // Answered in kind.
+        // The server answers with close_notify.
         let mut rest = Vec::new();
         one.read_to_end(&mut rest)?;
         assert!(rest.is_empty());
@@ -218,15 +218,15 @@ fn a_client_may_end_with_close_notify_or_without() -> Result<()> {
 }
 
 #[test]
-fn what_is_not_tls_hears_an_alert_and_the_end() -> Result<()> {
+fn plain_text_client_receives_an_alert() -> Result<()> {
     let fixture = Fixture::new("loop-plain")?;
     let node = start(&fixture, LoopConfig::default())?;
     let mut plain = connect(&node)?;
     plain.write_all(b"AMQP\0\0\x09\x01")?;
-    let mut heard = Vec::new();
-    plain.read_to_end(&mut heard)?;
-    assert_eq!(heard.first(), Some(&21), "an alert: {heard:?}");
-    // Others are served, and the driver never heard of it.
+    let mut received = Vec::new();
+    plain.read_to_end(&mut received)?;
+    assert_eq!(received.first(), Some(&21), "an alert: {received:?}");
+    // Other clients are served, and the driver does not know the failed connection.
     let mut one = client(&node, &Arc::new(fixture.client(None)?))?;
     one.write_all(b"x\n")?;
     assert_eq!(read_line(&mut one)?, "x");
@@ -235,7 +235,7 @@ fn what_is_not_tls_hears_an_alert_and_the_end() -> Result<()> {
 }
 
 #[test]
-fn a_record_that_was_changed_on_its_way_ends_the_connection() -> Result<()> {
+fn modified_record_ends_the_connection() -> Result<()> {
     let fixture = Fixture::new("loop-changed")?;
     let node = start(&fixture, LoopConfig::default())?;
     let mut one = client(&node, &Arc::new(fixture.client(None)?))?;
@@ -246,14 +246,17 @@ fn a_record_that_was_changed_on_its_way_ends_the_connection() -> Result<()> {
     one.conn.write_tls(&mut wire)?;
     *wire.last_mut().ok_or("empty")? ^= 1;
     one.sock.write_all(&wire)?;
-    let error = one.read(&mut [0; 8]).err().ok_or("it was taken")?;
+    let error = one
+        .read(&mut [0; 8])
+        .err()
+        .ok_or("the record was accepted")?;
     assert!(error.to_string().contains("BadRecordMac"), "{error}");
     node.wait_for_connections(0)?;
     Ok(())
 }
 
 #[test]
-fn who_does_not_agree_in_time_is_dropped() -> Result<()> {
+fn handshake_timeout_closes_the_connection() -> Result<()> {
     let fixture = Fixture::new("loop-stall")?;
     let config = LoopConfig {
         tls_handshake: Duration::from_millis(50),
@@ -263,23 +266,23 @@ fn who_does_not_agree_in_time_is_dropped() -> Result<()> {
     for opening in [&b""[..], &[22, 3, 1, 2, 0, 1]] {
         let mut stalled = connect(&node)?;
         stalled.write_all(opening)?;
-        let mut heard = Vec::new();
-        stalled.read_to_end(&mut heard)?;
-        assert!(heard.is_empty());
+        let mut received = Vec::new();
+        stalled.read_to_end(&mut received)?;
+        assert!(received.is_empty());
     }
     Ok(())
 }
 
-/// More at once than a turn takes: all get their turn, and listeners that rest meanwhile go on.
+/// More handshakes than one turn takes: all complete, and paused listeners resume.
 #[test]
-fn a_storm_of_handshakes_is_served_to_the_last() -> Result<()> {
+fn mass_handshakes_all_complete() -> Result<()> {
     let fixture = Fixture::new("loop-storm")?;
     let node = start(&fixture, LoopConfig::default())?;
     let config = Arc::new(fixture.client(None)?);
     let mut clients: Vec<Client> = Vec::new();
     for _ in 0..100 {
         let mut one = client(&node, &config)?;
-        // The ClientHello alone, so that all of them are on their way together.
+        // Only the ClientHello, so that all handshakes overlap.
         one.conn.write_tls(&mut one.sock)?;
         clients.push(one);
     }
@@ -292,7 +295,7 @@ fn a_storm_of_handshakes_is_served_to_the_last() -> Result<()> {
 }
 
 #[test]
-fn sessions_are_resumed_and_new_certificates_are_taken() -> Result<()> {
+fn sessions_resume_until_the_certificate_changes() -> Result<()> {
     let fixture = Fixture::new("loop-resume")?;
     let (server, mut watched) = Server::load(options(&fixture))?;
     let node = Harness::listening(LoopConfig::default(), Some(server))?;
@@ -301,25 +304,25 @@ fn sessions_are_resumed_and_new_certificates_are_taken() -> Result<()> {
     for round in 0..3 {
         if round == 2 {
             fixture.issue_server()?;
-            watched.look();
+            watched.reload_if_changed();
         }
         let mut one = client(&node, &config)?;
         one.write_all(b"x\n")?;
         assert_eq!(read_line(&mut one)?, "x");
         kinds.push(one.conn.handshake_kind());
     }
-    let wanted = [
+    let expected = [
         HandshakeKind::Full,
         HandshakeKind::Resumed,
-        // Tickets go with the certificate.
+        // Tickets are invalidated with the certificate.
         HandshakeKind::Full,
     ];
-    assert_eq!(kinds, wanted.map(Some));
+    assert_eq!(kinds, expected.map(Some));
     Ok(())
 }
 
 #[test]
-fn clients_without_a_certificate_are_told_where_one_is_required() -> Result<()> {
+fn missing_client_certificate_is_reported() -> Result<()> {
     let fixture = Fixture::new("loop-required")?;
     let options = Options {
         cacertfile: Some(fixture.path("ca.pem")),
@@ -334,8 +337,8 @@ fn clients_without_a_certificate_are_told_where_one_is_required() -> Result<()> 
         .and_then(|()| without.read(&mut [0; 8]));
     let error = outcome.err().ok_or("served")?;
     assert!(error.to_string().contains("CertificateRequired"), "{error}");
-    let shows = fixture.client(Some((&fixture.authority, "me")))?;
-    let mut with = client(&node, &Arc::new(shows))?;
+    let with_certificate = fixture.client(Some((&fixture.authority, "me")))?;
+    let mut with = client(&node, &Arc::new(with_certificate))?;
     with.write_all(b"x\n")?;
     assert_eq!(read_line(&mut with)?, "x");
     Ok(())

@@ -1,4 +1,4 @@
-//! A channel: what it holds, and which method goes where.
+//! The state of a channel and the dispatch of its methods.
 
 use crate::confirms::{Confirms, SettledPublish};
 use crate::connection_state::{ConnectionState, StepContext};
@@ -24,9 +24,9 @@ pub(crate) enum ChannelState {
     /// Before channel.open.
     Starting,
     Open,
-    /// We sent channel.close: everything but close-ok is dropped.
+    /// We sent channel.close: everything except close-ok is dropped.
     Closing,
-    /// To be forgotten.
+    /// The channel is removed from the connection.
     Closed,
 }
 
@@ -34,21 +34,21 @@ pub(crate) enum ChannelState {
 #[derive(Debug)]
 pub(crate) struct PendingMethod {
     pub wait: WaitReason,
-    /// Of `Broker::change`; 0 when it waits for an answer.
+    /// The token of `Broker::change`; 0 if it waits for a queue.
     pub token: u64,
-    /// Class and method, for a refusal.
+    /// Class and method id, for channel.close or connection.close.
     pub ids: (u16, u16),
     pub since: Time,
 }
 
-/// The last confirm written, as long as nothing was written behind it.
+/// The last confirm in the outbox, valid while nothing was written after it.
 #[derive(Clone, Copy, Debug)]
 struct LastAck {
-    stamp: OutboxPosition,
+    position: OutboxPosition,
     tag: u64,
 }
 
-/// A delivery that waits for room in the outbox.
+/// A delivery that waits for space in the outbox.
 #[derive(Debug)]
 pub(crate) struct HeldDelivery {
     pub queue: QueueId,
@@ -62,66 +62,69 @@ pub(crate) struct Channel {
     epoch: u32,
     pub state: ChannelState,
     pub waiting: Option<Box<PendingMethod>>,
-    /// Frames that came while `waiting` or `holding`.
+    /// Frames that arrived while `waiting` or `is_holding`.
     pub held_frames: BytesMut,
-    /// Tags of cancelled consumers that may hold something still; no more of them than what is held.
+    /// Tags of cancelled consumers that may still have unacknowledged deliveries. Never more than
+    /// there are unacknowledged deliveries.
     cancelled: BTreeMap<ConsumerId, Name>,
-    /// A publish is held back because queues are behind, and so is what came after it, except acknowledgements.
-    pub holding: bool,
-    /// Nothing but publishes is held.
+    /// A publish is held back because queues have a backlog. Later frames are held as well, except
+    /// acknowledgements.
+    pub is_holding: bool,
+    /// Only publish frames are held.
     only_publishes: bool,
-    /// The client was told to stop publishing (channel.flow).
-    stopped: bool,
-    /// It was told so at least once: its answers are welcome.
-    told_flow: bool,
+    /// channel.flow with active=false was sent last.
+    flow_stopped: bool,
+    /// channel.flow was sent at least once, so channel.flow-ok from the client is expected.
+    flow_requested: bool,
     pub assembly: Option<Box<PublishAssembly>>,
-    /// What "" means as a queue name.
+    /// The queue that an empty queue name refers to.
     pub last_queue: Name,
     pub consumers: BTreeMap<Name, ConsumerId>,
-    /// For consumers from now on (basic.qos with global=false).
+    /// The prefetch of consumers started from now on (basic.qos with global=false).
     pub prefetch: u32,
-    /// Unacknowledged deliveries of the channel at most, 0 is no limit (global=true).
+    /// Maximum number of unacknowledged deliveries of the channel (global=true); 0 is unlimited.
     pub channel_prefetch: u32,
     pub unacked: UnackedDeliveries,
     pub held_deliveries: VecDeque<HeldDelivery>,
     pub next_delivery: u64,
-    /// The consumer that the last delivery was for.
-    pub served_last: ConsumerId,
+    /// The consumer of the last delivery.
+    pub last_served: ConsumerId,
     pub confirms: Confirms,
-    /// Publish number after which delivery tag 1 comes; None without confirm.select.
+    /// The publish number that precedes delivery tag 1. None before confirm.select.
     pub confirm_base: Option<u64>,
     last_ack: Option<LastAck>,
-    /// Its consumer of direct replies.
+    /// The consumer of direct reply-to.
     pub replies: Option<Box<ReplyConsumer>>,
-    /// After tx.select.
+    /// Set by tx.select.
     pub transaction: Option<Box<Transaction>>,
-    /// None until there was a message.
+    /// Allocated with the first message.
     counts: Option<Box<ChannelCounters>>,
 }
 
-/// What happened to messages of a channel.
+/// Message counters of a channel.
 #[derive(Debug, Default)]
 pub(crate) struct ChannelCounters {
     pub publishes: PublishCounters,
     pub deliveries: DeliveryCounters,
 }
 
-/// A publish tag's bits: the channel's epoch above, the publish number below.
+/// Layout of a publish tag: the channel's epoch in the high bits, the publish number in the low
+/// ones.
 const SEQ_BITS: u32 = 44;
 const SEQ_MASK: u64 = (1 << SEQ_BITS) - 1;
 
 impl Channel {
-    pub fn new(number: u16, epoch: u32) -> Channel {
+    pub(crate) fn new(number: u16, epoch: u32) -> Channel {
         Channel {
             number,
             epoch: epoch & ((1 << (64 - SEQ_BITS)) - 1),
             state: ChannelState::Starting,
             waiting: None,
             held_frames: BytesMut::new(),
-            holding: false,
+            is_holding: false,
             only_publishes: false,
-            stopped: false,
-            told_flow: false,
+            flow_stopped: false,
+            flow_requested: false,
             assembly: None,
             last_queue: "".into(),
             consumers: BTreeMap::new(),
@@ -130,7 +133,7 @@ impl Channel {
             unacked: UnackedDeliveries::default(),
             held_deliveries: VecDeque::new(),
             next_delivery: 0,
-            served_last: ConsumerId(0),
+            last_served: ConsumerId(0),
             confirms: Confirms::default(),
             confirm_base: None,
             last_ack: None,
@@ -141,25 +144,25 @@ impl Channel {
         }
     }
 
-    pub fn counts(&mut self) -> &mut ChannelCounters {
+    pub(crate) fn counts(&mut self) -> &mut ChannelCounters {
         self.counts.get_or_insert_default()
     }
 
     /// For listings.
-    pub fn details(&self, link: &ConnectionState) -> ChannelDetails {
+    pub(crate) fn details(&self, conn: &ConnectionState) -> ChannelDetails {
         let counts = self.counts.as_deref();
         let (messages, settlements) = self
             .transaction
             .as_ref()
             .map_or((0, 0), |t| t.uncommitted());
         let confirms = self.confirm_base.is_some();
-        let silent = |id: &ConsumerId| link.subscriptions.get(&id.0).is_some_and(|s| s.no_ack);
-        let auto_ack = self.consumers.iter().filter(|(_, id)| silent(id));
+        let is_auto_ack = |id: &ConsumerId| conn.subscriptions.get(&id.0).is_some_and(|s| s.no_ack);
+        let auto_ack = self.consumers.iter().filter(|(_, id)| is_auto_ack(id));
         ChannelDetails {
             number: self.number,
             confirm: confirms,
             transactional: self.transaction.is_some(),
-            flow_blocked: self.stopped,
+            flow_blocked: self.flow_stopped,
             prefetch: self.prefetch,
             global_prefetch: self.channel_prefetch,
             consumers: self.consumers.len() as u32,
@@ -177,29 +180,30 @@ impl Channel {
         }
     }
 
-    pub fn publish_tag(&self, seq: u64) -> PublishTag {
+    pub(crate) fn publish_tag(&self, seq: u64) -> PublishTag {
         PublishTag {
             channel: self.number,
             tag: u64::from(self.epoch) << SEQ_BITS | seq & SEQ_MASK,
         }
     }
 
-    /// A frame for this channel. On failure the ids are those of the method at fault.
-    pub fn frame(
+    /// Handles a frame of this channel. An error carries the ids of the failed method.
+    pub(crate) fn frame(
         &mut self,
         frame: Frame<'_>,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> Result<(), MethodFailure> {
-        if self.waiting.is_some() || self.must_hold(&frame, link, cx) {
-            if self.holding && self.only_publishes && self.settles_now(&frame, link, cx) {
+        if self.waiting.is_some() || self.must_hold(&frame, conn, cx) {
+            if self.is_holding && self.only_publishes && self.try_settle_early(&frame, conn, cx) {
                 return Ok(());
             }
-            let publish = frame.kind != FrameKind::Method || is_publish(&frame);
-            self.only_publishes = publish && (self.only_publishes || self.held_frames.is_empty());
+            let is_publish = frame.kind != FrameKind::Method || is_publish(&frame);
+            self.only_publishes =
+                is_publish && (self.only_publishes || self.held_frames.is_empty());
             let before = self.held_frames.len();
             frame.encode(&mut self.held_frames);
-            link.held += self.held_frames.len() - before;
+            conn.held_bytes += self.held_frames.len() - before;
             return Ok(());
         }
         if self.state == ChannelState::Closing {
@@ -211,24 +215,28 @@ impl Channel {
                 let method = Method::decode(frame.payload)
                     .map_err(|error| MethodFailure::undecodable(&error, frame.payload))?;
                 let ids = method.ids();
-                match self.method(method, link, cx) {
+                match self.method(method, conn, cx) {
                     Ok(()) => Ok(()),
                     Err(Failure {
                         unknown: Some(name),
                         ..
                     }) if !cx.broker.knows_all() => {
-                        let again = RetriedMethod::Method(Bytes::copy_from_slice(frame.payload));
-                        self.ask_the_log_of(name, again, ids, link, cx);
+                        let retry = RetriedMethod::Method(Bytes::copy_from_slice(frame.payload));
+                        self.check_log_for(name, retry, ids, conn, cx);
                         Ok(())
                     }
                     Err(failure) => Err(MethodFailure { failure, ids }),
                 }
             }
             FrameKind::Method | FrameKind::Header | FrameKind::Body => {
-                crate::content::frame(self, frame, link, cx).map_err(|failure| {
-                    // A frame that cannot be read belongs to no method.
-                    let unread = failure.code == ReplyCode::FrameError;
-                    let ids = if idle || unread { (0, 0) } else { (60, 40) };
+                crate::content::frame(self, frame, conn, cx).map_err(|failure| {
+                    // Undecodable frames are reported with class and method 0.
+                    let undecodable = failure.code == ReplyCode::FrameError;
+                    let ids = if idle || undecodable {
+                        (0, 0)
+                    } else {
+                        (60, 40)
+                    };
                     MethodFailure { failure, ids }
                 })
             }
@@ -236,53 +244,54 @@ impl Channel {
         }
     }
 
-    /// Whether this frame has to wait for queues that are behind: a publish has, and all that follows it. A client that
-    /// understands is told.
-    pub fn must_hold(
+    /// Returns true if this frame must wait for queues with a backlog: a publish and everything
+    /// after it. Clients that support channel.flow are asked to stop.
+    pub(crate) fn must_hold(
         &mut self,
         frame: &Frame<'_>,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> bool {
-        if !self.holding
-            && link.publishes_wait()
+        if !self.is_holding
+            && conn.must_hold_publishes()
             && self.state == ChannelState::Open
             && is_publish(frame)
         {
-            self.holding = true;
-            link.holding += 1;
-            if link.capabilities.flow && !self.stopped {
-                self.stopped = true;
-                self.told_flow = true;
+            self.is_holding = true;
+            conn.holding_channels += 1;
+            if conn.capabilities.flow && !self.flow_stopped {
+                self.flow_stopped = true;
+                self.flow_requested = true;
                 cx.send(self.number, &Method::ChannelFlow { active: false });
             }
         }
-        self.holding
+        self.is_holding
     }
 
-    /// Lets the client publish again when nothing of it is held.
-    pub fn let_flow(&mut self, cx: &mut StepContext<'_>) {
-        if self.stopped && self.held_frames.is_empty() && self.state == ChannelState::Open {
-            self.stopped = false;
+    /// Lets the client publish again once no frame is held.
+    pub(crate) fn resume_flow(&mut self, cx: &mut StepContext<'_>) {
+        if self.flow_stopped && self.held_frames.is_empty() && self.state == ChannelState::Open {
+            self.flow_stopped = false;
             cx.send(self.number, &Method::ChannelFlow { active: true });
         }
     }
 
-    /// Whether held frames may go on: nothing is waited for and queues keep up.
-    pub fn goes_on(&mut self, link: &mut ConnectionState) -> bool {
-        if self.holding && !link.publishes_wait() {
-            self.holding = false;
-            link.holding -= 1;
+    /// Ends the hold if the queues have caught up. Returns true if held frames can be processed.
+    pub(crate) fn try_resume(&mut self, conn: &mut ConnectionState) -> bool {
+        if self.is_holding && !conn.must_hold_publishes() {
+            self.is_holding = false;
+            conn.holding_channels -= 1;
         }
-        self.waiting.is_none() && !self.holding
+        self.waiting.is_none() && !self.is_holding
     }
 
-    /// An acknowledgement overtakes publishes that wait, so that they do not stop consumers. One that is wrong keeps its
-    /// place, and so do those of a transaction, whose order matters.
-    fn settles_now(
+    /// Processes an acknowledgement ahead of held publishes, so that they do not block consumers.
+    /// An invalid one keeps its position, and so do acknowledgements in a transaction, where order
+    /// matters.
+    fn try_settle_early(
         &mut self,
         frame: &Frame<'_>,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> bool {
         if frame.kind != FrameKind::Method || self.transaction.is_some() {
@@ -297,7 +306,7 @@ impl Channel {
             | Method::BasicReject { delivery_tag, .. } => *delivery_tag,
             _ => return false,
         };
-        self.unacked.owes(tag) && self.method(method, link, cx).is_ok()
+        self.unacked.contains(tag) && self.method(method, conn, cx).is_ok()
     }
 
     fn closing_frame(
@@ -319,10 +328,10 @@ impl Channel {
         Ok(())
     }
 
-    pub fn method(
+    pub(crate) fn method(
         &mut self,
         method: Method<'_>,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         if self.state == ChannelState::Starting {
@@ -356,35 +365,35 @@ impl Channel {
                 delivery_tag,
                 multiple,
                 queue::SettlementOutcome::Accepted,
-                link,
+                conn,
                 cx,
             ),
             Method::BasicNack {
                 delivery_tag,
                 multiple,
                 requeue,
-            } => self.settle(delivery_tag, multiple, rejection(requeue), link, cx),
+            } => self.settle(delivery_tag, multiple, rejection(requeue), conn, cx),
             Method::BasicReject {
                 delivery_tag,
                 requeue,
-            } => self.settle(delivery_tag, false, rejection(requeue), link, cx),
-            other => self.rarer_method(other, link, cx),
+            } => self.settle(delivery_tag, false, rejection(requeue), conn, cx),
+            other => self.handle_rare_method(other, conn, cx),
         }
     }
 
-    fn rarer_method(
+    fn handle_rare_method(
         &mut self,
         method: Method<'_>,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         match method {
             Method::ChannelOpen {} => refuse!(ChannelError, "second 'channel.open' seen"),
             Method::ChannelClose { .. } => {
-                let queues = link.consumed_by(self.number);
+                let queues = conn.consumed_by(self.number);
                 let left = LeftQueues::of(queues, cx.broker);
-                self.release(link, cx);
-                self.go_on_leaving(left, true, link, cx);
+                self.release(conn, cx);
+                self.delete_left_queues(left, true, conn, cx);
                 Ok(())
             }
             Method::ChannelFlow { active: true } => {
@@ -392,7 +401,7 @@ impl Channel {
                 Ok(())
             }
             Method::ChannelFlow { active: false } => refuse!(NotImplemented, "active=false"),
-            Method::ChannelFlowOk { .. } if self.told_flow => Ok(()),
+            Method::ChannelFlowOk { .. } if self.flow_requested => Ok(()),
             Method::AccessRequest { .. } => {
                 cx.send(self.number, &Method::AccessRequestOk { ticket: 1 });
                 Ok(())
@@ -410,39 +419,39 @@ impl Channel {
                 Ok(())
             }
             Method::TxSelect {} | Method::TxCommit {} | Method::TxRollback {} => {
-                self.transaction_method(method, link, cx)
+                self.transaction_method(method, conn, cx)
             }
             Method::BasicQos { .. }
             | Method::BasicConsume { .. }
             | Method::BasicCancel { .. }
             | Method::BasicGet { .. }
             | Method::BasicRecover { .. }
-            | Method::BasicRecoverAsync { .. } => self.consuming_method(method, link, cx),
+            | Method::BasicRecoverAsync { .. } => self.consuming_method(method, conn, cx),
             Method::ExchangeDeclare { .. }
             | Method::ExchangeDelete { .. }
             | Method::ExchangeBind { .. }
-            | Method::ExchangeUnbind { .. } => self.exchange_method(method, link, cx),
+            | Method::ExchangeUnbind { .. } => self.exchange_method(method, conn, cx),
             Method::QueueDeclare { .. }
             | Method::QueueBind { .. }
             | Method::QueueUnbind { .. }
             | Method::QueuePurge { .. }
-            | Method::QueueDelete { .. } => self.queue_method(method, link, cx),
+            | Method::QueueDelete { .. } => self.queue_method(method, conn, cx),
             _ => refuse!(CommandInvalid, "unimplemented method"),
         }
     }
 
-    /// Starts to wait: frames of this channel are held until it is over.
-    pub fn wait(
+    /// Makes the channel wait. Its later frames are held until [`Channel::waiting`] is cleared.
+    pub(crate) fn wait(
         &mut self,
         wait: WaitReason,
         token: u64,
         ids: (u16, u16),
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &StepContext<'_>,
     ) {
         let since = cx.broker.now();
-        link.wait_deadline
-            .get_or_insert(since + link.limits.operation);
+        conn.wait_deadline
+            .get_or_insert(since + conn.limits.operation);
         self.waiting = Some(Box::new(PendingMethod {
             wait,
             token,
@@ -451,37 +460,38 @@ impl Channel {
         }));
     }
 
-    /// The queue's word on a publish.
-    pub fn answered(
+    /// Handles the answer of one queue to a publish.
+    pub(crate) fn record_answer(
         &mut self,
         tag: PublishTag,
-        taken: bool,
-        link: &mut ConnectionState,
+        accepted: bool,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
         if tag.tag >> SEQ_BITS != u64::from(self.epoch) {
             return;
         }
-        if let Some(settled) = self.confirms.answered(tag.tag & SEQ_MASK, taken) {
-            link.arrived(settled.size);
+        if let Some(settled) = self.confirms.record_answer(tag.tag & SEQ_MASK, accepted) {
+            conn.remove_in_flight(settled.size);
             if let Some(transaction) = &mut self.transaction {
-                transaction.failed |= !settled.taken;
+                transaction.failed |= !settled.accepted;
             }
-            self.count_confirm(settled, link);
+            self.count_confirm(settled, conn);
             self.confirm(settled, cx);
         }
     }
 
-    /// Counts a confirm that the client is to get.
-    pub fn count_confirm(&mut self, settled: SettledPublish, link: &mut ConnectionState) {
-        if settled.taken && self.confirm_base.is_some_and(|base| settled.seq > base) {
+    /// Counts a confirm that is sent to the client.
+    pub(crate) fn count_confirm(&mut self, settled: SettledPublish, conn: &mut ConnectionState) {
+        if settled.accepted && self.confirm_base.is_some_and(|base| settled.seq > base) {
             self.counts().publishes.confirmed += 1;
-            link.count(|t| t.publishes.confirmed += 1);
+            conn.count(|t| t.publishes.confirmed += 1);
         }
     }
 
-    /// Tells the client, if it asked for confirms. Consecutive acks that nothing was written between become one.
-    pub fn confirm(&mut self, settled: SettledPublish, cx: &mut StepContext<'_>) {
+    /// Sends a confirm if the channel has confirms enabled. Consecutive acks with nothing written
+    /// in between are merged into one.
+    pub(crate) fn confirm(&mut self, settled: SettledPublish, cx: &mut StepContext<'_>) {
         let Some(tag) = self
             .confirm_base
             .and_then(|base| settled.seq.checked_sub(base))
@@ -491,12 +501,12 @@ impl Channel {
         if tag == 0 || self.state != ChannelState::Open {
             return;
         }
-        if !settled.taken {
-            // The standard's default, which says nothing to a publisher.
+        if !settled.accepted {
+            // The default of the specification. The field has no meaning for publishers.
             let requeue = true;
             let nack = Method::BasicNack {
                 delivery_tag: tag,
-                // RabbitMQ says so whenever it is true.
+                // RabbitMQ sets it whenever it is true.
                 multiple: settled.in_order,
                 requeue,
             };
@@ -506,7 +516,7 @@ impl Channel {
         let merge = settled.in_order
             && self
                 .last_ack
-                .is_some_and(|last| last.tag + 1 == tag && last.stamp == cx.out.stamp());
+                .is_some_and(|last| last.tag + 1 == tag && last.position == cx.out.position());
         if merge {
             let tail = cx.out.tail();
             tail.truncate(tail.len().saturating_sub(ACK_FRAME));
@@ -519,44 +529,45 @@ impl Channel {
             },
         );
         self.last_ack = settled.in_order.then(|| LastAck {
-            stamp: cx.out.stamp(),
+            position: cx.out.position(),
             tag,
         });
     }
 
-    /// The channel ends: its consumers go, what they have out returns to the queues.
-    pub fn release(&mut self, link: &mut ConnectionState, cx: &mut StepContext<'_>) {
-        link.stop(|s| s.channel == self.number, cx);
-        self.let_go(link, cx);
+    /// Ends the channel: stops its consumers and requeues their unacknowledged deliveries.
+    pub(crate) fn release(&mut self, conn: &mut ConnectionState, cx: &mut StepContext<'_>) {
+        conn.stop(|s| s.channel == self.number, cx);
+        self.release_stopped(conn, cx);
     }
 
-    /// The same for one of whose consumers none gets anything any more.
-    pub fn let_go(&mut self, link: &mut ConnectionState, cx: &mut StepContext<'_>) {
+    /// As [`Channel::release`], for a channel whose consumers have been stopped already.
+    pub(crate) fn release_stopped(&mut self, conn: &mut ConnectionState, cx: &mut StepContext<'_>) {
         let waiting = self.waiting.take();
         let waiting = waiting.and_then(|w| w.wait.into_publish());
-        link.holding -= usize::from(std::mem::take(&mut self.holding));
-        self.end_replies(link, cx);
-        link.forget_asked(self.number);
-        link.held = link.held.saturating_sub(self.held_frames.len());
+        conn.holding_channels -= usize::from(std::mem::take(&mut self.is_holding));
+        self.end_replies(conn, cx);
+        conn.forget_requests(self.number);
+        conn.held_bytes = conn.held_bytes.saturating_sub(self.held_frames.len());
         self.held_frames = BytesMut::new();
         for assembly in waiting.into_iter().chain(self.assembly.take()) {
-            assembly.uncount(link);
+            assembly.subtract_from_totals(conn);
         }
-        // Held deliveries have not been seen by the client; like the rest they go back. Of each queue in RabbitMQ's order: consumer by
-        // consumer, cancelled ones too, as they came, and then what was got.
+        // The client has not seen held deliveries; they are requeued with the unacknowledged ones.
+        // Within a queue the order is RabbitMQ's: by consumer in order of creation, cancelled ones
+        // included, then basic.get.
         let abandoned = self.transaction.take().into_iter();
-        let owed = self.unacked.take_all().into_iter();
+        let unacked = self.unacked.take_all().into_iter();
         let held = self.held_deliveries.drain(..);
-        let mut out: Vec<(QueueId, bool, ConsumerId)> = owed
+        let mut out: Vec<(QueueId, bool, ConsumerId)> = unacked
             .chain(abandoned.flat_map(|t| t.abandon()))
-            .map(|o| (o.origin.queue, o.got, o.origin.consumer))
+            .map(|o| (o.origin.queue, o.by_get, o.origin.consumer))
             .chain(held.map(|h| (h.queue, false, h.consumer)))
             .collect();
         let number = self.number;
-        let gone = link.subscriptions.extract_if(|_, s| s.channel == number);
+        let removed = conn.subscriptions.extract_if(|_, s| s.channel == number);
         let mut ended: Vec<(QueueId, ConsumerId)> =
-            gone.map(|(id, s)| (s.queue, ConsumerId(id))).collect();
-        // The map's order is nobody's business.
+            removed.map(|(id, s)| (s.queue, ConsumerId(id))).collect();
+        // Do not depend on the order of the hash map.
         ended.sort_unstable();
         out.extend(
             ended
@@ -566,40 +577,41 @@ impl Channel {
         out.sort_unstable();
         out.dedup();
         let has_ended = |queue, consumer| ended.binary_search(&(queue, consumer)).is_ok();
-        for of_one_queue in out.chunk_by(|a, b| a.0 == b.0) {
-            // More than one has been stopped before; a single one is to get nothing of what goes back in front of it either.
-            let one = of_one_queue
+        for per_queue in out.chunk_by(|a, b| a.0 == b.0) {
+            // Two or more consumers of one queue were stopped above. A single one must be cancelled
+            // before deliveries ahead of its own are requeued, or it would receive them.
+            let is_single = per_queue
                 .iter()
                 .filter(|(q, _, c)| has_ended(*q, *c))
                 .count()
                 == 1;
-            for &(queue, _, consumer) in of_one_queue.iter().skip(1).filter(|_| one) {
+            for &(queue, _, consumer) in per_queue.iter().skip(1).filter(|_| is_single) {
                 if has_ended(queue, consumer) {
-                    link.tell(cx, queue, RequestBody::Cancel { consumer });
+                    conn.send_oneway(cx, queue, RequestBody::Cancel { consumer });
                 }
             }
-            for &(queue, _, consumer) in of_one_queue {
+            for &(queue, _, consumer) in per_queue {
                 let body = match has_ended(queue, consumer) {
                     true => RequestBody::Leave { consumer },
                     false => RequestBody::Recover { consumer },
                 };
-                link.tell(cx, queue, body);
+                conn.send_oneway(cx, queue, body);
             }
         }
-        self.uncount(link);
+        self.subtract_from_totals(conn);
         for size in self.confirms.in_flight() {
-            link.arrived(size);
+            conn.remove_in_flight(size);
         }
         self.confirms = Confirms::default();
     }
 
-    /// Its consumers are no more, and it publishes no more.
-    pub fn uncount(&mut self, link: &mut ConnectionState) {
+    /// Subtracts the channel from the numbers of consumers and publishers.
+    pub(crate) fn subtract_from_totals(&mut self, conn: &mut ConnectionState) {
         let consumers = std::mem::take(&mut self.consumers).len() as i64;
         let counts = self.counts.take();
         let published = counts.is_some_and(|c| c.publishes.received > 0);
         if published || consumers > 0 {
-            link.count(|t| {
+            conn.count(|t| {
                 t.publishers -= i64::from(published);
                 t.consumers -= consumers;
             });
@@ -609,10 +621,10 @@ impl Channel {
     pub(crate) fn forget_consumer(
         &mut self,
         tag: &str,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
     ) -> Option<ConsumerId> {
         let consumer = self.consumers.remove(tag)?;
-        link.count(|t| t.consumers -= 1);
+        conn.count(|t| t.consumers -= 1);
         if self.unacked.len() == 0 {
             self.cancelled.clear();
         } else {
@@ -624,14 +636,15 @@ impl Channel {
             self.cancelled
                 .retain(|consumer, _| holding.contains(consumer));
         }
+        debug_assert!(self.cancelled.len() <= self.unacked.len());
         Some(consumer)
     }
 
-    /// The tag that a consumer of this channel has, or had.
-    pub(crate) fn tag_of<'a>(&'a self, consumer: ConsumerId, link: &'a ConnectionState) -> &'a str {
-        let subscription = link.subscriptions.get(&consumer.0).map(|s| &*s.tag);
-        let before = || self.cancelled.get(&consumer).map(|tag| &**tag);
-        subscription.or_else(before).unwrap_or("")
+    /// The tag of a current or cancelled consumer of this channel; empty if unknown.
+    pub(crate) fn tag_of<'a>(&'a self, consumer: ConsumerId, conn: &'a ConnectionState) -> &'a str {
+        let subscription = conn.subscriptions.get(&consumer.0).map(|s| &*s.tag);
+        let cancelled = || self.cancelled.get(&consumer).map(|tag| &**tag);
+        subscription.or_else(cancelled).unwrap_or("")
     }
 }
 
@@ -639,7 +652,7 @@ fn is_publish(frame: &Frame<'_>) -> bool {
     frame.kind == FrameKind::Method && frame.payload.starts_with(&[0, 60, 0, 40])
 }
 
-/// Octets of a basic.ack or basic.nack frame: overhead 8, ids 4, tag 8, bits 1.
+/// Octets of a basic.ack or basic.nack frame: 8 frame overhead, 4 ids, 8 tag, 1 flags.
 const ACK_FRAME: usize = 21;
 
 fn rejection(requeue: bool) -> queue::SettlementOutcome {

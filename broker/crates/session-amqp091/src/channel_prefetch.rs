@@ -1,23 +1,24 @@
-//! A limit on all consumers of a channel together (basic.qos with `global`). Classic queues only: RabbitMQ's quorum queues know
-//! no such limit either.
+//! The prefetch limit of a whole channel (basic.qos with `global`). It applies to classic queues
+//! only, as in RabbitMQ.
 //!
-//! Each queue may send as much as the whole channel may have. What comes beyond that goes back as if it had never left, and the
-//! consumers get nothing more until the channel has room again.
+//! Each queue may send as many deliveries as the whole channel allows. Deliveries beyond the limit
+//! are returned as if they had never been sent, and the consumers get no more until the channel has
+//! capacity again.
 
 use crate::channel::Channel;
 use crate::connection::AmqpSession;
 use crate::connection_state::{ConnectionState, StepContext};
 use message::Table;
-use metadata::QueueType;
 use queue::{ConsumerId, ConsumerSpec, QueueId, RequestBody, SettlementOutcome};
 use smallvec::SmallVec;
 
 impl Channel {
-    /// A limit on all the channel's consumers together, 0 is none. Their queues hear how much each needs from now on.
+    /// Sets the limit on all consumers of the channel together; 0 is unlimited. Queues of consumers
+    /// whose prefetch changes are updated.
     pub(crate) fn limit_channel(
         &mut self,
         limit: u32,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
         if self.channel_prefetch == limit {
@@ -26,11 +27,13 @@ impl Channel {
         let old = std::mem::replace(&mut self.channel_prefetch, limit);
         let mut changed: Vec<(QueueId, ConsumerId, ConsumerSpec)> = Vec::new();
         for (tag, consumer) in &self.consumers {
-            let Some(s) = link.subscriptions.get(&consumer.0) else {
+            let Some(s) = conn.subscriptions.get(&consumer.0) else {
                 continue;
             };
-            let prefetch = window(s.no_ack, s.prefetch, limit);
-            if s.kind != QueueType::Classic || prefetch == window(s.no_ack, s.prefetch, old) {
+            let prefetch = effective_prefetch(s.no_ack, s.prefetch, limit);
+            if !s.kind.descriptor().consumers.adjustable_credit
+                || prefetch == effective_prefetch(s.no_ack, s.prefetch, old)
+            {
                 continue;
             }
             let spec = ConsumerSpec {
@@ -45,115 +48,116 @@ impl Channel {
             changed.push((s.queue, *consumer, spec));
         }
         for (queue, consumer, spec) in changed {
-            link.tell(cx, queue, RequestBody::Consume { consumer, spec });
+            conn.send_oneway(cx, queue, RequestBody::Consume { consumer, spec });
         }
     }
 
-    /// Deliveries that the client may still have, those that wait for room in the outbox taken off; None is any number. What a
-    /// transaction has settled counts until the commit.
-    pub(crate) fn room(&self) -> Option<u64> {
+    /// The number of deliveries that the client may still receive, less those that wait for space
+    /// in the outbox. None is unlimited. Deliveries that a transaction has settled count until the
+    /// commit.
+    pub(crate) fn remaining_prefetch(&self) -> Option<u64> {
         if self.channel_prefetch == 0 {
             return None;
         }
         let uncommitted = self.transaction.as_ref().map_or(0, |t| t.consumed());
-        let taken = self.unacked.consumed() + uncommitted + self.held_deliveries.len();
-        Some(u64::from(self.channel_prefetch).saturating_sub(taken as u64))
+        let used = self.unacked.consumed() + uncommitted + self.held_deliveries.len();
+        Some(u64::from(self.channel_prefetch).saturating_sub(used as u64))
     }
 
-    /// Deliveries that came although the channel is full, those without acknowledgement too: RabbitMQ's rule. From now on its
-    /// consumers take turns.
-    pub(crate) fn give_back(
+    /// Returns deliveries that arrived although the channel is full, including those without
+    /// acknowledgement, as RabbitMQ does. From now on the channel's consumers take turns.
+    pub(crate) fn return_excess(
         &mut self,
         queue: QueueId,
         consumer: ConsumerId,
         range: (u64, u64),
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        // First, or they would come again.
-        for id in self.in_turn() {
-            let Some(subscription) = link.subscriptions.get_mut(&id.0) else {
+        // Revoke the credit first, or the queues would send these deliveries again.
+        for id in self.round_robin() {
+            let Some(subscription) = conn.subscriptions.get_mut(&id.0) else {
                 continue;
             };
-            let came = subscription.came;
-            let goes_on = subscription.credit.is_none_or(|credit| credit > came);
-            if subscription.kind == QueueType::Classic && goes_on {
-                subscription.credit = Some(came);
-                allow(id, came, subscription.queue, cx);
+            let last = subscription.last_delivery;
+            let may_receive = subscription.credit.is_none_or(|credit| credit > last);
+            if subscription.kind.descriptor().consumers.adjustable_credit && may_receive {
+                subscription.credit = Some(last);
+                send_credit(id, last, subscription.queue, cx);
             }
         }
-        link.settle_range(queue, consumer, SettlementOutcome::Unseen, range);
-        if !link.stopped.contains(&self.number) {
-            link.stopped.push(self.number);
+        conn.settle_range(queue, consumer, SettlementOutcome::Unseen, range);
+        if !conn.throttled_channels.contains(&self.number) {
+            conn.throttled_channels.push(self.number);
         }
     }
 
-    /// Its consumers, the one behind who was served last first.
-    fn in_turn(&self) -> SmallVec<[ConsumerId; 8]> {
+    /// The consumers in round-robin order, starting after the one that was served last.
+    fn round_robin(&self) -> SmallVec<[ConsumerId; 8]> {
         let mut all: SmallVec<[ConsumerId; 8]> = self.consumers.values().copied().collect();
         all.sort_unstable();
-        let next = all.partition_point(|id| *id <= self.served_last);
+        let next = all.partition_point(|id| *id <= self.last_served);
         all.rotate_left(next);
         all
     }
 
-    /// Tells the queues of stopped consumers how much there is room for: each the same, for nobody knows which has messages.
-    /// True: some are to be told again.
-    fn share_room(&self, link: &mut ConnectionState, cx: &mut StepContext<'_>) -> bool {
-        let room = self.room();
-        if room == Some(0) {
+    /// Grants credit to the queues of stopped consumers. Each gets the whole remaining prefetch
+    /// because it is unknown which queue has messages. Returns true if consumers remain stopped.
+    fn grant_credit(&self, conn: &mut ConnectionState, cx: &mut StepContext<'_>) -> bool {
+        let remaining_prefetch = self.remaining_prefetch();
+        if remaining_prefetch == Some(0) {
             return true;
         }
-        let alone = self.consumers.len() == 1;
+        let is_single = self.consumers.len() == 1;
         let mut stopped = false;
-        for id in self.in_turn() {
-            let Some(subscription) = link.subscriptions.get_mut(&id.0) else {
+        for id in self.round_robin() {
+            let Some(subscription) = conn.subscriptions.get_mut(&id.0) else {
                 continue;
             };
             let Some(credit) = subscription.credit else {
                 continue;
             };
-            let came = subscription.came;
-            subscription.credit = match room {
-                Some(room) if !alone => {
+            let last = subscription.last_delivery;
+            subscription.credit = match remaining_prefetch {
+                Some(remaining_prefetch) if !is_single => {
                     stopped = true;
-                    if credit > came {
+                    if credit > last {
                         continue;
                     }
-                    let uncounted = u64::from(subscription.no_ack) * UNCOUNTED;
-                    Some(came.saturating_add(room.max(uncounted)))
+                    let minimum = u64::from(subscription.no_ack) * UNCOUNTED;
+                    Some(last.saturating_add(remaining_prefetch.max(minimum)))
                 }
                 _ => None,
             };
             let up_to = subscription.credit.unwrap_or(u64::MAX);
-            allow(id, up_to, subscription.queue, cx);
+            send_credit(id, up_to, subscription.queue, cx);
         }
         stopped
     }
 }
 
-/// Deliveries without acknowledgement that a consumer on such a channel gets at a time.
+/// Deliveries that a consumer without acknowledgement gets per turn on such a channel.
 const UNCOUNTED: u64 = 256;
 
-fn allow(consumer: ConsumerId, up_to: u64, queue: QueueId, cx: &mut StepContext<'_>) {
+fn send_credit(consumer: ConsumerId, up_to: u64, queue: QueueId, cx: &mut StepContext<'_>) {
     let body = RequestBody::Credit { consumer, up_to };
     cx.broker.request(queue, body);
 }
 
 impl AmqpSession {
-    /// At the end of a step, behind the acknowledgements that made room.
-    pub(crate) fn share_rooms(&mut self, cx: &mut StepContext<'_>) {
-        let mut stopped = std::mem::take(&mut self.link.stopped);
+    /// Runs at the end of a step, after the acknowledgements that freed capacity.
+    pub(crate) fn grant_credits(&mut self, cx: &mut StepContext<'_>) {
+        let mut stopped = std::mem::take(&mut self.conn.throttled_channels);
         stopped.retain(|number| {
             let channel = self.channels.get(number);
-            channel.is_some_and(|channel| channel.share_room(&mut self.link, cx))
+            channel.is_some_and(|channel| channel.grant_credit(&mut self.conn, cx))
         });
-        self.link.stopped = stopped;
+        self.conn.throttled_channels = stopped;
     }
 }
 
-/// What a consumer's queue is told: each may have as much as the whole channel.
-pub(crate) fn window(no_ack: bool, own: u32, all: u32) -> u32 {
+/// The prefetch that a consumer's queue is given: at most that of the whole channel.
+pub(crate) fn effective_prefetch(no_ack: bool, own: u32, all: u32) -> u32 {
     match (no_ack, own, all) {
         (true, _, _) => 0,
         (false, own, 0) => own,

@@ -1,13 +1,14 @@
-//! Which publishes of a channel are still on their way to queues.
+//! Publishes of a channel that queues have not answered yet.
 //!
-//! Every publish has a slot, confirms wanted or not: the slots are also what bounds messages in flight. A number is
-//! found by its distance from the oldest, without hashing.
+//! Every publish has a slot, with or without confirms, because the slots also bound the messages in
+//! flight. A slot is found by its distance from the oldest one, without hashing.
 
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug)]
 struct PublishSlot {
-    /// Queues that have not answered; [`FAILED`] when one refused.
+    /// Number of queues that have not answered. The bit [`FAILED`] is set if one rejected the
+    /// message.
     state: u32,
     size: u32,
 }
@@ -17,19 +18,19 @@ const FAILED: u32 = 1 << 31;
 /// Slots kept allocated while nothing is in flight.
 const KEEP: usize = 64;
 
-/// A publish all of whose queues have answered.
+/// A publish that all of its queues have answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SettledPublish {
     pub seq: u64,
-    /// False: at least one queue refused it.
-    pub taken: bool,
-    /// Everything before it has been settled as well.
+    /// False if at least one queue rejected the message.
+    pub accepted: bool,
+    /// All earlier publishes are settled as well.
     pub in_order: bool,
-    /// As given to [`Confirms::publish`].
+    /// The size passed to [`Confirms::publish`].
     pub size: u32,
 }
 
-/// Numbers start at 1.
+/// The unsettled publishes. Sequence numbers start at 1.
 #[derive(Debug)]
 pub(crate) struct Confirms {
     first: u64,
@@ -47,24 +48,24 @@ impl Default for Confirms {
 
 impl Confirms {
     /// The number of the next publish.
-    pub fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.first + self.slots.len() as u64
     }
 
-    /// Nothing is on its way.
-    pub fn is_empty(&self) -> bool {
+    /// Returns true if no publish is in flight.
+    pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    pub fn in_flight(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = u32> {
         self.slots
             .iter()
             .filter(|s| s.state & !FAILED != 0)
             .map(|s| s.size)
     }
 
-    /// Takes note of a publish to that many queues. With none it is settled at once.
-    pub fn publish(&mut self, queues: usize, size: u32) -> Option<SettledPublish> {
+    /// Records a publish to this many queues. With 0 queues it is settled at once.
+    pub(crate) fn publish(&mut self, queues: usize, size: u32) -> Option<SettledPublish> {
         let seq = self.next();
         if queues == 0 {
             let in_order = self.slots.is_empty();
@@ -75,7 +76,7 @@ impl Confirms {
             }
             return Some(SettledPublish {
                 seq,
-                taken: true,
+                accepted: true,
                 in_order,
                 size: 0,
             });
@@ -85,15 +86,16 @@ impl Confirms {
         None
     }
 
-    /// A queue has answered for that number. None while others have not, and for numbers that are not out.
-    pub fn answered(&mut self, seq: u64, taken: bool) -> Option<SettledPublish> {
+    /// Records the answer of one queue. Returns None while other queues have not answered, and for
+    /// unknown numbers.
+    pub(crate) fn record_answer(&mut self, seq: u64, accepted: bool) -> Option<SettledPublish> {
         let at = usize::try_from(seq.checked_sub(self.first)?).ok()?;
         let slot = self.slots.get_mut(at)?;
         if slot.state & !FAILED == 0 {
             return None;
         }
         slot.state -= 1;
-        if !taken {
+        if !accepted {
             slot.state |= FAILED;
         }
         if slot.state & !FAILED != 0 {
@@ -101,7 +103,7 @@ impl Confirms {
         }
         let settled = SettledPublish {
             seq,
-            taken: slot.state & FAILED == 0,
+            accepted: slot.state & FAILED == 0,
             in_order: at == 0,
             size: slot.size,
         };
@@ -122,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn numbers_settle_once_and_in_order_is_said() {
+    fn publish_settles_once_and_reports_whether_it_is_in_order() {
         let mut c = Confirms::default();
         assert_eq!(c.publish(2, 10), None);
         assert_eq!(c.publish(1, 20), None);
@@ -131,66 +133,66 @@ mod tests {
             third,
             Some(SettledPublish {
                 seq: 3,
-                taken: true,
+                accepted: true,
                 in_order: false,
                 size: 0
             })
         );
-        assert_eq!(c.answered(1, true), None);
+        assert_eq!(c.record_answer(1, true), None);
         assert_eq!(
-            c.answered(2, false),
+            c.record_answer(2, false),
             Some(SettledPublish {
                 seq: 2,
-                taken: false,
+                accepted: false,
                 in_order: false,
                 size: 20
             })
         );
-        assert_eq!(c.answered(2, true), None);
+        assert_eq!(c.record_answer(2, true), None);
         assert_eq!(
-            c.answered(1, true),
+            c.record_answer(1, true),
             Some(SettledPublish {
                 seq: 1,
-                taken: true,
+                accepted: true,
                 in_order: true,
                 size: 10
             })
         );
         assert_eq!((c.next(), c.slots.len()), (4, 0));
-        assert_eq!(c.answered(9, true), None);
+        assert_eq!(c.record_answer(9, true), None);
     }
 
     proptest! {
-        /// Against a plain list of what is owed.
+        /// Compares with a list of pending answers.
         #[test]
-        fn agrees_with_a_naive_model(script in proptest::collection::vec((0usize..4, any::<prop::sample::Index>(), any::<bool>()), 1..200)) {
+        fn matches_a_naive_model(script in proptest::collection::vec((0usize..4, any::<prop::sample::Index>(), any::<bool>()), 1..200)) {
             let mut c = Confirms::default();
-            let mut owed: Vec<(u64, usize, bool)> = Vec::new();
+            let mut pending: Vec<(u64, usize, bool)> = Vec::new();
             let mut unsettled: std::collections::BTreeSet<u64> = Default::default();
-            for (queues, pick, taken) in script {
-                if queues > 0 || owed.is_empty() {
+            for (queues, pick, accepted) in script {
+                if queues > 0 || pending.is_empty() {
                     let seq = c.next();
                     let done = c.publish(queues, 1);
                     prop_assert_eq!(done.is_some(), queues == 0);
                     if queues > 0 {
-                        owed.push((seq, queues, true));
+                        pending.push((seq, queues, true));
                         unsettled.insert(seq);
                     }
                 } else {
-                    let at = pick.index(owed.len());
-                    let (seq, left, ok) = owed[at];
-                    let settled = c.answered(seq, taken);
-                    owed[at] = (seq, left - 1, ok && taken);
+                    let at = pick.index(pending.len());
+                    let (seq, left, ok) = pending[at];
+                    let settled = c.record_answer(seq, accepted);
+                    pending[at] = (seq, left - 1, ok && accepted);
                     if left == 1 {
-                        owed.swap_remove(at);
+                        pending.swap_remove(at);
                         let in_order = unsettled.first() == Some(&seq);
                         unsettled.remove(&seq);
-                        prop_assert_eq!(settled, Some(SettledPublish { seq, taken: ok && taken, in_order, size: 1 }));
+                        prop_assert_eq!(settled, Some(SettledPublish { seq, accepted: ok && accepted, in_order, size: 1 }));
                     } else {
                         prop_assert_eq!(settled, None);
                     }
                 }
-                prop_assert_eq!(c.in_flight().count(), owed.len());
+                prop_assert_eq!(c.in_flight().count(), pending.len());
             }
         }
     }

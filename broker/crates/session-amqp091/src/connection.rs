@@ -1,4 +1,5 @@
-//! The connection: frames to channels, notices to channels. How it ends and what time brings have files of their own.
+//! The connection state machine: dispatches frames and events to channels. [`ending`] closes
+//! channels and the connection, [`time`] handles timers.
 
 mod ending;
 mod time;
@@ -28,23 +29,24 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The protocol header is awaited.
+    /// Waiting for the protocol header.
     Header,
-    /// connection.start is out.
+    /// connection.start was sent.
     Starting,
     /// The client's password is being checked.
     Verifying,
-    /// connection.tune is out.
+    /// connection.tune was sent.
     Tuning,
-    /// connection.open is awaited.
+    /// Waiting for connection.open.
     Opening,
     Running,
-    /// The client closed; its exclusive queues and unused auto-delete ones go first, then close-ok.
+    /// The client closed. Its exclusive queues and its unused auto-delete queues are deleted before
+    /// close-ok.
     Leaving,
-    /// Our connection.close is out.
+    /// We sent connection.close.
     Closing,
-    /// Nothing is read any more; the end comes at the deadline.
-    Dying,
+    /// Input is ignored; the connection ends at the deadline.
+    Lingering,
     Ended,
 }
 
@@ -53,49 +55,51 @@ pub(crate) enum Phase {
 pub struct AmqpSession {
     pub(crate) config: SessionConfig,
     pub(crate) phase: Phase,
-    pub(crate) link: ConnectionState,
+    pub(crate) conn: ConnectionState,
     pub(crate) channels: HashMap<u16, Box<Channel>, FixedState>,
     pub(crate) channel_max: u16,
-    /// What the client has logged in with.
+    /// The mechanism of the login.
     pub(crate) mechanism: Option<Mechanism>,
-    /// Zero: none.
+    /// Zero: disabled.
     pub(crate) heartbeat: Duration,
     pub(crate) client_name: String,
-    /// What the client said about itself, encoded; no longer than a frame of the handshake.
+    /// The encoded client properties, at most as long as a handshake frame.
     pub(crate) client_properties: Box<[u8]>,
-    /// Of the handshake, or of the end. None while running.
+    /// The deadline of the handshake or of the close. None while running.
     pub(crate) deadline: Option<Time>,
     last_received: Time,
     last_sent: Time,
-    /// Input that came while nothing could be read.
+    /// Input received while reading was paused.
     input: BytesMut,
-    /// Of `Change::EndSession`; 0 when not asked for.
+    /// The token of `Change::EndSession`; 0 if it was not requested.
     end_token: u64,
-    /// Our connection.close, until the exclusive queues are gone: who comes back at once may declare them again.
-    farewell: Box<[u8]>,
-    /// Auto-delete queues that its consumers have left with it, and the change that takes one away; 0: none is asked for.
+    /// An encoded connection.close, sent after the exclusive queues are deleted, so that a client
+    /// that reconnects at once can declare them again.
+    pending_close: Box<[u8]>,
+    /// Auto-delete queues whose consumers ended with this connection.
     left: LeftQueues,
+    /// The token of the change that deletes one of them; 0 if none is pending.
     left_token: u64,
-    /// connection.close is to be read next, and waits.
+    /// The next frame is connection.close, and it must wait for held frames.
     stalled: bool,
-    /// Whose password is being checked, while it is.
+    /// The login whose password check is pending.
     pub(crate) login: Option<Box<Login>>,
     /// connection.blocked has been sent.
-    told_blocked: bool,
-    /// The channel whose held deliveries were written last.
-    pumped_last: u16,
-    /// The channel whose held publishes went on last.
-    published_last: u16,
+    blocked_sent: bool,
+    /// The channel whose held deliveries were written most recently.
+    last_pumped: u16,
+    /// The channel whose held publishes were resumed most recently.
+    last_published: u16,
 }
 
 impl AmqpSession {
-    /// For a connection accepted `now`.
+    /// Creates the session of a connection accepted at `now`.
     pub fn new(config: SessionConfig, now: Time) -> AmqpSession {
         let limits: Arc<Limits> = config.limits.clone();
         AmqpSession {
             config,
             phase: Phase::Header,
-            link: ConnectionState::new(limits.clone()),
+            conn: ConnectionState::new(limits.clone()),
             channels: HashMap::with_hasher(FixedState::default()),
             channel_max: 0,
             mechanism: None,
@@ -107,40 +111,40 @@ impl AmqpSession {
             last_sent: now,
             input: BytesMut::new(),
             end_token: 0,
-            farewell: Box::default(),
+            pending_close: Box::default(),
             left: LeftQueues::default(),
             left_token: 0,
             stalled: false,
             login: None,
-            told_blocked: false,
-            pumped_last: 0,
-            published_last: 0,
+            blocked_sent: false,
+            last_pumped: 0,
+            last_published: 0,
         }
     }
 
-    /// One step of the machine: what happened, then what can go on because of it.
+    /// Runs one step: handles the input, then everything that it unblocked.
     fn step(
         &mut self,
         broker: &mut dyn Broker,
         out: &mut Outbox,
-        happened: impl FnOnce(&mut Self, &mut StepContext<'_>),
+        handle: impl FnOnce(&mut Self, &mut StepContext<'_>),
     ) -> SessionState {
         let before = out.len();
         let now = broker.now();
         let cx = &mut StepContext { broker, out };
-        self.link.weigh(cx.out);
-        happened(self, cx);
-        self.link.weigh(cx.out);
-        self.publish_held(cx);
-        self.read_kept(cx);
-        self.link.flush_settlements(cx);
-        if !self.link.stopped.is_empty() {
-            self.share_rooms(cx);
+        self.conn.update_congestion(cx.out);
+        handle(self, cx);
+        self.conn.update_congestion(cx.out);
+        self.resume_held_publishes(cx);
+        self.read_buffered(cx);
+        self.conn.flush_settlements(cx);
+        if !self.conn.throttled_channels.is_empty() {
+            self.grant_credits(cx);
         }
-        if !self.link.withheld.is_empty() {
-            self.tell_withheld(cx);
+        if !self.conn.withheld.is_empty() {
+            self.report_withheld(cx);
         }
-        self.link.flush_counters(cx);
+        self.conn.flush_counters(cx);
         if cx.out.len() > before {
             self.last_sent = now;
         }
@@ -155,14 +159,14 @@ impl AmqpSession {
         }
     }
 
-    /// As listings call it.
+    /// The connection state as listings show it.
     fn state(&self) -> &'static str {
         match self.phase {
-            Phase::Running if self.link.blocked => "blocked",
-            Phase::Running if self.link.alarm.is_some() => "blocking",
-            Phase::Running if self.link.holding > 0 => "flow",
+            Phase::Running if self.conn.blocked => "blocked",
+            Phase::Running if self.conn.alarm.is_some() => "blocking",
+            Phase::Running if self.conn.holding_channels > 0 => "flow",
             Phase::Running => "running",
-            Phase::Leaving | Phase::Closing | Phase::Dying | Phase::Ended => "closing",
+            Phase::Leaving | Phase::Closing | Phase::Lingering | Phase::Ended => "closing",
             Phase::Header | Phase::Starting | Phase::Verifying | Phase::Tuning | Phase::Opening => {
                 "starting"
             }
@@ -174,19 +178,19 @@ impl AmqpSession {
         (self.phase == Phase::Verifying && self.login.is_some())
             || self.phase == Phase::Running
                 && (self.stalled
-                    || self.link.blocked
-                    || self.link.congested
-                    || self.link.held > self.link.limits.held)
+                    || self.conn.blocked
+                    || self.conn.congested
+                    || self.conn.held_bytes > self.conn.limits.held)
     }
 
-    /// Whole frames from the front of the input, until one makes it stop.
+    /// Reads complete frames from the front of the input until one pauses the connection.
     fn read(&mut self, input: &mut BytesMut, cx: &mut StepContext<'_>) {
         if self.phase == Phase::Header && !self.read_header(input, cx) {
             return;
         }
         let mut at = 0;
         loop {
-            if matches!(self.phase, Phase::Dying | Phase::Ended) {
+            if matches!(self.phase, Phase::Lingering | Phase::Ended) {
                 input.clear();
                 return;
             }
@@ -194,62 +198,64 @@ impl AmqpSession {
                 break;
             }
             let rest = input.get(at..).unwrap_or(&[]);
-            match parse_frame(rest, self.link.frame_max) {
+            match parse_frame(rest, self.conn.frame_max) {
                 Ok(None) => break,
                 Ok(Some(frame)) if self.must_stall(&frame) => break,
                 Ok(Some(frame)) => {
                     at += frame.wire_len();
                     self.frame(frame, cx);
-                    self.link.weigh(cx.out);
+                    self.conn.update_congestion(cx.out);
                 }
                 Err(error) => {
-                    // Where the next frame starts nobody knows: say so (to who has logged in), then be silent.
+                    // The start of the next frame is unknown: report the error if the client has
+                    // logged in, then ignore all input.
                     let failure = Failure::new(ReplyCode::FrameError, error.to_string());
                     self.refuse(&failure, (0, 0), cx);
-                    self.die(cx);
+                    self.close_silently(cx);
                 }
             }
         }
         input.advance(at);
     }
 
-    /// Publishes that were held back, as soon as queues keep up.
-    fn publish_held(&mut self, cx: &mut StepContext<'_>) {
-        if self.link.holding == 0 || self.link.publishes_wait() {
+    /// Resumes held publishes when queues have caught up.
+    fn resume_held_publishes(&mut self, cx: &mut StepContext<'_>) {
+        if self.conn.holding_channels == 0 || self.conn.must_hold_publishes() {
             return;
         }
         let mut numbers: Vec<u16> = self
             .channels
             .values()
-            .filter(|c| c.holding)
+            .filter(|c| c.is_holding)
             .map(|c| c.number)
             .collect();
         numbers.sort_unstable();
-        // Another one begins each time: a channel that floods the queues leaves the next turn to the others.
-        let first = numbers.partition_point(|&n| n <= self.published_last);
+        // Round robin, so that a channel that floods the queues does not starve the others.
+        let first = numbers.partition_point(|&n| n <= self.last_published);
         numbers.rotate_left(first);
         for number in numbers {
-            if self.link.publishes_wait() {
+            if self.conn.must_hold_publishes() {
                 return;
             }
-            self.published_last = number;
+            self.last_published = number;
             self.with_channel(number, cx, |_, _, _| Ok(()));
         }
     }
 
-    /// What a client sent before it closes counts: its connection.close waits for frames that are still held.
+    /// Returns true for a connection.close while frames are held: frames sent before the close must
+    /// be processed first.
     fn must_stall(&mut self, frame: &Frame<'_>) -> bool {
         self.stalled = self.phase == Phase::Running
-            && self.link.held > 0
+            && self.conn.held_bytes > 0
             && frame.channel == 0
             && frame.kind == FrameKind::Method
             && frame.payload.starts_with(&[0, 10, 0, 50]);
         self.stalled
     }
 
-    /// What was kept while paused.
-    fn read_kept(&mut self, cx: &mut StepContext<'_>) {
-        self.stalled &= self.link.held > 0;
+    /// Reads input that was buffered while the connection was paused.
+    fn read_buffered(&mut self, cx: &mut StepContext<'_>) {
+        self.stalled &= self.conn.held_bytes > 0;
         if self.input.is_empty() || self.is_paused() {
             return;
         }
@@ -260,7 +266,7 @@ impl AmqpSession {
         }
     }
 
-    /// True: it is ours, go on.
+    /// Returns true if the client speaks AMQP 0.9.1.
     fn read_header(&mut self, input: &mut BytesMut, cx: &mut StepContext<'_>) -> bool {
         match ProtocolHeader::parse(input) {
             ProtocolHeader::Partial => false,
@@ -284,7 +290,7 @@ impl AmqpSession {
         }
         match self.phase {
             Phase::Running => {}
-            // Still on their way when we closed.
+            // Sent before the client saw our close.
             Phase::Closing | Phase::Leaving => return,
             _ => return self.unexpected(frame, cx),
         }
@@ -297,18 +303,18 @@ impl AmqpSession {
     }
 
     fn channel_frame(&mut self, frame: Frame<'_>, cx: &mut StepContext<'_>) {
-        // The common case: nothing waits, nothing fails, nothing closes.
+        // The common case: no wait, no failure, no close.
         if let Some(channel) = self.channels.get_mut(&frame.channel) {
-            let result = channel.frame(frame, &mut self.link, cx);
+            let result = channel.frame(frame, &mut self.conn, cx);
             if result.is_err() || channel.state == ChannelState::Closed {
                 self.with_channel(frame.channel, cx, |_, _, _| result);
             }
         } else if self.create_channel(frame.channel, cx) {
-            self.with_channel(frame.channel, cx, |channel, link, cx| {
-                channel.frame(frame, link, cx)
+            self.with_channel(frame.channel, cx, |channel, conn, cx| {
+                channel.frame(frame, conn, cx)
             });
         }
-        self.tell_blocked(cx);
+        self.send_blocked(cx);
     }
 
     fn create_channel(&mut self, number: u16, cx: &mut StepContext<'_>) -> bool {
@@ -321,10 +327,10 @@ impl AmqpSession {
         } else if let Err(limit) = cx.broker.open_channel() {
             format!(
                 "number of channels opened for user '{}' has reached the maximum allowed user limit of ({limit})",
-                self.link.user
+                self.conn.user
             )
         } else {
-            let channel = Channel::new(number, self.link.new_epoch());
+            let channel = Channel::new(number, self.conn.new_epoch());
             self.channels.insert(number, Box::new(channel));
             return true;
         };
@@ -333,20 +339,20 @@ impl AmqpSession {
         false
     }
 
-    /// A publisher under alarm hears why it is not read, once.
-    fn tell_blocked(&mut self, cx: &mut StepContext<'_>) {
-        if !self.link.blocked || self.told_blocked {
+    /// Sends connection.blocked once when an alarm pauses a publishing connection.
+    fn send_blocked(&mut self, cx: &mut StepContext<'_>) {
+        if !self.conn.blocked || self.blocked_sent {
             return;
         }
-        self.told_blocked = true;
-        if self.link.capabilities.connection_blocked {
-            let reason = self.link.alarm.unwrap_or("low on resources");
+        self.blocked_sent = true;
+        if self.conn.capabilities.connection_blocked {
+            let reason = self.conn.alarm.unwrap_or("low on resources");
             cx.send(0, &Method::ConnectionBlocked { reason });
         }
     }
 
-    /// A step of one channel, with its consequences: a failure closes it or the connection; a wait that is over lets
-    /// the frames behind it come, and so do queues that keep up again.
+    /// Runs a step of one channel and handles its result. A failure closes the channel or the
+    /// connection. After a wait or a hold has ended, the held frames are processed.
     fn with_channel(
         &mut self,
         number: u16,
@@ -360,35 +366,38 @@ impl AmqpSession {
         let Some(channel) = self.channels.get_mut(&number) else {
             return;
         };
-        let mut result = step(channel, &mut self.link, cx);
+        let mut result = step(channel, &mut self.conn, cx);
         while result.is_ok()
             && channel.state != ChannelState::Closed
-            && channel.goes_on(&mut self.link)
+            && channel.try_resume(&mut self.conn)
             && !channel.held_frames.is_empty()
         {
             let mut held = std::mem::take(&mut channel.held_frames);
-            self.link.held = self.link.held.saturating_sub(held.len());
-            // They were whole when they were held.
+            self.conn.held_bytes = self.conn.held_bytes.saturating_sub(held.len());
+            // Frames are complete when they are held.
             while let Ok(Some(frame)) = parse_frame(&held, u32::MAX) {
                 let len = frame.wire_len();
-                if channel.must_hold(&frame, &mut self.link, cx) {
+                if channel.must_hold(&frame, &mut self.conn, cx) {
                     break;
                 }
-                result = channel.frame(frame, &mut self.link, cx);
+                result = channel.frame(frame, &mut self.conn, cx);
                 held.advance(len);
                 if result.is_err() || channel.waiting.is_some() {
                     break;
                 }
             }
-            if result.is_ok() && (channel.waiting.is_some() || channel.holding) {
-                self.link.held += held.len();
+            if result.is_ok() && (channel.waiting.is_some() || channel.is_holding) {
+                self.conn.held_bytes += held.len();
                 channel.held_frames = held;
             }
         }
-        channel.let_flow(cx);
+        channel.resume_flow(cx);
         if channel.state == ChannelState::Closed {
-            // What came behind channel.close is nobody's.
-            self.link.held = self.link.held.saturating_sub(channel.held_frames.len());
+            // Frames after channel.close are dropped.
+            self.conn.held_bytes = self
+                .conn
+                .held_bytes
+                .saturating_sub(channel.held_frames.len());
             self.channels.remove(&number);
             cx.broker.close_channel();
         }
@@ -425,14 +434,14 @@ impl AmqpSession {
     fn connection_method(&mut self, method: Method<'_>, cx: &mut StepContext<'_>) -> MethodResult {
         match (self.phase, method) {
             (Phase::Running, Method::ConnectionClose { .. }) => {
-                let consumed = self.link.subscriptions.values().filter(|s| !s.get);
+                let consumed = self.conn.subscriptions.values().filter(|s| !s.get);
                 self.left = LeftQueues::of(consumed.map(|s| s.queue), cx.broker);
                 self.release_channels(cx);
                 self.phase = Phase::Leaving;
-                self.deadline = Some(cx.broker.now() + self.link.limits.operation);
+                self.deadline = Some(cx.broker.now() + self.conn.limits.operation);
                 self.end_session(cx);
                 if self.end_token == 0 {
-                    self.go_on_leaving(cx);
+                    self.delete_left_queues(cx);
                 }
                 Ok(())
             }
@@ -461,16 +470,16 @@ impl AmqpSession {
         }
     }
 
-    fn take_session_event(&mut self, session_event: SessionEvent, cx: &mut StepContext<'_>) {
+    fn handle_session_event(&mut self, session_event: SessionEvent, cx: &mut StepContext<'_>) {
         match session_event {
             SessionEvent::Published { tag, .. } | SessionEvent::Heard { tag } => {
-                self.answered(tag, true, cx)
+                self.record_answer(tag, true, cx)
             }
             SessionEvent::NotPublished { queue, tag, why } => {
-                // A queue that was deleted meanwhile is not a reason for a nack: RabbitMQ's rule.
+                // As in RabbitMQ, a queue that was deleted in the meantime does not cause a nack.
                 let deleted = why == queue::RejectReason::Unavailable
                     && cx.broker.tree().queue_by_id(queue).is_none();
-                self.answered(tag, deleted, cx);
+                self.record_answer(tag, deleted, cx);
             }
             SessionEvent::Deliver {
                 queue,
@@ -481,36 +490,36 @@ impl AmqpSession {
             }
             SessionEvent::Changed { token, result } => {
                 if token != 0 && (token == self.end_token || token == self.left_token) {
-                    self.say_farewell(cx);
-                    return self.go_on_leaving(cx);
+                    self.send_pending_close(cx);
+                    return self.delete_left_queues(cx);
                 }
                 let number = (token & 0xFFFF) as u16;
-                self.with_channel(number, cx, |channel, link, cx| {
-                    channel.changed(token, result, link, cx)
+                self.with_channel(number, cx, |channel, conn, cx| {
+                    channel.handle_change_result(token, result, conn, cx)
                 });
             }
             SessionEvent::Answer { queue, seq, answer } => {
-                let number = self.link.answered(queue, seq);
+                let number = self.conn.take_request(queue, seq);
                 if number == Some(0) {
-                    self.left_answered(&answer, cx);
+                    self.handle_left_answer(&answer, cx);
                 } else if let Some(number) = number {
-                    self.with_channel(number, cx, |channel, link, cx| {
-                        channel.got_answer(answer, link, cx)
+                    self.with_channel(number, cx, |channel, conn, cx| {
+                        channel.handle_queue_answer(answer, conn, cx)
                     });
                 }
             }
             SessionEvent::Cancelled { consumer, .. } => {
-                let number = self.link.subscriptions.get(&consumer.0).map(|s| s.channel);
+                let number = self.conn.subscriptions.get(&consumer.0).map(|s| s.channel);
                 let Some(number) = number else { return };
-                self.with_channel(number, cx, |channel, link, cx| {
-                    channel.cancelled_while_waiting(consumer, link)?;
-                    if !channel.ended_by_own_delete(consumer, link) {
-                        channel.cancelled(consumer, link, cx);
+                self.with_channel(number, cx, |channel, conn, cx| {
+                    channel.fail_cancelled_wait(consumer, conn)?;
+                    if !channel.defer_cancel_by_own_delete(consumer, conn) {
+                        channel.handle_queue_cancel(consumer, conn, cx);
                     }
                     Ok(())
                 });
             }
-            // It has no client id and subscribes to queues alone.
+            // An AMQP connection has no client id and subscribes only to queues.
             SessionEvent::Topic(_)
             | SessionEvent::TakenOver
             | SessionEvent::ClaimAgain
@@ -518,13 +527,13 @@ impl AmqpSession {
             | SessionEvent::Known
             | SessionEvent::Missed
             | SessionEvent::TellWill => {}
-            SessionEvent::Relieved => self.link.behind = false,
-            SessionEvent::Verified { right } => self.verified(right, cx),
-            SessionEvent::Blocked(alarm) => self.alarm(alarm, cx),
-            SessionEvent::Close { text } => self.force(&text, cx),
+            SessionEvent::Relieved => self.conn.behind = false,
+            SessionEvent::Verified { right } => self.handle_verified(right, cx),
+            SessionEvent::Blocked(alarm) => self.handle_alarm(alarm, cx),
+            SessionEvent::Close { text } => self.force_close(&text, cx),
             SessionEvent::Shed { text, can_hear } => self.shed(&text, can_hear, cx),
             SessionEvent::Shutdown => {
-                self.force(
+                self.force_close(
                     "broker forced connection closure with reason 'shutdown'",
                     cx,
                 );
@@ -532,11 +541,16 @@ impl AmqpSession {
         }
     }
 
-    fn answered(&mut self, tag: session::PublishTag, taken: bool, cx: &mut StepContext<'_>) {
+    fn record_answer(
+        &mut self,
+        tag: session::PublishTag,
+        accepted: bool,
+        cx: &mut StepContext<'_>,
+    ) {
         if let Some(channel) = self.channels.get_mut(&tag.channel) {
-            channel.answered(tag, taken, &mut self.link, cx);
+            channel.record_answer(tag, accepted, &mut self.conn, cx);
             if channel.transaction.is_some() && channel.waiting.is_some() {
-                self.with_channel(tag.channel, cx, |channel, _, cx| channel.committing(cx));
+                self.with_channel(tag.channel, cx, |channel, _, cx| channel.finish_commit(cx));
             }
         }
     }
@@ -548,29 +562,29 @@ impl AmqpSession {
         deliveries: Vec<queue::Delivery>,
         cx: &mut StepContext<'_>,
     ) {
-        let Some(number) = self.link.subscriptions.get(&consumer.0).map(|s| s.channel) else {
-            // Sent before the queue heard of the cancel.
+        let Some(number) = self.conn.subscriptions.get(&consumer.0).map(|s| s.channel) else {
+            // Sent before the queue processed the cancellation.
             for delivery in &deliveries {
                 let range = (delivery.id, delivery.id);
-                self.link
+                self.conn
                     .settle_range(queue, consumer, SettlementOutcome::Requeue, range);
             }
             return;
         };
-        self.with_channel(number, cx, |channel, link, cx| {
-            if !channel.delivery_as_answer(queue, consumer, &deliveries, link, cx) {
-                channel.deliver(queue, consumer, deliveries, link, cx);
+        self.with_channel(number, cx, |channel, conn, cx| {
+            if !channel.try_deliver_as_answer(queue, consumer, &deliveries, conn, cx) {
+                channel.deliver(queue, consumer, deliveries, conn, cx);
             }
             Ok(())
         });
     }
 
-    fn alarm(&mut self, alarm: Option<&'static str>, cx: &mut StepContext<'_>) {
-        self.link.alarm = alarm;
-        if alarm.is_none() && self.link.blocked {
-            self.link.blocked = false;
-            self.told_blocked = false;
-            if self.link.capabilities.connection_blocked {
+    fn handle_alarm(&mut self, alarm: Option<&'static str>, cx: &mut StepContext<'_>) {
+        self.conn.alarm = alarm;
+        if alarm.is_none() && self.conn.blocked {
+            self.conn.blocked = false;
+            self.blocked_sent = false;
+            if self.conn.capabilities.connection_blocked {
                 cx.send(0, &Method::ConnectionUnblocked {});
             }
             self.last_received = cx.broker.now();
@@ -588,25 +602,26 @@ impl AmqpSession {
             .map(|c| c.number)
             .collect();
         numbers.sort_unstable();
-        self.link.channels_hold =
+        self.conn.channels_may_hold =
             !numbers.is_empty() || self.channels.values().any(|c| c.transaction.is_some());
-        // Another one begins each time: a channel that fills the outbox leaves the next turn to the others.
-        let first = numbers.partition_point(|&n| n <= self.pumped_last);
+        // Round robin, so that a channel that fills the outbox does not starve the others.
+        let first = numbers.partition_point(|&n| n <= self.last_pumped);
         numbers.rotate_left(first);
         for number in numbers {
-            if cx.out.len() >= self.link.limits.outbox_deliveries {
+            if cx.out.len() >= self.conn.limits.outbox_deliveries {
                 return;
             }
-            self.pumped_last = number;
+            self.last_pumped = number;
             if let Some(channel) = self.channels.get_mut(&number) {
-                channel.pump(&mut self.link, cx);
+                channel.pump(&mut self.conn, cx);
             }
         }
     }
 }
 
-/// Input of a paused connection below this size is copied to a buffer of its own.
-const FEW: usize = 16 << 10;
+/// Input of a paused connection below this size in bytes is copied, to free the driver's read
+/// buffer.
+const SMALL_INPUT: usize = 16 << 10;
 
 impl Session for AmqpSession {
     fn receive(
@@ -622,8 +637,8 @@ impl Session for AmqpSession {
             if this.input.is_empty() {
                 this.read(input, cx);
                 if this.is_paused() {
-                    // A few bytes must not keep all of the buffer that they were read into.
-                    this.input = match input.len() < FEW {
+                    // A few bytes must not keep the whole read buffer allocated.
+                    this.input = match input.len() < SMALL_INPUT {
                         true => BytesMut::from(&std::mem::take(input)[..]),
                         false => input.split(),
                     };
@@ -644,26 +659,26 @@ impl Session for AmqpSession {
         out: &mut Outbox,
     ) -> SessionState {
         self.step(broker, out, |this, cx| {
-            this.take_session_event(session_event, cx)
+            this.handle_session_event(session_event, cx)
         })
     }
 
     fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
-        self.step(broker, out, Self::on_time)
+        self.step(broker, out, Self::handle_tick)
     }
 
     fn wake_at(&self) -> Option<Time> {
         if self.phase == Phase::Ended {
             return None;
         }
-        let beats =
+        let sends_heartbeats =
             !self.heartbeat.is_zero() && matches!(self.phase, Phase::Opening | Phase::Running);
-        let send = beats.then(|| self.last_sent + self.heartbeat / 2);
-        let receive = beats.then(|| self.last_received + self.heartbeat * 2);
+        let send = sends_heartbeats.then(|| self.last_sent + self.heartbeat / 2);
+        let receive = sends_heartbeats.then(|| self.last_received + self.heartbeat * 2);
         [
             self.deadline,
-            self.link.wait_deadline,
-            self.link.ack_check,
+            self.conn.wait_deadline,
+            self.conn.ack_check,
             send,
             receive,
         ]
@@ -679,10 +694,10 @@ impl Session for AmqpSession {
         };
         self.end_session(cx);
         for channel in self.channels.values_mut() {
-            channel.uncount(&mut self.link);
+            channel.subtract_from_totals(&mut self.conn);
         }
         self.channels.clear();
-        self.link.flush_counters(cx);
+        self.conn.flush_counters(cx);
         self.phase = Phase::Ended;
     }
 
@@ -698,16 +713,19 @@ impl Session for AmqpSession {
                 .filter_map(|c| c.transaction.as_ref());
             all.map(|t| t.octets()).sum::<usize>()
         };
-        let kept = self.link.partial + self.link.begun + self.link.held + self.input.len();
-        match self.link.channels_hold {
-            true => kept + transactions(),
-            false => kept,
+        let buffered = self.conn.partial
+            + self.conn.publish_overhead
+            + self.conn.held_bytes
+            + self.input.len();
+        match self.conn.channels_may_hold {
+            true => buffered + transactions(),
+            false => buffered,
         }
     }
 
     fn held(&self) -> Held {
         let deliveries = || self.channels.values().flat_map(|c| &c.held_deliveries);
-        let unread = match self.link.channels_hold {
+        let unread = match self.conn.channels_may_hold {
             true => deliveries()
                 .map(|h| h.delivery.message.as_bytes().len())
                 .sum(),
@@ -719,7 +737,7 @@ impl Session for AmqpSession {
                 Phase::Header | Phase::Starting | Phase::Verifying
             ),
             unread,
-            finished: self.link.finished,
+            finished: self.conn.finished,
         }
     }
 
@@ -736,8 +754,8 @@ impl Session for AmqpSession {
     fn info(&self) -> SessionInfo {
         SessionInfo {
             protocol: PROTOCOL,
-            user: self.link.user.to_string(),
-            vhost: self.link.vhost.to_string(),
+            user: self.conn.user.to_string(),
+            vhost: self.conn.vhost.to_string(),
             client_name: self.client_name.clone(),
             subscriber: None,
             channels: self.channels.len() as u32,
@@ -748,7 +766,7 @@ impl Session for AmqpSession {
         let mut channels: Vec<_> = self
             .channels
             .values()
-            .map(|c| c.details(&self.link))
+            .map(|c| c.details(&self.conn))
             .collect();
         channels.sort_unstable_by_key(|c| c.number);
         SessionDetails {
@@ -756,7 +774,7 @@ impl Session for AmqpSession {
             auth_mechanism: self.mechanism.map_or("", Mechanism::name),
             tls: self.config.tls.clone(),
             heartbeat_s: u16::try_from(self.heartbeat.as_secs()).unwrap_or(u16::MAX),
-            frame_max: self.link.frame_max,
+            frame_max: self.conn.frame_max,
             channel_max: self.channel_max,
             client_properties: table::decode(&self.client_properties).unwrap_or_default(),
             channels,

@@ -1,4 +1,4 @@
-//! What all channels of a connection share.
+//! State that the channels of a connection share.
 
 use crate::Limits;
 use crate::flow::{WithheldConsumer, WrittenDeliveries};
@@ -15,29 +15,30 @@ use session::{Broker, MessageCounters, Outbox, RequestSeq, TraceEvent, TracedMes
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The world during one step.
+/// The node and the output during one step.
 pub(crate) struct StepContext<'a> {
     pub broker: &'a mut dyn Broker,
     pub out: &'a mut Outbox,
 }
 
 impl StepContext<'_> {
-    pub fn send(&mut self, channel: u16, method: &Method<'_>) {
+    pub(crate) fn send(&mut self, channel: u16, method: &Method<'_>) {
         encode_method(self.out.tail(), channel, method);
     }
 }
 
-/// What the client says it understands, in `capabilities` of its properties.
+/// Features in the `capabilities` table of the client properties.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Capabilities {
     pub consumer_cancel_notify: bool,
     pub connection_blocked: bool,
     pub authentication_failure_close: bool,
-    /// It stops publishing on channel.flow. No client says so itself: these are known to.
+    /// The client stops publishing on channel.flow. No client announces it; it is derived from the
+    /// client's product and platform.
     pub flow: bool,
 }
 
-/// A consumer, or a `basic.get` that has not been answered.
+/// A consumer, or a pending `basic.get`.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     pub queue: QueueId,
@@ -45,18 +46,18 @@ pub(crate) struct Subscription {
     pub tag: Name,
     pub no_ack: bool,
     pub get: bool,
-    /// Of basic.qos when it began; 0: no limit of its own.
+    /// The prefetch of basic.qos when the consumer started; 0: unlimited.
     pub prefetch: u32,
-    /// The queue's type: messages are counted by it.
+    /// The queue's type, which labels message counters.
     pub kind: QueueType,
     pub written: WrittenDeliveries,
-    /// The delivery that came last.
-    pub came: u64,
-    /// How far its queue may go, when a limit on the channel stopped it.
+    /// The id of the last delivery received from the queue.
+    pub last_delivery: u64,
+    /// The last delivery id that its queue may send, if the channel's limit stopped the consumer.
     pub credit: Option<u64>,
 }
 
-/// Settlements collected during a step: one request for many acknowledgements.
+/// Settlements collected during a step and sent as one request.
 #[derive(Debug)]
 struct Settlement {
     queue: QueueId,
@@ -70,65 +71,68 @@ pub(crate) struct ConnectionState {
     pub limits: Arc<Limits>,
     pub vhost: Name,
     pub user: Name,
-    /// May publish in another's name (tag `impersonator`).
+    /// May publish with the user id of another user (tag `impersonator`).
     pub impersonator: bool,
     pub capabilities: Capabilities,
     pub frame_max: u32,
-    /// The exchange published to last, and the state of the tree in which the user was found to have the right to.
+    /// Cache of the last permission check: the tree's version and the exchange that the user may
+    /// write to.
     pub writable: Option<(u64, Name)>,
-    /// An alarm is in force, and why.
+    /// The reason of the alarm in effect.
     pub alarm: Option<&'static str>,
-    /// A publish came during the alarm.
+    /// A publish arrived during the alarm.
     pub blocked: bool,
-    /// Exclusive queues were declared here.
+    /// Exclusive queues were declared on this connection.
     pub owns_queues: bool,
     pub subscriptions: HashMap<u32, Subscription, FixedState>,
-    /// Answers that channels wait for.
-    asked: Vec<(QueueId, RequestSeq, u16)>,
-    /// When the oldest of the channels' waits may be over; looked at again then.
+    /// Requests that channels wait for.
+    pending_requests: Vec<(QueueId, RequestSeq, u16)>,
+    /// The earliest time at which a channel's wait can expire.
     pub wait_deadline: Option<Time>,
     in_flight_messages: usize,
     in_flight_bytes: usize,
-    /// Too much is on its way to queues; until half of it has arrived.
-    flooded: bool,
-    /// A queue asked for no more publishes.
+    /// The limits of messages in flight to queues were exceeded. Cleared when half of them is
+    /// answered.
+    in_flight_exceeded: bool,
+    /// A queue has a backlog and asked for no more publishes.
     pub behind: bool,
-    /// Channels that hold a publish back.
-    pub holding: usize,
-    /// The client does not read what is sent to it; until half of it is gone.
+    /// Number of channels that hold publishes back.
+    pub holding_channels: usize,
+    /// The outbox limit was exceeded. Cleared when the outbox falls below half of it.
     pub congested: bool,
-    /// When deliveries that nobody acknowledges are looked for again; None while there are no deliveries.
+    /// The next check for the acknowledgement timeout; None while there are no deliveries.
     pub ack_check: Option<Time>,
-    /// Consumers that get no more while their channels keep too much.
+    /// Consumers whose queues get no progress report, because their channels have too many
+    /// unacknowledged deliveries.
     pub withheld: Vec<WithheldConsumer>,
-    /// Channels with consumers that their limit stopped.
-    pub stopped: Vec<u16>,
-    /// Octets in the channels' `held` buffers.
-    pub held: usize,
-    /// Octets of unfinished bodies.
+    /// Channels with consumers that the channel's prefetch stopped.
+    pub throttled_channels: Vec<u16>,
+    /// Octets of held frames in all channels.
+    pub held_bytes: usize,
+    /// Octets of incomplete message bodies.
     pub partial: usize,
-    /// Octets that unfinished publishes hold beside their bodies.
-    pub begun: usize,
-    /// Publishes of several body frames that were completed.
+    /// Octets that incomplete publishes hold besides their bodies.
+    pub publish_overhead: usize,
+    /// Number of completed publishes with more than one body frame; wraps around.
     pub finished: u32,
-    /// A channel may have a transaction or deliveries that wait for room in the outbox.
-    pub channels_hold: bool,
-    /// Scratch for routing.
+    /// A channel may have a transaction, or deliveries that wait for space in the outbox.
+    pub channels_may_hold: bool,
+    /// Reused for routing results.
     pub routes: Vec<QueueId>,
-    /// Scratch for properties that must be changed on their way.
+    /// Reused for properties that must be rewritten.
     pub scratch: BytesMut,
     settlements: VecDeque<Settlement>,
-    /// What this step has counted; None until something was.
+    /// Counters of this step.
     message_counters: Option<Box<MessageCounters>>,
     counted: bool,
     next_consumer: u32,
     next_token: u64,
     next_epoch: u32,
-    draws: u64,
+    random_state: u64,
 }
 
 impl ConnectionState {
-    pub fn new(limits: Arc<Limits>) -> ConnectionState {
+    pub(crate) fn new(limits: Arc<Limits>) -> ConnectionState {
         ConnectionState {
             limits,
             vhost: "".into(),
@@ -141,22 +145,22 @@ impl ConnectionState {
             blocked: false,
             owns_queues: false,
             subscriptions: HashMap::with_hasher(FixedState::default()),
-            asked: Vec::new(),
+            pending_requests: Vec::new(),
             wait_deadline: None,
             in_flight_messages: 0,
             in_flight_bytes: 0,
-            flooded: false,
+            in_flight_exceeded: false,
             behind: false,
-            holding: 0,
+            holding_channels: 0,
             congested: false,
             ack_check: None,
             withheld: Vec::new(),
-            stopped: Vec::new(),
-            held: 0,
+            throttled_channels: Vec::new(),
+            held_bytes: 0,
             partial: 0,
-            begun: 0,
+            publish_overhead: 0,
             finished: 0,
-            channels_hold: false,
+            channels_may_hold: false,
             routes: Vec::new(),
             scratch: BytesMut::new(),
             settlements: VecDeque::new(),
@@ -165,60 +169,64 @@ impl ConnectionState {
             next_consumer: 0,
             next_token: 0,
             next_epoch: 0,
-            draws: 0,
+            random_state: 0,
         }
     }
 
-    pub fn new_consumer(&mut self) -> ConsumerId {
+    pub(crate) fn new_consumer(&mut self) -> ConsumerId {
         self.next_consumer += 1;
         ConsumerId(self.next_consumer)
     }
 
-    /// Tells lives of the same channel number apart.
-    pub fn new_epoch(&mut self) -> u32 {
+    /// Distinguishes successive channels with the same number.
+    pub(crate) fn new_epoch(&mut self) -> u32 {
         self.next_epoch = self.next_epoch.wrapping_add(1);
         self.next_epoch
     }
 
-    /// A number to choose among equals by, another one for each message. Anybody may guess it.
-    pub fn draw(&mut self, now: WallTime) -> u64 {
-        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut n = self.draws ^ now.0;
+    /// A predictable number that differs for each message, to choose among equal targets.
+    pub(crate) fn next_random(&mut self, now: WallTime) -> u64 {
+        self.random_state = self.random_state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut n = self.random_state ^ now.0;
         n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         n ^ (n >> 31)
     }
 
-    /// A token for `Broker::change`, never 0; its low 16 bits are the channel.
-    pub fn new_token(&mut self, channel: u16) -> u64 {
+    /// Creates a token for `Broker::change`. It is never 0; its low 16 bits are the channel.
+    pub(crate) fn new_token(&mut self, channel: u16) -> u64 {
         self.next_token += 1;
         self.next_token << 16 | u64::from(channel)
     }
 
-    /// Queues with a consumer of a channel.
-    pub fn consumed_by(&self, channel: u16) -> impl Iterator<Item = QueueId> {
+    /// Queues with a consumer on this channel.
+    pub(crate) fn consumed_by(&self, channel: u16) -> impl Iterator<Item = QueueId> {
         let all = self.subscriptions.values();
         all.filter(move |s| s.channel == channel && !s.get)
             .map(|s| s.queue)
     }
 
-    /// Consumers that end together get nothing of what the others give back: it would come to the next one as
-    /// redelivered once more often than a client saw it.
-    pub fn stop(&mut self, ending: impl Fn(&Subscription) -> bool, cx: &mut StepContext<'_>) {
+    /// Stops consumers that end together before any of them requeues. Otherwise one would receive
+    /// the deliveries of another, and the next consumer would see a redelivery too many.
+    pub(crate) fn stop(
+        &mut self,
+        ending: impl Fn(&Subscription) -> bool,
+        cx: &mut StepContext<'_>,
+    ) {
         let all = self.subscriptions.iter().filter(|(_, s)| ending(s));
         let mut all: Vec<(QueueId, ConsumerId)> =
             all.map(|(id, s)| (s.queue, ConsumerId(*id))).collect();
-        // The map's order is nobody's business.
+        // Do not depend on the order of the hash map.
         all.sort_unstable();
-        for of_one_queue in all.chunk_by(|a, b| a.0 == b.0).filter(|c| c.len() > 1) {
-            for &(queue, consumer) in of_one_queue {
-                self.tell(cx, queue, RequestBody::Cancel { consumer });
+        for per_queue in all.chunk_by(|a, b| a.0 == b.0).filter(|c| c.len() > 1) {
+            for &(queue, consumer) in per_queue {
+                self.send_oneway(cx, queue, RequestBody::Cancel { consumer });
             }
         }
     }
 
-    /// Sends a request whose answer the channel waits for.
-    pub fn ask(
+    /// Sends a request to a queue; the channel waits for the answer.
+    pub(crate) fn send_request(
         &mut self,
         cx: &mut StepContext<'_>,
         channel: u16,
@@ -227,31 +235,36 @@ impl ConnectionState {
     ) {
         self.flush_settlements(cx);
         let seq = cx.broker.request(queue, body);
-        self.asked.push((queue, seq, channel));
+        self.pending_requests.push((queue, seq, channel));
     }
 
-    /// Who asked; at most once.
-    pub fn answered(&mut self, queue: QueueId, seq: RequestSeq) -> Option<u16> {
+    /// Removes a request and returns the channel that sent it.
+    pub(crate) fn take_request(&mut self, queue: QueueId, seq: RequestSeq) -> Option<u16> {
         let at = self
-            .asked
+            .pending_requests
             .iter()
             .position(|&(q, s, _)| q == queue && s == seq)?;
-        Some(self.asked.swap_remove(at).2)
+        Some(self.pending_requests.swap_remove(at).2)
     }
 
-    /// The channel no longer waits.
-    pub fn forget_asked(&mut self, channel: u16) {
-        self.asked.retain(|&(_, _, c)| c != channel);
+    /// Forgets the requests of a channel that no longer waits.
+    pub(crate) fn forget_requests(&mut self, channel: u16) {
+        self.pending_requests.retain(|&(_, _, c)| c != channel);
     }
 
-    /// Sends a request that has no answer, after the settlements before it.
-    pub fn tell(&mut self, cx: &mut StepContext<'_>, queue: QueueId, body: RequestBody) {
+    /// Sends a request without an answer, after the settlements of this step.
+    pub(crate) fn send_oneway(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        queue: QueueId,
+        body: RequestBody,
+    ) {
         self.flush_settlements(cx);
         cx.broker.request(queue, body);
     }
 
-    /// Settles at the end of the step, together with its neighbours.
-    pub fn settle(&mut self, origin: DeliveryOrigin, outcome: SettlementOutcome) {
+    /// Settles a delivery at the end of the step, merged with adjacent ones.
+    pub(crate) fn settle(&mut self, origin: DeliveryOrigin, outcome: SettlementOutcome) {
         self.settle_range(
             origin.queue,
             origin.consumer,
@@ -260,7 +273,7 @@ impl ConnectionState {
         );
     }
 
-    pub fn settle_range(
+    pub(crate) fn settle_range(
         &mut self,
         queue: QueueId,
         consumer: ConsumerId,
@@ -286,9 +299,9 @@ impl ConnectionState {
         });
     }
 
-    /// A vhost is traced: maybe this one.
+    /// Reports a message event while tracing is enabled for some vhost.
     #[cold]
-    pub fn trace(
+    pub(crate) fn trace(
         &self,
         channel: u16,
         message: &Message,
@@ -304,9 +317,9 @@ impl ConnectionState {
         });
     }
 
-    /// The same of a delivery.
+    /// Reports a delivery while tracing is enabled for some vhost.
     #[cold]
-    pub fn trace_delivery(
+    pub(crate) fn trace_delivery(
         &self,
         channel: u16,
         queue: QueueId,
@@ -323,14 +336,14 @@ impl ConnectionState {
         self.trace(channel, &delivery.message, what, cx);
     }
 
-    /// Counts something; the node hears of it at the end of the step.
-    pub fn count(&mut self, add: impl FnOnce(&mut MessageCounters)) {
+    /// Updates counters that are reported to the node at the end of the step.
+    pub(crate) fn count(&mut self, add: impl FnOnce(&mut MessageCounters)) {
         self.counted = true;
         add(self.message_counters.get_or_insert_default());
     }
 
-    /// Tells the node what was counted.
-    pub fn flush_counters(&mut self, cx: &mut StepContext<'_>) {
+    /// Reports the counters of this step to the node.
+    pub(crate) fn flush_counters(&mut self, cx: &mut StepContext<'_>) {
         if std::mem::take(&mut self.counted)
             && let Some(message_counters) = &mut self.message_counters
         {
@@ -339,7 +352,7 @@ impl ConnectionState {
         }
     }
 
-    /// Acknowledgements, once for all that leave together.
+    /// Counts the acknowledgements of one settlement.
     fn count_acks(&mut self, s: &Settlement, cx: &StepContext<'_>) {
         if s.outcome != SettlementOutcome::Accepted {
             return;
@@ -347,7 +360,7 @@ impl ConnectionState {
         let kind = match self.subscriptions.get(&s.consumer.0) {
             Some(subscription) if subscription.no_ack => return,
             Some(subscription) => Some(subscription.kind),
-            // Cancelled, or a basic.get's.
+            // A cancelled consumer, or a basic.get.
             None => cx.broker.tree().queue_by_id(s.queue).map(|q| q.kind),
         };
         if let Some(kind) = kind {
@@ -356,7 +369,7 @@ impl ConnectionState {
         }
     }
 
-    pub fn flush_settlements(&mut self, cx: &mut StepContext<'_>) {
+    pub(crate) fn flush_settlements(&mut self, cx: &mut StepContext<'_>) {
         while let Some(s) = self.settlements.pop_front() {
             self.count_acks(&s, cx);
             let body = RequestBody::Settle {
@@ -368,29 +381,30 @@ impl ConnectionState {
         }
     }
 
-    /// A message leaves for queues.
-    pub fn departed(&mut self, size: u32) {
+    /// Counts a message sent to queues.
+    pub(crate) fn add_in_flight(&mut self, size: u32) {
         self.in_flight_messages += 1;
         self.in_flight_bytes += size as usize;
-        self.flooded |= self.in_flight_messages > self.limits.in_flight_messages
+        self.in_flight_exceeded |= self.in_flight_messages > self.limits.in_flight_messages
             || self.in_flight_bytes > self.limits.in_flight_bytes;
     }
 
-    /// Queues do not keep up: publishes are held back while everything else goes on (A9-4).
-    pub fn publishes_wait(&self) -> bool {
-        self.flooded || self.behind
+    /// Returns true if publishes must be held because queues have a backlog. Other methods
+    /// continue.
+    pub(crate) fn must_hold_publishes(&self) -> bool {
+        self.in_flight_exceeded || self.behind
     }
 
-    /// All its queues have answered, or nobody waits for them any more.
-    pub fn arrived(&mut self, size: u32) {
+    /// Removes a message that all queues have answered, or that no channel waits for any more.
+    pub(crate) fn remove_in_flight(&mut self, size: u32) {
         self.in_flight_messages = self.in_flight_messages.saturating_sub(1);
         self.in_flight_bytes = self.in_flight_bytes.saturating_sub(size as usize);
-        self.flooded &= self.in_flight_messages > self.limits.in_flight_messages / 2
+        self.in_flight_exceeded &= self.in_flight_messages > self.limits.in_flight_messages / 2
             || self.in_flight_bytes > self.limits.in_flight_bytes / 2;
     }
 
-    /// Compares what waits for the socket with its bounds.
-    pub fn weigh(&mut self, outbox: &Outbox) {
+    /// Updates the congestion state from the size of the outbox.
+    pub(crate) fn update_congestion(&mut self, outbox: &Outbox) {
         let bound = if self.congested {
             self.limits.outbox / 2
         } else {
@@ -400,8 +414,9 @@ impl ConnectionState {
     }
 }
 
-/// As metrics call it.
+/// The label in metrics.
 pub(crate) const PROTOCOL: &str = "amqp091";
 
-/// Before tune-ok frames are of the protocol's minimum (section 4.2.3), as in RabbitMQ 4.0; of the payload, as after it.
+/// Before tune-ok the frame size is limited to the protocol's minimum (section 4.2.3), as in
+/// RabbitMQ 4.0. It limits the payload, as after tune-ok.
 pub(crate) const HANDSHAKE_FRAME_MAX: u32 = codec_amqp091::FRAME_MIN_SIZE;

@@ -1,7 +1,7 @@
-//! Consumers, basic.get and settlement.
+//! Consumers, basic.get and settlement of deliveries.
 
 use crate::channel::{Channel, ChannelState};
-use crate::channel_prefetch::window;
+use crate::channel_prefetch::effective_prefetch;
 use crate::connection_state::{ConnectionState, StepContext, Subscription};
 use crate::directory;
 use crate::failure::{Failure, MethodResult, refuse};
@@ -20,7 +20,7 @@ impl Channel {
     pub(crate) fn consuming_method(
         &mut self,
         method: Method<'_>,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         match method {
@@ -33,14 +33,15 @@ impl Channel {
                 ..
             } => {
                 if global {
-                    self.limit_channel(prefetch_count.into(), link, cx);
+                    self.limit_channel(prefetch_count.into(), conn, cx);
                 } else {
-                    // Setting the consumers' limit lifts the channel's, as in RabbitMQ.
-                    self.limit_channel(0, link, cx);
+                    // As in RabbitMQ, setting the prefetch of consumers removes the channel's
+                    // limit.
+                    self.limit_channel(0, conn, cx);
                     self.prefetch = prefetch_count.into();
                 }
                 cx.send(self.number, &Method::BasicQosOk {});
-                self.pump(link, cx);
+                self.pump(conn, cx);
                 Ok(())
             }
             Method::BasicConsume {
@@ -60,45 +61,45 @@ impl Channel {
                     no_wait,
                     arguments,
                 };
-                self.consume(requested, link, cx)
+                self.consume(requested, conn, cx)
             }
             Method::BasicCancel {
                 consumer_tag,
                 no_wait,
             } => {
-                self.cancel(consumer_tag, no_wait, link, cx);
+                self.cancel(consumer_tag, no_wait, conn, cx);
                 Ok(())
             }
-            Method::BasicGet { queue, no_ack } => self.get(queue, no_ack, link, cx),
+            Method::BasicGet { queue, no_ack } => self.get(queue, no_ack, conn, cx),
             Method::BasicRecover { requeue: false }
             | Method::BasicRecoverAsync { requeue: false } => {
                 refuse!(NotImplemented, "requeue=false")
             }
             recover => {
-                self.recover(link, cx);
+                self.recover(conn, cx);
                 if matches!(recover, Method::BasicRecover { .. }) {
                     cx.send(self.number, &Method::BasicRecoverOk {});
                 }
-                self.pump(link, cx);
+                self.pump(conn, cx);
                 Ok(())
             }
         }
     }
 
-    /// Everything unacknowledged goes back.
-    fn recover(&mut self, link: &mut ConnectionState, cx: &mut StepContext<'_>) {
+    /// Requeues all unacknowledged deliveries.
+    fn recover(&mut self, conn: &mut ConnectionState, cx: &mut StepContext<'_>) {
         let mut all = self.unacked.take_all();
-        self.consumer_by_consumer(&mut all, link);
-        for owed in all {
-            link.settle(owed.origin, queue::SettlementOutcome::Requeue);
+        self.sort_by_consumer(&mut all, conn);
+        for unacked in all {
+            conn.settle(unacked.origin, queue::SettlementOutcome::Requeue);
         }
-        link.flush_settlements(cx);
+        conn.flush_settlements(cx);
     }
 
     fn consume(
         &mut self,
         requested: ConsumeRequest<'_>,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         if self.consumers.contains_key(requested.consumer_tag) {
@@ -108,11 +109,11 @@ impl Channel {
                 requested.consumer_tag
             );
         }
-        if self.consumers.len() >= link.limits.consumers {
+        if self.consumers.len() >= conn.limits.consumers {
             refuse!(
                 NotAllowed,
                 "reached maximum ({}) of consumers per channel",
-                link.limits.consumers
+                conn.limits.consumers
             );
         }
         if requested.queue == REPLY_TO {
@@ -122,23 +123,23 @@ impl Channel {
                 no_wait,
                 ..
             } = requested;
-            return self.consume_replies(consumer_tag, no_ack, no_wait, link, cx);
+            return self.consume_replies(consumer_tag, no_ack, no_wait, conn, cx);
         }
-        let name = self.expand(requested.queue)?;
+        let name = self.resolve_queue(requested.queue)?;
         let tree = cx.broker.tree();
         directory::check(
             tree,
-            link,
+            conn,
             Right::Read,
             directory::ResourceKind::Queue,
             &name,
         )?;
-        let record = directory::queue_for(cx.broker, link, &name)?;
-        if self.channel_prefetch > 0 && record.kind == QueueType::Quorum {
+        let record = directory::queue_for(cx.broker, conn, &name)?;
+        if self.channel_prefetch > 0 && !record.kind.descriptor().consumers.adjustable_credit {
             refuse!(
                 NotImplemented,
                 "queue '{name}' in vhost '{}' does not support global qos",
-                link.vhost
+                conn.vhost
             );
         }
         if !queue::codec::is_shallow(&requested.arguments) {
@@ -149,26 +150,30 @@ impl Channel {
                 queue::codec::MAX_DEPTH
             );
         }
-        let priority = consumer_priority(&requested.arguments, &name, record.kind, link)?;
+        let priority = consumer_priority(&requested.arguments, &name, record.kind, conn)?;
         let (queue, kind) = (record.id, record.kind);
+        let rules = &kind.descriptor().consumers;
         let tag: Name = match requested.consumer_tag {
             "" => names::generated("amq.ctag-", cx.broker).into(),
-            given => given.into(),
+            name => name.into(),
         };
         let spec = ConsumerSpec {
             tag,
             channel: self.number,
-            // A quorum queue gives no more at a time than that to a consumer that does not acknowledge either, as in RabbitMQ.
-            prefetch: window(
-                requested.no_ack && kind == QueueType::Classic,
+            // As in RabbitMQ, a quorum queue limits the deliveries in flight to a consumer without
+            // acknowledgement as well.
+            prefetch: effective_prefetch(
+                requested.no_ack && rules.unlimited_prefetch == usize::MAX,
                 self.prefetch,
                 self.channel_prefetch,
             ),
-            // Without acknowledgement this session settles, when a delivery is in the outbox: were it settled when it
-            // leaves the queue, a client that does not read would draw the whole queue into this session's memory.
+            // In automatic acknowledgement mode this session settles a delivery when it is in the
+            // outbox. If the queue settled it on sending, a client that does not read would pull
+            // the whole queue into memory.
             no_ack: false,
-            // A quorum queue takes no notice, as in RabbitMQ: a single active consumer is its way.
-            exclusive: requested.exclusive && kind == QueueType::Classic,
+            // As in RabbitMQ, quorum queues ignore `exclusive`; they offer single active consumer
+            // instead.
+            exclusive: requested.exclusive && rules.exclusive,
             priority,
             arguments: requested.arguments,
         };
@@ -177,23 +182,23 @@ impl Channel {
             spec,
             requested.no_ack,
             requested.no_wait,
-            link,
+            conn,
             cx,
         );
         Ok(())
     }
 
-    /// Asks the queue; consume-ok follows its answer.
+    /// Sends the subscription to the queue. consume-ok follows its answer.
     pub(crate) fn subscribe(
         &mut self,
         (queue, kind): (QueueId, QueueType),
         spec: ConsumerSpec,
         no_ack: bool,
         no_wait: bool,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        let consumer = link.new_consumer();
+        let consumer = conn.new_consumer();
         let subscription = Subscription {
             queue,
             channel: self.number,
@@ -203,51 +208,52 @@ impl Channel {
             prefetch: self.prefetch,
             kind,
             written: WrittenDeliveries::default(),
-            came: 0,
+            last_delivery: 0,
             credit: None,
         };
-        link.subscriptions.insert(consumer.0, subscription);
+        conn.subscriptions.insert(consumer.0, subscription);
         if self.consumers.insert(spec.tag.clone(), consumer).is_none() {
-            link.count(|t| t.consumers += 1);
+            conn.count(|t| t.consumers += 1);
         }
         let body = RequestBody::Consume { consumer, spec };
-        link.ask(cx, self.number, queue, body);
+        conn.send_request(cx, self.number, queue, body);
         let wait = WaitReason::Consume { consumer, no_wait };
-        self.wait(wait, 0, (60, 20), link, cx);
+        self.wait(wait, 0, (60, 20), conn, cx);
     }
 
-    /// The queue is told, and asked: what it delivered before goes to the client, and then cancel-ok.
+    /// Cancels a consumer. Deliveries that the queue sent earlier still reach the client before
+    /// cancel-ok.
     fn cancel(
         &mut self,
         tag: &str,
         no_wait: bool,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
         let consumer = self.consumers.get(tag).copied();
-        let subscription = consumer.and_then(|c| link.subscriptions.get(&c.0));
+        let subscription = consumer.and_then(|c| conn.subscriptions.get(&c.0));
         let (Some(consumer), Some(queue)) = (consumer, subscription.map(|s| s.queue)) else {
             return self.cancel_ok(tag, no_wait, cx);
         };
-        link.tell(cx, queue, RequestBody::Cancel { consumer });
+        conn.send_oneway(cx, queue, RequestBody::Cancel { consumer });
         let cancellation = Cancellation {
             tag: tag.into(),
             consumer,
             no_wait,
         };
         let record = cx.broker.tree().queue_by_id(queue);
-        if record.is_none_or(|r| cx.broker.home_out_of_reach(r).is_some()) {
-            return self.finish_cancel(&cancellation, link, cx);
+        if record.is_none_or(|r| cx.broker.unreachable_home(r).is_some()) {
+            return self.finish_cancel(&cancellation, conn, cx);
         }
-        link.ask(cx, self.number, queue, RequestBody::Stat);
-        self.wait(WaitReason::Cancel(cancellation), 0, (60, 30), link, cx);
+        conn.send_request(cx, self.number, queue, RequestBody::Stat);
+        self.wait(WaitReason::Cancel(cancellation), 0, (60, 30), conn, cx);
     }
 
-    /// The queue delivers nothing more to it, or cannot be asked.
+    /// Completes a cancel: the queue sends no more deliveries, or cannot be reached.
     pub(crate) fn finish_cancel(
         &mut self,
         cancellation: &Cancellation,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
         let Cancellation {
@@ -255,18 +261,18 @@ impl Channel {
             consumer,
             no_wait,
         } = cancellation;
-        self.return_held(*consumer, link);
-        let subscription = link.subscriptions.remove(&consumer.0);
+        self.return_held(*consumer, conn);
+        let subscription = conn.subscriptions.remove(&consumer.0);
         if subscription.is_some() {
-            self.forget_consumer(tag, link);
+            self.forget_consumer(tag, conn);
         }
         if self.replies.as_ref().is_some_and(|r| r.tag == *tag) {
-            self.end_replies(link, cx);
+            self.end_replies(conn, cx);
         }
         self.cancel_ok(tag, *no_wait, cx);
         if let Some(queue) = subscription.map(|s| s.queue) {
             let left = LeftQueues::of(std::iter::once(queue), cx.broker);
-            self.go_on_leaving(left, false, link, cx);
+            self.delete_left_queues(left, false, conn, cx);
         }
     }
 
@@ -276,55 +282,56 @@ impl Channel {
         }
     }
 
-    /// The channel goes on, or ends, when those of the queues that are auto-delete and unused are gone.
-    pub(crate) fn go_on_leaving(
+    /// Deletes the next unused auto-delete queue. When none is left, the channel continues or
+    /// closes.
+    pub(crate) fn delete_left_queues(
         &mut self,
         left: LeftQueues,
         closing: bool,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        if left.ask(self.number, link, cx) {
+        if left.send_request(self.number, conn, cx) {
             let ids = if closing { (20, 40) } else { (60, 30) };
-            self.wait(WaitReason::Left { left, closing }, 0, ids, link, cx);
+            self.wait(WaitReason::CountLeft { left, closing }, 0, ids, conn, cx);
         } else if closing {
             self.state = ChannelState::Closed;
             cx.send(self.number, &Method::ChannelCloseOk {});
         }
     }
 
-    /// What the client has not seen of this consumer goes back.
-    fn return_held(&mut self, consumer: ConsumerId, link: &mut ConnectionState) {
+    /// Requeues deliveries to this consumer that were not written to the client.
+    fn return_held(&mut self, consumer: ConsumerId, conn: &mut ConnectionState) {
         self.held_deliveries.retain(|held| {
-            let gone = held.consumer == consumer;
-            if gone {
+            let ended = held.consumer == consumer;
+            if ended {
                 let id = held.delivery.id;
-                link.settle_range(
+                conn.settle_range(
                     held.queue,
                     consumer,
                     queue::SettlementOutcome::Requeue,
                     (id, id),
                 );
             }
-            !gone
+            !ended
         });
     }
 
-    /// The queue ended it.
-    pub(crate) fn cancelled(
+    /// Handles a consumer that its queue has ended.
+    pub(crate) fn handle_queue_cancel(
         &mut self,
         consumer: ConsumerId,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        let Some(subscription) = link.subscriptions.remove(&consumer.0) else {
+        let Some(subscription) = conn.subscriptions.remove(&consumer.0) else {
             return;
         };
         self.held_deliveries
             .retain(|held| held.consumer != consumer);
-        self.forget_consumer(&subscription.tag, link);
+        self.forget_consumer(&subscription.tag, conn);
         self.replies.take_if(|r| r.tag == subscription.tag);
-        if link.capabilities.consumer_cancel_notify && !subscription.get {
+        if conn.capabilities.consumer_cancel_notify && !subscription.get {
             let method = Method::BasicCancel {
                 consumer_tag: &subscription.tag,
                 no_wait: true,
@@ -337,21 +344,21 @@ impl Channel {
         &mut self,
         queue: &str,
         no_ack: bool,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
-        let name = self.expand(queue)?;
+        let name = self.resolve_queue(queue)?;
         let tree = cx.broker.tree();
         directory::check(
             tree,
-            link,
+            conn,
             Right::Read,
             directory::ResourceKind::Queue,
             &name,
         )?;
-        let record = directory::queue_for(cx.broker, link, &name)?;
+        let record = directory::queue_for(cx.broker, conn, &name)?;
         let (queue, kind) = (record.id, record.kind);
-        let consumer = link.new_consumer();
+        let consumer = conn.new_consumer();
         let subscription = Subscription {
             queue,
             channel: self.number,
@@ -361,17 +368,17 @@ impl Channel {
             prefetch: 0,
             kind,
             written: WrittenDeliveries::default(),
-            came: 0,
+            last_delivery: 0,
             credit: None,
         };
-        link.subscriptions.insert(consumer.0, subscription);
-        link.ask(
+        conn.subscriptions.insert(consumer.0, subscription);
+        conn.send_request(
             cx,
             self.number,
             queue,
             RequestBody::Get { consumer, no_ack },
         );
-        self.wait(WaitReason::Get { consumer, no_ack }, 0, (60, 70), link, cx);
+        self.wait(WaitReason::Get { consumer, no_ack }, 0, (60, 70), conn, cx);
         Ok(())
     }
 
@@ -380,20 +387,20 @@ impl Channel {
         tag: u64,
         multiple: bool,
         outcome: queue::SettlementOutcome,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         let mut count = 0;
         let mut all = None;
         if multiple {
             all = self.unacked.take_up_to(tag);
-            self.consumer_by_consumer(all.as_deref_mut().unwrap_or_default(), link);
+            self.sort_by_consumer(all.as_deref_mut().unwrap_or_default(), conn);
         }
         let mut tx = self.transaction.as_deref_mut();
-        let mut settle = |owed: UnackedDelivery| match &mut tx {
-            Some(tx) => tx.settle(owed, outcome, link),
+        let mut settle = |unacked: UnackedDelivery| match &mut tx {
+            Some(tx) => tx.settle(unacked, outcome, conn),
             None => {
-                link.settle(owed.origin, outcome);
+                conn.settle(unacked.origin, outcome);
                 count += 1;
                 Ok(())
             }
@@ -411,45 +418,46 @@ impl Channel {
             self.counts().deliveries.ack += count;
         }
         if !self.held_deliveries.is_empty() {
-            self.pump(link, cx);
+            self.pump(conn, cx);
         }
         Ok(())
     }
 
-    /// The queue named, or for "" the one declared last.
-    pub(crate) fn expand(&self, queue: &str) -> MethodResult<Name> {
+    /// Resolves a queue name; the empty name is the queue declared last.
+    pub(crate) fn resolve_queue(&self, queue: &str) -> MethodResult<Name> {
         match queue {
             "" if self.last_queue.is_empty() => refuse!(NotFound, "no previously declared queue"),
             "" => Ok(self.last_queue.clone()),
-            given => Ok(given.into()),
+            name => Ok(name.into()),
         }
     }
 }
 
 impl Channel {
-    /// What is settled together is so consumer by consumer, as in RabbitMQ: first what was got, each by itself, then by consumer tag,
-    /// that of a cancelled consumer too. A queue serves between them.
-    fn consumer_by_consumer(&self, all: &mut [UnackedDelivery], link: &ConnectionState) {
-        let one = |pair: &[UnackedDelivery]| matches!(pair, [a, b] if a.origin.consumer == b.origin.consumer);
-        if all.windows(2).all(one) {
+    /// Sorts deliveries in the order in which RabbitMQ settles them: basic.get first, each by
+    /// itself, then by consumer tag, including cancelled consumers. Queues serve other consumers in
+    /// between.
+    fn sort_by_consumer(&self, all: &mut [UnackedDelivery], conn: &ConnectionState) {
+        let same_consumer = |pair: &[UnackedDelivery]| matches!(pair, [a, b] if a.origin.consumer == b.origin.consumer);
+        if all.windows(2).all(same_consumer) {
             return;
         }
-        let tag = |owed: &UnackedDelivery| self.tag_of(owed.origin.consumer, link);
-        // Stable: each consumer's stay in their order.
+        let tag = |unacked: &UnackedDelivery| self.tag_of(unacked.origin.consumer, conn);
+        // Stable: the deliveries of a consumer keep their order.
         all.sort_by(|a, b| {
-            let by_tag = match a.got && b.got {
+            let by_tag = match a.by_get && b.by_get {
                 true => a.tag.cmp(&b.tag),
                 false => tag(a).cmp(tag(b)),
             };
-            b.got
-                .cmp(&a.got)
+            b.by_get
+                .cmp(&a.by_get)
                 .then(by_tag)
                 .then(a.origin.consumer.cmp(&b.origin.consumer))
         });
     }
 }
 
-/// A basic.cancel.
+/// A pending basic.cancel.
 #[derive(Debug)]
 pub(crate) struct Cancellation {
     tag: Name,
@@ -470,9 +478,9 @@ fn consumer_priority(
     arguments: &Table,
     queue: &str,
     kind: QueueType,
-    link: &ConnectionState,
+    conn: &ConnectionState,
 ) -> Result<i32, Failure> {
-    // Of streams only.
+    // Arguments that only stream queues support.
     for key in [
         "x-stream-offset",
         "x-stream-filter",
@@ -482,7 +490,7 @@ fn consumer_priority(
             refuse!(
                 PreconditionFailed,
                 "invalid arg '{key}' for queue '{queue}' in vhost '{}' of queue type {}",
-                link.vhost,
+                conn.vhost,
                 kind.module()
             );
         }
@@ -491,12 +499,12 @@ fn consumer_priority(
         return Ok(0);
     };
     match value.as_integer() {
-        // Clients send it in any width; what no 32 bits hold is as good as the largest.
+        // Clients send any width. Values outside 32 bits are clamped.
         Some(n) => Ok(i32::try_from(n).unwrap_or(if n < 0 { i32::MIN } else { i32::MAX })),
         None => refuse!(
             PreconditionFailed,
             "invalid arg 'x-priority' for queue '{queue}' in vhost '{}': \"expected integer, got {}\"",
-            link.vhost,
+            conn.vhost,
             value.type_name()
         ),
     }

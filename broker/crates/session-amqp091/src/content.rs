@@ -1,4 +1,4 @@
-//! Method, header, body, body...: a publish is put together from its frames (section 2.3.5.2).
+//! Assembly of a publish from its method, header and body frames (section 2.3.5.2).
 
 use crate::channel::Channel;
 use crate::connection_state::{ConnectionState, StepContext};
@@ -8,21 +8,21 @@ use bytes::BytesMut;
 use codec_amqp091::{ContentHeader, Frame, FrameKind, Shown};
 use env::Time;
 
-/// A publish of which some frames are missing; reused for the channel's next one.
+/// A publish with missing frames. Reused for the next publish of the channel.
 #[derive(Debug, Default)]
 pub(crate) struct PublishAssembly {
     stage: Stage,
-    /// Exchange and routing key, one behind the other.
+    /// Exchange and routing key, concatenated.
     names: String,
     exchange_len: usize,
     pub mandatory: bool,
     pub immediate: bool,
-    /// Property flags and list.
+    /// Encoded property flags and property list.
     pub properties: Vec<u8>,
     body_size: u64,
-    /// Body frames that have come, when it takes more than one.
+    /// The body received so far, if it takes more than one frame.
     body: BytesMut,
-    /// When its last frame came, if more are missing.
+    /// Time of the last frame, if more are missing.
     since: Time,
 }
 
@@ -36,12 +36,12 @@ enum Stage {
     },
 }
 
-/// A buffer above this is given back after the publish.
+/// Larger buffers, in octets, are freed after the publish.
 const KEEP: usize = 4096;
 
 impl PublishAssembly {
-    /// basic.publish has come.
-    pub fn start(
+    /// Starts with a basic.publish.
+    pub(crate) fn start(
         slot: &mut Option<Box<PublishAssembly>>,
         exchange: &str,
         routing_key: &str,
@@ -58,55 +58,55 @@ impl PublishAssembly {
         this.immediate = immediate;
     }
 
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.stage == Stage::Idle
     }
 
-    /// Octets of the body kept here.
-    pub fn collected(&self) -> usize {
+    /// Octets of the body collected here.
+    pub(crate) fn collected_len(&self) -> usize {
         self.body.len()
     }
 
-    /// Octets that a publish holds beside its body while that is not complete.
-    pub fn overhead(&self) -> usize {
+    /// Octets that an incomplete publish holds besides its body.
+    pub(crate) fn overhead(&self) -> usize {
         match self.stage {
             Stage::Body { .. } => size_of::<PublishAssembly>() + self.properties.len(),
             Stage::Idle | Stage::Header => 0,
         }
     }
 
-    /// The publish is over: what it holds does not count any more.
-    pub fn uncount(&self, link: &mut ConnectionState) {
-        link.partial = link.partial.saturating_sub(self.collected());
-        link.begun = link.begun.saturating_sub(self.overhead());
+    /// Removes the publish from the connection's totals.
+    pub(crate) fn subtract_from_totals(&self, conn: &mut ConnectionState) {
+        conn.partial = conn.partial.saturating_sub(self.collected_len());
+        conn.publish_overhead = conn.publish_overhead.saturating_sub(self.overhead());
     }
 
-    /// The last progress of a publish whose body is not complete.
-    pub fn unfinished_since(&self) -> Option<Time> {
+    /// Time of the last progress of a publish whose body is incomplete.
+    pub(crate) fn unfinished_since(&self) -> Option<Time> {
         matches!(self.stage, Stage::Body { .. }).then_some(self.since)
     }
 
-    pub fn exchange(&self) -> &str {
+    pub(crate) fn exchange(&self) -> &str {
         self.names.get(..self.exchange_len).unwrap_or("")
     }
 
-    pub fn routing_key(&self) -> &str {
+    pub(crate) fn routing_key(&self) -> &str {
         self.names.get(self.exchange_len..).unwrap_or("")
     }
 
-    /// True: there is no body.
-    fn header(&mut self, frame: Frame<'_>, link: &mut ConnectionState) -> MethodResult<bool> {
+    /// Handles the content header. Returns true if the body is empty.
+    fn header(&mut self, frame: Frame<'_>, conn: &mut ConnectionState) -> MethodResult<bool> {
         let header = match (frame.kind, ContentHeader::decode(frame.payload)) {
             (FrameKind::Header, Ok(header)) => header,
             (FrameKind::Header, Err(_)) => {
                 let payload = Shown::of(frame.payload);
                 refuse!(FrameError, "type 2, {payload}: unknown_frame")
             }
-            _ => return not_the_header(),
+            _ => return unexpected_header_frame(),
         };
-        // Such a frame is nothing that RabbitMQ knows.
+        // RabbitMQ does not recognize such a frame as a content header.
         if header.weight != 0 {
-            return not_the_header();
+            return unexpected_header_frame();
         }
         if header.class_id != 60 {
             refuse!(
@@ -124,26 +124,27 @@ impl PublishAssembly {
         self.stage = Stage::Body {
             missing: header.body_size,
         };
-        link.begun += self.overhead();
+        conn.publish_overhead += self.overhead();
         Ok(false)
     }
 
-    /// Said when all of the message has come, as in RabbitMQ: a client that writes on hears of it when it has written.
-    fn too_large(&self, link: &ConnectionState) -> Option<Failure> {
-        let most = link.limits.message;
-        (self.body_size > most).then(|| {
+    /// Returns an error if the message is too large. It is sent when the whole message has arrived,
+    /// as in RabbitMQ, because a client notices it only after writing.
+    fn too_large(&self, conn: &ConnectionState) -> Option<Failure> {
+        let max = conn.limits.message;
+        (self.body_size > max).then(|| {
             let size = self.body_size;
-            let text = format!("message size {size} is larger than configured max size {most}");
+            let text = format!("message size {size} is larger than configured max size {max}");
             Failure::new(ReplyCode::PreconditionFailed, text)
         })
     }
 
-    /// The whole body, when this frame was the last one.
+    /// Handles a body frame. Returns the body if it is complete.
     fn body<'f>(
         &mut self,
         frame: Frame<'f>,
         missing: u64,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
     ) -> MethodResult<Option<Body<'f>>> {
         if frame.kind != FrameKind::Body {
             refuse!(
@@ -157,37 +158,37 @@ impl PublishAssembly {
                 "expected content body, got non content body frame instead"
             );
         };
-        if let Some(failure) = self.too_large(link) {
-            // Nothing of it is kept.
+        if let Some(failure) = self.too_large(conn) {
+            // Discard the body of a message that will be refused.
             self.stage = Stage::Body { missing };
             return if missing == 0 { Err(failure) } else { Ok(None) };
         }
         if missing == 0 && self.body.is_empty() {
             return Ok(Some(Body::Whole(frame.payload)));
         }
-        if link.partial + frame.payload.len() > link.limits.partial {
+        if conn.partial + frame.payload.len() > conn.limits.partial {
             refuse!(
                 ResourceError,
                 "unfinished messages of this connection exceed {} octets",
-                link.limits.partial
+                conn.limits.partial
             );
         }
-        link.partial += frame.payload.len();
+        conn.partial += frame.payload.len();
         self.body.extend_from_slice(frame.payload);
         self.stage = Stage::Body { missing };
         Ok((missing == 0).then_some(Body::Collected))
     }
 
-    /// What was kept of the body.
-    pub fn kept(&self) -> &[u8] {
+    /// The collected body.
+    pub(crate) fn collected_body(&self) -> &[u8] {
         &self.body
     }
 
-    /// Ready for the channel's next publish, without what was large.
-    pub fn finish(&mut self, link: &mut ConnectionState) {
-        self.uncount(link);
+    /// Prepares for the channel's next publish and frees large buffers.
+    pub(crate) fn finish(&mut self, conn: &mut ConnectionState) {
+        self.subtract_from_totals(conn);
         if !self.body.is_empty() {
-            link.finished = link.finished.wrapping_add(1);
+            conn.finished = conn.finished.wrapping_add(1);
         }
         self.stage = Stage::Idle;
         self.body.clear();
@@ -202,54 +203,54 @@ impl PublishAssembly {
 }
 
 enum Body<'f> {
-    /// In one frame: not copied.
+    /// The body arrived in one frame and is not copied.
     Whole(&'f [u8]),
-    /// In the assembly's buffer.
+    /// The body is in the assembly's buffer.
     Collected,
 }
 
-/// A frame while a content is awaited, or a content frame while none is.
+/// Handles a content frame, or any frame while content is expected.
 pub(crate) fn frame(
     channel: &mut Channel,
     frame: Frame<'_>,
-    link: &mut ConnectionState,
+    conn: &mut ConnectionState,
     cx: &mut StepContext<'_>,
 ) -> MethodResult {
-    // Taken out for the time being: publishing needs both.
+    // Taken out of the channel because publishing borrows both.
     let Some(mut assembly) = channel.assembly.take() else {
-        return not_awaited();
+        return unexpected_content_frame();
     };
     let body = match assembly.stage {
         Stage::Idle => {
             channel.assembly = Some(assembly);
-            return not_awaited();
+            return unexpected_content_frame();
         }
-        Stage::Header => match assembly.header(frame, link) {
+        Stage::Header => match assembly.header(frame, conn) {
             Ok(complete) => {
-                if link.alarm.is_some() {
-                    link.blocked = true;
+                if conn.alarm.is_some() {
+                    conn.blocked = true;
                 }
                 Ok(complete.then_some(Body::Whole(&[])))
             }
             Err(failure) => Err(failure),
         },
-        Stage::Body { missing } => assembly.body(frame, missing, link),
+        Stage::Body { missing } => assembly.body(frame, missing, conn),
     };
-    let done = match body {
+    let result = match body {
         Ok(None) => {
             assembly.since = cx.broker.now();
             Ok(())
         }
         Ok(Some(body)) => {
-            let collected;
+            let collected_len;
             let whole = match body {
                 Body::Whole(bytes) => bytes,
                 Body::Collected => {
-                    collected = &assembly.body;
-                    &collected[..]
+                    collected_len = &assembly.body;
+                    &collected_len[..]
                 }
             };
-            let published = crate::publish::publish(channel, &assembly, whole, link, cx);
+            let published = crate::publish::publish(channel, &assembly, whole, conn, cx);
             if let Err(Failure {
                 unknown: Some(exchange),
                 ..
@@ -257,30 +258,30 @@ pub(crate) fn frame(
                 && !cx.broker.knows_all()
             {
                 if let Body::Whole(bytes) = body {
-                    link.partial += bytes.len();
+                    conn.partial += bytes.len();
                     assembly.body.extend_from_slice(bytes);
                 }
-                let again = RetriedMethod::Publish(assembly);
-                channel.ask_the_log_of(exchange.clone(), again, (60, 40), link, cx);
+                let retry = RetriedMethod::Publish(assembly);
+                channel.check_log_for(exchange.clone(), retry, (60, 40), conn, cx);
                 return Ok(());
             }
-            assembly.finish(link);
+            assembly.finish(conn);
             published
         }
         Err(failure) => Err(failure),
     };
     channel.assembly = Some(assembly);
-    done
+    result
 }
 
-fn not_the_header() -> MethodResult<bool> {
+fn unexpected_header_frame() -> MethodResult<bool> {
     refuse!(
         UnexpectedFrame,
         "expected content header for class 60, got non content header frame instead"
     )
 }
 
-fn not_awaited() -> MethodResult {
+fn unexpected_content_frame() -> MethodResult {
     refuse!(
         UnexpectedFrame,
         "expected method frame, got non method frame instead"

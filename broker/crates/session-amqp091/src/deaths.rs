@@ -1,9 +1,11 @@
-//! The dead-letter history for AMQP 0.9.1 clients: the header `x-death` and its companions, as RabbitMQ writes them.
+//! The dead-letter history for AMQP 0.9.1 clients: the header `x-death` and the `x-first-death-*`
+//! and `x-last-death-*` headers, as in RabbitMQ.
 
 use codec_amqp091::{HeaderEdit, Properties};
 use message::{Death, Deaths, Message, Protocol, Table, Value};
 
-/// Headers that a message has from its deaths; what its publisher had put there gives way.
+/// Headers that describe the dead-letter history. They replace headers of the same name from the
+/// publisher.
 pub(crate) fn headers(deaths: &Deaths) -> Vec<(&'static str, Value)> {
     let records = deaths.records().iter().map(record).collect();
     let mut headers = vec![("x-death", Value::Array(records))];
@@ -11,7 +13,7 @@ pub(crate) fn headers(deaths: &Deaths) -> Vec<(&'static str, Value)> {
     headers
 }
 
-/// The ones a headers exchange can match.
+/// The headers that a headers exchange can match.
 fn companions(deaths: &Deaths) -> Vec<(&'static str, Value)> {
     let mut headers = Vec::new();
     if let Some(first) = deaths.first() {
@@ -29,7 +31,7 @@ fn companions(deaths: &Deaths) -> Vec<(&'static str, Value)> {
 
 fn record(death: &Death) -> Value {
     let mut table = Table::default();
-    // RabbitMQ puts it first, when there is one.
+    // RabbitMQ writes it first.
     if let Some(ttl) = death.ttl_ms {
         table.set("original-expiration", Value::from(&*ttl.to_string()));
     }
@@ -44,7 +46,8 @@ fn record(death: &Death) -> Value {
     Value::Table(table)
 }
 
-/// The headers that a message is routed by when it goes through a dead letter exchange: its own, and what it died of.
+/// The headers for routing through a dead-letter exchange: those of the message and those of its
+/// dead-letter history.
 pub(crate) fn routing_headers(message: &Message, deaths: &Deaths) -> Table {
     let properties = message.properties();
     let own = match message.protocol() {
@@ -58,7 +61,8 @@ pub(crate) fn routing_headers(message: &Message, deaths: &Deaths) -> Table {
     table
 }
 
-/// What dead lettering changes of the properties on the way to a client; their stored form is the publisher's.
+/// Changes to the properties on the way to a client. The stored message keeps the publisher's
+/// properties.
 pub(crate) fn edits(deaths: &Deaths) -> Vec<HeaderEdit<'static>> {
     let edit = |(key, value)| HeaderEdit {
         key,

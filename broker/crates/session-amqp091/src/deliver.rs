@@ -1,4 +1,4 @@
-//! Messages to the client: basic.deliver and basic.get-ok with their content.
+//! Delivery of messages to the client: basic.deliver and basic.get-ok with their content.
 
 use crate::channel::{Channel, HeldDelivery};
 use crate::connection_state::{ConnectionState, StepContext};
@@ -12,14 +12,13 @@ use codec_amqp091::{
 };
 use env::Time;
 use message::{Message, Value};
-use metadata::features::CHANNEL_PREFETCH;
 use metadata::{Name, QueueId, QueueType};
 use queue::{ConsumerId, Delivery};
 use session::{DeliveryCounters, Outbox};
 use smallvec::SmallVec;
 use std::time::Duration;
 
-/// Appends a body in frames; large ones by reference.
+/// Appends a body as frames; large bodies by reference.
 pub(crate) fn send_body(out: &mut Outbox, channel: u16, message: &Message, frame_max: u32) {
     let body = message.body();
     let piece = (frame_max as usize).saturating_sub(FRAME_OVERHEAD).max(1);
@@ -33,23 +32,24 @@ pub(crate) fn send_body(out: &mut Outbox, channel: u16, message: &Message, frame
     }
 }
 
-/// Failed attempts to deliver as RabbitMQ's quorum queues tell them: until it has some of its own, a dead letter has those of the
-/// quorum queues where it was rejected.
+/// The number of failed delivery attempts as RabbitMQ's quorum queues report it. A dead letter
+/// keeps the count of the quorum queues that rejected it until it has a count of its own.
 fn failed_attempts(delivery: &Delivery) -> Option<i64> {
     let own = delivery.attempts?;
     if own > 0 || !delivery.message.has_died() {
         return (own > 0).then_some(own.into());
     }
-    let before = delivery.message.deaths()?.failed_attempts();
-    (before > 0).then(|| i64::try_from(before).unwrap_or(i64::MAX))
+    let inherited = delivery.message.deaths()?.failed_attempts();
+    (inherited > 0).then(|| i64::try_from(inherited).unwrap_or(i64::MAX))
 }
 
-/// Appends header and body of a delivery. Failed attempts go into the headers, where RabbitMQ's clients look.
+/// Appends header and body of a delivery. The number of failed attempts goes into the header
+/// `x-delivery-count`, as in RabbitMQ.
 fn send_content(
     channel: u16,
     delivery: &Delivery,
     attempts: Option<i64>,
-    link: &mut ConnectionState,
+    conn: &mut ConnectionState,
     out: &mut Outbox,
 ) {
     let message = &delivery.message;
@@ -67,44 +67,41 @@ fn send_content(
             key: "x-delivery-count",
             value: Some(Value::I64(attempts)),
         }));
-        link.scratch.clear();
-        decoded.encode_edited(&edits, &mut link.scratch);
-        encode_content_header(out.tail(), channel, size, &link.scratch);
+        conn.scratch.clear();
+        decoded.encode_edited(&edits, &mut conn.scratch);
+        encode_content_header(out.tail(), channel, size, &conn.scratch);
     } else {
         encode_content_header(out.tail(), channel, size, &properties);
     }
-    send_body(out, channel, message, link.frame_max);
-}
-
-/// While a node of the cluster cannot read that, a channel's limit is one on each of its consumers.
-fn can_give_back(cx: &StepContext<'_>) -> bool {
-    cx.broker.tree().feature_enabled(CHANNEL_PREFETCH.name)
+    send_body(out, channel, message, conn.frame_max);
 }
 
 impl Channel {
-    /// Deliveries of one of this channel's consumers: written, or held while there is no room.
-    pub fn deliver(
+    /// Writes the deliveries of one consumer, or holds them while the outbox is full.
+    pub(crate) fn deliver(
         &mut self,
         queue: QueueId,
         consumer: ConsumerId,
         deliveries: Vec<Delivery>,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        let Some(to) = facts(link, consumer, deliveries.last().map(|d| d.id)) else {
+        let Some(to) = subscriber(conn, consumer, deliveries.last().map(|d| d.id)) else {
             return;
         };
         let mut written = WrittenDeliveries::default();
-        let mut beyond: Option<(u64, u64)> = None;
+        let mut excess: Option<(u64, u64)> = None;
         for delivery in deliveries {
-            if to.kind == QueueType::Classic && self.room() == Some(0) && can_give_back(cx) {
-                let from = beyond.map_or(delivery.id, |(from, _)| from);
-                beyond = Some((from, delivery.id));
-            } else if self.held_deliveries.is_empty() && may_write(link, cx) {
-                self.write(&to, queue, consumer, &delivery, link, cx);
+            if to.kind.descriptor().consumers.adjustable_credit
+                && self.remaining_prefetch() == Some(0)
+            {
+                let from = excess.map_or(delivery.id, |(from, _)| from);
+                excess = Some((from, delivery.id));
+            } else if self.held_deliveries.is_empty() && has_outbox_space(conn, cx) {
+                self.write(&to, queue, consumer, &delivery, conn, cx);
                 written.add(&delivery);
             } else {
-                link.channels_hold = true;
+                conn.channels_may_hold = true;
                 self.held_deliveries.push_back(HeldDelivery {
                     queue,
                     consumer,
@@ -112,27 +109,27 @@ impl Channel {
                 });
             }
         }
-        self.note_written((queue, consumer), written, link, cx);
-        if let Some(range) = beyond {
-            self.give_back(queue, consumer, range, link, cx);
+        self.record_written((queue, consumer), written, conn, cx);
+        if let Some(range) = excess {
+            self.return_excess(queue, consumer, range, conn, cx);
         }
     }
 
-    /// Writes what was held, as far as there is room.
-    pub fn pump(&mut self, link: &mut ConnectionState, cx: &mut StepContext<'_>) {
+    /// Writes held deliveries while the outbox has space.
+    pub(crate) fn pump(&mut self, conn: &mut ConnectionState, cx: &mut StepContext<'_>) {
         while let Some(next) = self.held_deliveries.front() {
-            let Some(to) = facts(link, next.consumer, None) else {
+            let Some(to) = subscriber(conn, next.consumer, None) else {
                 self.held_deliveries.pop_front();
                 continue;
             };
-            if !may_write(link, cx) {
+            if !has_outbox_space(conn, cx) {
                 return;
             }
             if let Some(held) = self.held_deliveries.pop_front() {
-                self.write(&to, held.queue, held.consumer, &held.delivery, link, cx);
+                self.write(&to, held.queue, held.consumer, &held.delivery, conn, cx);
                 let mut written = WrittenDeliveries::default();
                 written.add(&held.delivery);
-                self.note_written((held.queue, held.consumer), written, link, cx);
+                self.record_written((held.queue, held.consumer), written, conn, cx);
             }
         }
         if self.held_deliveries.capacity() > KEEP {
@@ -146,15 +143,16 @@ impl Channel {
         queue: QueueId,
         consumer: ConsumerId,
         delivery: &Delivery,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        // Replies are not counted, as in RabbitMQ: each has the number that the next delivery will have.
+        // As in RabbitMQ, replies of direct reply-to do not advance the delivery tag: each has the
+        // tag of the next delivery.
         let delivery_tag = self.next_delivery + 1;
         if self.replies.as_ref().is_none_or(|r| r.tag != to.tag) {
             self.next_delivery = delivery_tag;
         }
-        self.served_last = consumer;
+        self.last_served = consumer;
         let attempts = failed_attempts(delivery);
         let redelivered = delivery.redelivered || attempts.is_some();
         let method = Method::BasicDeliver {
@@ -165,9 +163,9 @@ impl Channel {
             routing_key: delivery.message.routing_key(),
         };
         cx.send(self.number, &method);
-        send_content(self.number, delivery, attempts, link, cx.out);
+        send_content(self.number, delivery, attempts, conn, cx.out);
         if cx.broker.tree().traces() {
-            link.trace_delivery(self.number, queue, delivery, cx);
+            conn.trace_delivery(self.number, queue, delivery, cx);
         }
         let origin = DeliveryOrigin {
             queue,
@@ -185,56 +183,57 @@ impl Channel {
             }
         };
         add(&mut self.counts().deliveries);
-        link.count(|t| add(t.of(to.kind)));
+        conn.count(|t| add(t.of(to.kind)));
         if no_ack {
-            link.settle(origin, queue::SettlementOutcome::Accepted);
+            conn.settle(origin, queue::SettlementOutcome::Accepted);
         } else {
-            self.owe(origin, false, link, cx);
+            self.add_unacked(origin, false, conn, cx);
         }
     }
 
-    /// Takes note that the client owes an acknowledgement for the delivery just written.
-    fn owe(
+    /// Records that the delivery just written needs an acknowledgement.
+    fn add_unacked(
         &mut self,
         origin: DeliveryOrigin,
-        got: bool,
-        link: &mut ConnectionState,
+        by_get: bool,
+        conn: &mut ConnectionState,
         cx: &StepContext<'_>,
     ) {
         let now = cx.broker.now();
-        link.ack_check.get_or_insert(now + ACK_CHECK);
+        conn.ack_check.get_or_insert(now + ACK_CHECK);
         self.unacked.push(UnackedDelivery {
             tag: self.next_delivery,
             since: seconds(now),
-            got,
+            by_get,
             origin,
         });
     }
 
-    /// 406 when the client has kept a delivery for longer than its queue, or else the node, allows.
-    pub fn check_acknowledgements(
+    /// Returns 406 if the client exceeded the acknowledgement timeout of the queue, or the node's
+    /// where the queue has none.
+    pub(crate) fn check_acknowledgements(
         &self,
         limit: Option<Duration>,
         cx: &StepContext<'_>,
     ) -> MethodResult {
         let now = seconds(cx.broker.now());
         let tree = cx.broker.tree();
-        // Of each queue the oldest decides; they come oldest first.
+        // Only the oldest delivery of each queue matters, and the oldest come first.
         let mut seen: SmallVec<[QueueId; 4]> = SmallVec::new();
-        for owed in self.unacked.iter() {
-            let queue = owed.origin.queue;
+        for unacked in self.unacked.iter() {
+            let queue = unacked.origin.queue;
             if seen.contains(&queue) {
                 continue;
             }
             seen.push(queue);
-            let own = tree
+            let queue_limit = tree
                 .queue_by_id(queue)
                 .and_then(|q| tree.consumer_timeout(q));
-            let Some(limit) = own.map(Duration::from_millis).or(limit) else {
+            let Some(limit) = queue_limit.map(Duration::from_millis).or(limit) else {
                 continue;
             };
             let limit_s = u32::try_from(limit.as_secs()).unwrap_or(u32::MAX);
-            if now >= owed.since.saturating_add(limit_s) {
+            if now >= unacked.since.saturating_add(limit_s) {
                 refuse!(
                     PreconditionFailed,
                     "delivery acknowledgement on channel {} timed out. Timeout value used: {} ms. This timeout value \
@@ -247,13 +246,13 @@ impl Channel {
         Ok(())
     }
 
-    /// The answer to basic.get.
-    pub fn deliver_got(
+    /// Answers a basic.get with a message.
+    pub(crate) fn deliver_get(
         &mut self,
         origin: DeliveryOrigin,
         no_ack: bool,
         delivery: &Delivery,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
         self.next_delivery += 1;
@@ -267,26 +266,26 @@ impl Channel {
             message_count: u32::try_from(delivery.left).unwrap_or(u32::MAX),
         };
         cx.send(self.number, &method);
-        send_content(self.number, delivery, attempts, link, cx.out);
-        self.count_got(origin.queue, no_ack, redelivered, link, cx);
+        send_content(self.number, delivery, attempts, conn, cx.out);
+        self.count_get(origin.queue, no_ack, redelivered, conn, cx);
         if cx.broker.tree().traces() {
-            link.trace_delivery(self.number, origin.queue, delivery, cx);
+            conn.trace_delivery(self.number, origin.queue, delivery, cx);
         }
-        // Without acknowledgement the queue's side has settled it: it is only one.
+        // Without acknowledgement the queue has settled the message itself.
         if !no_ack {
-            self.owe(origin, true, link, cx);
+            self.add_unacked(origin, true, conn, cx);
         }
     }
 }
 
 impl Channel {
-    /// The answer to a basic.get that found something.
-    fn count_got(
+    /// Counts a basic.get that returned a message.
+    fn count_get(
         &mut self,
         queue: QueueId,
         no_ack: bool,
         redelivered: bool,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &StepContext<'_>,
     ) {
         let add = |d: &mut DeliveryCounters| {
@@ -299,49 +298,50 @@ impl Channel {
         };
         add(&mut self.counts().deliveries);
         if let Some(kind) = cx.broker.tree().queue_by_id(queue).map(|q| q.kind) {
-            link.count(|t| add(t.of(kind)));
+            conn.count(|t| add(t.of(kind)));
         }
     }
 
-    /// A basic.get that found nothing.
-    pub fn count_empty(&mut self, queue: Option<QueueType>, link: &mut ConnectionState) {
+    /// Counts a basic.get on an empty queue.
+    pub(crate) fn count_empty(&mut self, queue: Option<QueueType>, conn: &mut ConnectionState) {
         self.counts().deliveries.get_empty += 1;
         if let Some(kind) = queue {
-            link.count(|t| t.of(kind).get_empty += 1);
+            conn.count(|t| t.of(kind).get_empty += 1);
         }
     }
 }
 
-/// How often deliveries are looked at that nobody acknowledged.
+/// Interval of the acknowledgement timeout check.
 pub(crate) const ACK_CHECK: Duration = Duration::from_secs(60);
 
 fn seconds(time: Time) -> u32 {
     u32::try_from(time.since(Time::ZERO).as_secs()).unwrap_or(u32::MAX)
 }
 
-/// Whether the outbox takes another delivery.
-fn may_write(link: &ConnectionState, cx: &StepContext<'_>) -> bool {
-    cx.out.len() < link.limits.outbox_deliveries
+/// Returns true if the outbox has space for another delivery.
+fn has_outbox_space(conn: &ConnectionState, cx: &StepContext<'_>) -> bool {
+    cx.out.len() < conn.limits.outbox_deliveries
 }
 
-/// Slots for held deliveries that stay allocated.
+/// Capacity that the list of held deliveries keeps.
 const KEEP: usize = 64;
 
-/// Whom deliveries go to.
+/// The recipient of deliveries.
 struct Subscriber {
     tag: Name,
     no_ack: bool,
     kind: QueueType,
 }
 
-/// `came`: the last delivery that has just come.
-fn facts(
-    link: &mut ConnectionState,
+/// Returns the recipient of a consumer's deliveries and records the last delivery received from the
+/// queue, if given.
+fn subscriber(
+    conn: &mut ConnectionState,
     consumer: ConsumerId,
-    came: Option<u64>,
+    last_delivery: Option<u64>,
 ) -> Option<Subscriber> {
-    let subscription = link.subscriptions.get_mut(&consumer.0)?;
-    subscription.came = came.unwrap_or(subscription.came);
+    let subscription = conn.subscriptions.get_mut(&consumer.0)?;
+    subscription.last_delivery = last_delivery.unwrap_or(subscription.last_delivery);
     Some(Subscriber {
         tag: subscription.tag.clone(),
         no_ack: subscription.no_ack,

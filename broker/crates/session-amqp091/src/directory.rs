@@ -1,4 +1,4 @@
-//! What the session reads from the metadata tree, with RabbitMQ's rules and texts.
+//! Lookups and permission checks in the metadata tree, with RabbitMQ's rules and error texts.
 
 use crate::connection_state::ConnectionState;
 use crate::failure::{Failure, MethodResult, refuse};
@@ -13,98 +13,101 @@ pub(crate) enum ResourceKind {
     Queue,
 }
 
-/// 403 unless the user has that right on the resource. The default exchange is `amq.default` here.
+/// Returns 403 unless the user has this right on the resource. The default exchange is checked as
+/// `amq.default`.
 pub(crate) fn check(
     tree: &Tree,
-    link: &ConnectionState,
+    conn: &ConnectionState,
     right: Right,
     kind: ResourceKind,
     resource: &str,
 ) -> MethodResult {
     let (kind, resource) = match (kind, resource) {
         (ResourceKind::Exchange, "") => ("exchange", "amq.default"),
-        (ResourceKind::Exchange, given) => ("exchange", given),
-        (ResourceKind::Queue, given) => ("queue", given),
+        (ResourceKind::Exchange, resource) => ("exchange", resource),
+        (ResourceKind::Queue, resource) => ("queue", resource),
     };
-    if tree.permitted(&link.user, &link.vhost, right, resource) {
+    if tree.permitted(&conn.user, &conn.vhost, right, resource) {
         return Ok(());
     }
     refuse!(
         AccessRefused,
         "{} access to {kind} '{resource}' in vhost '{}' refused for user '{}'",
-        name(right),
-        link.vhost,
-        link.user
+        right_name(right),
+        conn.vhost,
+        conn.user
     )
 }
 
-/// 403 unless the user's topic permissions let this key through.
+/// Returns 403 unless the user's topic permissions allow this routing key.
 pub(crate) fn check_topic(
     tree: &Tree,
-    link: &ConnectionState,
+    conn: &ConnectionState,
     right: Right,
     exchange: &ExchangeRecord,
     key: &str,
 ) -> MethodResult {
-    if tree.topic_permitted(&link.user, &link.vhost, &exchange.name, right, key) {
+    if tree.topic_permitted(&conn.user, &conn.vhost, &exchange.name, right, key) {
         return Ok(());
     }
     refuse!(
         AccessRefused,
         "{} access to topic '{key}' in exchange '{}' in vhost '{}' refused for user '{}'",
-        name(right),
+        right_name(right),
         exchange.name,
-        link.vhost,
-        link.user
+        conn.vhost,
+        conn.user
     )
 }
 
-/// 404 when it does not exist, 403 when it is internal. None: the default exchange.
+/// Looks up an exchange for publishing: 404 if it does not exist, 403 if it is internal. None is
+/// the default exchange.
 pub(crate) fn exchange_to_publish<'t>(
     tree: &'t Tree,
-    link: &ConnectionState,
+    conn: &ConnectionState,
     name: &str,
 ) -> MethodResult<Option<&'t ExchangeRecord>> {
     if name.is_empty() {
         return Ok(None);
     }
-    let record = exchange(tree, link, name).ok_or_else(|| no_exchange(link, name))?;
+    let record = exchange(tree, conn, name).ok_or_else(|| no_exchange(conn, name))?;
     if record.internal {
         refuse!(
             AccessRefused,
             "cannot publish to internal exchange '{name}' in vhost '{}'",
-            link.vhost
+            conn.vhost
         );
     }
     Ok(Some(record))
 }
 
-pub(crate) fn no_exchange(link: &ConnectionState, name: &str) -> Failure {
-    Failure::unknown("exchange", name, &link.vhost)
+pub(crate) fn no_exchange(conn: &ConnectionState, name: &str) -> Failure {
+    Failure::unknown("exchange", name, &conn.vhost)
 }
 
-/// A queue to be used: 404 when it does not exist or its node is gone, 405 when it is another connection's own.
+/// Looks up a queue to use: 404 if it does not exist or its node is down, 405 if it is exclusive to
+/// another connection.
 pub(crate) fn queue_for<'t>(
     broker: &'t dyn Broker,
-    link: &ConnectionState,
+    conn: &ConnectionState,
     name: &str,
 ) -> MethodResult<&'t Arc<QueueRecord>> {
-    let there = queue(broker.tree(), link, name);
-    // Behind a reply address is no queue that anybody could see.
-    let Some(record) = there.filter(|_| !is_reply_queue(name)) else {
-        return Err(Failure::unknown("queue", name, &link.vhost));
+    let record = queue(broker.tree(), conn, name);
+    // Clients must not use the queue behind a direct reply-to address.
+    let Some(record) = record.filter(|_| !is_reply_queue(name)) else {
+        return Err(Failure::unknown("queue", name, &conn.vhost));
     };
     check_owner(record, broker.id())?;
     check_home(broker, record)?;
     Ok(record)
 }
 
-/// 404 when the one node that has it cannot be reached, or has lost it.
+/// Returns 404 if the only node that hosts the queue is unreachable or has lost it.
 pub(crate) fn check_home(broker: &dyn Broker, record: &QueueRecord) -> MethodResult {
     if let Some(why) = broker.tree().lost_reason(record) {
         refuse!(NotFound, "{why}");
     }
-    match broker.home_out_of_reach(record) {
+    match broker.unreachable_home(record) {
         None => Ok(()),
         Some(home) => refuse!(
             NotFound,
@@ -115,6 +118,7 @@ pub(crate) fn check_home(broker: &dyn Broker, record: &QueueRecord) -> MethodRes
     }
 }
 
+/// Returns 405 if the queue is exclusive to another connection.
 pub(crate) fn check_owner(record: &QueueRecord, session: SessionId) -> MethodResult {
     match record.exclusive {
         Some(owner) if owner != session => refuse!(
@@ -128,17 +132,18 @@ pub(crate) fn check_owner(record: &QueueRecord, session: SessionId) -> MethodRes
     }
 }
 
-/// 406 for a type that this broker does not have: it ends the channel, as since RabbitMQ 3.13.
+/// Returns 406, which closes the channel, for an unknown exchange type, as RabbitMQ does since
+/// 3.13.
 pub(crate) fn check_exchange_kind(kind: &str) -> MethodResult {
     match routing::Kind::from_name(kind) {
         Some(_) => Ok(()),
         None if kind.is_empty() => refuse!(PreconditionFailed, "invalid exchange type ''"),
-        // Of words that its Erlang has an atom for, such as "foo", RabbitMQ says "invalid".
+        // RabbitMQ says "invalid" instead for types that exist as Erlang atoms, such as "foo".
         None => refuse!(PreconditionFailed, "unknown exchange type '{kind}'"),
     }
 }
 
-fn name(right: Right) -> &'static str {
+fn right_name(right: Right) -> &'static str {
     match right {
         Right::Configure => "configure",
         Right::Write => "write",
@@ -146,37 +151,38 @@ fn name(right: Right) -> &'static str {
     }
 }
 
-/// As [`check`] for the right to write to an exchange, for every publish: the last verdict holds until the tree changes.
+/// As [`check`] for the write permission of every publish. The last positive result is cached until
+/// the tree changes.
 pub(crate) fn check_publish(
     tree: &Tree,
-    link: &mut ConnectionState,
+    conn: &mut ConnectionState,
     exchange: &str,
 ) -> MethodResult {
-    if let Some((applied, known)) = &link.writable
+    if let Some((applied, exchange_name)) = &conn.writable
         && *applied == tree.applied()
-        && **known == *exchange
+        && **exchange_name == *exchange
     {
         return Ok(());
     }
-    check(tree, link, Right::Write, ResourceKind::Exchange, exchange)?;
-    link.writable = Some((tree.applied(), exchange.into()));
+    check(tree, conn, Right::Write, ResourceKind::Exchange, exchange)?;
+    conn.writable = Some((tree.applied(), exchange.into()));
     Ok(())
 }
 
 pub(crate) fn exchange<'t>(
     tree: &'t Tree,
-    link: &ConnectionState,
+    conn: &ConnectionState,
     name: &str,
 ) -> Option<&'t ExchangeRecord> {
-    tree.exchange(&link.vhost, name).map(|record| &**record)
+    tree.exchange(&conn.vhost, name).map(|record| &**record)
 }
 
 pub(crate) fn queue<'t>(
     tree: &'t Tree,
-    link: &ConnectionState,
+    conn: &ConnectionState,
     name: &str,
 ) -> Option<&'t Arc<QueueRecord>> {
-    tree.queue(&link.vhost, name)
+    tree.queue(&conn.vhost, name)
 }
 
 pub(crate) fn has_tag(tree: &Tree, user: &str, tag: &str) -> bool {
@@ -184,7 +190,7 @@ pub(crate) fn has_tag(tree: &Tree, user: &str, tag: &str) -> bool {
         .is_some_and(|record| record.tags.iter().any(|t| **t == *tag))
 }
 
-/// None: no such user, or no password to log in with.
+/// None: the user does not exist or has no password.
 pub(crate) fn password(tree: &Tree, user: &str) -> Option<auth::PasswordHash> {
     tree.user(user)?.password.clone()
 }

@@ -1,15 +1,18 @@
-//! A message that is there already, as exchanges see it: dead letters, and what comes by the HTTP API.
+//! The view of exchanges on a stored message: a dead letter, or a message published through the
+//! HTTP API.
 
 use crate::deaths::routing_headers;
 use codec_amqp091::{Properties, Short};
 use message::{Deaths, Message, Protocol, Table};
 use routing::{Envelope, Property};
 
-/// No client publishes it at the moment, so that every node is near to it.
+/// Such a message has no publishing connection and therefore no origin: exchanges that prefer local
+/// queues treat every node as local.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageEnvelope<'a> {
+    /// The message to route.
     pub message: &'a Message,
-    /// What headers exchanges see of them is a part of the message's headers.
+    /// Its dead-letter history, part of which headers exchanges match.
     pub deaths: &'a Deaths,
 }
 
@@ -23,12 +26,12 @@ impl Envelope for MessageEnvelope<'_> {
             return None;
         }
         let properties = Properties::received(self.message.properties()).ok()?;
-        text_of(&properties, property)
+        property_text(&properties, property)
     }
 }
 
-/// A property as exchanges compare it.
-pub(crate) fn text_of(
+/// The text of a property, for exchanges that route by it.
+pub(crate) fn property_text(
     properties: &Properties<'_, Short<'_>>,
     property: Property,
 ) -> Option<String> {
@@ -46,9 +49,10 @@ mod tests {
     use env::WallTime;
     use message::MessageBuilder;
 
-    /// `hash-property` of a consistent hash exchange counts for dead letters and for what comes by HTTP, too.
+    /// `hash-property` of a consistent hash exchange also applies to dead letters and to messages
+    /// from the HTTP API.
     #[test]
-    fn exchanges_see_its_properties() {
+    fn exchange_sees_message_properties() {
         let properties = Properties {
             correlation_id: Some("c"),
             message_id: Some("m"),
@@ -57,7 +61,7 @@ mod tests {
         };
         let mut raw = BytesMut::new();
         properties.encode(&mut raw);
-        let of = |protocol| {
+        let properties_of = |protocol| {
             let builder = MessageBuilder {
                 protocol,
                 durable: false,
@@ -81,9 +85,9 @@ mod tests {
             .map(|property| envelope.property(property))
         };
         assert_eq!(
-            of(Protocol::Amqp091),
+            properties_of(Protocol::Amqp091),
             ["c", "m", "7"].map(|p| Some(p.to_owned()))
         );
-        assert_eq!(of(Protocol::Mqtt), [None, None, None]);
+        assert_eq!(properties_of(Protocol::Mqtt), [None, None, None]);
     }
 }

@@ -1,9 +1,11 @@
-//! Errors as clients expect them: code, name, text (section 1.2 of the protocol's reference, texts as RabbitMQ's).
+//! Errors that close a channel or connection: reply code, name and text (section 1.2 of the
+//! protocol reference; texts as in RabbitMQ).
 
 use metadata::{ChangeError, Name};
 
-/// A reply code that ends a channel or the connection. Of the standard's others 312 comes with basic.return; RabbitMQ, and so
-/// we, never send 311, 313, 402 and 502: what is too large is a 406, and what cannot be read a 501.
+/// A reply code that closes a channel or the connection. Of the other codes in the specification,
+/// 312 is used by basic.return. As in RabbitMQ, 311, 313, 402 and 502 are never sent: oversized
+/// messages get 406 and undecodable frames 501.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyCode {
     ConnectionForced,
@@ -22,7 +24,7 @@ pub(crate) enum ReplyCode {
 }
 
 impl ReplyCode {
-    pub fn number(self) -> u16 {
+    pub(crate) fn number(self) -> u16 {
         match self {
             ReplyCode::ConnectionForced => 320,
             ReplyCode::AccessRefused => 403,
@@ -58,8 +60,8 @@ impl ReplyCode {
         }
     }
 
-    /// Ends the connection, not only the channel.
-    pub fn is_hard(self) -> bool {
+    /// Returns true if the code closes the connection and not only the channel.
+    pub(crate) fn is_hard(self) -> bool {
         !matches!(
             self,
             ReplyCode::AccessRefused
@@ -69,7 +71,7 @@ impl ReplyCode {
         )
     }
 
-    /// From a queue's refusal.
+    /// Converts the code of a queue's error reply.
     fn from_number(number: u16) -> ReplyCode {
         [
             ReplyCode::AccessRefused,
@@ -86,22 +88,22 @@ impl ReplyCode {
     }
 }
 
-/// Bytes of a short string.
+/// Maximum length of a short string in bytes.
 const MAX_SHORT: usize = 255;
-/// At the end of a text that is longer.
-const MORE: &str = "...";
+/// Suffix of a truncated text.
+const ELLIPSIS: &str = "...";
 
-/// Why a method failed.
+/// The reason why a method failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub code: ReplyCode,
     pub text: String,
-    /// The name of a queue or exchange that this node's tree does not have.
+    /// The name of a queue or exchange that is missing from this node's tree.
     pub unknown: Option<Name>,
 }
 
 impl Failure {
-    pub fn new(code: ReplyCode, text: impl Into<String>) -> Failure {
+    pub(crate) fn new(code: ReplyCode, text: impl Into<String>) -> Failure {
         Failure {
             code,
             text: text.into(),
@@ -109,8 +111,8 @@ impl Failure {
         }
     }
 
-    /// 404 for a queue or an exchange that this node does not know.
-    pub fn unknown(kind: &str, name: &str, vhost: &str) -> Failure {
+    /// 404 for a queue or an exchange that is missing from this node's tree.
+    pub(crate) fn unknown(kind: &str, name: &str, vhost: &str) -> Failure {
         Failure {
             unknown: Some(name.into()),
             ..Failure::new(
@@ -120,11 +122,11 @@ impl Failure {
         }
     }
 
-    pub fn of_queue(code: u16, text: String) -> Failure {
+    pub(crate) fn from_queue_reply(code: u16, text: String) -> Failure {
         Failure::new(ReplyCode::from_number(code), text)
     }
 
-    pub fn of_change(refused: ChangeError) -> Failure {
+    pub(crate) fn from_change_error(refused: ChangeError) -> Failure {
         match refused {
             ChangeError::NotFound(text) => Failure::new(ReplyCode::NotFound, text),
             ChangeError::PreconditionFailed(text) | ChangeError::Invalid(text) => {
@@ -136,21 +138,21 @@ impl Failure {
         }
     }
 
-    /// What goes over the wire: the name in front of the text.
-    pub fn reply_text(&self) -> String {
+    /// The reply text on the wire: the name of the code and the text.
+    pub(crate) fn reply_text(&self) -> String {
         let mut text = format!("{} - {}", self.code.name(), self.text);
         if text.len() > MAX_SHORT {
-            text.truncate(text.floor_char_boundary(MAX_SHORT - MORE.len()));
-            text.push_str(MORE);
+            text.truncate(text.floor_char_boundary(MAX_SHORT - ELLIPSIS.len()));
+            text.push_str(ELLIPSIS);
         }
         text
     }
 }
 
-/// Short for a result whose error closes something.
+/// The result of a method; an error closes the channel or connection.
 pub(crate) type MethodResult<T = ()> = Result<T, Failure>;
 
-/// `return Err(...)` in one line.
+/// Returns a [`Failure`] with a formatted text from the enclosing function.
 macro_rules! refuse {
     ($code:ident, $($text:tt)+) => {
         return Err($crate::failure::Failure::new($crate::failure::ReplyCode::$code, format!($($text)+)))

@@ -1,15 +1,17 @@
-//! How far a consumer's queue may go ahead of what the client was sent ([`queue::FLOW_WINDOW`]).
+//! Flow control between a queue and a consumer: how far the queue may send ahead of the deliveries
+//! written to the client ([`queue::FLOW_WINDOW`]).
 //!
-//! What waits in the outbox has a bound of its own, so a delivery that was written there is as good as gone: a client that does
-//! not read stops its consumers with a window's messages in memory. What it leaves unacknowledged costs some bytes each,
-//! here and in the queue, and has no bound but basic.qos, until the node is short of memory.
+//! The outbox has its own limit, so a delivery in the outbox counts as sent. A client that does not
+//! read stops its consumers with one window of messages in memory. An unacknowledged delivery takes
+//! a few bytes here and in the queue; their number is limited by basic.qos only, until a memory
+//! alarm.
 
 use crate::channel::Channel;
 use crate::connection::AmqpSession;
 use crate::connection_state::{ConnectionState, StepContext};
 use queue::{ConsumerId, Delivery, FLOW_WINDOW, QueueId};
 
-/// What was written to the client since the queue was told last.
+/// Deliveries written to the client since the last report to the queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WrittenDeliveries {
     messages: u32,
@@ -18,7 +20,7 @@ pub(crate) struct WrittenDeliveries {
 }
 
 impl WrittenDeliveries {
-    pub fn add(&mut self, delivery: &Delivery) {
+    pub(crate) fn add(&mut self, delivery: &Delivery) {
         self.messages += 1;
         self.bytes += delivery.message.body_len() as u64;
         self.up_to = delivery.id;
@@ -30,13 +32,13 @@ impl WrittenDeliveries {
         self.up_to = more.up_to;
     }
 
-    /// The queue is to be told.
+    /// Returns true if the queue must get a report.
     fn is_due(&self) -> bool {
         self.messages >= FLOW_WINDOW.messages / 2 || self.bytes >= FLOW_WINDOW.bytes / 2
     }
 }
 
-/// A consumer whose queue is not told for now.
+/// A consumer whose queue gets no report while its channel has too many unacknowledged deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WithheldConsumer {
     channel: u16,
@@ -45,18 +47,18 @@ pub(crate) struct WithheldConsumer {
 }
 
 impl Channel {
-    /// Takes note of what was written for a consumer, and tells its queue now and then.
-    pub(crate) fn note_written(
+    /// Records deliveries written for a consumer and reports them to its queue when due.
+    pub(crate) fn record_written(
         &self,
         (queue, consumer): (QueueId, ConsumerId),
         written: WrittenDeliveries,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        let Some(subscription) = link.subscriptions.get_mut(&consumer.0) else {
+        let Some(subscription) = conn.subscriptions.get_mut(&consumer.0) else {
             return;
         };
-        // Without acknowledgement what is written is settled, and says as much.
+        // Without acknowledgements, the settlement of a written delivery serves as the report.
         if subscription.no_ack || written.messages == 0 {
             return;
         }
@@ -64,48 +66,50 @@ impl Channel {
         if !subscription.written.is_due() {
             return;
         }
-        if self.keeps_too_much(link) {
+        if self.exceeds_alarm_limit(conn) {
             let withheld = WithheldConsumer {
                 channel: self.number,
                 queue,
                 consumer,
             };
-            if !link.withheld.contains(&withheld) {
-                link.withheld.push(withheld);
+            if !conn.withheld.contains(&withheld) {
+                conn.withheld.push(withheld);
             }
             return;
         }
-        tell(queue, consumer, link, cx);
+        report(queue, consumer, conn, cx);
     }
 
-    fn keeps_too_much(&self, link: &ConnectionState) -> bool {
-        self.unacked.len() >= link.limits.unacknowledged_in_alarm
-            && link.alarm.is_some_and(|alarm| alarm.contains("memory"))
+    /// Returns true if a memory alarm is in effect and the channel has too many unacknowledged
+    /// deliveries.
+    fn exceeds_alarm_limit(&self, conn: &ConnectionState) -> bool {
+        self.unacked.len() >= conn.limits.unacknowledged_in_alarm
+            && conn.alarm.is_some_and(|alarm| alarm.contains("memory"))
     }
 }
 
 impl AmqpSession {
-    /// Tells queues what they were not told while their channels kept too much.
-    pub(crate) fn tell_withheld(&mut self, cx: &mut StepContext<'_>) {
-        for withheld in std::mem::take(&mut self.link.withheld) {
+    /// Reports to queues whose reports were withheld, if their channels are below the limit again.
+    pub(crate) fn report_withheld(&mut self, cx: &mut StepContext<'_>) {
+        for withheld in std::mem::take(&mut self.conn.withheld) {
             let Some(channel) = self.channels.get(&withheld.channel) else {
                 continue;
             };
-            match channel.keeps_too_much(&self.link) {
-                true => self.link.withheld.push(withheld),
-                false => tell(withheld.queue, withheld.consumer, &mut self.link, cx),
+            match channel.exceeds_alarm_limit(&self.conn) {
+                true => self.conn.withheld.push(withheld),
+                false => report(withheld.queue, withheld.consumer, &mut self.conn, cx),
             }
         }
     }
 }
 
-fn tell(
+fn report(
     queue: QueueId,
     consumer: ConsumerId,
-    link: &mut ConnectionState,
+    conn: &mut ConnectionState,
     cx: &mut StepContext<'_>,
 ) {
-    if let Some(subscription) = link.subscriptions.get_mut(&consumer.0) {
+    if let Some(subscription) = conn.subscriptions.get_mut(&consumer.0) {
         let written = std::mem::take(&mut subscription.written);
         cx.broker.received(queue, consumer, written.up_to);
     }

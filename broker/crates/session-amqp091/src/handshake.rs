@@ -1,4 +1,5 @@
-//! From the protocol header to connection.open-ok (section 2.2.4): who is it, and where may it go.
+//! The handshake from the protocol header to connection.open-ok (section 2.2.4): authentication,
+//! tuning and access to the vhost.
 
 use crate::connection::{AmqpSession, Phase};
 use crate::connection_state::{Capabilities, PROTOCOL, StepContext};
@@ -12,7 +13,7 @@ use message::{Table, Value};
 use session::PasswordCheck;
 use std::time::Duration;
 
-/// Who failed to log in waits this long for the end, so that guessing is slow.
+/// Delay before the socket of a failed login is closed, to slow down password guessing.
 pub(crate) const SILENT_CLOSE_DELAY: Duration = Duration::from_secs(3);
 
 impl AmqpSession {
@@ -29,8 +30,8 @@ impl AmqpSession {
         self.phase = Phase::Starting;
     }
 
-    /// As connection.start has them. EXTERNAL also for a client without a certificate: that this is what is missing is the
-    /// better error.
+    /// The mechanisms offered in connection.start. EXTERNAL is offered even to a client without a
+    /// certificate, because the refusal names the missing certificate.
     fn mechanisms(&self) -> String {
         let logins = &self.config.logins;
         let offered = logins.mechanisms.iter().filter(|m| match m {
@@ -42,7 +43,7 @@ impl AmqpSession {
         names.join(" ")
     }
 
-    /// A method of channel 0 before the connection is open.
+    /// Handles a method on channel 0 before the connection is open.
     pub(crate) fn handshake(
         &mut self,
         method: Method<'_>,
@@ -58,7 +59,7 @@ impl AmqpSession {
                     ..
                 },
             ) => {
-                self.client(&client_properties);
+                self.read_client_properties(&client_properties);
                 self.log_in(mechanism, response, cx)
             }
             (
@@ -86,25 +87,26 @@ impl AmqpSession {
         }
     }
 
-    /// What the client says about itself.
-    fn client(&mut self, properties: &Table) {
-        let says = |name| match properties.get("capabilities") {
+    /// Stores the client properties and capabilities.
+    fn read_client_properties(&mut self, properties: &Table) {
+        let has_capability = |name| match properties.get("capabilities") {
             Some(Value::Table(t)) => matches!(t.get(name), Some(Value::Bool(true))),
             _ => false,
         };
-        let is = |name, known: &[&str]| {
-            let told = properties.get(name).and_then(Value::as_str);
-            told.is_some_and(|t| known.contains(&t))
+        let property_is = |name, known: &[&str]| {
+            let value = properties.get(name).and_then(Value::as_str);
+            value.is_some_and(|t| known.contains(&t))
         };
-        self.link.capabilities = Capabilities {
-            consumer_cancel_notify: says("consumer_cancel_notify"),
-            connection_blocked: says("connection.blocked"),
-            authentication_failure_close: says("authentication_failure_close"),
-            flow: is("product", &["RabbitMQ"]) && is("platform", &["Java", ".NET"]),
+        self.conn.capabilities = Capabilities {
+            consumer_cancel_notify: has_capability("consumer_cancel_notify"),
+            connection_blocked: has_capability("connection.blocked"),
+            authentication_failure_close: has_capability("authentication_failure_close"),
+            flow: property_is("product", &["RabbitMQ"])
+                && property_is("platform", &["Java", ".NET"]),
         };
         let mut encoded = BytesMut::new();
         table::encode(properties, &mut encoded);
-        // Behind its length.
+        // Without the length prefix.
         self.client_properties = encoded.get(4..).unwrap_or_default().into();
         if let Some(name) = properties.get("connection_name").and_then(Value::as_str) {
             self.client_name = name.chars().take(MAX_CLIENT_NAME).collect();
@@ -117,36 +119,37 @@ impl AmqpSession {
         response: &[u8],
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
-        let Some(known) = Mechanism::from_name(mechanism) else {
+        let Some(parsed) = Mechanism::from_name(mechanism) else {
             refuse!(
                 CommandInvalid,
                 "unknown authentication mechanism '{mechanism}'"
             );
         };
         let logins = &self.config.logins;
-        let offered = logins.mechanisms.contains(&known);
-        let credentials = match (known, &logins.anonymous) {
+        let offered = logins.mechanisms.contains(&parsed);
+        let credentials = match (parsed, &logins.anonymous) {
             (Mechanism::External, _) if offered => return self.log_in_external(cx),
             (Mechanism::Plain, _) if offered => auth::plain(response),
             (Mechanism::Amqplain, _) if offered => auth::amqplain(response),
-            (Mechanism::Anonymous, Some(anyone)) if offered => Ok(anyone.clone()),
+            (Mechanism::Anonymous, Some(credentials)) if offered => Ok(credentials.clone()),
             _ => refuse!(
                 CommandInvalid,
                 "invalid authentication mechanism '{mechanism}'"
             ),
         };
-        // No login that could be refused, so that the client hears nothing at all.
+        // An undecodable response is not a refused login: the connection is closed without an
+        // answer.
         let credentials = credentials.map_err(|error| {
             cx.broker.count_login(PROTOCOL, false);
             Failure::new(ReplyCode::FrameError, error.to_string())
         })?;
         let login = Login {
-            mechanism: known,
+            mechanism: parsed,
             user: credentials.user.clone(),
         };
         match self.verify(&credentials, cx) {
-            Ok(PasswordCheck::Right) => self.welcome(&login, cx),
-            Ok(PasswordCheck::Wrong) => self.turn_away(&login, &login.wrong_password(), cx),
+            Ok(PasswordCheck::Right) => self.accept_login(&login, cx),
+            Ok(PasswordCheck::Wrong) => self.refuse_login(&login, &login.wrong_password(), cx),
             Ok(PasswordCheck::Later) => {
                 self.login = Some(Box::new(login));
                 self.phase = Phase::Verifying;
@@ -156,17 +159,17 @@ impl AmqpSession {
                 ConnectionForced,
                 "too many logins are waiting to be checked; try again"
             ),
-            Err(why) => self.turn_away(&login, &why, cx),
+            Err(why) => self.refuse_login(&login, &why, cx),
         }
     }
 
-    /// SASL EXTERNAL: the client is who its certificate says, and TLS has verified that.
+    /// SASL EXTERNAL: the user name comes from the client certificate, which TLS has verified.
     fn log_in_external(&mut self, cx: &mut StepContext<'_>) -> MethodResult {
         let mut login = Login {
             mechanism: Mechanism::External,
             user: String::new(),
         };
-        let named = match self.config.tls.as_deref() {
+        let name = match self.config.tls.as_deref() {
             None => Err("not a TLS connection"),
             Some(TlsPeer { subject: None, .. }) => Err("the client showed no certificate"),
             Some(TlsPeer { name: None, .. }) => Err("its certificate has no name for a user"),
@@ -174,31 +177,31 @@ impl AmqpSession {
                 name: Some(name), ..
             }) => Ok(name.to_string()),
         };
-        match named {
+        match name {
             Ok(name) => login.user = name,
-            Err(why) => return self.turn_away(&login, why, cx),
+            Err(why) => return self.refuse_login(&login, why, cx),
         }
         if !directory::user_exists(cx.broker.tree(), &login.user) {
             let why = format!("user '{}' does not exist", login.user);
-            return self.turn_away(&login, &why, cx);
+            return self.refuse_login(&login, &why, cx);
         }
-        match self.may_come_from_there(&login.user) {
-            Ok(()) => self.welcome(&login, cx),
-            Err(why) => self.turn_away(&login, &why, cx),
+        match self.check_loopback_only(&login.user) {
+            Ok(()) => self.accept_login(&login, cx),
+            Err(why) => self.refuse_login(&login, &why, cx),
         }
     }
 
-    /// Some users may log in over loopback only.
-    fn may_come_from_there(&self, user: &str) -> Result<(), String> {
-        let mut at_home = self.config.logins.loopback_users.iter();
-        if !self.config.peer_is_loopback && at_home.any(|name| **name == *user) {
+    /// Refuses users that may log in over loopback only.
+    fn check_loopback_only(&self, user: &str) -> Result<(), String> {
+        let mut loopback_users = self.config.logins.loopback_users.iter();
+        if !self.config.peer_is_loopback && loopback_users.any(|name| **name == *user) {
             return Err(format!("user '{user}' can only connect via localhost"));
         }
         Ok(())
     }
 
-    /// The node has checked a password.
-    pub(crate) fn verified(&mut self, right: bool, cx: &mut StepContext<'_>) {
+    /// Handles the result of a password check.
+    pub(crate) fn handle_verified(&mut self, right: bool, cx: &mut StepContext<'_>) {
         let Some(login) = self.login.take() else {
             return;
         };
@@ -206,16 +209,16 @@ impl AmqpSession {
             return;
         }
         let outcome = match right {
-            true => self.welcome(&login, cx),
-            false => self.turn_away(&login, &login.wrong_password(), cx),
+            true => self.accept_login(&login, cx),
+            false => self.refuse_login(&login, &login.wrong_password(), cx),
         };
         if let Err(failure) = outcome {
             self.refuse(&failure, START_OK, cx);
         }
     }
 
-    /// The reason stays in the log.
-    fn turn_away(&self, login: &Login, why: &str, cx: &mut StepContext<'_>) -> MethodResult {
+    /// Refuses a login. The reason is logged but not sent to the client.
+    fn refuse_login(&self, login: &Login, why: &str, cx: &mut StepContext<'_>) -> MethodResult {
         cx.broker.count_login(PROTOCOL, false);
         let mechanism = login.mechanism.name();
         tracing::warn!(peer = %self.config.peer, mechanism, why, "login refused");
@@ -225,11 +228,12 @@ impl AmqpSession {
         );
     }
 
-    fn welcome(&mut self, login: &Login, cx: &mut StepContext<'_>) -> MethodResult {
+    /// Completes the authentication and sends connection.tune.
+    fn accept_login(&mut self, login: &Login, cx: &mut StepContext<'_>) -> MethodResult {
         cx.broker.count_login(PROTOCOL, true);
-        self.link.user = login.user.as_str().into();
+        self.conn.user = login.user.as_str().into();
         self.mechanism = Some(login.mechanism);
-        self.link.impersonator = directory::has_tag(cx.broker.tree(), &login.user, "impersonator");
+        self.conn.impersonator = directory::has_tag(cx.broker.tree(), &login.user, "impersonator");
         let limits = &self.config.limits;
         let tune = Method::ConnectionTune {
             channel_max: limits.channel_max,
@@ -250,22 +254,22 @@ impl AmqpSession {
         if password.is_empty() {
             return Err(format!("user '{user}' gave an empty password"));
         }
-        self.may_come_from_there(user)?;
-        // An unknown user takes as long as a known one.
+        self.check_loopback_only(user)?;
+        // For an unknown user a decoy hash is verified, so that the check takes as long.
         let hash = directory::password(cx.broker.tree(), user).unwrap_or_else(auth::decoy);
         Ok(cx.broker.verify(user, &hash, password))
     }
 
     fn tune(&mut self, channel_max: u16, frame_max: u32, heartbeat: u16) -> MethodResult {
         let limits = &self.config.limits;
-        negotiated("frame_max", FRAME_MIN_SIZE, limits.frame_max, frame_max)?;
-        negotiated(
+        check_negotiated("frame_max", FRAME_MIN_SIZE, limits.frame_max, frame_max)?;
+        check_negotiated(
             "channel_max",
             1,
             limits.channel_max.into(),
             channel_max.into(),
         )?;
-        self.link.frame_max = frame_max;
+        self.conn.frame_max = frame_max;
         self.channel_max = channel_max;
         self.heartbeat = Duration::from_secs(heartbeat.into());
         self.phase = Phase::Opening;
@@ -273,7 +277,7 @@ impl AmqpSession {
     }
 
     fn open(&mut self, vhost: &str, cx: &mut StepContext<'_>) -> MethodResult {
-        let user = self.link.user.clone();
+        let user = self.conn.user.clone();
         if cx.broker.draining() {
             refuse!(
                 ConnectionForced,
@@ -301,26 +305,26 @@ impl AmqpSession {
                 "access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
             );
         }
-        self.link.vhost = vhost.into();
+        self.conn.vhost = vhost.into();
         cx.send(0, &Method::ConnectionOpenOk {});
         self.phase = Phase::Running;
         self.deadline = None;
-        self.link.alarm = cx.broker.publishers_blocked();
+        self.conn.alarm = cx.broker.publishers_blocked();
         Ok(())
     }
 
-    /// connection.update-secret. It renews a login that expires; one by password does not, and RabbitMQ's answer is then
-    /// yes whatever the secret.
+    /// Handles connection.update-secret, which renews an expiring login. A password login does not
+    /// expire; as in RabbitMQ, any secret is accepted then.
     pub(crate) fn update_secret(&mut self, reason: &str, cx: &mut StepContext<'_>) {
-        tracing::info!(peer = %self.config.peer, user = %self.link.user, reason, "secret updated");
+        tracing::info!(peer = %self.config.peer, user = %self.conn.user, reason, "secret updated");
         cx.send(0, &Method::ConnectionUpdateSecretOk {});
     }
 }
 
-/// Class and method ids of what asks for a check.
+/// Class and method id of connection.start-ok.
 const START_OK: (u16, u16) = (10, 11);
 
-/// A login whose password is being checked elsewhere. The client is not read meanwhile.
+/// A login whose password check is pending. The connection is paused meanwhile.
 #[derive(Debug)]
 pub(crate) struct Login {
     mechanism: Mechanism,
@@ -336,14 +340,16 @@ impl Login {
     }
 }
 
-/// The name of this broker in `platform`. Clients test `product` and `version`, and only show `platform`.
+/// The name of this broker in the property `platform`. Clients evaluate `product` and `version`,
+/// but only display `platform`.
 const PLATFORM: &str = concat!("Posthorn ", env!("CARGO_PKG_VERSION"));
 
-/// Characters of `connection_name` that are kept.
+/// Maximum length of `connection_name` in characters; the rest is cut off.
 const MAX_CLIENT_NAME: usize = 255;
 
-/// The client must choose between our minimum and what we offered; 0 would be no limit at all.
-fn negotiated(field: &str, min: u32, offered: u32, chosen: u32) -> MethodResult {
+/// Checks a value from connection.tune-ok against the minimum and the offered value. 0 would mean
+/// unlimited and is refused.
+fn check_negotiated(field: &str, min: u32, offered: u32, chosen: u32) -> MethodResult {
     let (detail, word, bound, limit) = match chosen {
         0 => (" (no limit)", "higher", "maximum", offered),
         c if c < min => ("", "lower", "minimum", min),

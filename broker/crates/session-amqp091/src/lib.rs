@@ -1,11 +1,14 @@
-//! The AMQP 0.9.1 session: a sans-io state machine.
+//! The AMQP 0.9.1 session: a state machine without I/O.
 //!
-//! [`AmqpSession`] implements [`session::Session`]: bytes and notices in, bytes and calls on the node out. Where the
-//! standard leaves room, RabbitMQ's behaviour decides, down to the texts of errors, because clients match on them.
+//! [`AmqpSession`] implements [`session::Session`]: bytes and events in, bytes and calls on the
+//! node out. Where the specification leaves room, the session behaves as RabbitMQ does, including
+//! the error texts, because clients match on them.
 //!
-//! A method that must wait for the metadata group or for a queue holds up the frames behind it on its own channel;
-//! other channels go on. Everything a client can make the session keep has a bound in [`Limits`].
+//! A method that waits for the metadata group or for a queue delays the later frames of its own
+//! channel; other channels continue. Everything that a client can make the session store is bounded
+//! by [`Limits`].
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod channel;
 mod channel_prefetch;
@@ -26,6 +29,7 @@ mod limits;
 mod method_failure;
 mod mqtt;
 mod names;
+mod protocol;
 mod publish;
 mod replies;
 mod retry;
@@ -38,15 +42,16 @@ mod wait;
 pub use connection::AmqpSession;
 pub use envelope::MessageEnvelope;
 pub use limits::{Limits, Logins, PRODUCT, SessionConfig, VERSION};
+pub use protocol::Amqp091;
 
 #[cfg(test)]
 mod tests {
     use super::AmqpSession;
     use crate::channel::Channel;
 
-    /// The goal is 3,000 octets for a connection with two channels, kernel and driver included.
+    /// The target is 3,000 octets for a connection with two channels, including kernel and driver.
     #[test]
-    fn an_idle_connection_with_two_channels_is_small() {
+    fn idle_connection_with_two_channels_stays_within_its_size() {
         let octets = size_of::<AmqpSession>() + 2 * size_of::<Channel>();
         assert!(octets <= 1_500, "{octets}");
     }

@@ -1,47 +1,64 @@
-//! What one connection may cost, and the facts about it that its listener knows.
+//! Resource limits of a connection, and its configuration from the listener.
 
 use auth::{Credentials, Mechanism, TlsPeer};
 use metadata::Name;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bounds of one session. Every buffer of a session has one of these behind it.
+/// Resource limits of one session. Every buffer of a session is bounded by one of them. Sizes are
+/// in octets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Octets of a frame at most, offered in connection.tune (`frame_max`).
+    /// Maximum frame size, offered in connection.tune (`frame_max`).
     pub frame_max: u32,
-    /// Channels at most, offered in connection.tune (`channel_max`).
+    /// Maximum number of channels, offered in connection.tune (`channel_max`).
     pub channel_max: u16,
-    /// Seconds, offered in connection.tune (`heartbeat`).
+    /// Heartbeat interval in seconds, offered in connection.tune (`heartbeat`).
     pub heartbeat: u16,
-    /// From the connection's start to connection.open-ok (`handshake_timeout`).
+    /// Time from the start of the connection to connection.open-ok (`handshake_timeout`).
     pub handshake: Duration,
-    /// Octets of a message's body (`max_message_size`).
+    /// Maximum size of a message body (`max_message_size`).
     pub message: u64,
-    /// Consumers on one channel (`consumer_max_per_channel`).
+    /// Maximum number of consumers on one channel (`consumer_max_per_channel`).
     pub consumers: usize,
-    /// Octets waiting for the socket above which deliveries are held back.
+    /// Size of the outbox above which deliveries are held back.
     pub outbox_deliveries: usize,
-    /// Octets waiting for the socket above which the client is not read.
+    /// Size of the outbox above which the client is not read.
     pub outbox: usize,
-    /// Messages on their way to queues above which the client is not read.
+    /// Number of messages in flight to queues above which publishes are held.
     pub in_flight_messages: usize,
-    /// Octets of the same.
+    /// Size of messages in flight to queues above which publishes are held.
     pub in_flight_bytes: usize,
-    /// Octets of frames that wait for an earlier method of their channel.
+    /// Size of held frames above which the client is not read.
     pub held: usize,
-    /// Octets of bodies of which some frames are still missing, over all channels.
+    /// Maximum size of incomplete message bodies over all channels.
     pub partial: usize,
-    /// How long a client may keep a delivery without acknowledging it, where the queue does not say (`consumer_timeout`).
-    /// None: for ever.
+    /// The acknowledgement timeout, where the queue has none (`consumer_timeout`). None: unlimited.
     pub acknowledgement: Option<Duration>,
-    /// Unacknowledged deliveries above which a channel gets no more while the node is short of memory: what basic.qos can ask
-    /// for at most. Without an alarm there is no such limit but basic.qos.
+    /// Number of unacknowledged deliveries above which a channel gets no more during a memory
+    /// alarm: the largest prefetch of basic.qos. Without an alarm only basic.qos limits them.
     pub unacknowledged_in_alarm: usize,
-    /// Octets of messages in one transaction.
+    /// Maximum size of the messages in one transaction.
     pub transaction: usize,
-    /// How long a queue may take for an answer (`channel_operation_timeout`).
+    /// Time that a queue has to answer (`channel_operation_timeout`).
     pub operation: Duration,
+}
+
+/// Bytes of a message besides its body at most: the largest frame of properties.
+const MESSAGE_OVERHEAD: usize = 16 << 20;
+
+impl Limits {
+    /// These limits with room for messages whose body has up to `bytes` bytes: one of them unfinished on a connection, and one
+    /// in a transaction.
+    pub fn with_message_size(self, bytes: u32) -> Limits {
+        let with_overhead = bytes as usize + MESSAGE_OVERHEAD;
+        Limits {
+            message: u64::from(bytes),
+            partial: self.partial.max(with_overhead),
+            transaction: self.transaction.max(with_overhead),
+            ..self
+        }
+    }
 }
 
 impl Default for Limits {
@@ -67,14 +84,16 @@ impl Default for Limits {
     }
 }
 
-/// Who may log in how.
+/// Authentication configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logins {
-    /// What is offered, the best first (`auth_mechanisms`). EXTERNAL is offered over TLS only.
+    /// Offered mechanisms, in order of preference (`auth_mechanisms`). EXTERNAL is offered over TLS
+    /// only.
     pub mechanisms: Vec<Mechanism>,
-    /// Users that may log in from loopback only (`loopback_users`).
+    /// Users that may log in over loopback only (`loopback_users`).
     pub loopback_users: Vec<Name>,
-    /// Whom a client is with SASL ANONYMOUS (`anonymous_login_user`, `anonymous_login_pass`). None: not offered.
+    /// The credentials for SASL ANONYMOUS (`anonymous_login_user`, `anonymous_login_pass`). None:
+    /// not offered.
     pub anonymous: Option<Credentials>,
 }
 
@@ -91,27 +110,30 @@ impl Default for Logins {
     }
 }
 
-/// The `product` of the server properties unless configured otherwise. Clients detect features by RabbitMQ's name.
+/// The default `product` in the server properties. Clients detect features by RabbitMQ's name.
 pub const PRODUCT: &str = "RabbitMQ";
-/// The `version` of the server properties unless configured otherwise, as in the HTTP API. Clients compare it with RabbitMQ's.
+/// The default `version` in the server properties and in the HTTP API. Clients compare it with
+/// RabbitMQ's versions.
 pub const VERSION: &str = "4.1.0";
 
-/// What a session is told when its connection is accepted.
+/// The configuration of a session, created when its connection is accepted.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
-    /// Users that may log in from loopback only depend on it.
+    /// The peer has a loopback address, so users restricted to loopback may log in.
     pub peer_is_loopback: bool,
-    /// The other side, for logs.
+    /// The remote address, for logs.
     pub peer: String,
-    /// Who the other side is as far as TLS knows. None: without TLS.
+    /// The TLS parameters and identity of the peer. None: no TLS.
     pub tls: Option<Arc<TlsPeer>>,
-    /// This node's name, told to clients as `cluster_name`.
+    /// The cluster name, sent to clients as `cluster_name`.
     pub server_name: Arc<str>,
     /// `product` in the server properties (`server_properties.product`).
     pub product: Arc<str>,
     /// `version` in the server properties (`server_properties.version`).
     pub version: Arc<str>,
+    /// The resource limits.
     pub limits: Arc<Limits>,
+    /// The authentication configuration.
     pub logins: Arc<Logins>,
 }
 

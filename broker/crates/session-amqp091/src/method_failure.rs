@@ -1,12 +1,12 @@
-//! What went wrong and in which method, as channel.close and connection.close name it.
+//! A failure with the method that caused it, for channel.close and connection.close.
 
 use crate::failure::{Failure, ReplyCode};
 use codec_amqp091::{DecodeError, Method, Octets, Shown};
 
-/// Octets of a method's arguments that are shown.
+/// Maximum number of argument octets in an error text.
 const MAX_SHOWN: usize = 64;
 
-/// A failure and the method it belongs to.
+/// A failure and the class and method id that caused it.
 #[derive(Debug)]
 pub(crate) struct MethodFailure {
     pub failure: Failure,
@@ -14,8 +14,8 @@ pub(crate) struct MethodFailure {
 }
 
 impl MethodFailure {
-    /// Bytes that are no method, or none that is known.
-    pub fn undecodable(error: &DecodeError, payload: &[u8]) -> MethodFailure {
+    /// The failure for a payload that is not a known method.
+    pub(crate) fn undecodable(error: &DecodeError, payload: &[u8]) -> MethodFailure {
         let unknown = |payload| format!("type 1, {}: unknown_frame", Shown::of(payload));
         let Some((head, arguments)) = payload.split_first_chunk::<4>() else {
             return MethodFailure {
@@ -51,8 +51,8 @@ impl MethodFailure {
         }
     }
 
-    /// channel.open on a channel that is open, or was not closed to the end.
-    pub fn opened_twice(open: &Method<'_>) -> MethodFailure {
+    /// The failure for channel.open on a channel that is open or closing.
+    pub(crate) fn opened_twice(open: &Method<'_>) -> MethodFailure {
         MethodFailure {
             failure: Failure::new(ReplyCode::ChannelError, "second 'channel.open' seen"),
             ids: open.ids(),

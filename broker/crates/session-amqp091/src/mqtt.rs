@@ -1,4 +1,5 @@
-//! What others publish, as AMQP 0.9.1 clients see it: for MQTT RabbitMQ's mapping.
+//! Conversion of messages from other protocols to AMQP 0.9.1 properties; for MQTT with RabbitMQ's
+//! mapping.
 
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{Properties, table};
@@ -6,22 +7,25 @@ use message::{Message, Protocol, Table, Value};
 use std::borrow::Cow;
 use topics::{Envelope, key_of};
 
-/// A message's properties as a content header has them; none where they cannot be read.
+/// The encoded properties of a message for a content header. Empty if the source properties cannot
+/// be decoded.
 pub(crate) fn properties(message: &Message) -> Cow<'_, [u8]> {
     let raw = message.properties();
     match message.protocol() {
         Protocol::Amqp091 => Cow::Borrowed(raw),
         Protocol::Mqtt => {
             let mut out = BytesMut::new();
-            write(message, raw, &mut out).unwrap_or_else(|| Properties::default().encode(&mut out));
+            convert_mqtt(message, raw, &mut out)
+                .unwrap_or_else(|| Properties::default().encode(&mut out));
             Cow::Owned(out.to_vec())
         }
-        // These have no translation yet: a message without properties is valid.
+        // Other protocols have no conversion yet. A message without properties is valid.
         _ => Cow::Borrowed(&[0, 0]),
     }
 }
 
-fn write(message: &Message, raw: &[u8], out: &mut BytesMut) -> Option<()> {
+/// Converts MQTT properties. None if they cannot be decoded.
+fn convert_mqtt(message: &Message, raw: &[u8], out: &mut BytesMut) -> Option<()> {
     let envelope = Envelope::read(raw).ok()?;
     let mqtt = envelope.properties().ok()?;
     let mut headers = Table::default();
@@ -62,11 +66,11 @@ mod tests {
     use message::{MessageBuilder, Protocol};
 
     #[test]
-    fn an_envelope_becomes_properties() {
+    fn mqtt_envelope_converts_to_properties() {
         // QoS 1, topic "a/b"; content type "t", response topic "r/s", correlation data, user property k: v.
         let mut raw = vec![1, 0, 3];
         raw.extend(b"a/b\x03\x00\x01t\x08\x00\x03r/s\x09\x00\x02id\x26\x00\x01k\x00\x01v");
-        let message = |raw: &[u8]| {
+        let build = |raw: &[u8]| {
             let builder = MessageBuilder {
                 protocol: Protocol::Mqtt,
                 durable: true,
@@ -79,24 +83,27 @@ mod tests {
             };
             builder.build(0, []).unwrap()
         };
-        let came = message(&raw);
-        let encoded = properties(&came);
-        let got = Properties::decode(&encoded).unwrap();
+        let message = build(&raw);
+        let encoded = properties(&message);
+        let decoded = Properties::decode(&encoded).unwrap();
         assert_eq!(
-            (got.content_type, got.correlation_id),
+            (decoded.content_type, decoded.correlation_id),
             (Some("t"), Some("id"))
         );
-        assert_eq!((got.delivery_mode, got.expiration), (Some(2), Some("9000")));
-        let headers = got.header_table().unwrap();
+        assert_eq!(
+            (decoded.delivery_mode, decoded.expiration),
+            (Some(2), Some("9000"))
+        );
+        let headers = decoded.header_table().unwrap();
         assert_eq!(
             headers.get("x-opt-reply-to-topic"),
             Some(&Value::from("r.s"))
         );
         assert_eq!(headers.get("k"), Some(&Value::from("v")));
         assert_eq!(headers.get("x-mqtt-publish-qos"), Some(&Value::U8(1)));
-        // What cannot be read has none.
-        let came = message(&[9]);
-        let encoded = properties(&came);
+        // An undecodable envelope gives empty properties.
+        let message = build(&[9]);
+        let encoded = properties(&message);
         assert_eq!(Properties::decode(&encoded), Ok(Properties::default()));
     }
 }

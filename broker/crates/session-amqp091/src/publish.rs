@@ -1,10 +1,11 @@
-//! basic.publish, once it is whole: checks in RabbitMQ's order, one allocation for the message, off to the queues.
+//! Routing of a complete basic.publish: checks in RabbitMQ's order, one allocation for the message,
+//! then the queues.
 
 use crate::channel::Channel;
 use crate::connection_state::{ConnectionState, StepContext};
 use crate::content::PublishAssembly;
 use crate::directory;
-use crate::envelope::text_of;
+use crate::envelope::property_text;
 use crate::failure::{MethodResult, refuse};
 use crate::replies::{REPLY_TO, ReplyConsumer, is_reply_queue};
 use bytes::BytesMut;
@@ -19,73 +20,75 @@ pub(crate) fn publish(
     channel: &mut Channel,
     assembly: &PublishAssembly,
     body: &[u8],
-    link: &mut ConnectionState,
+    conn: &mut ConnectionState,
     cx: &mut StepContext<'_>,
 ) -> MethodResult {
     if assembly.immediate {
         refuse!(NotImplemented, "immediate=true");
     }
-    let (message, routes) = route(channel, assembly, body, link, cx)?;
+    let (message, routes) = route(channel, assembly, body, conn, cx)?;
     if let Some(transaction) = &mut channel.transaction {
-        return transaction.publish(message, routes, assembly.mandatory, link);
+        return transaction.publish(message, routes, assembly.mandatory, conn);
     }
-    link.routes = dispatch(channel, message, routes, assembly.mandatory, link, cx);
+    conn.routes = dispatch(channel, message, routes, assembly.mandatory, conn, cx);
     Ok(())
 }
 
-/// To the queues, or back to the client. Gives the vector of queues back.
+/// Publishes a message to its queues, or returns it to the client. Hands the vector of queues back
+/// for reuse.
 pub(crate) fn dispatch(
     channel: &mut Channel,
     message: Message,
     mut routes: Vec<metadata::QueueId>,
     mandatory: bool,
-    link: &mut ConnectionState,
+    conn: &mut ConnectionState,
     cx: &mut StepContext<'_>,
 ) -> Vec<metadata::QueueId> {
     let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
     let seq = channel.confirms.next();
     let tag: PublishTag = channel.publish_tag(seq);
     let bound = routes.len();
-    let heard = cx.broker.announce(&link.vhost, &message, tag, &mut routes);
-    link.behind |= heard.behind;
-    let routed = routes.len() + heard.receivers;
+    let announced = cx.broker.announce(&conn.vhost, &message, tag, &mut routes);
+    conn.behind |= announced.behind;
+    let routed = routes.len() + announced.receivers;
     if routed > bound {
-        count_traffic(0, routed - bound, &message, link, cx);
+        count_traffic(0, routed - bound, &message, conn, cx);
     }
-    // A direct reply is no message in a queue: one that is mandatory is returned even though somebody waits for it, as in RabbitMQ.
-    let reached = match mandatory && is_direct_reply(&message, &routes, cx.broker.tree()) {
-        true => heard.receivers,
+    // A direct reply is not stored in a queue. As in RabbitMQ, a mandatory one is returned although
+    // a consumer waits for it.
+    let receivers = match mandatory && is_direct_reply(&message, &routes, cx.broker.tree()) {
+        true => announced.receivers,
         false => routed,
     };
-    // A return goes before the confirm.
-    if reached == 0 && mandatory {
-        send_return(channel.number, &message, link, cx.out);
+    // basic.return precedes the confirm.
+    if receivers == 0 && mandatory {
+        send_return(channel.number, &message, conn, cx.out);
     }
-    count(channel, reached as u64, mandatory, link);
+    count(channel, receivers as u64, mandatory, conn);
     if cx.broker.tree().traces() {
         let what = TraceEvent::Published { routes: &routes };
-        link.trace(channel.number, &message, what, cx);
+        conn.trace(channel.number, &message, what, cx);
     }
-    let answers = routes.len() + heard.awaited + usize::from(heard.refused);
+    let answers = routes.len() + announced.awaited + usize::from(announced.refused);
     if let Some(settled) = channel.confirms.publish(answers, size) {
-        channel.count_confirm(settled, link);
+        channel.count_confirm(settled, conn);
         channel.confirm(settled, cx);
     } else {
-        link.departed(size);
+        conn.add_in_flight(size);
     }
-    if heard.refused {
-        channel.answered(tag, false, link, cx);
+    if announced.refused {
+        channel.record_answer(tag, false, conn, cx);
     }
     if let Some((&last, others)) = routes.split_last() {
         for &queue in others {
-            link.behind |= cx.broker.publish(queue, tag, message.clone()) == FlowState::Behind;
+            conn.behind |= cx.broker.publish(queue, tag, message.clone()) == FlowState::Behind;
         }
-        link.behind |= cx.broker.publish(last, tag, message) == FlowState::Behind;
+        conn.behind |= cx.broker.publish(last, tag, message) == FlowState::Behind;
     }
     routes
 }
 
-/// Whether it goes to those who wait for replies, and to no other queue.
+/// Returns true if the message goes only to queues of direct reply-to.
 fn is_direct_reply(message: &Message, routes: &[metadata::QueueId], tree: &metadata::Tree) -> bool {
     let to_reply = |id: &metadata::QueueId| {
         let queue = tree.queue_by_id(*id);
@@ -96,25 +99,25 @@ fn is_direct_reply(message: &Message, routes: &[metadata::QueueId], tree: &metad
         && routes.iter().all(to_reply)
 }
 
-/// Counts for the message's exchange what routing did not.
+/// Adds to the traffic counters of the message's exchange.
 pub(crate) fn count_traffic(
     published: u64,
     routed: usize,
     message: &Message,
-    link: &ConnectionState,
+    conn: &ConnectionState,
     cx: &StepContext<'_>,
 ) {
     let routed = routed as u64;
     let tree = cx.broker.tree();
     tree.count_traffic(
-        &link.vhost,
+        &conn.vhost,
         message.exchange(),
         Traffic { published, routed },
     );
 }
 
-/// A publish, by what became of it.
-fn count(channel: &mut Channel, routed: u64, mandatory: bool, link: &mut ConnectionState) {
+/// Counts a publish by its result.
+fn count(channel: &mut Channel, routed: u64, mandatory: bool, conn: &mut ConnectionState) {
     let confirm = u64::from(channel.confirm_base.is_some());
     let add = |p: &mut PublishCounters| {
         p.received += 1;
@@ -128,25 +131,26 @@ fn count(channel: &mut Channel, routed: u64, mandatory: bool, link: &mut Connect
     let publishes = &mut channel.counts().publishes;
     let first = publishes.received == 0;
     add(publishes);
-    link.count(|t| {
+    conn.count(|t| {
         t.publishers += i64::from(first);
         add(&mut t.publishes);
     });
 }
 
-/// The message, and the queues it goes to (in the link's scratch vector: give it back).
+/// Builds the message and computes its queues. The caller must return the vector to the
+/// connection's scratch space.
 fn route(
     channel: &Channel,
     assembly: &PublishAssembly,
     body: &[u8],
-    link: &mut ConnectionState,
+    conn: &mut ConnectionState,
     cx: &mut StepContext<'_>,
 ) -> MethodResult<(Message, Vec<metadata::QueueId>)> {
     let received = cx.broker.wall();
     let tree = cx.broker.tree();
     let exchange = assembly.exchange();
-    directory::check_publish(tree, link, exchange)?;
-    let record = directory::exchange_to_publish(tree, link, exchange)?;
+    directory::check_publish(tree, conn, exchange)?;
+    let record = directory::exchange_to_publish(tree, conn, exchange)?;
 
     let mut copies: SmallVec<[table::Entry<'_>; 2]> = SmallVec::new();
     let properties = match Properties::scan(&assembly.properties, |entry| {
@@ -165,8 +169,8 @@ fn route(
     let mut keys: SmallVec<[&str; 4]> = SmallVec::new();
     keys.push(assembly.routing_key());
     keys.extend(copied.iter().filter_map(|v| v.as_str()));
-    check_topics(record, &keys, link, tree)?;
-    check_user(&properties, link)?;
+    check_topics(record, &keys, conn, tree)?;
+    check_user(&properties, conn)?;
 
     let rewritten = rewrite(properties, &copies, channel.replies.as_deref())?;
     let raw = rewritten.as_deref().unwrap_or(&assembly.properties);
@@ -184,25 +188,25 @@ fn route(
         Ok(message) => message,
         Err(error) => refuse!(PreconditionFailed, "invalid message: {error}"),
     };
-    let mut routes = std::mem::take(&mut link.routes);
+    let mut routes = std::mem::take(&mut conn.routes);
     routes.clear();
-    let shown = PublishView {
+    let view = PublishView {
         properties: &properties,
         origin: Origin {
             node: cx.broker.id().node.0,
-            random: link.draw(received),
+            random: conn.next_random(received),
         },
     };
     let tree = cx.broker.tree();
     match channel.transaction.is_some() {
-        // It is published when the transaction is committed.
-        true => tree.route(&link.vhost, exchange, &keys, &shown, &mut routes),
-        false => tree.publish(&link.vhost, exchange, &keys, &shown, &mut routes),
+        // A publish in a transaction is counted at the commit.
+        true => tree.route(&conn.vhost, exchange, &keys, &view, &mut routes),
+        false => tree.publish(&conn.vhost, exchange, &keys, &view, &mut routes),
     };
     Ok((message, routes))
 }
 
-/// What exchanges see of a publish.
+/// The view of exchanges on a publish.
 struct PublishView<'a> {
     properties: &'a Properties<'a, Short<'a>>,
     origin: Origin,
@@ -215,7 +219,7 @@ impl Envelope for PublishView<'_> {
     }
 
     fn property(&self, property: Property) -> Option<String> {
-        text_of(self.properties, property)
+        property_text(self.properties, property)
     }
 
     fn origin(&self) -> Option<Origin> {
@@ -223,8 +227,8 @@ impl Envelope for PublishView<'_> {
     }
 }
 
-/// The properties, where they must not go on as they came: BCC is nobody's business, and who waits for a direct reply is
-/// named by the queue behind it.
+/// Rewrites properties that must not be forwarded as they are: removes the BCC header and replaces
+/// the direct reply-to address by the queue behind it. None: no change is needed.
 fn rewrite<'a>(
     mut properties: Properties<'a, Short<'a>>,
     copies: &[table::Entry<'_>],
@@ -250,17 +254,18 @@ fn rewrite<'a>(
     Ok(Some(out))
 }
 
-/// More keys to route by: the strings in the CC and BCC headers; and how many, the last ones, are BCC's.
+/// The additional routing keys: the strings in the CC and BCC headers. Also returns how many of
+/// them, at the end, are from BCC.
 fn copy_keys(copies: &[table::Entry<'_>]) -> MethodResult<(Vec<Value>, usize)> {
     let mut keys = Vec::new();
-    let mut open = 0;
-    // CC's before BCC's, whatever their order in the table.
+    let mut cc_count = 0;
+    // CC keys come before BCC keys, whatever their order in the table.
     for name in ["CC", "BCC"] {
-        open = keys.len();
-        // Of two of the same name the first one counts.
+        cc_count = keys.len();
+        // The first of duplicate headers counts.
         if let Some(entry) = copies.iter().find(|c| c.key == name) {
             match entry.decode() {
-                // What is no key, or is longer than one can be, names nothing.
+                // Values that are not valid routing keys are ignored.
                 Ok(Value::Array(values)) => keys.extend(values.into_iter().filter(is_key)),
                 Ok(other) => refuse!(
                     PreconditionFailed,
@@ -271,7 +276,7 @@ fn copy_keys(copies: &[table::Entry<'_>]) -> MethodResult<(Vec<Value>, usize)> {
             }
         }
     }
-    let blind = keys.len() - open;
+    let blind = keys.len() - cc_count;
     Ok((keys, blind))
 }
 
@@ -282,32 +287,32 @@ fn is_key(value: &Value) -> bool {
 fn check_topics(
     record: Option<&ExchangeRecord>,
     keys: &[&str],
-    link: &ConnectionState,
+    conn: &ConnectionState,
     tree: &metadata::Tree,
 ) -> MethodResult {
     match record {
         Some(record) if &*record.kind == "topic" => keys
             .iter()
-            .try_for_each(|key| directory::check_topic(tree, link, Right::Write, record, key)),
+            .try_for_each(|key| directory::check_topic(tree, conn, Right::Write, record, key)),
         _ => Ok(()),
     }
 }
 
-fn check_user(properties: &Properties<'_, Short<'_>>, link: &ConnectionState) -> MethodResult {
+fn check_user(properties: &Properties<'_, Short<'_>>, conn: &ConnectionState) -> MethodResult {
     match properties.user_id {
-        Some(claimed) if claimed.0 != link.user.as_bytes() && !link.impersonator => refuse!(
+        Some(user_id) if user_id.0 != conn.user.as_bytes() && !conn.impersonator => refuse!(
             PreconditionFailed,
             "user_id property set to '{}' but authenticated user was '{}'",
-            claimed.lossy(),
-            link.user
+            user_id.lossy(),
+            conn.user
         ),
         _ => Ok(()),
     }
 }
 
-/// Milliseconds; what RabbitMQ says about the rest.
+/// Parses an expiration in milliseconds, with RabbitMQ's error texts.
 fn parse_expiration(text: &str) -> MethodResult<u64> {
-    let (sign, digits) = match text.strip_prefix(['-', '+']) {
+    let (negative, digits) = match text.strip_prefix(['-', '+']) {
         Some(rest) => (text.starts_with('-'), rest),
         None => (false, text),
     };
@@ -328,7 +333,7 @@ fn parse_expiration(text: &str) -> MethodResult<u64> {
         );
     }
     match number.parse::<u64>() {
-        Ok(value) if sign && value > 0 => refuse!(
+        Ok(value) if negative && value > 0 => refuse!(
             PreconditionFailed,
             "invalid expiration '{text}': {{value_negative,-{value}}}"
         ),
@@ -340,10 +345,10 @@ fn parse_expiration(text: &str) -> MethodResult<u64> {
     }
 }
 
-/// Ten years, in ms. RabbitMQ has no limit; here sums of times must fit.
+/// Ten years in ms. RabbitMQ has no limit; here sums of times must not overflow.
 const MAX_EXPIRY: u64 = 315_360_000_000;
 
-fn send_return(channel: u16, message: &Message, link: &ConnectionState, out: &mut Outbox) {
+fn send_return(channel: u16, message: &Message, conn: &ConnectionState, out: &mut Outbox) {
     let method = Method::BasicReturn {
         reply_code: 312,
         reply_text: "NO_ROUTE",
@@ -353,7 +358,7 @@ fn send_return(channel: u16, message: &Message, link: &ConnectionState, out: &mu
     codec_amqp091::encode_method(out.tail(), channel, &method);
     let properties = message.properties();
     encode_content_header(out.tail(), channel, message.body_len() as u64, properties);
-    crate::deliver::send_body(out, channel, message, link.frame_max);
+    crate::deliver::send_body(out, channel, message, conn.frame_max);
 }
 
 #[cfg(test)]
@@ -361,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expirations_are_read_as_rabbitmq_reads_them() {
+    fn expiration_errors_match_rabbitmq() {
         assert_eq!(parse_expiration("0"), Ok(0));
         assert_eq!(parse_expiration("315360000000"), Ok(MAX_EXPIRY));
         for (text, why) in [

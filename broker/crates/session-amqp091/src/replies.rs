@@ -1,7 +1,9 @@
-//! Direct reply-to: a consumer on the pseudo queue `amq.rabbitmq.reply-to` receives replies without a queue of its own.
+//! Direct reply-to: a consumer on the pseudo queue `amq.rabbitmq.reply-to` receives replies without
+//! declaring a queue.
 //!
-//! Behind it stands an exclusive queue whose name cannot be guessed; requests carry that name as their `reply-to`, and
-//! the default exchange brings replies from anywhere in the cluster. It goes with its consumer.
+//! The implementation uses an exclusive queue with an unguessable name. Requests carry that name in
+//! `reply-to`, and the default exchange routes replies to it from anywhere in the cluster. The
+//! queue is deleted with its consumer.
 
 use crate::channel::Channel;
 use crate::connection_state::{ConnectionState, StepContext};
@@ -13,12 +15,12 @@ use message::Table;
 use metadata::{Change, Name, QueueId, QueueRecord, QueueType};
 use queue::ConsumerSpec;
 
-/// The name that clients consume from and put into `reply-to`.
+/// The pseudo queue that clients consume from and put into `reply-to`.
 pub(crate) const REPLY_TO: &str = "amq.rabbitmq.reply-to";
-/// What the names behind it begin with.
+/// Prefix of the names of the queues that implement it.
 const PREFIX: &str = "amq.rabbitmq.reply-to.";
 
-/// The channel's consumer of replies.
+/// The consumer of replies on a channel.
 #[derive(Debug)]
 pub(crate) struct ReplyConsumer {
     pub queue: Name,
@@ -35,7 +37,7 @@ impl Channel {
         tag: &str,
         no_ack: bool,
         no_wait: bool,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         if !no_ack {
@@ -46,42 +48,43 @@ impl Channel {
         }
         let tag: Name = match tag {
             "" => names::generated("amq.ctag-", cx.broker).into(),
-            given => given.into(),
+            name => name.into(),
         };
-        // In two parts, as RabbitMQ's, by which clients' tests tell such a name.
+        // The name has two parts like RabbitMQ's, because test suites of clients match that
+        // pattern.
         let name = names::generated(PREFIX, cx.broker) + ".";
         let name: Name = (names::generated(&name, cx.broker) + "==").into();
         let record = QueueRecord {
             id: QueueId::default(),
-            vhost: link.vhost.clone(),
+            vhost: conn.vhost.clone(),
             name: name.clone(),
-            kind: QueueType::Classic,
+            kind: QueueType::default(),
             durable: false,
             auto_delete: false,
             exclusive: Some(cx.broker.id()),
             arguments: Table::default(),
-            members: cx.broker.place(QueueType::Classic, 0),
-            declared_by: link.user.clone(),
+            members: cx.broker.place(QueueType::default(), 0),
+            declared_by: conn.user.clone(),
         };
-        link.owns_queues = true;
+        conn.owns_queues = true;
         self.replies = Some(Box::new(ReplyConsumer { queue: name, tag }));
         let change = Change::DeclareQueue(record);
         self.change(
             change,
             WaitReason::ReplyQueue { no_wait },
             (60, 20),
-            link,
+            conn,
             cx,
         );
         Ok(())
     }
 
-    /// The queue is there: its consumer follows.
-    pub(crate) fn reply_queue_made(
+    /// Starts the consumer when the queue has been created.
+    pub(crate) fn start_reply_consumer(
         &mut self,
         queue: QueueId,
         no_wait: bool,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
         let Some(tag) = self.replies.as_ref().map(|r| r.tag.clone()) else {
@@ -96,34 +99,34 @@ impl Channel {
             priority: 0,
             arguments: Table::default(),
         };
-        self.subscribe((queue, QueueType::Classic), spec, true, no_wait, link, cx);
+        self.subscribe((queue, QueueType::default()), spec, true, no_wait, conn, cx);
     }
 
-    /// No more replies are wanted.
-    pub(crate) fn end_replies(&mut self, link: &mut ConnectionState, cx: &mut StepContext<'_>) {
+    /// Ends the reply consumer and deletes its queue.
+    pub(crate) fn end_replies(&mut self, conn: &mut ConnectionState, cx: &mut StepContext<'_>) {
         if let Some(replies) = self.replies.take() {
             let change = Change::DeleteQueue {
-                vhost: link.vhost.clone(),
+                vhost: conn.vhost.clone(),
                 name: replies.queue,
                 id: None,
             };
-            // Nobody waits for it: channel 0 has no waits.
-            let token = link.new_token(0);
+            // No channel waits for the result: channel 0 has no waits.
+            let token = conn.new_token(0);
             cx.broker.change(token, change);
         }
     }
 
-    /// Every declaration of such a name asks whether somebody still waits for the reply.
+    /// Handles queue.declare for a reply address, which tests whether the requester still waits.
     pub(crate) fn declare_reply_queue(
         &mut self,
         name: &str,
         no_wait: bool,
-        link: &ConnectionState,
+        conn: &ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
-        // The name that all consume from is there for everybody.
-        if name != REPLY_TO && cx.broker.tree().queue(&link.vhost, name).is_none() {
-            return Err(Failure::unknown("queue", name, &link.vhost));
+        // The pseudo queue always exists.
+        if name != REPLY_TO && cx.broker.tree().queue(&conn.vhost, name).is_none() {
+            return Err(Failure::unknown("queue", name, &conn.vhost));
         }
         self.last_queue = name.into();
         if !no_wait {

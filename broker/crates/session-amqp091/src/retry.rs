@@ -1,5 +1,6 @@
-//! What this node does not know may have been made on another a moment ago: before a client is told 404 the log is asked,
-//! and what the client wished is tried again with a tree that is not older than the wish.
+//! Retry of methods that failed with 404 on a node with an outdated tree. A queue or exchange that
+//! is missing here may have been created through another node a moment ago. The session sends a
+//! no-op change through the log and retries the method when this node has applied it.
 
 use crate::channel::Channel;
 use crate::connection_state::{ConnectionState, StepContext};
@@ -10,57 +11,59 @@ use bytes::Bytes;
 use codec_amqp091::Method;
 use metadata::{Change, Name, QueueId};
 
-/// What is tried again.
+/// A method to retry.
 #[derive(Debug)]
 pub(crate) enum RetriedMethod {
     /// A method frame's payload.
     Method(Bytes),
-    /// A publish with its whole body.
+    /// A publish with its complete body.
     Publish(Box<PublishAssembly>),
 }
 
 impl Channel {
-    /// The channel waits for the answer, then it tries again.
-    pub(crate) fn ask_the_log_of(
+    /// Waits until this node has applied the log up to now, then retries the method.
+    pub(crate) fn check_log_for(
         &mut self,
         name: Name,
-        again: RetriedMethod,
+        retry: RetriedMethod,
         ids: (u16, u16),
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        let change = nothing(name, link);
-        self.change(change, WaitReason::Learn(again), ids, link, cx);
+        let change = no_op_change(name, conn);
+        self.change(change, WaitReason::CatchUp(retry), ids, conn, cx);
     }
 
-    /// The log has answered, or nobody did: what this node knows now has to do.
-    pub(crate) fn try_again(
+    /// Retries the method with the current tree, after the log position was reached or the wait
+    /// timed out.
+    pub(crate) fn retry_method(
         &mut self,
-        again: RetriedMethod,
+        retry: RetriedMethod,
         ids: (u16, u16),
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> Result<(), MethodFailure> {
-        let done = match again {
+        let result = match retry {
             RetriedMethod::Method(payload) => {
                 let method = Method::decode(&payload)
                     .map_err(|error| MethodFailure::undecodable(&error, &payload))?;
-                self.method(method, link, cx)
+                self.method(method, conn, cx)
             }
             RetriedMethod::Publish(mut assembly) => {
-                let published = crate::publish::publish(self, &assembly, assembly.kept(), link, cx);
-                assembly.finish(link);
+                let published =
+                    crate::publish::publish(self, &assembly, assembly.collected_body(), conn, cx);
+                assembly.finish(conn);
                 published
             }
         };
-        done.map_err(|failure| MethodFailure { failure, ids })
+        result.map_err(|failure| MethodFailure { failure, ids })
     }
 }
 
-/// A change that goes through the log and changes nothing: no queue has that id.
-pub(crate) fn nothing(name: Name, link: &ConnectionState) -> Change {
+/// A change that passes through the log without effect, because no queue has this id.
+pub(crate) fn no_op_change(name: Name, conn: &ConnectionState) -> Change {
     Change::DeleteQueue {
-        vhost: link.vhost.clone(),
+        vhost: conn.vhost.clone(),
         name,
         id: Some(QueueId::NONE),
     }

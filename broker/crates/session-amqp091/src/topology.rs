@@ -1,4 +1,4 @@
-//! Exchanges, queues and bindings.
+//! Methods that declare, delete and bind exchanges and queues.
 
 use crate::channel::Channel;
 use crate::connection_state::{ConnectionState, StepContext};
@@ -11,7 +11,7 @@ use crate::wait::WaitReason;
 use codec_amqp091::Method;
 use message::Table;
 use metadata::{
-    BindingRecord, Change, Destination, ExchangeRecord, Name, QueueRecord, QueueType, Right, Tree,
+    BindingRecord, Change, Destination, ExchangeRecord, Name, QueueRecord, Right, Tree,
 };
 use queue::{ConsumerId, QueueId, RequestBody};
 
@@ -19,7 +19,7 @@ impl Channel {
     pub(crate) fn exchange_method(
         &mut self,
         method: Method<'_>,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         match method {
@@ -34,7 +34,7 @@ impl Channel {
                 arguments,
             } => {
                 let record = ExchangeRecord {
-                    vhost: link.vhost.clone(),
+                    vhost: conn.vhost.clone(),
                     name: strip(exchange).into(),
                     kind: kind.into(),
                     durable,
@@ -42,13 +42,13 @@ impl Channel {
                     internal,
                     arguments,
                 };
-                self.declare_exchange(record, passive, no_wait, link, cx)
+                self.declare_exchange(record, passive, no_wait, conn, cx)
             }
             Method::ExchangeDelete {
                 exchange,
                 if_unused,
                 no_wait,
-            } => self.delete_exchange(&strip(exchange), if_unused, no_wait, link, cx),
+            } => self.delete_exchange(&strip(exchange), if_unused, no_wait, conn, cx),
             Method::ExchangeBind {
                 destination,
                 source,
@@ -57,9 +57,9 @@ impl Channel {
                 arguments,
             } => {
                 let to = Destination::Exchange(strip(destination).into());
-                let binding = binding(source, to, routing_key, arguments, link);
+                let binding = binding(source, to, routing_key, arguments, conn);
                 let reply = (!no_wait).then_some(Method::ExchangeBindOk {});
-                self.bind(binding, true, reply, (40, 30), link, cx)
+                self.bind(binding, true, reply, (40, 30), conn, cx)
             }
             Method::ExchangeUnbind {
                 destination,
@@ -69,9 +69,9 @@ impl Channel {
                 arguments,
             } => {
                 let to = Destination::Exchange(strip(destination).into());
-                let binding = binding(source, to, routing_key, arguments, link);
+                let binding = binding(source, to, routing_key, arguments, conn);
                 let reply = (!no_wait).then_some(Method::ExchangeUnbindOk {});
-                self.bind(binding, false, reply, (40, 40), link, cx)
+                self.bind(binding, false, reply, (40, 40), conn, cx)
             }
             _ => refuse!(CommandInvalid, "unimplemented method"),
         }
@@ -80,7 +80,7 @@ impl Channel {
     pub(crate) fn queue_method(
         &mut self,
         method: Method<'_>,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         match method {
@@ -95,10 +95,10 @@ impl Channel {
             } => {
                 let name = strip(queue);
                 if is_reply_queue(&name) {
-                    return self.declare_reply_queue(&name, no_wait, link, cx);
+                    return self.declare_reply_queue(&name, no_wait, conn, cx);
                 }
                 if passive {
-                    return self.declare_passive(&name, no_wait, link, cx);
+                    return self.declare_passive(&name, no_wait, conn, cx);
                 }
                 let requested = DeclareRequest {
                     name,
@@ -108,7 +108,7 @@ impl Channel {
                     no_wait,
                     arguments,
                 };
-                self.declare_queue(requested, link, cx)
+                self.declare_queue(requested, conn, cx)
             }
             Method::QueueBind {
                 queue,
@@ -118,9 +118,9 @@ impl Channel {
                 arguments,
             } => {
                 let (to, key) = self.binding_end(queue, routing_key)?;
-                let binding = binding(exchange, to, &key, arguments, link);
+                let binding = binding(exchange, to, &key, arguments, conn);
                 let reply = (!no_wait).then_some(Method::QueueBindOk {});
-                self.bind(binding, true, reply, (50, 20), link, cx)
+                self.bind(binding, true, reply, (50, 20), conn, cx)
             }
             Method::QueueUnbind {
                 queue,
@@ -129,11 +129,11 @@ impl Channel {
                 arguments,
             } => {
                 let (to, key) = self.binding_end(queue, routing_key)?;
-                let binding = binding(exchange, to, &key, arguments, link);
+                let binding = binding(exchange, to, &key, arguments, conn);
                 let reply = Some(Method::QueueUnbindOk {});
-                self.bind(binding, false, reply, (50, 50), link, cx)
+                self.bind(binding, false, reply, (50, 50), conn, cx)
             }
-            Method::QueuePurge { queue, no_wait } => self.purge(queue, no_wait, link, cx),
+            Method::QueuePurge { queue, no_wait } => self.purge(queue, no_wait, conn, cx),
             Method::QueueDelete {
                 queue,
                 if_unused,
@@ -141,21 +141,22 @@ impl Channel {
                 no_wait,
             } => {
                 let deletion = Deletion {
-                    name: strip(&self.expand(queue)?).into(),
+                    name: strip(&self.resolve_queue(queue)?).into(),
                     if_unused,
                     if_empty,
                     no_wait,
                     ended: Vec::new(),
                 };
-                self.delete_queue(deletion, link, cx)
+                self.delete_queue(deletion, conn, cx)
             }
             _ => refuse!(CommandInvalid, "unimplemented method"),
         }
     }
 
-    /// "" stands for the queue declared last, and then an empty key for its name (section 1.7.2.3).
+    /// Resolves the destination of a queue binding. If the queue name is empty, the queue declared
+    /// last is used, and an empty routing key means its name (section 1.7.2.3).
     fn binding_end(&self, queue: &str, routing_key: &str) -> MethodResult<(Destination, Name)> {
-        let name = self.expand(queue)?;
+        let name = self.resolve_queue(queue)?;
         let key = match (queue, routing_key) {
             ("", "") => name.clone(),
             (_, key) => key.into(),
@@ -163,18 +164,19 @@ impl Channel {
         Ok((Destination::Queue(strip(&name).into()), key))
     }
 
+    /// Proposes a metadata change and waits for its result.
     pub(crate) fn change(
         &mut self,
         change: Change,
         wait: WaitReason,
         ids: (u16, u16),
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        link.flush_settlements(cx);
-        let token = link.new_token(self.number);
+        conn.flush_settlements(cx);
+        let token = conn.new_token(self.number);
         cx.broker.change(token, change);
-        self.wait(wait, token, ids, link, cx);
+        self.wait(wait, token, ids, conn, cx);
     }
 
     pub(crate) fn reply(&self, reply: Option<Method<'static>>, cx: &mut StepContext<'_>) {
@@ -188,7 +190,7 @@ impl Channel {
         record: ExchangeRecord,
         passive: bool,
         no_wait: bool,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         let reply = (!no_wait).then_some(Method::ExchangeDeclareOk {});
@@ -197,39 +199,39 @@ impl Channel {
             directory::check_exchange_kind(&record.kind)?;
         }
         refuse_default(&record.name)?;
-        let there = directory::exchange(tree, link, &record.name);
+        let existing = directory::exchange(tree, conn, &record.name);
         if passive {
-            if there.is_none() {
-                return Err(directory::no_exchange(link, &record.name));
+            if existing.is_none() {
+                return Err(directory::no_exchange(conn, &record.name));
             }
             self.reply(reply, cx);
             return Ok(());
         }
         directory::check(
             tree,
-            link,
+            conn,
             Right::Configure,
             ResourceKind::Exchange,
             &record.name,
         )?;
-        match there {
-            // What is there already needs no log entry.
-            Some(there) if *there == record => {
+        match existing {
+            // An identical declaration needs no log entry.
+            Some(existing) if *existing == record => {
                 self.reply(reply, cx);
                 return Ok(());
             }
             Some(_) => {}
             None => {
                 refuse_reserved("exchange", &record.name)?;
-                if let Some(alternate) = record.alternate().map_err(Failure::of_change)? {
+                if let Some(alternate) = record.alternate().map_err(Failure::from_change_error)? {
                     directory::check(
                         tree,
-                        link,
+                        conn,
                         Right::Read,
                         ResourceKind::Exchange,
                         &record.name,
                     )?;
-                    directory::check(tree, link, Right::Write, ResourceKind::Exchange, alternate)?;
+                    directory::check(tree, conn, Right::Write, ResourceKind::Exchange, alternate)?;
                 }
             }
         }
@@ -237,7 +239,7 @@ impl Channel {
             Change::DeclareExchange(record),
             WaitReason::Reply(reply),
             (40, 10),
-            link,
+            conn,
             cx,
         );
         Ok(())
@@ -248,7 +250,7 @@ impl Channel {
         name: &str,
         if_unused: bool,
         no_wait: bool,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         refuse_default(name)?;
@@ -256,18 +258,18 @@ impl Channel {
             refuse!(
                 AccessRefused,
                 "deletion of system exchange '{name}' in vhost '{}' not allowed",
-                link.vhost
+                conn.vhost
             );
         }
         let tree = cx.broker.tree();
-        directory::check(tree, link, Right::Configure, ResourceKind::Exchange, name)?;
+        directory::check(tree, conn, Right::Configure, ResourceKind::Exchange, name)?;
         let reply = (!no_wait).then_some(Method::ExchangeDeleteOk {});
         let change = Change::DeleteExchange {
-            vhost: link.vhost.clone(),
+            vhost: conn.vhost.clone(),
             name: name.into(),
             if_unused,
         };
-        self.change(change, WaitReason::Reply(reply), (40, 20), link, cx);
+        self.change(change, WaitReason::Reply(reply), (40, 20), conn, cx);
         Ok(())
     }
 
@@ -277,39 +279,39 @@ impl Channel {
         add: bool,
         reply: Option<Method<'static>>,
         ids: (u16, u16),
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         let tree = cx.broker.tree();
         match &binding.destination {
             Destination::Queue(name) => {
-                directory::check(tree, link, Right::Write, ResourceKind::Queue, name)?;
+                directory::check(tree, conn, Right::Write, ResourceKind::Queue, name)?;
             }
             Destination::Exchange(name) => {
-                directory::check(tree, link, Right::Write, ResourceKind::Exchange, name)?;
+                directory::check(tree, conn, Right::Write, ResourceKind::Exchange, name)?;
                 refuse_default(name)?;
             }
         }
         refuse_default(&binding.source)?;
         directory::check(
             tree,
-            link,
+            conn,
             Right::Read,
             ResourceKind::Exchange,
             &binding.source,
         )?;
-        if let Some(source) = directory::exchange(tree, link, &binding.source)
+        if let Some(source) = directory::exchange(tree, conn, &binding.source)
             && &*source.kind == "topic"
         {
-            directory::check_topic(tree, link, Right::Read, source, &binding.routing_key)?;
+            directory::check_topic(tree, conn, Right::Read, source, &binding.routing_key)?;
         }
         if let Destination::Queue(name) = &binding.destination
-            && let Some(queue) = directory::queue(tree, link, name)
+            && let Some(queue) = directory::queue(tree, conn, name)
             && let Err(locked) = directory::check_owner(queue, cx.broker.id())
         {
-            // Nobody minds who takes away what is not there.
-            let there = || tree.bindings_of_queue(queue.id);
-            if add || there().iter().any(|b| ***b == binding) {
+            // Removing a binding that does not exist always succeeds.
+            let bindings = || tree.bindings_of_queue(queue.id);
+            if add || bindings().iter().any(|b| ***b == binding) {
                 return Err(locked);
             }
         }
@@ -318,7 +320,7 @@ impl Channel {
         } else {
             Change::Unbind(binding)
         };
-        self.change(change, WaitReason::Reply(reply), ids, link, cx);
+        self.change(change, WaitReason::Reply(reply), ids, conn, cx);
         Ok(())
     }
 
@@ -326,55 +328,56 @@ impl Channel {
         &mut self,
         name: &str,
         no_wait: bool,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
-        let record = directory::queue_for(cx.broker, link, name)?;
+        let record = directory::queue_for(cx.broker, conn, name)?;
         let (id, name) = (record.id, record.name.clone());
-        self.declared(id, name, no_wait, (50, 10), link, cx);
+        self.reply_declared(id, name, no_wait, (50, 10), conn, cx);
         Ok(())
     }
 
-    /// The queue is there: its counts are asked for, unless nobody waits for them.
-    pub(crate) fn declared(
+    /// Completes the declaration of an existing queue: declare-ok needs its counts, unless there is
+    /// no reply.
+    pub(crate) fn reply_declared(
         &mut self,
         id: QueueId,
         name: Name,
         no_wait: bool,
         ids: (u16, u16),
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
         self.last_queue = name;
         if no_wait {
             return;
         }
-        link.ask(cx, self.number, id, RequestBody::Stat);
-        self.wait(WaitReason::Stat { no_wait }, 0, ids, link, cx);
+        conn.send_request(cx, self.number, id, RequestBody::Stat);
+        self.wait(WaitReason::Stat { no_wait }, 0, ids, conn, cx);
     }
 
     fn declare_queue(
         &mut self,
         requested: DeclareRequest,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         let name: Name = match &*requested.name {
             "" => names::generated("amq.gen-", cx.broker).into(),
-            given => {
-                refuse_reserved("queue", given)?;
-                given.into()
+            name => {
+                refuse_reserved("queue", name)?;
+                name.into()
             }
         };
         let session = cx.broker.id();
         let tree = cx.broker.tree();
-        directory::check(tree, link, Right::Configure, ResourceKind::Queue, &name)?;
-        let lasting = requested.durable && !requested.exclusive && !requested.auto_delete;
-        let arguments = tree.with_default_type(&link.vhost, lasting, requested.arguments);
+        directory::check(tree, conn, Right::Configure, ResourceKind::Queue, &name)?;
+        let persistent = requested.durable && !requested.exclusive && !requested.auto_delete;
+        let arguments = tree.with_default_type(&conn.vhost, persistent, requested.arguments);
         let kind = tree
-            .queue_kind(&link.vhost, &name, &arguments)
-            .map_err(Failure::of_change)?;
-        if requested.name.is_empty() && kind != QueueType::Classic {
+            .queue_kind(&conn.vhost, &name, &arguments)
+            .map_err(Failure::from_change_error)?;
+        if requested.name.is_empty() && !kind.descriptor().server_named {
             refuse!(
                 PreconditionFailed,
                 "Cannot declare a server-named queue for type {}",
@@ -383,7 +386,7 @@ impl Channel {
         }
         let mut record = QueueRecord {
             id: QueueId::default(),
-            vhost: link.vhost.clone(),
+            vhost: conn.vhost.clone(),
             name,
             kind,
             durable: requested.durable && !requested.exclusive,
@@ -391,28 +394,29 @@ impl Channel {
             exclusive: requested.exclusive.then_some(session),
             arguments,
             members: Vec::new(),
-            declared_by: link.user.clone(),
+            declared_by: conn.user.clone(),
         };
-        let there = directory::queue(tree, link, &record.name);
-        // Another connection's may be on its way out, ahead of us in the log: the log says whether it is locked.
-        let locked = there.and_then(|queue| directory::check_owner(queue, session).err());
-        if let Some(there) = there.filter(|_| locked.is_none()) {
-            if is_same(there, &record) {
-                directory::check_home(cx.broker, there)?;
-                let (id, name) = (there.id, there.name.clone());
-                self.declared(id, name, requested.no_wait, (50, 10), link, cx);
+        let existing = directory::queue(tree, conn, &record.name);
+        // A queue of another connection may be deleted earlier in the log, so only the log decides
+        // whether it is locked.
+        let locked = existing.and_then(|queue| directory::check_owner(queue, session).err());
+        if let Some(existing) = existing.filter(|_| locked.is_none()) {
+            if is_same(existing, &record) {
+                directory::check_home(cx.broker, existing)?;
+                let (id, name) = (existing.id, existing.name.clone());
+                self.reply_declared(id, name, requested.no_wait, (50, 10), conn, cx);
                 return Ok(());
             }
         } else {
-            check_dead_lettering(tree, link, &record)
-                .map_err(|refused| locked.unwrap_or(refused))?;
+            check_dead_lettering(tree, conn, &record)
+                .map_err(|failure| locked.unwrap_or(failure))?;
         }
         record.members = cx.broker.place_queue(&record);
-        link.owns_queues |= requested.exclusive;
+        conn.owns_queues |= requested.exclusive;
         let wait = WaitReason::Declare {
             no_wait: requested.no_wait,
         };
-        self.change(Change::DeclareQueue(record), wait, (50, 10), link, cx);
+        self.change(Change::DeclareQueue(record), wait, (50, 10), conn, cx);
         Ok(())
     }
 
@@ -420,59 +424,66 @@ impl Channel {
         &mut self,
         queue: &str,
         no_wait: bool,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
-        let name = self.expand(queue)?;
+        let name = self.resolve_queue(queue)?;
         let tree = cx.broker.tree();
-        directory::check(tree, link, Right::Read, ResourceKind::Queue, &name)?;
-        let id = directory::queue_for(cx.broker, link, &name)?.id;
-        link.ask(cx, self.number, id, RequestBody::Purge);
-        self.wait(WaitReason::Purge { no_wait }, 0, (50, 30), link, cx);
+        directory::check(tree, conn, Right::Read, ResourceKind::Queue, &name)?;
+        let id = directory::queue_for(cx.broker, conn, &name)?.id;
+        conn.send_request(cx, self.number, id, RequestBody::Purge);
+        self.wait(WaitReason::Purge { no_wait }, 0, (50, 30), conn, cx);
         Ok(())
     }
 
     fn delete_queue(
         &mut self,
         deletion: Deletion,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         let tree = cx.broker.tree();
         directory::check(
             tree,
-            link,
+            conn,
             Right::Configure,
             ResourceKind::Queue,
             &deletion.name,
         )?;
-        if cx.broker.knows_all() || directory::queue(tree, link, &deletion.name).is_some() {
-            return self.delete_known(deletion, link, cx);
+        if cx.broker.knows_all() || directory::queue(tree, conn, &deletion.name).is_some() {
+            return self.delete_known(deletion, conn, cx);
         }
-        self.ask_the_log(deletion, link, cx);
+        self.catch_up_before_delete(deletion, conn, cx);
         Ok(())
     }
 
-    /// Deleting what is not there succeeds. A node that was cut off may not know what is there: the log does.
-    pub(crate) fn ask_the_log(
+    /// Deleting a queue that does not exist succeeds. A node that was disconnected may not know the
+    /// queue, so catch up with the log first.
+    pub(crate) fn catch_up_before_delete(
         &mut self,
         deletion: Deletion,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        let change = retry::nothing(deletion.name.clone(), link);
-        self.change(change, WaitReason::Unknown(deletion), (50, 40), link, cx);
+        let change = retry::no_op_change(deletion.name.clone(), conn);
+        self.change(
+            change,
+            WaitReason::DeleteUnknown(deletion),
+            (50, 40),
+            conn,
+            cx,
+        );
     }
 
-    /// With a tree that is not older than the client's wish.
+    /// Deletes a queue according to a tree that is at least as new as the request.
     pub(crate) fn delete_known(
         &mut self,
         deletion: Deletion,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
-        let there = directory::queue(cx.broker.tree(), link, &deletion.name);
-        let Some(record) = there.filter(|r| !is_reply_queue(&r.name)).cloned() else {
+        let existing = directory::queue(cx.broker.tree(), conn, &deletion.name);
+        let Some(record) = existing.filter(|r| !is_reply_queue(&r.name)).cloned() else {
             let reply = Method::QueueDeleteOk { message_count: 0 };
             self.reply((!deletion.no_wait).then_some(reply), cx);
             return Ok(());
@@ -480,7 +491,8 @@ impl Channel {
         directory::check_owner(&record, cx.broker.id())?;
         check_conditions(&record, &deletion)?;
         if cx.broker.tree().lost_on(record.id).is_some() {
-            // No owner is left to ask: it has no message and no consumer.
+            // The queue's data is lost and no owner can answer: report no messages and no
+            // consumers.
             let change = Change::DeleteQueue {
                 vhost: record.vhost.clone(),
                 name: record.name.clone(),
@@ -488,7 +500,7 @@ impl Channel {
             };
             let reply = Method::QueueDeleteOk { message_count: 0 };
             let wait = WaitReason::Reply((!deletion.no_wait).then_some(reply));
-            self.change(change, wait, (50, 40), link, cx);
+            self.change(change, wait, (50, 40), conn, cx);
             return Ok(());
         }
         directory::check_home(cx.broker, &record)?;
@@ -496,26 +508,26 @@ impl Channel {
             if_unused: deletion.if_unused,
             if_empty: deletion.if_empty,
         };
-        link.ask(cx, self.number, record.id, body);
+        conn.send_request(cx, self.number, record.id, body);
         self.wait(
             WaitReason::Delete { record, deletion },
             0,
             (50, 40),
-            link,
+            conn,
             cx,
         );
         Ok(())
     }
 }
 
-/// Quorum queues go without conditions only, as in RabbitMQ.
+/// As in RabbitMQ, quorum queues do not support the conditions of queue.delete.
 fn check_conditions(record: &QueueRecord, deletion: &Deletion) -> MethodResult {
     let flag = match (deletion.if_unused, deletion.if_empty) {
         (true, _) => "if-unused",
         (false, true) => "if-empty",
         (false, false) => return Ok(()),
     };
-    if record.kind == QueueType::Quorum {
+    if !record.kind.descriptor().conditional_delete {
         refuse!(
             NotImplemented,
             "cannot delete queue '{}' in vhost '{}'. queue.delete operations with {flag} flag set are not supported by \
@@ -527,14 +539,14 @@ fn check_conditions(record: &QueueRecord, deletion: &Deletion) -> MethodResult {
     Ok(())
 }
 
-/// A queue.delete.
+/// A pending queue.delete.
 #[derive(Debug)]
 pub(crate) struct Deletion {
     name: Name,
     if_unused: bool,
     if_empty: bool,
     pub no_wait: bool,
-    /// The channel's own consumers of the queue, as far as the queue has ended them.
+    /// The channel's own consumers that the queue has ended so far.
     pub ended: Vec<ConsumerId>,
 }
 
@@ -547,7 +559,7 @@ struct DeclareRequest {
     arguments: Table,
 }
 
-/// Line ends in names are dropped.
+/// Removes line breaks from names, as RabbitMQ does.
 fn strip(name: &str) -> String {
     name.replace(['\r', '\n'], "")
 }
@@ -557,10 +569,10 @@ fn binding(
     destination: Destination,
     routing_key: &str,
     arguments: Table,
-    link: &ConnectionState,
+    conn: &ConnectionState,
 ) -> BindingRecord {
     BindingRecord {
-        vhost: link.vhost.clone(),
+        vhost: conn.vhost.clone(),
         source: strip(source).into(),
         destination,
         routing_key: routing_key.into(),
@@ -568,13 +580,16 @@ fn binding(
     }
 }
 
-/// A queue that dead-letters takes the right to read from it and to write to where that goes.
-fn check_dead_lettering(tree: &Tree, link: &ConnectionState, queue: &QueueRecord) -> MethodResult {
-    let Some(target) = queue.dead_letter_exchange().map_err(Failure::of_change)? else {
+/// Dead-lettering requires read permission on the queue and write permission on the exchange.
+fn check_dead_lettering(tree: &Tree, conn: &ConnectionState, queue: &QueueRecord) -> MethodResult {
+    let Some(target) = queue
+        .dead_letter_exchange()
+        .map_err(Failure::from_change_error)?
+    else {
         return Ok(());
     };
-    directory::check(tree, link, Right::Read, ResourceKind::Queue, &queue.name)?;
-    directory::check(tree, link, Right::Write, ResourceKind::Exchange, target)
+    directory::check(tree, conn, Right::Read, ResourceKind::Queue, &queue.name)?;
+    directory::check(tree, conn, Right::Write, ResourceKind::Exchange, target)
 }
 
 fn refuse_default(exchange: &str) -> MethodResult {
@@ -597,10 +612,10 @@ fn refuse_reserved(kind: &str, name: &str) -> MethodResult {
     Ok(())
 }
 
-fn is_same(there: &QueueRecord, wished: &QueueRecord) -> bool {
-    there.kind == wished.kind
-        && there.durable == wished.durable
-        && there.auto_delete == wished.auto_delete
-        && there.exclusive == wished.exclusive
-        && there.arguments == wished.arguments
+fn is_same(existing: &QueueRecord, requested: &QueueRecord) -> bool {
+    existing.kind == requested.kind
+        && existing.durable == requested.durable
+        && existing.auto_delete == requested.auto_delete
+        && existing.exclusive == requested.exclusive
+        && existing.arguments == requested.arguments
 }

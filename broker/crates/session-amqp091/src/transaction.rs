@@ -1,6 +1,7 @@
-//! Transactions (class tx): publishes and settlements are kept until commit.
+//! Transactions (class tx): publishes and settlements are buffered until the commit.
 //!
-//! As in RabbitMQ: commit-ok says that every queue has its messages; there is no atomicity over several queues.
+//! As in RabbitMQ, commit-ok means that every queue has its messages. There is no atomicity across
+//! queues.
 
 use crate::channel::Channel;
 use crate::connection_state::{ConnectionState, StepContext};
@@ -13,14 +14,14 @@ use codec_amqp091::Method;
 use message::Message;
 use metadata::QueueId;
 
-/// What a channel has done since tx.select or the last commit or rollback.
+/// The operations of a channel since tx.select or the last commit or rollback.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
     messages: Vec<PendingOperation>,
     settlements: Vec<(UnackedDelivery, queue::SettlementOutcome)>,
     consumed: usize,
     octets: usize,
-    /// A queue refused a message.
+    /// A queue rejected a message of the last commit.
     pub failed: bool,
 }
 
@@ -32,17 +33,17 @@ struct PendingOperation {
 }
 
 impl Transaction {
-    pub fn publish(
+    pub(crate) fn publish(
         &mut self,
         message: Message,
         routes: Vec<QueueId>,
         mandatory: bool,
-        link: &ConnectionState,
+        conn: &ConnectionState,
     ) -> MethodResult {
         let queues = routes.len() * size_of::<QueueId>();
         self.grow(
             message.as_bytes().len() + queues + size_of::<PendingOperation>(),
-            link,
+            conn,
         )?;
         self.messages.push(PendingOperation {
             message,
@@ -52,50 +53,50 @@ impl Transaction {
         Ok(())
     }
 
-    pub fn settle(
+    pub(crate) fn settle(
         &mut self,
-        owed: UnackedDelivery,
+        unacked: UnackedDelivery,
         outcome: queue::SettlementOutcome,
-        link: &ConnectionState,
+        conn: &ConnectionState,
     ) -> MethodResult {
-        self.consumed += usize::from(!owed.got);
-        self.settlements.push((owed, outcome));
+        self.consumed += usize::from(!unacked.by_get);
+        self.settlements.push((unacked, outcome));
         self.grow(
             size_of::<(UnackedDelivery, queue::SettlementOutcome)>(),
-            link,
+            conn,
         )
     }
 
-    fn grow(&mut self, octets: usize, link: &ConnectionState) -> MethodResult {
+    fn grow(&mut self, octets: usize, conn: &ConnectionState) -> MethodResult {
         self.octets += octets;
-        if self.octets > link.limits.transaction {
+        if self.octets > conn.limits.transaction {
             refuse!(
                 PreconditionFailed,
                 "the transaction exceeds {} octets, commit it in parts",
-                link.limits.transaction
+                conn.limits.transaction
             );
         }
         Ok(())
     }
 
-    /// Deliveries to consumers among the settlements.
-    pub fn consumed(&self) -> usize {
+    /// Number of settled deliveries to consumers, without those of basic.get.
+    pub(crate) fn consumed(&self) -> usize {
         self.consumed
     }
 
-    /// Octets of them.
-    pub fn octets(&self) -> usize {
+    /// Memory of the transaction in octets.
+    pub(crate) fn octets(&self) -> usize {
         self.octets
     }
 
-    /// Messages and settlements that wait for the commit.
-    pub fn uncommitted(&self) -> (usize, usize) {
+    /// Number of uncommitted messages and settlements.
+    pub(crate) fn uncommitted(&self) -> (usize, usize) {
         (self.messages.len(), self.settlements.len())
     }
 
-    /// The channel ends: what was to be settled is not.
-    pub fn abandon(self) -> impl Iterator<Item = UnackedDelivery> {
-        self.settlements.into_iter().map(|(owed, _)| owed)
+    /// Discards the transaction and returns the deliveries that it would have settled.
+    pub(crate) fn abandon(self) -> impl Iterator<Item = UnackedDelivery> {
+        self.settlements.into_iter().map(|(delivery, _)| delivery)
     }
 }
 
@@ -103,7 +104,7 @@ impl Channel {
     pub(crate) fn transaction_method(
         &mut self,
         method: Method<'_>,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         if matches!(method, Method::TxSelect {}) {
@@ -111,16 +112,16 @@ impl Channel {
                 refuse!(PreconditionFailed, "cannot switch from confirm to tx mode");
             }
             self.transaction.get_or_insert_default();
-            link.channels_hold = true;
+            conn.channels_may_hold = true;
             cx.send(self.number, &Method::TxSelectOk {});
             return Ok(());
         }
         let Some(transaction) = &mut self.transaction else {
             refuse!(PreconditionFailed, "channel is not transactional");
         };
-        let done = std::mem::take(&mut **transaction);
+        let operations = std::mem::take(&mut **transaction);
         if matches!(method, Method::TxRollback {}) {
-            self.unacked.restore(done.abandon());
+            self.unacked.restore(operations.abandon());
             cx.send(self.number, &Method::TxRollbackOk {});
             return Ok(());
         }
@@ -128,35 +129,35 @@ impl Channel {
             message,
             mut routes,
             mandatory,
-        } in done.messages
+        } in operations.messages
         {
-            // Routed when they were published; a queue that is gone since is none.
+            // The message was routed when it was published. Skip queues deleted since.
             routes.retain(|queue| cx.broker.tree().queue_by_id(*queue).is_some());
-            count_traffic(1, routes.len(), &message, link, cx);
-            dispatch(self, message, routes, mandatory, link, cx);
+            count_traffic(1, routes.len(), &message, conn, cx);
+            dispatch(self, message, routes, mandatory, conn, cx);
         }
-        for (owed, outcome) in done.settlements {
-            link.settle(owed.origin, outcome);
+        for (unacked, outcome) in operations.settlements {
+            conn.settle(unacked.origin, outcome);
         }
-        link.flush_settlements(cx);
+        conn.flush_settlements(cx);
         if self.confirms.is_empty() {
             cx.send(self.number, &Method::TxCommitOk {});
         } else {
-            self.wait(WaitReason::Commit, 0, (90, 20), link, cx);
+            self.wait(WaitReason::Commit, 0, (90, 20), conn, cx);
         }
-        self.pump(link, cx);
+        self.pump(conn, cx);
         Ok(())
     }
 
-    /// A queue has answered: is that all?
-    pub(crate) fn committing(&mut self, cx: &mut StepContext<'_>) -> Result<(), MethodFailure> {
+    /// Sends commit-ok when all queues have answered.
+    pub(crate) fn finish_commit(&mut self, cx: &mut StepContext<'_>) -> Result<(), MethodFailure> {
         if !self.confirms.is_empty() {
             return Ok(());
         }
-        let done = self
+        let finished = self
             .waiting
             .take_if(|w| matches!(w.wait, WaitReason::Commit));
-        if done.is_none() {
+        if finished.is_none() {
             return Ok(());
         }
         let failed = self

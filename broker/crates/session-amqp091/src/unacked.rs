@@ -1,25 +1,25 @@
-//! Deliveries that a channel's client has not yet acknowledged, by delivery tag.
+//! Unacknowledged deliveries of a channel, by delivery tag.
 
 use queue::{ConsumerId, QueueId};
 use std::collections::VecDeque;
 
-/// Where a delivery came from.
+/// The origin of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveryOrigin {
     pub queue: QueueId,
     pub consumer: ConsumerId,
-    /// The consumer's delivery id.
+    /// The id of the delivery within the consumer.
     pub id: u64,
 }
 
-/// A delivery whose acknowledgement the client owes.
+/// A delivery that the client has not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnackedDelivery {
     pub tag: u64,
-    /// Whole seconds of the session's clock.
+    /// Delivery time in whole seconds of the session's clock.
     pub since: u32,
-    /// Asked for with basic.get: the channel's limit does not count it.
-    pub got: bool,
+    /// Delivered by basic.get; the channel's prefetch does not count it.
+    pub by_get: bool,
     pub origin: DeliveryOrigin,
 }
 
@@ -27,85 +27,90 @@ pub(crate) struct UnackedDelivery {
 struct UnackedEntry {
     tag: u64,
     since: u32,
-    got: bool,
-    /// None: settled, kept until it reaches the front or half of all are such.
+    by_get: bool,
+    /// None: settled. The entry stays until it reaches the front or until half of the entries are
+    /// settled.
     origin: Option<DeliveryOrigin>,
 }
 
 impl UnackedEntry {
-    fn owed(&self) -> Option<UnackedDelivery> {
+    fn delivery(&self) -> Option<UnackedDelivery> {
         self.origin.map(|origin| UnackedDelivery {
             tag: self.tag,
             since: self.since,
-            got: self.got,
+            by_get: self.by_get,
             origin,
         })
     }
 }
 
-/// Ascending by tag. Gaps cost nothing.
+/// The deliveries in ascending order of their tags. Gaps need no memory.
 #[derive(Debug, Default)]
 pub(crate) struct UnackedDeliveries {
     entries: VecDeque<UnackedEntry>,
+    /// Number of unsettled entries.
     live: usize,
-    /// How many of them came by basic.get.
-    got: usize,
+    /// Number of unsettled entries delivered by basic.get.
+    by_get: usize,
 }
 
-/// Settled entries that are not worth a sweep.
+/// Number of settled entries below which they are not swept.
 const SLACK: usize = 64;
 
 impl UnackedDeliveries {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.live
     }
 
-    /// Those that were delivered to consumers: what a limit on the channel counts.
-    pub fn consumed(&self) -> usize {
-        self.live - self.got
+    /// Number of deliveries to consumers, which the channel's prefetch counts.
+    pub(crate) fn consumed(&self) -> usize {
+        self.live - self.by_get
     }
 
-    /// Tags and times must ascend.
-    pub fn push(&mut self, owed: UnackedDelivery) {
+    /// Adds a delivery. Tags and times must be ascending.
+    pub(crate) fn push(&mut self, unacked: UnackedDelivery) {
+        let last = self.entries.back().map_or(0, |e| e.tag);
+        debug_assert!(last < unacked.tag, "delivery tags must ascend");
         self.entries.push_back(UnackedEntry {
-            tag: owed.tag,
-            since: owed.since,
-            got: owed.got,
-            origin: Some(owed.origin),
+            tag: unacked.tag,
+            since: unacked.since,
+            by_get: unacked.by_get,
+            origin: Some(unacked.origin),
         });
         self.live += 1;
-        self.got += usize::from(owed.got);
+        self.by_get += usize::from(unacked.by_get);
     }
 
-    /// The oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = UnackedDelivery> {
-        self.entries.iter().filter_map(UnackedEntry::owed)
+    /// The deliveries, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = UnackedDelivery> {
+        self.entries.iter().filter_map(UnackedEntry::delivery)
     }
 
-    /// Takes one; None when there is no such tag.
-    pub fn take(&mut self, tag: u64) -> Option<UnackedDelivery> {
+    /// Removes one delivery. None if the tag is unknown.
+    pub(crate) fn take(&mut self, tag: u64) -> Option<UnackedDelivery> {
         let at = match self.entries.front() {
             Some(first) if first.tag == tag => 0,
             _ => self.entries.binary_search_by_key(&tag, |e| e.tag).ok()?,
         };
         let entry = self.entries.get_mut(at)?;
-        let owed = entry.owed()?;
+        let unacked = entry.delivery()?;
         entry.origin = None;
         self.live -= 1;
-        self.got -= usize::from(owed.got);
-        self.tidy();
-        Some(owed)
+        self.by_get -= usize::from(unacked.by_get);
+        self.sweep();
+        Some(unacked)
     }
 
-    /// Whether `tag` is there; 0, all there are, always is.
-    pub fn owes(&self, tag: u64) -> bool {
+    /// Returns true if `tag` is unsettled. 0 stands for all deliveries and always returns true.
+    pub(crate) fn contains(&self, tag: u64) -> bool {
         let at = self.entries.binary_search_by_key(&tag, |e| e.tag).ok();
         let entry = at.and_then(|at| self.entries.get(at));
         tag == 0 || entry.is_some_and(|e| e.origin.is_some())
     }
 
-    /// Takes all up to `tag`, which must be there; 0 is all there are. None: no such tag.
-    pub fn take_up_to(&mut self, tag: u64) -> Option<Vec<UnackedDelivery>> {
+    /// Removes all deliveries up to `tag`, which must exist; 0 removes all. None if the tag is
+    /// unknown.
+    pub(crate) fn take_up_to(&mut self, tag: u64) -> Option<Vec<UnackedDelivery>> {
         let count = if tag == 0 {
             self.entries.len()
         } else {
@@ -113,29 +118,30 @@ impl UnackedDeliveries {
             self.entries.get(at)?.origin?;
             at + 1
         };
-        let taken = self.entries.drain(..count);
-        let taken: Vec<UnackedDelivery> = taken.filter_map(|e| e.owed()).collect();
-        self.live -= taken.len();
-        self.got -= taken.iter().filter(|o| o.got).count();
-        self.tidy();
-        Some(taken)
+        let removed = self.entries.drain(..count);
+        let removed: Vec<UnackedDelivery> = removed.filter_map(|e| e.delivery()).collect();
+        self.live -= removed.len();
+        self.by_get -= removed.iter().filter(|o| o.by_get).count();
+        self.sweep();
+        Some(removed)
     }
 
-    pub fn take_all(&mut self) -> Vec<UnackedDelivery> {
+    pub(crate) fn take_all(&mut self) -> Vec<UnackedDelivery> {
         self.take_up_to(0).unwrap_or_default()
     }
 
-    /// Puts back what was taken: a transaction was rolled back.
-    pub fn restore(&mut self, owed: impl IntoIterator<Item = UnackedDelivery>) {
+    /// Returns removed deliveries after a rollback.
+    pub(crate) fn restore(&mut self, removed: impl IntoIterator<Item = UnackedDelivery>) {
         let mut all = self.take_all();
-        all.extend(owed);
+        all.extend(removed);
         all.sort_unstable_by_key(|o| o.tag);
         for o in all {
             self.push(o);
         }
     }
 
-    fn tidy(&mut self) {
+    /// Frees the memory of settled entries.
+    fn sweep(&mut self) {
         while self.entries.front().is_some_and(|e| e.origin.is_none()) {
             self.entries.pop_front();
         }
@@ -154,12 +160,12 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// Every third came by basic.get.
-    fn owed(tag: u64) -> UnackedDelivery {
+    /// A delivery; every third one is from basic.get.
+    fn unacked(tag: u64) -> UnackedDelivery {
         UnackedDelivery {
             tag,
             since: 0,
-            got: tag.is_multiple_of(3),
+            by_get: tag.is_multiple_of(3),
             origin: DeliveryOrigin {
                 queue: QueueId(1),
                 consumer: ConsumerId(1),
@@ -169,11 +175,11 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stays_does_not_keep_the_others() {
+    fn old_delivery_does_not_retain_settled_ones() {
         let mut u = UnackedDeliveries::default();
-        u.push(owed(1));
+        u.push(unacked(1));
         for tag in 2..100_000 {
-            u.push(owed(tag));
+            u.push(unacked(tag));
             assert!(u.take(tag).is_some());
         }
         assert!(
@@ -184,24 +190,24 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_can_be_put_back_in_its_place() {
+    fn restored_deliveries_return_to_their_order() {
         let mut u = UnackedDeliveries::default();
         for tag in 1..=5 {
-            u.push(owed(tag));
+            u.push(unacked(tag));
         }
-        let taken = [u.take(4), u.take(2)];
-        u.restore(taken.into_iter().flatten());
+        let removed = [u.take(4), u.take(2)];
+        u.restore(removed.into_iter().flatten());
         let tags: Vec<u64> = u.take_all().iter().map(|o| o.tag).collect();
         assert_eq!(tags, [1, 2, 3, 4, 5]);
     }
 
     proptest! {
         #[test]
-        fn agrees_with_a_map(script in proptest::collection::vec((0u8..4, 0u64..60, 1u64..4), 1..200)) {
+        fn matches_a_map(script in proptest::collection::vec((0u8..4, 0u64..60, 1u64..4), 1..200)) {
             let (mut u, mut model, mut next) = (UnackedDeliveries::default(), BTreeMap::new(), 0);
-            for (what, tag, gap) in script {
-                match what {
-                    0 | 1 => { next += gap; u.push(owed(next)); model.insert(next, next); }
+            for (action, tag, gap) in script {
+                match action {
+                    0 | 1 => { next += gap; u.push(unacked(next)); model.insert(next, next); }
                     2 => prop_assert_eq!(u.take(tag).map(|o| o.origin.id), model.remove(&tag)),
                     _ => {
                         let expected = if tag == 0 {

@@ -1,4 +1,5 @@
-//! What a channel waits for, and what happens when it comes: the metadata group's word, a queue's answer, or neither.
+//! Methods of a channel that wait for the metadata group or for a queue: the results and the
+//! timeout.
 
 use crate::channel::Channel;
 use crate::connection_state::{ConnectionState, StepContext};
@@ -16,84 +17,68 @@ use metadata::{Change, ChangeError, ChangeResult, QueueRecord};
 use queue::{ConsumerId, Delivery, QueueId, QueueReply, RequestBody};
 use std::sync::Arc;
 
-/// What happens when the wait is over.
+/// The reason for a wait, with the data needed to continue.
 #[derive(Debug)]
 pub(crate) enum WaitReason {
-    /// A change: then this reply.
+    /// A metadata change, followed by this reply.
     Reply(Option<Method<'static>>),
-    /// A change that declares a queue.
-    Declare {
-        no_wait: bool,
-    },
-    /// An answer with counts, for declare-ok.
-    Stat {
-        no_wait: bool,
-    },
-    /// Nobody answered that: whether the queue is there at all.
-    Still,
-    Purge {
-        no_wait: bool,
-    },
-    /// The tree of this node has no such queue: whether there is none.
-    Unknown(Deletion),
-    /// The tree of this node does not have what is needed: whether the log has.
-    Learn(RetriedMethod),
-    /// The queue stops; then its record goes.
+    /// The change that declares a queue.
+    Declare { no_wait: bool },
+    /// Counts from the queue, for declare-ok.
+    Stat { no_wait: bool },
+    /// The queue did not answer with counts: wait for the log, then check that it exists.
+    QueueExists,
+    /// Counts of purged messages.
+    Purge { no_wait: bool },
+    /// The queue is not in this node's tree: wait for the log, then delete it if it exists.
+    DeleteUnknown(Deletion),
+    /// A queue or exchange is not in this node's tree: wait for the log, then retry the method.
+    CatchUp(RetriedMethod),
+    /// The queue stops; its record is deleted next.
     Delete {
         record: Arc<QueueRecord>,
         deletion: Deletion,
     },
-    /// The change that removes the record.
+    /// The change that deletes the queue's record.
     Deleted {
         messages: u32,
         queue: QueueId,
         deletion: Deletion,
     },
-    Consume {
-        consumer: ConsumerId,
-        no_wait: bool,
-    },
-    Get {
-        consumer: ConsumerId,
-        no_ack: bool,
-    },
-    /// Whatever the queue says: a consumer's last deliveries have come before.
+    /// The queue's confirmation of a subscription.
+    Consume { consumer: ConsumerId, no_wait: bool },
+    /// A message for basic.get, or the information that the queue is empty.
+    Get { consumer: ConsumerId, no_ack: bool },
+    /// Any answer of the queue: it follows the consumer's last deliveries.
     Cancel(Cancellation),
-    /// How many consumers an auto-delete queue has after ours left it; `closing`: with the channel.
-    Left {
-        left: LeftQueues,
-        closing: bool,
-    },
-    /// The change that removes such a queue without consumers; its owner asks for the same.
-    Unused {
-        left: LeftQueues,
-        closing: bool,
-    },
-    /// A change that makes the queue behind direct replies.
-    ReplyQueue {
-        no_wait: bool,
-    },
-    /// Until the queues have what the transaction published.
+    /// The number of consumers of an auto-delete queue that one of ours has left. `closing`:
+    /// because the channel closes.
+    CountLeft { left: LeftQueues, closing: bool },
+    /// The change that deletes such a queue. Its owner requests the same change.
+    DeleteLeft { left: LeftQueues, closing: bool },
+    /// The change that declares the queue of direct reply-to.
+    ReplyQueue { no_wait: bool },
+    /// The queues' answers to the publishes of a transaction.
     Commit,
 }
 
 impl WaitReason {
-    /// The publish that waits, if one does.
-    pub fn into_publish(self) -> Option<Box<PublishAssembly>> {
+    /// The publish that waits, if any.
+    pub(crate) fn into_publish(self) -> Option<Box<PublishAssembly>> {
         match self {
-            WaitReason::Learn(RetriedMethod::Publish(assembly)) => Some(assembly),
+            WaitReason::CatchUp(RetriedMethod::Publish(assembly)) => Some(assembly),
             _ => None,
         }
     }
 }
 
 impl Channel {
-    /// The metadata group's word. Not for this wait: ignored.
-    pub(crate) fn changed(
+    /// Handles the result of a metadata change. Ignored unless this channel waits for it.
+    pub(crate) fn handle_change_result(
         &mut self,
         token: u64,
         result: Result<ChangeResult, ChangeError>,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> Result<(), MethodFailure> {
         let Some(waiting) = self.waiting.take_if(|w| w.token == token && token != 0) else {
@@ -114,11 +99,11 @@ impl Channel {
                         cx.send(self.number, &method);
                     }
                 } else {
-                    self.declared(record.id, record.name.clone(), no_wait, ids, link, cx);
+                    self.reply_declared(record.id, record.name.clone(), no_wait, ids, conn, cx);
                 }
             }
             (WaitReason::ReplyQueue { no_wait }, Ok(ChangeResult::Queue { record, .. })) => {
-                self.reply_queue_made(record.id, no_wait, link, cx);
+                self.start_reply_consumer(record.id, no_wait, conn, cx);
             }
             (
                 WaitReason::Deleted {
@@ -131,47 +116,52 @@ impl Channel {
                 };
                 self.reply((!deletion.no_wait).then_some(reply), cx);
                 for consumer in deletion.ended {
-                    self.cancelled(consumer, link, cx);
+                    self.handle_queue_cancel(consumer, conn, cx);
                 }
             }
-            (WaitReason::Unused { left, closing }, _) => {
-                self.go_on_leaving(left, closing, link, cx)
+            (WaitReason::DeleteLeft { left, closing }, _) => {
+                self.delete_left_queues(left, closing, conn, cx)
             }
-            (WaitReason::Still, Ok(_)) => {
-                directory::queue_for(cx.broker, link, &self.last_queue)
+            (WaitReason::QueueExists, Ok(_)) => {
+                directory::queue_for(cx.broker, conn, &self.last_queue)
                     .map_err(|failure| MethodFailure { failure, ids })?;
                 self.declared_without_counts(cx);
             }
-            (WaitReason::Learn(again), _) => self.try_again(again, ids, link, cx)?,
-            (WaitReason::Unknown(deletion), Ok(_)) => self
-                .delete_known(deletion, link, cx)
-                .map_err(|failure| MethodFailure { failure, ids })?,
-            (_, Err(refused)) => {
+            (WaitReason::CatchUp(retry), _) => self.retry_method(retry, ids, conn, cx)?,
+            (WaitReason::DeleteUnknown(deletion), Ok(_)) => {
+                self.delete_known(deletion, conn, cx)
+                    .map_err(|failure| MethodFailure { failure, ids })?
+            }
+            (_, Err(error)) => {
                 return Err(MethodFailure {
-                    failure: Failure::of_change(refused),
+                    failure: Failure::from_change_error(error),
                     ids,
                 });
             }
-            (wait, Ok(_)) => self.waiting_mismatch(wait, ids)?,
+            (wait, Ok(_)) => self.mismatched_answer(wait, ids)?,
         }
         Ok(())
     }
 
-    /// The node answered something that does not belong to the question.
-    fn waiting_mismatch(&self, wait: WaitReason, ids: (u16, u16)) -> Result<(), MethodFailure> {
-        tracing::error!(channel = self.number, ?wait, "an answer of the wrong kind");
-        let text = "the node gave an answer of the wrong kind";
+    /// The answer does not fit the request: an internal error.
+    fn mismatched_answer(&self, wait: WaitReason, ids: (u16, u16)) -> Result<(), MethodFailure> {
+        tracing::error!(
+            channel = self.number,
+            ?wait,
+            "the answer does not match the pending method"
+        );
+        let text = "the answer of the node does not match the pending method";
         Err(MethodFailure {
             failure: Failure::new(ReplyCode::InternalError, text),
             ids,
         })
     }
 
-    /// A queue's answer.
-    pub(crate) fn got_answer(
+    /// Handles the answer of a queue.
+    pub(crate) fn handle_queue_answer(
         &mut self,
         answer: QueueReply,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> Result<(), MethodFailure> {
         let Some(waiting) = self.waiting.take() else {
@@ -212,42 +202,49 @@ impl Channel {
                     queue: record.id,
                     deletion,
                 };
-                self.change(change, wait, ids, link, cx);
+                self.change(change, wait, ids, conn, cx);
             }
-            (WaitReason::Left { mut left, closing }, answer) => match left.answered(&answer) {
-                Some(change) => {
-                    self.change(change, WaitReason::Unused { left, closing }, ids, link, cx)
+            (WaitReason::CountLeft { mut left, closing }, answer) => {
+                match left.record_answer(&answer) {
+                    Some(change) => self.change(
+                        change,
+                        WaitReason::DeleteLeft { left, closing },
+                        ids,
+                        conn,
+                        cx,
+                    ),
+                    None => self.delete_left_queues(left, closing, conn, cx),
                 }
-                None => self.go_on_leaving(left, closing, link, cx),
-            },
-            (WaitReason::Cancel(cancellation), _) => self.finish_cancel(&cancellation, link, cx),
+            }
+            (WaitReason::Cancel(cancellation), _) => self.finish_cancel(&cancellation, conn, cx),
             (WaitReason::Consume { consumer, no_wait }, QueueReply::Consuming) => {
-                self.consuming(consumer, no_wait, link, cx);
+                self.send_consume_ok(consumer, no_wait, conn, cx);
             }
             (WaitReason::Get { consumer, .. }, QueueReply::Empty) => {
-                let asked = link.subscriptions.remove(&consumer.0);
-                self.count_empty(asked.map(|s| s.kind), link);
+                let subscription = conn.subscriptions.remove(&consumer.0);
+                self.count_empty(subscription.map(|s| s.kind), conn);
                 cx.send(self.number, &Method::BasicGetEmpty {});
             }
-            // Somebody else has deleted it meanwhile, or its node is down.
+            // The queue was deleted in the meantime, or its node is down.
             (WaitReason::Delete { deletion, .. }, QueueReply::Refused { code: 404, .. }) => {
-                self.ask_the_log(deletion, link, cx);
+                self.catch_up_before_delete(deletion, conn, cx);
             }
             (wait, QueueReply::Refused { code, text }) => {
-                self.abandon(&wait, link);
+                self.abandon(&wait, conn);
                 return Err(MethodFailure {
-                    failure: Failure::of_queue(code, text),
+                    failure: Failure::from_queue_reply(code, text),
                     ids,
                 });
             }
             (wait, _) => {
-                self.abandon(&wait, link);
-                self.waiting_mismatch(wait, ids)?;
+                self.abandon(&wait, conn);
+                self.mismatched_answer(wait, ids)?;
             }
         }
         Ok(())
     }
 
+    /// Sends declare-ok with counts of 0.
     fn declared_without_counts(&self, cx: &mut StepContext<'_>) {
         let method = Method::QueueDeclareOk {
             queue: &self.last_queue,
@@ -257,14 +254,15 @@ impl Channel {
         cx.send(self.number, &method);
     }
 
-    fn consuming(
+    /// Sends consume-ok.
+    fn send_consume_ok(
         &self,
         consumer: ConsumerId,
         no_wait: bool,
-        link: &ConnectionState,
+        conn: &ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        if let Some(subscription) = link.subscriptions.get(&consumer.0)
+        if let Some(subscription) = conn.subscriptions.get(&consumer.0)
             && !no_wait
         {
             let method = Method::BasicConsumeOk {
@@ -274,23 +272,24 @@ impl Channel {
         }
     }
 
-    /// What was made in hope of the answer.
-    fn abandon(&mut self, wait: &WaitReason, link: &mut ConnectionState) {
+    /// Removes the subscription that was added in anticipation of the answer.
+    fn abandon(&mut self, wait: &WaitReason, conn: &mut ConnectionState) {
         if let WaitReason::Consume { consumer, .. } | WaitReason::Get { consumer, .. } = wait
-            && let Some(subscription) = link.subscriptions.remove(&consumer.0)
+            && let Some(subscription) = conn.subscriptions.remove(&consumer.0)
             && !subscription.get
         {
-            self.forget_consumer(&subscription.tag, link);
+            self.forget_consumer(&subscription.tag, conn);
         }
     }
 
-    /// Deliveries of a consumer that this channel waits for are its answer. True: they have been dealt with.
-    pub(crate) fn delivery_as_answer(
+    /// Treats a delivery to a consumer that this channel waits for as the queue's answer. Returns
+    /// true if the deliveries need no further handling.
+    pub(crate) fn try_deliver_as_answer(
         &mut self,
         queue: QueueId,
         consumer: ConsumerId,
         deliveries: &[Delivery],
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> bool {
         let ours = self.waiting.take_if(|w| match w.wait {
@@ -302,55 +301,56 @@ impl Channel {
         let Some(waiting) = ours else {
             return false;
         };
-        link.forget_asked(self.number);
+        conn.forget_requests(self.number);
         match waiting.wait {
             WaitReason::Get { no_ack, .. } => {
-                link.subscriptions.remove(&consumer.0);
+                conn.subscriptions.remove(&consumer.0);
                 if let Some(delivery) = deliveries.first() {
                     let origin = DeliveryOrigin {
                         queue,
                         consumer,
                         id: delivery.id,
                     };
-                    self.deliver_got(origin, no_ack, delivery, link, cx);
+                    self.deliver_get(origin, no_ack, delivery, conn, cx);
                 }
                 true
             }
             WaitReason::Consume { no_wait, .. } => {
-                self.consuming(consumer, no_wait, link, cx);
+                self.send_consume_ok(consumer, no_wait, conn, cx);
                 false
             }
             _ => false,
         }
     }
 
-    /// A channel that deletes the queue of its own consumer hears that it went, and then that the consumer did: RabbitMQ's
-    /// order. True: it will.
-    pub(crate) fn ended_by_own_delete(
+    /// Defers the cancellation of a consumer whose queue this channel is deleting. As in RabbitMQ,
+    /// the client gets delete-ok before the consumer's basic.cancel. Returns true if it was
+    /// deferred.
+    pub(crate) fn defer_cancel_by_own_delete(
         &mut self,
         consumer: ConsumerId,
-        link: &ConnectionState,
+        conn: &ConnectionState,
     ) -> bool {
-        let Some(of) = link.subscriptions.get(&consumer.0).map(|s| s.queue) else {
+        let Some(deleted) = conn.subscriptions.get(&consumer.0).map(|s| s.queue) else {
             return false;
         };
         match self.waiting.as_mut().map(|w| &mut w.wait) {
-            Some(WaitReason::Delete { record, deletion }) if record.id == of => {
+            Some(WaitReason::Delete { record, deletion }) if record.id == deleted => {
                 deletion.ended.push(consumer);
             }
             Some(WaitReason::Deleted {
                 queue, deletion, ..
-            }) if *queue == of => deletion.ended.push(consumer),
+            }) if *queue == deleted => deletion.ended.push(consumer),
             _ => return false,
         }
         true
     }
 
-    /// The queue ended a consumer that this channel still waits for.
-    pub(crate) fn cancelled_while_waiting(
+    /// Handles a queue that ended a consumer this channel still waits for.
+    pub(crate) fn fail_cancelled_wait(
         &mut self,
         consumer: ConsumerId,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
     ) -> Result<(), MethodFailure> {
         let ours = self.waiting.take_if(|w| match w.wait {
             WaitReason::Consume { consumer: c, .. } | WaitReason::Get { consumer: c, .. } => {
@@ -361,9 +361,9 @@ impl Channel {
         let Some(waiting) = ours else {
             return Ok(());
         };
-        link.forget_asked(self.number);
-        self.abandon(&waiting.wait, link);
-        let text = format!("the queue in vhost '{}' is gone", link.vhost);
+        conn.forget_requests(self.number);
+        self.abandon(&waiting.wait, conn);
+        let text = format!("the queue in vhost '{}' is gone", conn.vhost);
         let failure = Failure::new(ReplyCode::NotFound, text);
         Err(MethodFailure {
             failure,
@@ -371,53 +371,55 @@ impl Channel {
         })
     }
 
-    /// Nobody answered in time.
-    pub(crate) fn timed_out(
+    /// Handles a wait that exceeded the operation timeout.
+    pub(crate) fn handle_timeout(
         &mut self,
-        link: &mut ConnectionState,
+        conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> Result<(), MethodFailure> {
         let Some(waiting) = self.waiting.take() else {
             return Ok(());
         };
-        // What has been published may still arrive: the client asked to know.
+        // A commit waits on: its publishes may still be confirmed, and the client must know the
+        // result.
         if matches!(waiting.wait, WaitReason::Commit) {
             self.waiting = Some(waiting);
             return Ok(());
         }
-        link.forget_asked(self.number);
-        // The queue goes when its owner is back.
-        if let WaitReason::Left { closing, .. } | WaitReason::Unused { closing, .. } = waiting.wait
+        conn.forget_requests(self.number);
+        // The owner deletes the queue when it is available again.
+        if let WaitReason::CountLeft { closing, .. } | WaitReason::DeleteLeft { closing, .. } =
+            waiting.wait
         {
-            self.go_on_leaving(LeftQueues::default(), closing, link, cx);
+            self.delete_left_queues(LeftQueues::default(), closing, conn, cx);
             return Ok(());
         }
         if let WaitReason::Cancel(cancellation) = waiting.wait {
-            self.finish_cancel(&cancellation, link, cx);
+            self.finish_cancel(&cancellation, conn, cx);
             return Ok(());
         }
-        if let WaitReason::Learn(again) = waiting.wait {
-            return self.try_again(again, waiting.ids, link, cx);
+        if let WaitReason::CatchUp(retry) = waiting.wait {
+            return self.retry_method(retry, waiting.ids, conn, cx);
         }
-        // Counts are a courtesy: the queue is there, only nobody can be asked. Or it is not: a node that is cut off has not
-        // heard of its deletion. The log has.
+        // The counts are optional, so declare-ok is sent without them. A disconnected node may have
+        // missed the deletion of the queue; then the log decides.
         if matches!(waiting.wait, WaitReason::Stat { .. }) {
             match cx.broker.knows_all() {
                 true => self.declared_without_counts(cx),
                 false => {
-                    let nothing = retry::nothing(self.last_queue.clone(), link);
-                    self.change(nothing, WaitReason::Still, waiting.ids, link, cx);
+                    let no_op = retry::no_op_change(self.last_queue.clone(), conn);
+                    self.change(no_op, WaitReason::QueueExists, waiting.ids, conn, cx);
                 }
             }
             return Ok(());
         }
         if let WaitReason::Consume { consumer, .. } | WaitReason::Get { consumer, .. } =
             waiting.wait
-            && let Some(queue) = link.subscriptions.get(&consumer.0).map(|s| s.queue)
+            && let Some(queue) = conn.subscriptions.get(&consumer.0).map(|s| s.queue)
         {
-            link.tell(cx, queue, RequestBody::Leave { consumer });
+            conn.send_oneway(cx, queue, RequestBody::Leave { consumer });
         }
-        self.abandon(&waiting.wait, link);
+        self.abandon(&waiting.wait, conn);
         let text = "the operation timed out";
         let failure = Failure::new(ReplyCode::InternalError, text);
         Err(MethodFailure {

@@ -1,11 +1,9 @@
-//! basic.qos with `global`: a limit on all consumers of a channel.
+//! The prefetch limit of a whole channel (basic.qos with `global`).
 
 mod fake;
 
 use codec_amqp091::Method;
 use fake::{Conn, ready, with_queue};
-use metadata::Change;
-use metadata::features::CHANNEL_PREFETCH;
 
 fn limit_channel(conn: &mut Conn, prefetch_count: u16) {
     let qos = Method::BasicQos {
@@ -17,31 +15,9 @@ fn limit_channel(conn: &mut Conn, prefetch_count: u16) {
     conn.expect(1, Method::BasicQosOk {});
 }
 
-/// All nodes can read what goes back.
-fn with_flag(messages: u64) -> Conn {
-    let mut conn = with_queue(messages);
-    let name = CHANNEL_PREFETCH.name.into();
-    conn.broker.must(Change::EnableFeature { name });
-    conn
-}
-
 #[test]
-fn until_all_nodes_know_of_it_the_limit_is_one_on_each_consumer() {
+fn channel_limit_is_shared_by_its_consumers() {
     let mut conn = with_queue(6);
-    limit_channel(&mut conn, 2);
-    conn.consume(1, "q", "a", false);
-    conn.expect_deliver(1, "a", 1, "q", b"1");
-    conn.expect_deliver(1, "a", 2, "q", b"2");
-    conn.expect_nothing();
-    conn.consume(1, "q", "b", false);
-    conn.expect_deliver(1, "b", 3, "q", b"3");
-    conn.expect_deliver(1, "b", 4, "q", b"4");
-    conn.expect_nothing();
-}
-
-#[test]
-fn a_channels_prefetch_is_shared_by_its_consumers() {
-    let mut conn = with_flag(6);
     limit_channel(&mut conn, 2);
     conn.consume(1, "q", "a", false);
     conn.expect_deliver(1, "a", 1, "q", b"1");
@@ -64,8 +40,8 @@ fn a_channels_prefetch_is_shared_by_its_consumers() {
 }
 
 #[test]
-fn a_channels_prefetch_may_grow_and_shrink_under_its_consumers() {
-    let mut conn = with_flag(6);
+fn channel_limit_can_change_while_consumers_run() {
+    let mut conn = with_queue(6);
     limit_channel(&mut conn, 1);
     conn.consume(1, "q", "c", false);
     conn.expect_deliver(1, "c", 1, "q", b"1");
@@ -88,8 +64,8 @@ fn a_channels_prefetch_may_grow_and_shrink_under_its_consumers() {
 }
 
 #[test]
-fn a_channels_prefetch_does_not_count_what_was_got_and_holds_up_silent_consumers() {
-    let mut conn = with_flag(3);
+fn channel_limit_ignores_basic_get_and_blocks_auto_ack_consumers() {
+    let mut conn = with_queue(3);
     conn.declare(1, "other");
     limit_channel(&mut conn, 1);
     let get = Method::BasicGet {
@@ -101,7 +77,7 @@ fn a_channels_prefetch_does_not_count_what_was_got_and_holds_up_silent_consumers
     conn.expect_content(1);
     conn.consume(1, "q", "c", false);
     conn.expect_deliver(1, "c", 2, "q", b"2");
-    conn.consume(1, "other", "silent", true);
+    conn.consume(1, "other", "auto-ack", true);
     conn.publish(1, "", "other", b"x");
     conn.expect_nothing();
     let ack = Method::BasicAck {
@@ -109,14 +85,14 @@ fn a_channels_prefetch_does_not_count_what_was_got_and_holds_up_silent_consumers
         multiple: false,
     };
     conn.send(1, ack);
-    conn.expect_deliver(1, "silent", 3, "other", b"x");
+    conn.expect_deliver(1, "auto-ack", 3, "other", b"x");
     conn.expect_deliver(1, "c", 4, "q", b"3");
     conn.expect_nothing();
 }
 
 #[test]
-fn beyond_a_channels_limit_messages_stay_in_their_queue() {
-    let mut conn = with_flag(6);
+fn messages_beyond_the_channel_limit_stay_in_their_queue() {
+    let mut conn = with_queue(6);
     limit_channel(&mut conn, 2);
     conn.consume(1, "q", "a", false);
     conn.expect_deliver(1, "a", 1, "q", b"1");
@@ -128,16 +104,16 @@ fn beyond_a_channels_limit_messages_stay_in_their_queue() {
         no_ack: false,
     };
     conn.send(1, get);
-    let got = Method::BasicGetOk {
+    let get_ok = Method::BasicGetOk {
         delivery_tag: 3,
         redelivered: false,
         exchange: "",
         routing_key: "q",
         message_count: 3,
     };
-    conn.expect(1, got);
+    conn.expect(1, get_ok);
     assert_eq!(conn.expect_content(1).1, b"3");
-    // Without acknowledgement nothing is counted, but a full channel gets nothing.
+    // Deliveries without acknowledgement do not count, but a full channel gets none.
     let ack = |delivery_tag| Method::BasicAck {
         delivery_tag,
         multiple: false,
@@ -152,11 +128,11 @@ fn beyond_a_channels_limit_messages_stay_in_their_queue() {
     assert!(ready(&conn).is_empty());
 }
 
-/// However many consumers wait, an acknowledgement lets one message more out to the client. They take turns, and nothing is marked
-/// redelivered.
+/// With any number of waiting consumers, one acknowledgement allows one more delivery. The
+/// consumers take turns, and no delivery is marked as redelivered.
 #[test]
-fn a_full_channels_consumers_share_what_is_acknowledged() {
-    let mut conn = with_flag(9);
+fn consumers_of_a_full_channel_take_turns() {
+    let mut conn = with_queue(9);
     limit_channel(&mut conn, 1);
     conn.consume(1, "q", "a", false);
     conn.expect_deliver(1, "a", 1, "q", b"1");
@@ -165,10 +141,10 @@ fn a_full_channels_consumers_share_what_is_acknowledged() {
     }
     let mut bodies = vec![b"1".to_vec()];
     for (delivery_tag, consumer_tag) in (2..=9).zip(["b", "c", "a"].into_iter().cycle()) {
-        let before = delivery_tag - 1;
-        assert_eq!(ready(&conn).len(), 9 - before as usize);
+        let previous = delivery_tag - 1;
+        assert_eq!(ready(&conn).len(), 9 - previous as usize);
         let ack = Method::BasicAck {
-            delivery_tag: before,
+            delivery_tag: previous,
             multiple: false,
         };
         conn.send(1, ack);

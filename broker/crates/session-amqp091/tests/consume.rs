@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[test]
-fn deliveries_follow_consume_ok_and_acks_remove_them() {
+fn deliveries_follow_consume_ok_and_acks_settle_them() {
     let mut conn = with_queue(2);
     conn.consume(1, "q", "c", false);
     conn.expect_deliver(1, "c", 1, "q", b"1");
@@ -42,7 +42,7 @@ fn deliveries_follow_consume_ok_and_acks_remove_them() {
 }
 
 #[test]
-fn acks_of_one_read_are_one_request() {
+fn acks_in_one_read_become_one_request() {
     let mut conn = with_queue(50);
     conn.consume(1, "q", "c", false);
     conn.drain();
@@ -63,7 +63,7 @@ fn acks_of_one_read_are_one_request() {
 }
 
 #[test]
-fn nack_and_reject_go_back_or_away() {
+fn nack_requeues_and_reject_drops() {
     let mut conn = with_queue(4);
     conn.send(
         1,
@@ -113,7 +113,7 @@ fn nack_and_reject_go_back_or_away() {
 }
 
 #[test]
-fn unknown_delivery_tags_are_406() {
+fn unknown_delivery_tag_closes_channel_with_406() {
     let attempts = [
         (
             Method::BasicAck {
@@ -180,7 +180,7 @@ fn unknown_delivery_tags_are_406() {
 }
 
 #[test]
-fn an_ack_counts_once() {
+fn delivery_cannot_be_acked_twice() {
     let mut conn = with_queue(1);
     conn.consume(1, "q", "c", false);
     conn.expect_deliver(1, "c", 1, "q", b"1");
@@ -207,7 +207,7 @@ fn an_ack_counts_once() {
 }
 
 #[test]
-fn prefetch_is_the_consumers() {
+fn prefetch_limits_each_consumer() {
     let mut conn = with_queue(3);
     conn.send(
         1,
@@ -242,7 +242,7 @@ fn prefetch_is_the_consumers() {
 }
 
 #[test]
-fn tags_are_made_up_and_not_used_twice() {
+fn server_generates_consumer_tags_and_refuses_duplicates() {
     let mut conn = with_queue(0);
     conn.send(1, consume("q", "", false));
     let (_, _, payload) = conn.next_frame().unwrap();
@@ -262,7 +262,7 @@ fn tags_are_made_up_and_not_used_twice() {
     );
 }
 
-fn consume_alone<'a>(queue: &'a str, consumer_tag: &'a str) -> Method<'a> {
+fn consume_exclusive<'a>(queue: &'a str, consumer_tag: &'a str) -> Method<'a> {
     Method::BasicConsume {
         queue,
         consumer_tag,
@@ -275,7 +275,7 @@ fn consume_alone<'a>(queue: &'a str, consumer_tag: &'a str) -> Method<'a> {
 }
 
 #[test]
-fn a_quorum_queue_takes_no_notice_of_exclusive_consumers() {
+fn quorum_queue_ignores_exclusive_consumers() {
     let mut conn = Conn::with_channel();
     let mut declare = queue_declare("q");
     if let Method::QueueDeclare {
@@ -288,17 +288,17 @@ fn a_quorum_queue_takes_no_notice_of_exclusive_consumers() {
     conn.send(1, declare);
     assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
     for tag in ["a", "b"] {
-        conn.send(1, consume_alone("q", tag));
+        conn.send(1, consume_exclusive("q", tag));
         conn.expect(1, Method::BasicConsumeOk { consumer_tag: tag });
     }
     conn.consume(1, "q", "c", false);
 }
 
 #[test]
-fn exclusive_consumers_are_alone() {
+fn exclusive_consumer_is_refused_while_another_exists() {
     let mut conn = with_queue(0);
     conn.consume(1, "q", "c", false);
-    conn.send(1, consume_alone("q", "x"));
+    conn.send(1, consume_exclusive("q", "x"));
     conn.expect_channel_close(
         1,
         403,
@@ -398,7 +398,7 @@ fn cancel_stops_deliveries_but_not_settlement() {
 }
 
 #[test]
-fn what_the_queue_delivers_before_it_hears_of_the_cancel_comes_before_cancel_ok() {
+fn deliveries_sent_before_the_cancel_precede_cancel_ok() {
     let mut conn = with_queue(0);
     conn.consume(1, "q", "c", false);
     let publish = Method::BasicPublish {
@@ -411,7 +411,7 @@ fn what_the_queue_delivers_before_it_hears_of_the_cancel_comes_before_cancel_ok(
         consumer_tag: "c",
         no_wait: false,
     };
-    // All in one read.
+    // All frames in one read.
     let mut bytes = bytes::BytesMut::new();
     codec_amqp091::encode_method(&mut bytes, 1, &publish);
     codec_amqp091::encode_content_header(&mut bytes, 1, 1, &[0, 0]);
@@ -426,7 +426,7 @@ fn what_the_queue_delivers_before_it_hears_of_the_cancel_comes_before_cancel_ok(
 }
 
 #[test]
-fn arguments_for_streams_are_refused() {
+fn stream_arguments_are_refused() {
     let mut conn = with_queue(0);
     consume_with(&mut conn, "x-stream-offset", "first");
     conn.expect_channel_close(
@@ -438,10 +438,10 @@ fn arguments_for_streams_are_refused() {
 }
 
 #[test]
-fn deliveries_that_crossed_the_cancel_go_back() {
+fn deliveries_that_cross_the_cancel_are_requeued() {
     let mut conn = with_queue(0);
     conn.consume(1, "q", "c", false);
-    // The queue delivers, and the cancel comes before the session is told.
+    // The queue delivers before it processes the cancel; the session gets the delivery after it.
     let queue = conn.broker.queue_id("q");
     conn.publish(1, "", "q", b"1");
     conn.expect_deliver(1, "c", 1, "q", b"1");
@@ -486,9 +486,10 @@ fn deliveries_that_crossed_the_cancel_go_back() {
     assert_eq!(ready(&conn), ["1"]);
 }
 
-/// And the queue serves between them: which message a consumer gets next or again, and what a limit drops, follows from that.
+/// The queue serves consumers between the settlements. The order decides which message a consumer
+/// gets next and which messages a length limit drops.
 #[test]
-fn what_is_settled_together_is_so_consumer_by_consumer() {
+fn multiple_settlement_is_ordered_by_consumer() {
     let nack = Method::BasicNack {
         delivery_tag: 0,
         multiple: true,
@@ -498,7 +499,7 @@ fn what_is_settled_together_is_so_consumer_by_consumer() {
         delivery_tag: 0,
         multiple: true,
     };
-    for back in [nack, Method::BasicRecover { requeue: true }, ack] {
+    for settlement in [nack, Method::BasicRecover { requeue: true }, ack] {
         let mut conn = with_queue(2);
         let get = Method::BasicGet {
             queue: "q",
@@ -518,7 +519,7 @@ fn what_is_settled_together_is_so_consumer_by_consumer() {
         conn.send(1, consume("q", "a", false));
         (3..=4).for_each(|n| conn.publish(1, "", "q", n.to_string().as_bytes()));
         conn.drain();
-        // One that is cancelled keeps its place.
+        // A cancelled consumer keeps its position.
         let cancel = Method::BasicCancel {
             consumer_tag: "b",
             no_wait: false,
@@ -526,14 +527,14 @@ fn what_is_settled_together_is_so_consumer_by_consumer() {
         conn.send(1, cancel);
         conn.drain();
         let before = conn.broker.requests.len();
-        conn.send(1, back);
-        let asked = conn.broker.requests.get(before..).unwrap();
-        let settled = asked.iter().filter_map(|r| match &r.1 {
+        conn.send(1, settlement);
+        let requests = conn.broker.requests.get(before..).unwrap();
+        let settled = requests.iter().filter_map(|r| match &r.1 {
             RequestBody::Settle { consumer, ids, .. } => Some((consumer.0, ids.len())),
             _ => None,
         });
         let settled: Vec<(u32, usize)> = settled.collect();
-        // Two gets, then a before b.
+        // The two basic.gets, then a before b.
         assert_eq!(settled.first(), Some(&(1, 1)), "{settled:?}");
         assert_eq!(settled.get(1), Some(&(2, 1)), "{settled:?}");
         assert_eq!(settled.get(2..), Some(&[(4, 1), (3, 1)][..]), "{settled:?}");
@@ -541,7 +542,7 @@ fn what_is_settled_together_is_so_consumer_by_consumer() {
 }
 
 #[test]
-fn closing_a_channel_returns_what_it_had() {
+fn channel_close_requeues_unacknowledged_deliveries() {
     let mut conn = with_queue(3);
     conn.consume(1, "q", "c", false);
     conn.drain();
@@ -559,9 +560,9 @@ fn closing_a_channel_returns_what_it_had() {
     assert_eq!(conn.session.info().channels, 0);
 }
 
-/// Or what one gives back would be delivered to the next, as often as there are consumers, and be redelivered that often.
+/// Otherwise each requeued delivery would be redelivered to the next consumer that ends.
 #[test]
-fn consumers_that_end_together_get_nothing_of_each_other() {
+fn consumers_that_end_together_get_no_requeued_deliveries() {
     let close = |channel| {
         let (reply_code, reply_text, class_id, method_id) = (200, "", 0, 0);
         let close = Method::ChannelClose {
@@ -588,24 +589,25 @@ fn consumers_that_end_together_get_nothing_of_each_other() {
         conn.drain();
         let before = conn.broker.requests.len();
         conn.send(closing, close(closing));
-        let asked = conn.broker.requests.get(before..).unwrap();
-        let gives_back = |r: &RequestBody| matches!(r, RequestBody::Leave { .. });
-        let stopped = asked.iter().take_while(|r| !gives_back(&r.1));
+        let requests = conn.broker.requests.get(before..).unwrap();
+        let is_leave = |r: &RequestBody| matches!(r, RequestBody::Leave { .. });
+        let stopped = requests.iter().take_while(|r| !is_leave(&r.1));
         assert_eq!(
             stopped
                 .filter(|r| matches!(r.1, RequestBody::Cancel { .. }))
                 .count(),
             3
         );
-        assert_eq!(asked.iter().filter(|r| gives_back(&r.1)).count(), 3);
+        assert_eq!(requests.iter().filter(|r| is_leave(&r.1)).count(), 3);
         assert_eq!(ready(&conn), ["1", "2", "3", "4", "5", "6"]);
     }
 }
 
-/// As a quorum queue of RabbitMQ takes it back: consumers as they came, also one that was cancelled and still holds something, and then
-/// what was got. None of it goes to the consumer that ends with them.
+/// The order of RabbitMQ's quorum queues: consumers in order of creation, including cancelled ones
+/// with unacknowledged deliveries, then basic.get. The consumer that ends with the channel gets
+/// none of the deliveries.
 #[test]
-fn what_a_channel_held_goes_back_consumer_by_consumer_and_then_what_was_got() {
+fn channel_close_requeues_by_consumer_and_then_basic_get() {
     let mut conn = with_queue(1);
     conn.consume(1, "q", "first", false);
     conn.drain();
@@ -634,8 +636,8 @@ fn what_a_channel_held_goes_back_consumer_by_consumer_and_then_what_was_got() {
         method_id: 0,
     };
     conn.send(1, close);
-    let asked = conn.broker.requests.get(before..).unwrap();
-    let told: Vec<(&str, u32)> = asked
+    let requests = conn.broker.requests.get(before..).unwrap();
+    let ended: Vec<(&str, u32)> = requests
         .iter()
         .filter_map(|r| match &r.1 {
             RequestBody::Cancel { consumer } => Some(("cancel", consumer.0)),
@@ -644,14 +646,14 @@ fn what_a_channel_held_goes_back_consumer_by_consumer_and_then_what_was_got() {
             _ => None,
         })
         .collect();
-    // The first consumer, what was got, the last consumer: 1, 2, 3.
+    // Consumer 1 is the first one, 2 is basic.get, 3 is the last one.
     let order = [("cancel", 3), ("recover", 1), ("leave", 3), ("recover", 2)];
-    assert_eq!(told, order);
+    assert_eq!(ended, order);
     assert_eq!(ready(&conn).len(), 4);
 }
 
 #[test]
-fn so_does_the_connection() {
+fn connection_close_requeues_unacknowledged_deliveries() {
     let mut conn = with_queue(2);
     conn.send(
         1,
@@ -660,7 +662,7 @@ fn so_does_the_connection() {
             no_ack: false,
         },
     );
-    conn.consume_after_get();
+    conn.expect_get_ok();
     conn.send(
         0,
         Method::ConnectionClose {
@@ -674,14 +676,14 @@ fn so_does_the_connection() {
 }
 
 impl Conn {
-    fn consume_after_get(&mut self) {
+    fn expect_get_ok(&mut self) {
         assert_eq!(self.next_method(), (1, "basic.get-ok"));
         self.expect_content(1);
     }
 }
 
 #[test]
-fn get_takes_one_at_a_time() {
+fn get_returns_one_message() {
     let mut conn = with_queue(2);
     conn.send(
         1,
@@ -752,7 +754,7 @@ fn get_takes_one_at_a_time() {
 }
 
 #[test]
-fn recover_requeues_everything() {
+fn recover_requeues_all_unacknowledged_deliveries() {
     let mut conn = with_queue(2);
     conn.send(
         1,
@@ -761,7 +763,7 @@ fn recover_requeues_everything() {
             no_ack: false,
         },
     );
-    conn.consume_after_get();
+    conn.expect_get_ok();
     conn.send(
         1,
         Method::BasicGet {
@@ -769,7 +771,7 @@ fn recover_requeues_everything() {
             no_ack: false,
         },
     );
-    conn.consume_after_get();
+    conn.expect_get_ok();
     conn.send(1, Method::BasicRecover { requeue: true });
     conn.expect(1, Method::BasicRecoverOk {});
     assert_eq!(ready(&conn).len(), 2);
@@ -780,7 +782,7 @@ fn recover_requeues_everything() {
 }
 
 #[test]
-fn a_deleted_queue_cancels_its_consumers() {
+fn queue_delete_cancels_consumers() {
     let mut conn = with_queue(0);
     conn.open_channel(2);
     conn.consume(1, "q", "c", false);
@@ -806,7 +808,7 @@ fn a_deleted_queue_cancels_its_consumers() {
 }
 
 #[test]
-fn a_channel_that_deletes_its_consumers_queue_hears_of_that_first() {
+fn delete_ok_precedes_basic_cancel_on_the_same_channel() {
     let mut conn = with_queue(0);
     conn.consume(1, "q", "c", false);
     conn.send(1, queue_delete("q"));
@@ -821,7 +823,7 @@ fn a_channel_that_deletes_its_consumers_queue_hears_of_that_first() {
 }
 
 #[test]
-fn no_ack_deliveries_are_settled_when_written() {
+fn auto_ack_deliveries_are_settled_when_written() {
     let mut conn = with_queue(3000);
     conn.consume(1, "q", "c", true);
     for n in 1..=3000u64 {
@@ -850,10 +852,10 @@ fn no_ack_deliveries_are_settled_when_written() {
     );
 }
 
-/// Otherwise one consumer of a quorum queue would be given all that others could have had.
+/// Otherwise one consumer of a quorum queue would receive all messages, and other consumers none.
 #[test]
-fn a_consumer_without_acknowledgement_has_its_prefetch_in_quorum_queues_only() {
-    for (kind, window) in [("quorum", 2), ("classic", 0)] {
+fn prefetch_limits_auto_ack_consumers_of_quorum_queues_only() {
+    for (kind, prefetch) in [("quorum", 2), ("classic", 0)] {
         let mut conn = Conn::with_channel();
         let kind = Table(vec![("x-queue-type".into(), Value::from(kind))]);
         let declare = Method::QueueDeclare {
@@ -876,11 +878,11 @@ fn a_consumer_without_acknowledgement_has_its_prefetch_in_quorum_queues_only() {
         conn.send(1, qos);
         conn.expect(1, Method::BasicQosOk {});
         conn.consume(1, "q", "c", true);
-        let asked = conn.broker.requests.iter().filter_map(|r| match &r.1 {
+        let prefetches = conn.broker.requests.iter().filter_map(|r| match &r.1 {
             RequestBody::Consume { spec, .. } => Some(spec.prefetch),
             _ => None,
         });
-        assert_eq!(asked.collect::<Vec<_>>(), [window]);
+        assert_eq!(prefetches.collect::<Vec<_>>(), [prefetch]);
         for n in 1..=9u64 {
             conn.expect_deliver(1, "c", n, "q", n.to_string().as_bytes());
         }
@@ -888,7 +890,7 @@ fn a_consumer_without_acknowledgement_has_its_prefetch_in_quorum_queues_only() {
 }
 
 #[test]
-fn a_client_that_does_not_read_gets_no_more_than_the_outbox_holds() {
+fn outbox_limit_stops_deliveries_to_a_slow_client() {
     let limits = Limits {
         outbox_deliveries: 10_000,
         ..Limits::default()
@@ -916,7 +918,7 @@ fn a_client_that_does_not_read_gets_no_more_than_the_outbox_holds() {
 }
 
 #[test]
-fn large_bodies_are_cut_and_sent_by_reference() {
+fn large_bodies_are_split_into_frames_by_reference() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     let body: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
@@ -927,7 +929,7 @@ fn large_bodies_are_cut_and_sent_by_reference() {
 }
 
 #[test]
-fn a_get_that_nobody_answers_ends_the_connection_in_time() {
+fn get_without_answer_closes_the_connection_after_the_timeout() {
     let mut conn = with_queue(0);
     conn.broker.silent = true;
     conn.send(
@@ -937,7 +939,7 @@ fn a_get_that_nobody_answers_ends_the_connection_in_time() {
             no_ack: false,
         },
     );
-    // Others go on meanwhile; what follows on the channel waits.
+    // Other channels continue meanwhile; later frames of this channel wait.
     conn.open_channel(2);
     conn.send(
         1,
@@ -949,7 +951,7 @@ fn a_get_that_nobody_answers_ends_the_connection_in_time() {
     );
     conn.expect_nothing();
     for _ in 0..3 {
-        conn.pass(Duration::from_secs(5));
+        conn.advance(Duration::from_secs(5));
         conn.heartbeat();
     }
     while let Some((kind, _, payload)) = conn.next_frame() {
@@ -970,11 +972,11 @@ fn a_get_that_nobody_answers_ends_the_connection_in_time() {
             return;
         }
     }
-    panic!("nothing came");
+    panic!("no connection.close within the timeout");
 }
 
 #[test]
-fn an_answer_for_a_closed_channel_is_ignored() {
+fn duplicate_answer_for_a_closed_channel_is_ignored() {
     let mut conn = with_queue(1);
     conn.broker.silent = true;
     conn.send(
@@ -1025,7 +1027,7 @@ fn an_answer_for_a_closed_channel_is_ignored() {
 }
 
 #[test]
-fn a_delivery_that_is_never_acknowledged_closes_the_channel() {
+fn acknowledgement_timeout_closes_the_channel() {
     let limits = Limits {
         acknowledgement: Some(Duration::from_secs(120)),
         ..Limits::default()
@@ -1041,16 +1043,16 @@ fn a_delivery_that_is_never_acknowledged_closes_the_channel() {
     conn.consume(1, "q", "c", false);
     conn.expect_deliver(1, "c", 1, "q", b"1");
     for _ in 0..14 {
-        conn.pass(Duration::from_secs(8));
+        conn.advance(Duration::from_secs(8));
         conn.heartbeat();
     }
     while let Some((kind, _, _)) = conn.next_frame() {
         assert_eq!(kind, codec_amqp091::FrameKind::Heartbeat);
     }
-    // Looked at once a minute.
+    // The session checks once per minute.
     conn.heartbeat();
     conn.broker.now = conn.broker.now + Duration::from_secs(16);
-    conn.pass(Duration::ZERO);
+    conn.advance(Duration::ZERO);
     conn.expect_channel_close(
         1,
         406,
@@ -1061,15 +1063,15 @@ fn a_delivery_that_is_never_acknowledged_closes_the_channel() {
     assert_eq!(ready(&conn), ["1"]);
 }
 
-/// `x-consumer-timeout` comes before the node's; of several queues each has its own.
+/// `x-consumer-timeout` takes precedence over the node's timeout, for each queue separately.
 #[test]
-fn a_queue_may_have_a_timeout_of_its_own() {
+fn queue_timeout_overrides_the_node_timeout() {
     let mut conn = Conn::with_channel();
-    conn.declare(1, "patient");
+    conn.declare(1, "default");
     let mut arguments = Table::default();
     arguments.set("x-consumer-timeout", Value::I32(60_000));
     let declare = Method::QueueDeclare {
-        queue: "hasty",
+        queue: "short",
         passive: false,
         durable: true,
         exclusive: false,
@@ -1078,7 +1080,7 @@ fn a_queue_may_have_a_timeout_of_its_own() {
         arguments,
     };
     conn.send(1, declare);
-    for (n, queue) in [(1, "patient"), (2, "hasty")] {
+    for (n, queue) in [(1, "default"), (2, "short")] {
         conn.publish(1, "", queue, b"x");
         conn.consume(1, queue, queue, false);
         conn.expect_deliver(1, queue, n, queue, b"x");
@@ -1086,7 +1088,7 @@ fn a_queue_may_have_a_timeout_of_its_own() {
     conn.heartbeat();
     conn.broker.now = conn.broker.now + Duration::from_secs(61);
     conn.heartbeat();
-    conn.pass(Duration::ZERO);
+    conn.advance(Duration::ZERO);
     conn.expect_channel_close(
         1,
         406,
@@ -1124,14 +1126,14 @@ const CLOSE_CONNECTION: Method<'_> = Method::ConnectionClose {
     method_id: 0,
 };
 
-/// Whether a client that comes back at once would still find the queue.
+/// Returns true if a client that reconnects now would find the queue.
 #[track_caller]
-fn there(conn: &Conn, queue: &str) -> bool {
+fn exists(conn: &Conn, queue: &str) -> bool {
     conn.broker.queue("/", queue).is_some()
 }
 
 #[test]
-fn auto_delete_queues_go_before_their_channel_is_closed() {
+fn channel_close_ok_follows_deletion_of_auto_delete_queues() {
     let mut conn = Conn::with_channel();
     conn.open_channel(2);
     for queue in ["a", "b", "used", "untouched"] {
@@ -1141,23 +1143,23 @@ fn auto_delete_queues_go_before_their_channel_is_closed() {
         conn.consume(1, queue, tag, false);
     }
     conn.consume(2, "used", "other", false);
-    conn.broker.slow_log = true;
+    conn.broker.hold_log = true;
     conn.send(1, CLOSE_CHANNEL);
     conn.expect_nothing();
-    // The first deletion is on its way, the others wait for it.
-    while conn.broker.log_goes_on() {
+    // The first deletion is pending; the other ones wait for it.
+    while conn.broker.apply_next() {
         conn.settle();
     }
     conn.expect(1, Method::ChannelCloseOk {});
-    assert!(!there(&conn, "a") && !there(&conn, "b"));
-    assert!(there(&conn, "used") && there(&conn, "untouched"));
-    conn.broker.slow_log = false;
+    assert!(!exists(&conn, "a") && !exists(&conn, "b"));
+    assert!(exists(&conn, "used") && exists(&conn, "untouched"));
+    conn.broker.hold_log = false;
     conn.open_channel(1);
     declare_auto_delete(&mut conn, "a");
 }
 
 #[test]
-fn auto_delete_queues_go_before_their_connection_is_closed() {
+fn connection_close_ok_follows_deletion_of_auto_delete_queues() {
     let mut conn = Conn::with_channel();
     conn.open_channel(2);
     for queue in ["a", "b"] {
@@ -1165,13 +1167,13 @@ fn auto_delete_queues_go_before_their_connection_is_closed() {
     }
     conn.consume(1, "a", "1", false);
     conn.consume(2, "b", "2", true);
-    conn.broker.slow_log = true;
+    conn.broker.hold_log = true;
     conn.send(0, CLOSE_CONNECTION);
     conn.expect_nothing();
-    while conn.broker.log_goes_on() {
+    while conn.broker.apply_next() {
         conn.settle();
     }
-    assert!(!there(&conn, "a") && !there(&conn, "b"));
+    assert!(!exists(&conn, "a") && !exists(&conn, "b"));
     conn.expect(0, Method::ConnectionCloseOk {});
     assert_eq!(
         conn.session_state,
@@ -1181,7 +1183,7 @@ fn auto_delete_queues_go_before_their_connection_is_closed() {
 }
 
 #[test]
-fn what_cannot_be_told_of_auto_delete_queues_does_not_hold_up_the_end() {
+fn unanswered_auto_delete_check_does_not_block_close() {
     for close in [CLOSE_CHANNEL, CLOSE_CONNECTION] {
         let mut conn = Conn::with_channel();
         declare_auto_delete(&mut conn, "q");
@@ -1193,27 +1195,27 @@ fn what_cannot_be_told_of_auto_delete_queues_does_not_hold_up_the_end() {
         };
         conn.send(channel, close);
         conn.expect_nothing();
-        conn.pass(Duration::from_secs(16));
+        conn.advance(Duration::from_secs(16));
         conn.expect(channel, answer);
     }
 }
 
 #[test]
-fn the_last_consumer_of_an_auto_delete_queue_takes_it_along() {
+fn last_cancel_deletes_an_auto_delete_queue() {
     let mut conn = Conn::with_channel();
     declare_auto_delete(&mut conn, "q");
     conn.consume(1, "q", "a", false);
     conn.consume(1, "q", "b", false);
-    for (tag, there) in [("a", true), ("b", false)] {
+    for (tag, exists) in [("a", true), ("b", false)] {
         let cancel = Method::BasicCancel {
             consumer_tag: tag,
             no_wait: false,
         };
         conn.send(1, cancel);
-        // What comes next on this channel sees what is left.
+        // The next method on this channel sees the result.
         conn.send(1, consume("q", "again", false));
         conn.expect(1, Method::BasicCancelOk { consumer_tag: tag });
-        if there {
+        if exists {
             conn.expect(
                 1,
                 Method::BasicConsumeOk {

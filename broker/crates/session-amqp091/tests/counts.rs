@@ -1,4 +1,4 @@
-//! What is counted of messages, for the node and for the channel.
+//! Message counters of the node and of the channel.
 
 mod fake;
 
@@ -13,7 +13,7 @@ fn channel(conn: &Conn) -> ChannelDetails {
 }
 
 #[test]
-fn publishes_are_counted_by_what_became_of_them() {
+fn publishes_are_counted_by_result() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     conn.publish(1, "", "q", b"before confirms");
@@ -22,7 +22,7 @@ fn publishes_are_counted_by_what_became_of_them() {
     conn.publish(1, "", "nowhere", b"dropped");
     conn.publish_with(1, "", "nowhere", true, &Properties::default(), b"returned");
     conn.settle();
-    let want = PublishCounters {
+    let expected = PublishCounters {
         received: 4,
         received_confirm: 3,
         confirmed: 3,
@@ -30,22 +30,22 @@ fn publishes_are_counted_by_what_became_of_them() {
         unroutable_returned: 1,
         unroutable_dropped: 1,
     };
-    assert_eq!(conn.broker.message_counters.publishes, want);
-    assert_eq!(channel(&conn).publishes, want);
+    assert_eq!(conn.broker.message_counters.publishes, expected);
+    assert_eq!(channel(&conn).publishes, expected);
 }
 
 #[test]
-fn deliveries_are_counted_by_how_they_are_settled() {
+fn deliveries_are_counted_by_acknowledgement_mode() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
-    conn.declare(1, "silent");
+    conn.declare(1, "auto-ack");
     for body in [b"1", b"2", b"3"] {
         conn.publish(1, "", "q", body);
     }
-    conn.publish(1, "", "silent", b"4");
+    conn.publish(1, "", "auto-ack", b"4");
     conn.settle();
-    conn.consume(1, "silent", "s", true);
-    conn.expect_deliver(1, "s", 1, "silent", b"4");
+    conn.consume(1, "auto-ack", "s", true);
+    conn.expect_deliver(1, "s", 1, "auto-ack", b"4");
     conn.consume(1, "q", "c", false);
     conn.settle();
     conn.send(
@@ -56,9 +56,9 @@ fn deliveries_are_counted_by_how_they_are_settled() {
         },
     );
     conn.settle();
-    let got = |no_ack| Method::BasicGet { queue: "q", no_ack };
+    let get = |no_ack| Method::BasicGet { queue: "q", no_ack };
     conn.publish(1, "", "q", b"5");
-    conn.send(1, got(false));
+    conn.send(1, get(false));
     conn.settle();
     let DeliveryCounters {
         deliver,
@@ -67,7 +67,7 @@ fn deliveries_are_counted_by_how_they_are_settled() {
         ..
     } = *conn.broker.message_counters.of(QueueType::Classic);
     assert_eq!((deliver, deliver_no_ack), (4, 1));
-    assert_eq!(ack, 2, "of tags 1 to 3 the first needed none");
+    assert_eq!(ack, 2, "tag 1 needs no acknowledgement");
     let details = channel(&conn);
     assert_eq!(
         (
@@ -86,7 +86,7 @@ fn deliveries_are_counted_by_how_they_are_settled() {
 }
 
 #[test]
-fn an_empty_queue_is_counted_too() {
+fn get_on_an_empty_queue_is_counted() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     let get = Method::BasicGet {
@@ -106,11 +106,11 @@ fn an_empty_queue_is_counted_too() {
     );
     conn.settle();
     let counted = *conn.broker.message_counters.of(QueueType::Classic);
-    let want = DeliveryCounters {
+    let expected = DeliveryCounters {
         get_no_ack: 1,
         get_empty: 1,
         ..DeliveryCounters::default()
     };
-    assert_eq!(counted, want);
-    assert_eq!(channel(&conn).deliveries, want);
+    assert_eq!(counted, expected);
+    assert_eq!(channel(&conn).deliveries, expected);
 }

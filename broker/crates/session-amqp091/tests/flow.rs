@@ -1,4 +1,4 @@
-//! Consumers without basic.qos: what is on its way is bounded, what is not acknowledged is not.
+//! Consumers without basic.qos: messages in flight are limited, unacknowledged ones are not.
 
 mod fake;
 
@@ -33,8 +33,8 @@ fn ack_all(conn: &mut Conn, delivery_tag: u64) {
     );
 }
 
-/// Messages in memory: handed out by the queue, and neither read by the client nor acknowledged.
-fn on_its_way(conn: &Conn) -> usize {
+/// Messages in memory: sent by the queue but neither read nor acknowledged by the client.
+fn in_flight(conn: &Conn) -> usize {
     let queue = conn.broker.queue("/", "q").unwrap();
     let consumers = queue.consumers.values();
     consumers
@@ -48,7 +48,7 @@ fn alarm(conn: &mut Conn, alarm: Option<&'static str>) {
 }
 
 #[test]
-fn ten_thousand_messages_and_one_acknowledgement() {
+fn one_acknowledgement_settles_ten_thousand_messages() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     let count = 10_000;
@@ -66,7 +66,7 @@ fn ten_thousand_messages_and_one_acknowledgement() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_sent_a_window() {
+fn slow_client_receives_one_flow_window() {
     let mut conn = with_limits(Limits::default());
     let body = vec![7; MIB];
     for _ in 0..20 {
@@ -74,22 +74,22 @@ fn a_client_that_does_not_read_is_sent_a_window() {
     }
     conn.send(1, consume("q", "c", false));
     let window = FLOW_WINDOW.bytes as usize / MIB;
-    assert_eq!(on_its_way(&conn), window);
+    assert_eq!(in_flight(&conn), window);
     assert!(conn.out.len() < 2 * MIB + 1000, "{}", conn.out.len());
-    // It reads, and acknowledges nothing: all of it comes.
+    // The client reads without acknowledging and receives all messages.
     conn.expect(1, Method::BasicConsumeOk { consumer_tag: "c" });
     for n in 1..=20 {
         conn.expect_deliver(1, "c", n, "q", &body);
-        assert!(on_its_way(&conn) <= window);
+        assert!(in_flight(&conn) <= window);
     }
     conn.expect_nothing();
 }
 
 #[test]
-fn a_node_that_is_short_of_memory_sends_no_more_to_who_keeps_much() {
-    let keeps = 5000;
+fn memory_alarm_limits_unacknowledged_deliveries() {
+    let limit = 5000;
     let mut conn = with_limits(Limits {
-        unacknowledged_in_alarm: keeps as usize,
+        unacknowledged_in_alarm: limit as usize,
         ..Limits::default()
     });
     let count = 20_000;
@@ -99,29 +99,29 @@ fn a_node_that_is_short_of_memory_sends_no_more_to_who_keeps_much() {
     alarm(&mut conn, Some("low on memory"));
     conn.consume(1, "q", "c", false);
     conn.drain();
-    let held = |conn: &Conn| {
+    let unacked = |conn: &Conn| {
         let queue = conn.broker.queue("/", "q").unwrap();
-        let held: usize = queue.consumers.values().map(|c| c.out.len()).sum();
-        held as u64
+        let unacked: usize = queue.consumers.values().map(|c| c.out.len()).sum();
+        unacked as u64
     };
-    let got = held(&conn);
+    let first = unacked(&conn);
     assert!(
-        (keeps..keeps + u64::from(FLOW_WINDOW.messages)).contains(&got),
-        "{got}"
+        (limit..limit + u64::from(FLOW_WINDOW.messages)).contains(&first),
+        "{first}"
     );
-    for n in 1..=got {
+    for n in 1..=first {
         conn.expect_deliver(1, "c", n, "q", b"m");
     }
     conn.expect_nothing();
-    // An acknowledgement makes room for as many.
-    ack_all(&mut conn, got);
+    // An acknowledgement allows as many deliveries as it settles.
+    ack_all(&mut conn, first);
     conn.drain();
-    let more = held(&conn);
+    let second = unacked(&conn);
     assert!(
-        (keeps..keeps + u64::from(FLOW_WINDOW.messages)).contains(&more),
-        "{more}"
+        (limit..limit + u64::from(FLOW_WINDOW.messages)).contains(&second),
+        "{second}"
     );
     alarm(&mut conn, None);
     conn.drain();
-    assert_eq!(held(&conn), count - got);
+    assert_eq!(unacked(&conn), count - first);
 }

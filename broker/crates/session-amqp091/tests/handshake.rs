@@ -1,4 +1,4 @@
-//! How connections begin and end.
+//! The handshake and the close of connections.
 
 mod fake;
 
@@ -33,7 +33,7 @@ fn start_ok<'a>(mechanism: &'a str, response: &'a [u8], client_properties: Table
 }
 
 #[test]
-fn the_server_introduces_itself() {
+fn server_sends_connection_start_with_its_properties() {
     let mut conn = Conn::new(SessionConfig::default());
     conn.raw(&PROTOCOL_HEADER[..3]);
     conn.raw(&PROTOCOL_HEADER[3..]);
@@ -63,7 +63,7 @@ fn the_server_introduces_itself() {
         "{platform:?}"
     );
     let version = server_properties.get("version").and_then(Value::as_str);
-    // Clients compare it with RabbitMQ's.
+    // Clients compare it with RabbitMQ's version.
     assert!(version.is_some_and(|v| v.starts_with("4.")), "{version:?}");
     assert_eq!(
         server_properties
@@ -84,7 +84,7 @@ fn the_server_introduces_itself() {
     }
 }
 
-/// kombu tests `product` and `version` before it raises the prefetch of a running consumer.
+/// kombu checks `product` and `version` before it raises the prefetch of a running consumer.
 #[test]
 fn server_properties_name_the_configured_product_and_version() {
     let mut conn = Conn::new(SessionConfig {
@@ -106,7 +106,7 @@ fn server_properties_name_the_configured_product_and_version() {
 }
 
 #[test]
-fn another_protocols_header_is_answered_with_ours() {
+fn foreign_protocol_header_is_answered_with_ours() {
     for header in [
         &b"GET / HTTP/1.1\r\n"[..],
         b"AMQP\x03\x01\x00\x00",
@@ -116,15 +116,15 @@ fn another_protocols_header_is_answered_with_ours() {
         conn.raw(header);
         conn.drain();
         assert_eq!(
-            (&conn.got[..], conn.session_state),
+            (&conn.received[..], conn.session_state),
             (&PROTOCOL_HEADER[..], SessionState::Closing)
         );
     }
 }
 
-/// The password is checked elsewhere: the client waits, and what it sends too early waits with it.
+/// The password check is pending: the client waits, and its frames are buffered.
 #[test]
-fn a_check_that_takes_its_time() {
+fn pending_password_check_pauses_the_connection() {
     for right in [true, false] {
         let mut conn = started();
         conn.broker.verdict = Some(PasswordCheck::Later);
@@ -157,11 +157,11 @@ fn a_check_that_takes_its_time() {
 }
 
 #[test]
-fn a_check_that_never_ends_is_ended_by_the_handshakes_timeout() {
+fn handshake_timeout_ends_a_pending_password_check() {
     let mut conn = started();
     conn.broker.verdict = Some(PasswordCheck::Later);
     conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
-    conn.pass(Duration::from_secs(11));
+    conn.advance(Duration::from_secs(11));
     assert_eq!(conn.session_state, SessionState::Closing);
     conn.broker
         .notices
@@ -171,17 +171,17 @@ fn a_check_that_never_ends_is_ended_by_the_handshakes_timeout() {
 }
 
 #[test]
-fn too_many_checks_are_said_to_be_no_ones_fault() {
+fn too_many_pending_checks_close_with_320() {
     let mut conn = started();
     conn.broker.verdict = Some(PasswordCheck::Busy);
     conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
     let text = "CONNECTION_FORCED - too many logins are waiting to be checked; try again";
     conn.expect_connection_close(320, text, (0, 0));
-    assert_eq!(conn.broker.logins, (0, 0), "nothing was checked");
+    assert_eq!(conn.broker.logins, (0, 0), "no login was checked");
 }
 
 #[test]
-fn amqplain_logs_in_too() {
+fn amqplain_login_succeeds() {
     let mut conn = started();
     let response = b"\x05LOGINS\0\0\0\x05guest\x08PASSWORDS\0\0\0\x05guest";
     conn.send(0, start_ok("AMQPLAIN", response, Table::default()));
@@ -190,7 +190,7 @@ fn amqplain_logs_in_too() {
 }
 
 #[test]
-fn a_wrong_password_is_refused_with_403_if_the_client_can_hear_it() {
+fn wrong_password_is_refused_with_403_if_the_client_supports_it() {
     let mut conn = started();
     conn.send(0, start_ok("PLAIN", b"\0guest\0wrong", capabilities()));
     conn.expect_connection_close(
@@ -203,18 +203,18 @@ fn a_wrong_password_is_refused_with_403_if_the_client_can_hear_it() {
 }
 
 #[test]
-fn who_does_not_answer_the_refusal_is_cut_off_three_seconds_later() {
+fn unanswered_refusal_closes_the_socket_after_three_seconds() {
     let mut conn = started();
     conn.send(0, start_ok("PLAIN", b"\0guest\0wrong", capabilities()));
     conn.next_frame();
-    conn.pass(Duration::from_millis(2_999));
+    conn.advance(Duration::from_millis(2_999));
     assert_eq!(conn.session_state, SessionState::Open);
-    conn.pass(Duration::from_millis(1));
+    conn.advance(Duration::from_millis(1));
     assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
-fn a_response_that_is_none_is_answered_in_silence_whoever_asks() {
+fn malformed_sasl_response_gets_no_answer() {
     for (mechanism, response) in [
         ("PLAIN", &b""[..]),
         ("PLAIN", b"\0guest"),
@@ -225,16 +225,16 @@ fn a_response_that_is_none_is_answered_in_silence_whoever_asks() {
         conn.send(0, start_ok(mechanism, response, capabilities()));
         conn.expect_nothing();
         assert_eq!(conn.broker.logins, (0, 1));
-        conn.pass(Duration::from_secs(3));
+        conn.advance(Duration::from_secs(3));
         assert_eq!(conn.session_state, SessionState::Closing);
     }
 }
 
 #[test]
-fn frames_before_the_limits_are_agreed_on_are_small() {
-    let start_ok = |long: usize| {
+fn frames_before_tune_ok_are_limited_to_the_minimum_size() {
+    let start_ok = |len: usize| {
         let mut properties = capabilities();
-        properties.set("long", Value::String("x".repeat(long).into()));
+        properties.set("long", Value::String("x".repeat(len).into()));
         start_ok("PLAIN", b"\0guest\0guest", properties)
     };
     let mut conn = started();
@@ -247,12 +247,12 @@ fn frames_before_the_limits_are_agreed_on_are_small() {
     let mut conn = started();
     conn.send(0, start_ok(4096));
     conn.expect_nothing();
-    conn.pass(Duration::from_secs(3));
+    conn.advance(Duration::from_secs(3));
     assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
-fn otherwise_in_silence_and_late() {
+fn refusal_is_silent_and_delayed_for_other_clients() {
     for (mechanism, response) in [
         ("PLAIN", &b"\0guest\0wrong"[..]),
         ("PLAIN", b"\0nobody\0x"),
@@ -266,13 +266,13 @@ fn otherwise_in_silence_and_late() {
         assert_ne!(conn.session_state, SessionState::Closing);
         conn.send(0, start_ok("PLAIN", b"\0guest\0guest", Table::default()));
         conn.expect_nothing();
-        conn.pass(Duration::from_secs(3));
+        conn.advance(Duration::from_secs(3));
         assert_eq!(conn.session_state, SessionState::Closing);
     }
 }
 
 #[test]
-fn guest_comes_from_loopback_only() {
+fn loopback_users_are_refused_from_remote_addresses() {
     let remote = || SessionConfig {
         peer_is_loopback: false,
         ..SessionConfig::default()
@@ -283,15 +283,15 @@ fn guest_comes_from_loopback_only() {
     conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
     assert_eq!(conn.next_method(), (0, "connection.close"));
     Conn::open_as(remote(), "small");
-    let listed = |names: &[&str]| SessionConfig {
+    let with_loopback_users = |names: &[&str]| SessionConfig {
         logins: Arc::new(Logins {
             loopback_users: names.iter().map(|&n| n.into()).collect(),
             ..Logins::default()
         }),
         ..remote()
     };
-    Conn::open_as(listed(&["small"]), "guest");
-    let mut conn = Conn::new(listed(&["small"]));
+    Conn::open_as(with_loopback_users(&["small"]), "guest");
+    let mut conn = Conn::new(with_loopback_users(&["small"]));
     conn.raw(&PROTOCOL_HEADER);
     conn.next_frame();
     conn.send(0, start_ok("PLAIN", b"\0small\0small", capabilities()));
@@ -299,7 +299,7 @@ fn guest_comes_from_loopback_only() {
 }
 
 #[test]
-fn without_a_name_a_client_is_the_configured_user() {
+fn anonymous_login_uses_the_configured_user() {
     let mut conn = started();
     conn.send(0, start_ok("ANONYMOUS", b"whoever", capabilities()));
     assert_eq!(conn.next_method(), (0, "connection.tune"));
@@ -328,13 +328,13 @@ fn without_a_name_a_client_is_the_configured_user() {
         };
         assert!(reply_text.starts_with(text), "{reply_text}");
     }
-    // Where nobody may, it is no mechanism.
+    // Without a configured user the mechanism is refused.
     let mut conn = Conn::new(logins(None));
     conn.raw(&PROTOCOL_HEADER);
     conn.next_frame();
     conn.send(0, start_ok("ANONYMOUS", b"", capabilities()));
     conn.expect_nothing();
-    conn.pass(Duration::from_secs(3));
+    conn.advance(Duration::from_secs(3));
     assert_eq!(conn.session_state, SessionState::Closing);
 }
 
@@ -348,8 +348,8 @@ fn mechanisms_of(config: SessionConfig) -> String {
     String::from_utf8_lossy(mechanisms).into_owned()
 }
 
-/// A listener with these mechanisms, and what TLS says about the client.
-fn over(mechanisms: &[Mechanism], tls: Option<TlsPeer>) -> SessionConfig {
+/// A listener with these mechanisms and this TLS peer.
+fn listener(mechanisms: &[Mechanism], tls: Option<TlsPeer>) -> SessionConfig {
     SessionConfig {
         tls: tls.map(Arc::new),
         logins: Arc::new(Logins {
@@ -360,7 +360,7 @@ fn over(mechanisms: &[Mechanism], tls: Option<TlsPeer>) -> SessionConfig {
     }
 }
 
-fn shown(name: Option<&str>) -> Option<TlsPeer> {
+fn with_certificate(name: Option<&str>) -> Option<TlsPeer> {
     Some(TlsPeer {
         subject: Some("CN=whoever".into()),
         name: name.map(Into::into),
@@ -369,39 +369,40 @@ fn shown(name: Option<&str>) -> Option<TlsPeer> {
 }
 
 #[test]
-fn mechanisms_are_offered_in_the_order_of_the_configuration() {
+fn mechanisms_are_offered_in_the_configured_order() {
     let all = [Mechanism::External, Mechanism::Plain, Mechanism::Anonymous];
     assert_eq!(
-        mechanisms_of(over(&all, shown(None))),
+        mechanisms_of(listener(&all, with_certificate(None))),
         "EXTERNAL PLAIN ANONYMOUS"
     );
-    // Also to a client without a certificate, which then hears what is missing; but not without TLS.
+    // EXTERNAL is offered to a client without a certificate, so that the refusal names the missing
+    // certificate, but not without TLS.
     let without = Some(TlsPeer::default());
     assert_eq!(
-        mechanisms_of(over(&all, without)),
+        mechanisms_of(listener(&all, without)),
         "EXTERNAL PLAIN ANONYMOUS"
     );
-    assert_eq!(mechanisms_of(over(&all, None)), "PLAIN ANONYMOUS");
-    // What is not offered is refused.
+    assert_eq!(mechanisms_of(listener(&all, None)), "PLAIN ANONYMOUS");
+    // Mechanisms that are not offered are refused.
     for (mechanism, text) in [("AMQPLAIN", "invalid"), ("SCRAM-SHA-256", "unknown")] {
-        let mut conn = started_with(over(&all, None));
+        let mut conn = started_with(listener(&all, None));
         conn.send(0, start_ok(mechanism, b"", capabilities()));
         conn.expect_nothing();
-        conn.pass(Duration::from_secs(3));
+        conn.advance(Duration::from_secs(3));
         assert_eq!(conn.session_state, SessionState::Closing, "{text}");
     }
 }
 
 #[test]
-fn with_external_a_client_is_who_its_certificate_says() {
+fn external_login_uses_the_name_in_the_certificate() {
     let external = [Mechanism::External];
     let log_in = |config: SessionConfig| {
         let mut conn = started_with(config);
-        // The response is not looked at.
+        // The response is ignored.
         conn.send(0, start_ok("EXTERNAL", b"\0guest\0guest", capabilities()));
         conn
     };
-    let mut conn = log_in(over(&external, shown(Some("small"))));
+    let mut conn = log_in(listener(&external, with_certificate(Some("small"))));
     assert_eq!(conn.next_method(), (0, "connection.tune"));
     assert_eq!(conn.session.info().user, "small");
     let details = conn.session.details();
@@ -411,16 +412,16 @@ fn with_external_a_client_is_who_its_certificate_says() {
         ("EXTERNAL", Some("CN=whoever"))
     );
 
-    let far = SessionConfig {
+    let remote = SessionConfig {
         peer_is_loopback: false,
-        ..over(&external, shown(Some("guest")))
+        ..listener(&external, with_certificate(Some("guest")))
     };
     for refused in [
-        over(&external, shown(Some("nobody"))),
-        over(&external, shown(None)),
-        over(&external, Some(TlsPeer::default())),
-        over(&external, None),
-        far,
+        listener(&external, with_certificate(Some("nobody"))),
+        listener(&external, with_certificate(None)),
+        listener(&external, Some(TlsPeer::default())),
+        listener(&external, None),
+        remote,
     ] {
         let mut conn = log_in(refused);
         let (_, _, payload) = conn.next_frame().unwrap();
@@ -442,7 +443,7 @@ fn with_external_a_client_is_who_its_certificate_says() {
 }
 
 #[test]
-fn tuning_has_limits() {
+fn tune_ok_values_are_checked() {
     for (channel_max, frame_max, text) in [
         (
             2047,
@@ -504,7 +505,7 @@ fn opening(user: &str, vhost: &str, prepare: impl FnOnce(&mut FakeBroker)) -> Co
 }
 
 #[test]
-fn vhosts_are_checked() {
+fn connection_open_checks_the_vhost() {
     opening("guest", "nowhere", |_| ()).expect_connection_close(
         530,
         "NOT_ALLOWED - vhost nowhere not found",
@@ -530,11 +531,11 @@ fn vhosts_are_checked() {
 }
 
 #[test]
-fn a_method_out_of_place_ends_the_handshake() {
+fn unexpected_method_ends_the_handshake() {
     let mut conn = started();
     conn.send(0, Method::ConnectionOpen { virtual_host: "/" });
     conn.expect_nothing();
-    conn.pass(Duration::from_secs(3));
+    conn.advance(Duration::from_secs(3));
     assert_eq!(conn.session_state, SessionState::Closing);
     let mut conn = started();
     conn.send(1, Method::ChannelOpen {});
@@ -542,22 +543,22 @@ fn a_method_out_of_place_ends_the_handshake() {
 }
 
 #[test]
-fn the_handshake_has_ten_seconds() {
+fn handshake_times_out_after_ten_seconds() {
     let mut conn = started();
     assert_eq!(
         conn.session.wake_at(),
         Some(conn.broker.now + Duration::from_secs(10))
     );
-    conn.pass(Duration::from_secs(9));
+    conn.advance(Duration::from_secs(9));
     assert_eq!(conn.session_state, SessionState::Open);
-    conn.pass(Duration::from_secs(1));
+    conn.advance(Duration::from_secs(1));
     assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
-fn a_connection_that_says_nothing_times_out_as_well() {
+fn silent_connection_times_out() {
     let mut conn = Conn::new(SessionConfig::default());
-    conn.pass(Duration::from_secs(10));
+    conn.advance(Duration::from_secs(10));
     assert_eq!(conn.session_state, SessionState::Closing);
 }
 
@@ -568,9 +569,10 @@ const CLOSE: Method<'static> = Method::ConnectionClose {
     method_id: 0,
 };
 
-/// 1.4.2.10: close-ok "confirms"; who asked for it closes the socket, and has as long for it as for an answer.
+/// Section 1.4.2.10: close-ok confirms the close. The client closes the socket and has the closing
+/// timeout for it.
 #[test]
-fn close_is_answered_and_the_client_closes_the_socket() {
+fn server_answers_close_and_waits_for_the_client_to_close_the_socket() {
     let mut conn = Conn::with_channel();
     conn.send(0, CLOSE);
     conn.expect(0, Method::ConnectionCloseOk {});
@@ -578,14 +580,14 @@ fn close_is_answered_and_the_client_closes_the_socket() {
     conn.send(1, Method::BasicRecover { requeue: true });
     conn.send(0, CLOSE);
     conn.expect_nothing();
-    conn.pass(Duration::from_secs(29));
+    conn.advance(Duration::from_secs(29));
     assert_eq!(conn.session_state, SessionState::Open);
-    conn.pass(Duration::from_secs(1));
+    conn.advance(Duration::from_secs(1));
     assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
-fn exclusive_queues_are_gone_before_close_ok() {
+fn close_ok_follows_deletion_of_exclusive_queues() {
     let mut conn = Conn::with_channel();
     conn.send(
         1,
@@ -615,7 +617,7 @@ fn exclusive_queues_are_gone_before_close_ok() {
 }
 
 #[test]
-fn and_when_the_socket_breaks() {
+fn broken_socket_deletes_exclusive_queues() {
     let mut conn = Conn::with_channel();
     conn.send(
         1,
@@ -638,24 +640,24 @@ fn and_when_the_socket_breaks() {
 }
 
 #[test]
-fn heartbeats_go_both_ways() {
+fn heartbeats_are_sent_and_expected() {
     let mut conn = Conn::open();
-    conn.pass(Duration::from_secs(5));
+    conn.advance(Duration::from_secs(5));
     let (kind, channel, _) = conn.next_frame().unwrap();
     assert_eq!((kind, channel), (codec_amqp091::FrameKind::Heartbeat, 0));
     conn.expect_nothing();
     conn.heartbeat();
-    conn.pass(Duration::from_secs(19));
+    conn.advance(Duration::from_secs(19));
     assert_eq!(conn.session_state, SessionState::Open);
-    conn.pass(Duration::from_secs(1));
+    conn.advance(Duration::from_secs(1));
     assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
-fn an_unread_heartbeat_is_not_followed_by_another() {
+fn unsent_heartbeat_is_not_followed_by_another() {
     let mut conn = Conn::open();
     for _ in 0..3 {
-        conn.pass(Duration::from_secs(5));
+        conn.advance(Duration::from_secs(5));
     }
     assert_eq!(conn.out.len(), 8);
 }
@@ -686,7 +688,7 @@ fn operators_and_shutdown_close_with_320() {
 }
 
 #[test]
-fn a_shutdown_does_not_wait_for_who_has_been_told_close_ok() {
+fn shutdown_does_not_wait_after_close_ok() {
     let mut conn = Conn::open();
     conn.send(0, CLOSE);
     conn.expect(0, Method::ConnectionCloseOk {});
@@ -697,18 +699,18 @@ fn a_shutdown_does_not_wait_for_who_has_been_told_close_ok() {
 }
 
 #[test]
-fn a_client_that_does_not_answer_close_is_cut_off() {
+fn unanswered_close_ends_at_the_closing_timeout() {
     let mut conn = Conn::open();
     conn.broker.notices.push_back(SessionEvent::Shutdown);
     conn.settle();
-    conn.pass(Duration::from_secs(29));
+    conn.advance(Duration::from_secs(29));
     assert_ne!(conn.session_state, SessionState::Closing);
-    conn.pass(Duration::from_secs(1));
+    conn.advance(Duration::from_secs(1));
     assert_eq!(conn.session_state, SessionState::Closing);
 }
 
 #[test]
-fn secrets_can_be_updated() {
+fn update_secret_is_accepted() {
     let mut conn = Conn::open();
     conn.send(
         0,
@@ -729,7 +731,7 @@ fn secrets_can_be_updated() {
 }
 
 #[test]
-fn what_the_client_says_about_itself_is_kept_for_listings() {
+fn client_properties_are_stored_for_listings() {
     let conn = Conn::open();
     assert_eq!(conn.session.details().client_properties, capabilities());
     assert_eq!(conn.session.info().client_name, "tester");
@@ -737,7 +739,7 @@ fn what_the_client_says_about_itself_is_kept_for_listings() {
 }
 
 #[test]
-fn only_publishers_are_blocked_by_an_alarm() {
+fn alarm_blocks_only_publishers() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     conn.broker
@@ -756,8 +758,8 @@ fn only_publishers_are_blocked_by_an_alarm() {
     assert_eq!(conn.session_state, SessionState::Paused);
     conn.send(1, queue_declare("s"));
     conn.expect_nothing();
-    // Nothing is heard while nothing is read, so nothing is missed.
-    conn.pass(Duration::from_secs(100));
+    // A paused connection is not read, so missing heartbeats do not count.
+    conn.advance(Duration::from_secs(100));
     assert_eq!(conn.session_state, SessionState::Paused);
     conn.broker.notices.push_back(SessionEvent::Blocked(None));
     conn.settle();
@@ -776,7 +778,7 @@ fn only_publishers_are_blocked_by_an_alarm() {
 }
 
 #[test]
-fn channels_are_counted() {
+fn channel_max_is_enforced() {
     let mut conn = opening("guest", "/", |_| ());
     conn.next_frame();
     for n in 1..=10 {
@@ -792,7 +794,7 @@ fn channels_are_counted() {
 }
 
 #[test]
-fn a_users_channels_are_limited_over_all_connections() {
+fn channel_limit_of_a_user_is_enforced() {
     let mut conn = opening("guest", "/", |b| b.channels_left = 2);
     conn.next_frame();
     conn.open_channel(1);
@@ -814,11 +816,11 @@ fn a_users_channels_are_limited_over_all_connections() {
         "NOT_ALLOWED - number of channels opened for user 'guest' has reached the maximum allowed user limit of (2)",
         (0, 0),
     );
-    assert_eq!(conn.broker.channels_left, 2, "all are given back");
+    assert_eq!(conn.broker.channels_left, 2, "all channels are released");
 }
 
 #[test]
-fn the_session_knows_whose_it_is() {
+fn session_info_names_user_and_vhost() {
     let conn = Conn::with_channel();
     let info = conn.session.info();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Whatever a client sends: no panic, and bounded memory.
+//! Hostile input: no panic, and bounded memory.
 
 mod fake;
 
@@ -19,7 +19,7 @@ fn kind() -> impl Strategy<Value = FrameKind> {
     ]
 }
 
-/// Frames that are whole, of random content behind ids that exist.
+/// Complete frames with an existing class id and random content.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let class = prop_oneof![
         Just(10u8),
@@ -51,7 +51,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
-/// Methods that make sense, in an order that need not.
+/// Valid methods, in any order.
 fn method(n: u8, q: usize, flag: bool, number: u64) -> (u16, Vec<u8>) {
     let queue = ["", "q", "r"][q];
     let channel = 1 + u16::from(n) % 2;
@@ -138,8 +138,8 @@ fn method(n: u8, q: usize, flag: bool, number: u64) -> (u16, Vec<u8>) {
 
 proptest! {
     #[test]
-    fn any_bytes_at_any_time(before in 0usize..3, chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 1..6)) {
-        let mut conn = match before {
+    fn arbitrary_bytes_do_not_panic(stage in 0usize..3, chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 1..6)) {
+        let mut conn = match stage {
             0 => Conn::new(Default::default()),
             1 => Conn::open(),
             _ => Conn::with_channel(),
@@ -147,12 +147,12 @@ proptest! {
         for chunk in chunks {
             conn.raw(&chunk);
         }
-        conn.pass(Duration::from_secs(3600));
+        conn.advance(Duration::from_secs(3600));
         prop_assert!(conn.out.len() < 1 << 20);
     }
 
     #[test]
-    fn any_frames_after_the_handshake(frames in proptest::collection::vec(frame(), 1..30)) {
+    fn arbitrary_frames_do_not_panic(frames in proptest::collection::vec(frame(), 1..30)) {
         let mut conn = Conn::with_channel();
         conn.declare(1, "q");
         for frame in frames {
@@ -162,9 +162,10 @@ proptest! {
         conn.session.gone(&mut conn.broker);
     }
 
-    /// Conversations: nothing is lost, whoever misbehaves. What was routed is in the queue, with the session or settled.
+    /// Random sessions lose no message: each routed one is in the queue, unacknowledged in the
+    /// session, or settled.
     #[test]
-    fn any_conversation(script in proptest::collection::vec((any::<u8>(), 0usize..3, any::<bool>(), any::<u64>(), any::<bool>()), 1..80)) {
+    fn random_methods_lose_no_message(script in proptest::collection::vec((any::<u8>(), 0usize..3, any::<bool>(), any::<u64>(), any::<bool>()), 1..80)) {
         let mut conn = Conn::with_channel();
         conn.open_channel(2);
         conn.declare(1, "q");
@@ -175,7 +176,7 @@ proptest! {
                 conn.drain();
             }
         }
-        // Once all channels are closed nothing may be left out at a queue.
+        // After all channels are closed, no delivery may be outstanding at a queue.
         for channel in 1..3 {
             conn.send(channel, Method::ChannelCloseOk {});
             conn.send(channel, Method::ChannelOpen {});
@@ -193,7 +194,7 @@ proptest! {
 }
 
 #[test]
-fn a_client_that_only_asks_is_not_read_for_long() {
+fn unread_replies_pause_the_connection() {
     let mut conn = Conn::with_channel();
     let mut bytes = BytesMut::new();
     for _ in 0..1000 {

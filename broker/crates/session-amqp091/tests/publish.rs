@@ -1,4 +1,4 @@
-//! Publishing: contents, confirms, returns, refusals.
+//! Publishing: content, confirms, returns and refusals.
 
 mod fake;
 
@@ -32,7 +32,7 @@ fn headers(entries: &[(&str, &[&str])]) -> BytesMut {
 }
 
 #[test]
-fn a_message_reaches_its_queue_as_it_was_published() {
+fn message_reaches_its_queue_unchanged() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     let properties = Properties {
@@ -62,7 +62,7 @@ fn a_message_reaches_its_queue_as_it_was_published() {
 }
 
 #[test]
-fn bodies_may_come_in_any_pieces() {
+fn body_can_be_split_into_any_frames() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     let mut bytes = BytesMut::new();
@@ -97,7 +97,7 @@ fn bodies_may_come_in_any_pieces() {
 }
 
 #[test]
-fn confirms_count_from_select_and_consecutive_ones_leave_as_one() {
+fn consecutive_confirms_are_merged() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     conn.publish(1, "", "q", b"before");
@@ -127,7 +127,7 @@ fn confirms_count_from_select_and_consecutive_ones_leave_as_one() {
 }
 
 #[test]
-fn confirms_out_of_order_are_single() {
+fn out_of_order_confirms_are_not_merged() {
     let mut conn = confirming();
     conn.declare(1, "r");
     conn.broker.silent = true;
@@ -162,7 +162,7 @@ fn confirms_out_of_order_are_single() {
 }
 
 #[test]
-fn a_fan_out_is_confirmed_when_every_queue_has_it() {
+fn publish_is_confirmed_when_all_queues_have_answered() {
     let mut conn = confirming();
     conn.declare(1, "r");
     for queue in ["q", "r"] {
@@ -197,7 +197,7 @@ fn a_fan_out_is_confirmed_when_every_queue_has_it() {
 }
 
 #[test]
-fn what_no_queue_takes_is_confirmed_at_once_and_returned_before_if_mandatory() {
+fn unroutable_publish_is_confirmed_and_returned_if_mandatory() {
     let mut conn = confirming();
     conn.publish(1, "amq.direct", "nowhere", b"x");
     conn.expect(
@@ -237,7 +237,7 @@ fn what_no_queue_takes_is_confirmed_at_once_and_returned_before_if_mandatory() {
 }
 
 #[test]
-fn a_queue_that_is_full_is_a_nack() {
+fn rejection_by_a_queue_becomes_a_nack() {
     let mut conn = confirming();
     conn.broker.reject = Some(RejectReason::MaxLength);
     conn.publish(1, "", "q", b"x");
@@ -271,7 +271,7 @@ fn a_queue_that_is_full_is_a_nack() {
 }
 
 #[test]
-fn a_queue_deleted_meanwhile_is_an_ack() {
+fn publish_to_a_deleted_queue_is_acked() {
     let mut conn = confirming();
     conn.broker.silent = true;
     conn.publish(1, "", "q", b"x");
@@ -299,7 +299,7 @@ fn a_queue_deleted_meanwhile_is_an_ack() {
 }
 
 #[test]
-fn confirms_of_a_closed_channel_do_not_reach_its_successor() {
+fn late_confirms_do_not_reach_a_reopened_channel() {
     let mut conn = confirming();
     conn.broker.silent = true;
     conn.publish(1, "", "q", b"old");
@@ -316,11 +316,11 @@ fn confirms_of_a_closed_channel_do_not_reach_its_successor() {
     conn.open_channel(1);
     conn.send(1, Method::ConfirmSelect { no_wait: true });
     conn.publish(1, "", "q", b"new");
-    let new = conn.broker.unconfirmed.pop().unwrap();
+    let second = conn.broker.unconfirmed.pop().unwrap();
     conn.broker.settle_publishes();
     conn.settle();
     conn.expect_nothing();
-    conn.broker.unconfirmed.push(new);
+    conn.broker.unconfirmed.push(second);
     conn.broker.settle_publishes();
     conn.settle();
     conn.expect(
@@ -333,7 +333,7 @@ fn confirms_of_a_closed_channel_do_not_reach_its_successor() {
 }
 
 #[test]
-fn of_two_headers_cc_the_first_one_counts() {
+fn first_of_duplicate_cc_headers_counts() {
     let mut conn = Conn::with_channel();
     for queue in ["cc", "also"] {
         conn.declare(1, queue);
@@ -350,7 +350,7 @@ fn of_two_headers_cc_the_first_one_counts() {
 }
 
 #[test]
-fn cc_and_bcc_route_and_bcc_is_not_seen() {
+fn cc_and_bcc_add_routes_and_bcc_is_removed() {
     let mut conn = Conn::with_channel();
     for queue in ["q", "cc", "bcc"] {
         conn.declare(1, queue);
@@ -371,13 +371,13 @@ fn cc_and_bcc_route_and_bcc_is_not_seen() {
             ["q", "cc", "q", "bcc"]
         );
         let raw = message.properties();
-        let seen = Properties::decode(raw).unwrap().header_table().unwrap();
-        assert!(seen.get("BCC").is_none() && seen.get("CC").is_some());
+        let headers = Properties::decode(raw).unwrap().header_table().unwrap();
+        assert!(headers.get("BCC").is_none() && headers.get("CC").is_some());
     }
 }
 
 #[test]
-fn refusals_close_the_channel() {
+fn invalid_publish_closes_the_channel() {
     let big = SessionConfig {
         limits: Arc::new(Limits {
             message: 100,
@@ -407,12 +407,12 @@ fn refusals_close_the_channel() {
         (
             "",
             Properties {
-                user_id: Some("boss"),
+                user_id: Some("other"),
                 ..Properties::default()
             },
             1,
             406,
-            "PRECONDITION_FAILED - user_id property set to 'boss' but authenticated user was 'guest'",
+            "PRECONDITION_FAILED - user_id property set to 'other' but authenticated user was 'guest'",
         ),
         (
             "",
@@ -440,7 +440,7 @@ fn refusals_close_the_channel() {
 }
 
 #[test]
-fn only_keys_among_the_further_keys_count() {
+fn cc_values_that_are_not_strings_are_ignored() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     // An integer, then text: {"CC": [1, "q"]}.
@@ -455,7 +455,7 @@ fn only_keys_among_the_further_keys_count() {
 }
 
 #[test]
-fn an_internal_exchange_takes_nothing_from_clients() {
+fn publish_to_internal_exchange_is_refused() {
     let mut conn = Conn::with_channel();
     conn.send(
         1,
@@ -480,7 +480,7 @@ fn an_internal_exchange_takes_nothing_from_clients() {
 }
 
 #[test]
-fn publishing_needs_the_right_to_write() {
+fn publish_requires_write_permission() {
     let mut conn = Conn::open_as(SessionConfig::default(), "small");
     conn.open_channel(1);
     conn.publish(1, "amq.fanout", "", b"x");
@@ -496,7 +496,7 @@ fn publishing_needs_the_right_to_write() {
 }
 
 #[test]
-fn immediate_ends_the_connection() {
+fn immediate_flag_closes_the_connection() {
     let mut conn = Conn::with_channel();
     let mut bytes = BytesMut::new();
     encode_method(
@@ -515,7 +515,7 @@ fn immediate_ends_the_connection() {
 }
 
 #[test]
-fn a_flood_is_held_and_then_not_read() {
+fn publishes_in_flight_are_limited() {
     let limits = Limits {
         in_flight_messages: 10,
         held: 300,
@@ -534,12 +534,12 @@ fn a_flood_is_held_and_then_not_read() {
     for n in 0..30 {
         conn.publish(1, "", "q", &[n]);
     }
-    // 11 are on their way, some are held, and the rest is not read.
+    // 11 are in flight, some frames are held, and the rest is not read.
     assert_eq!(conn.session_state, SessionState::Paused);
     assert_eq!(conn.broker.unconfirmed.len(), 11);
     conn.broker.settle_publishes();
     conn.settle();
-    // They went on when half had arrived, and stopped at the bound again.
+    // Publishing resumed when half were answered, and stopped at the limit again.
     assert_eq!(
         (conn.session_state, conn.broker.unconfirmed.len()),
         (SessionState::Paused, 6)
@@ -557,7 +557,7 @@ fn a_flood_is_held_and_then_not_read() {
 }
 
 #[test]
-fn unfinished_bodies_are_bounded() {
+fn incomplete_bodies_are_limited() {
     let limits = Limits {
         partial: 1000,
         ..Limits::default()
@@ -596,7 +596,7 @@ fn unfinished_bodies_are_bounded() {
 }
 
 proptest! {
-    /// Whatever the order of the queues' answers: every publish is confirmed exactly once.
+    /// For any order of the queues' answers, every publish is confirmed exactly once.
     #[test]
     fn every_publish_is_confirmed_once(order in proptest::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..60)) {
         let mut conn = confirming();
@@ -604,34 +604,34 @@ proptest! {
         for _ in 0..order.len() {
             conn.publish(1, "", "q", b"x");
         }
-        let mut owed = std::mem::take(&mut conn.broker.unconfirmed);
-        let mut open: std::collections::BTreeSet<u64> = (1..=order.len() as u64).collect();
+        let mut pending = std::mem::take(&mut conn.broker.unconfirmed);
+        let mut unconfirmed: std::collections::BTreeSet<u64> = (1..=order.len() as u64).collect();
         for (pick, read) in order {
-            let (queue, tag) = owed.remove(pick.index(owed.len()));
+            let (queue, tag) = pending.remove(pick.index(pending.len()));
             conn.broker.notices.push_back(session::SessionEvent::Published { queue, tag });
             conn.settle();
             if read {
-                take_acks(&mut conn, &mut open);
+                take_acks(&mut conn, &mut unconfirmed);
             }
         }
-        take_acks(&mut conn, &mut open);
-        prop_assert!(open.is_empty(), "{open:?}");
+        take_acks(&mut conn, &mut unconfirmed);
+        prop_assert!(unconfirmed.is_empty(), "{unconfirmed:?}");
     }
 }
 
-fn take_acks(conn: &mut Conn, open: &mut std::collections::BTreeSet<u64>) {
+fn take_acks(conn: &mut Conn, unconfirmed: &mut std::collections::BTreeSet<u64>) {
     while let Some((_, _, payload)) = conn.next_frame() {
         match Method::decode(&payload).unwrap() {
             Method::BasicAck {
                 delivery_tag,
                 multiple: false,
-            } => assert!(open.remove(&delivery_tag)),
+            } => assert!(unconfirmed.remove(&delivery_tag)),
             Method::BasicAck {
                 delivery_tag,
                 multiple: true,
             } => {
-                assert!(open.contains(&delivery_tag));
-                *open = open.split_off(&(delivery_tag + 1));
+                assert!(unconfirmed.contains(&delivery_tag));
+                *unconfirmed = unconfirmed.split_off(&(delivery_tag + 1));
             }
             other => panic!("{other:?}"),
         }
@@ -639,7 +639,7 @@ fn take_acks(conn: &mut Conn, open: &mut std::collections::BTreeSet<u64>) {
 }
 
 #[test]
-fn a_message_that_is_too_large_is_refused_when_all_of_it_has_come() {
+fn oversized_message_is_refused_when_it_is_complete() {
     let config = SessionConfig {
         limits: Arc::new(Limits {
             message: 100,

@@ -19,13 +19,13 @@ fn request(conn: &mut Conn) -> String {
     conn.expect_nothing();
     let queue = conn.broker.queue("/", "service").unwrap();
     let raw = queue.ready.back().unwrap().0.properties();
-    let seen = Properties::decode(raw).unwrap();
-    assert_eq!(seen.correlation_id, Some("7"));
-    seen.reply_to.unwrap().to_owned()
+    let stored = Properties::decode(raw).unwrap();
+    assert_eq!(stored.correlation_id, Some("7"));
+    stored.reply_to.unwrap().to_owned()
 }
 
 #[test]
-fn a_reply_finds_its_way_without_a_declared_queue() {
+fn reply_is_delivered_without_a_declared_queue() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "service");
     conn.consume(1, REPLY_TO, "replies", true);
@@ -35,7 +35,7 @@ fn a_reply_finds_its_way_without_a_declared_queue() {
         "{reply_to}"
     );
     assert!(reply_to.ends_with("==") && reply_to.split('.').count() == 5);
-    // Another connection answers, and may ask first whether anybody waits.
+    // Another connection replies. It may first test whether the requester still waits.
     conn.broker.id = SessionId {
         number: 8,
         ..fake::ME
@@ -50,7 +50,7 @@ fn a_reply_finds_its_way_without_a_declared_queue() {
             consumer_count: 1,
         },
     );
-    // To anything else there is no such queue.
+    // For other methods the queue does not exist.
     let delete = Method::QueueDelete {
         queue: &reply_to,
         if_unused: false,
@@ -69,7 +69,8 @@ fn a_reply_finds_its_way_without_a_declared_queue() {
     conn.open_channel(2);
     conn.publish(2, "", &reply_to, b"answer");
     conn.expect_deliver(1, "replies", 1, &reply_to, b"answer");
-    // One that is mandatory comes back, too: nobody's queue has it. And replies are not counted.
+    // A mandatory reply is returned as well, since no declared queue has it. Replies do not advance
+    // the delivery tag.
     let properties = Properties::default();
     conn.publish_with(2, "", &reply_to, true, &properties, b"again");
     let returned = Method::BasicReturn {
@@ -108,7 +109,7 @@ fn a_reply_finds_its_way_without_a_declared_queue() {
         &format!("NOT_FOUND - no queue '{reply_to}' in vhost '/'"),
         (50, 10),
     );
-    // What everybody consumes from is always there.
+    // The pseudo queue always exists.
     conn.open_channel(2);
     conn.send(2, queue_declare(REPLY_TO));
     let declared = Method::QueueDeclareOk {
@@ -117,13 +118,13 @@ fn a_reply_finds_its_way_without_a_declared_queue() {
         consumer_count: 1,
     };
     conn.expect(2, declared);
-    // Again, under the same tag.
+    // A new reply consumer with the same tag.
     conn.consume(1, REPLY_TO, "replies", true);
     assert_ne!(request(&mut conn), reply_to);
 }
 
 #[test]
-fn its_rules_are_rabbitmqs() {
+fn reply_consumer_errors_match_rabbitmq() {
     let mut conn = Conn::with_channel();
     conn.send(1, consume(REPLY_TO, "", false));
     conn.expect_channel_close(
@@ -141,7 +142,10 @@ fn its_rules_are_rabbitmqs() {
         "PRECONDITION_FAILED - reply consumer already set",
         (60, 20),
     );
-    assert!(conn.broker.queues.is_empty(), "it goes with its channel");
+    assert!(
+        conn.broker.queues.is_empty(),
+        "the queue is deleted with its channel"
+    );
     conn.open_channel(1);
     let properties = Properties {
         reply_to: Some(REPLY_TO),
@@ -157,7 +161,7 @@ fn its_rules_are_rabbitmqs() {
 }
 
 #[test]
-fn the_user_needs_no_rights_for_it() {
+fn direct_reply_to_requires_no_permissions() {
     let mut conn = Conn::open_as(SessionConfig::default(), "small");
     conn.open_channel(1);
     conn.consume(1, REPLY_TO, "a", true);

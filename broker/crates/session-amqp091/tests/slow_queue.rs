@@ -1,4 +1,4 @@
-//! A slow queue holds back publishes and nothing else.
+//! A slow queue delays publishes and nothing else.
 
 mod fake;
 
@@ -9,7 +9,7 @@ use queue::{RequestBody, SettlementOutcome};
 use session::{SessionEvent, SessionState};
 
 fn relieve(conn: &mut Conn) {
-    conn.broker.slow.clear();
+    conn.broker.slow_queues.clear();
     conn.broker.notices.push_back(SessionEvent::Relieved);
     conn.settle();
 }
@@ -25,7 +25,8 @@ fn ready(conn: &Conn, queue: &str) -> usize {
     conn.broker.queue("/", queue).unwrap().ready.len()
 }
 
-/// Channel 1 with a consumer of `fast` that has three deliveries, and `slow`, which is behind after one message.
+/// Channel 1 with a consumer of `fast` that has three unacknowledged deliveries, and the queue
+/// `slow`, which has a backlog after one message.
 fn publishing_to_a_slow_queue() -> Conn {
     let mut conn = Conn::with_channel();
     conn.declare(1, "fast");
@@ -35,7 +36,7 @@ fn publishing_to_a_slow_queue() -> Conn {
         conn.publish(1, "", "fast", &[n]);
         conn.expect_deliver(1, "c", n.into(), "fast", &[n]);
     }
-    conn.broker.slow = vec![conn.broker.queue_id("slow")];
+    conn.broker.slow_queues = vec![conn.broker.queue_id("slow")];
     conn.publish(1, "", "slow", b"0");
     conn
 }
@@ -56,7 +57,7 @@ fn settled(conn: &Conn) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn acks_overtake_publishes_that_wait_on_their_own_channel_and_on_others() {
+fn acks_overtake_held_publishes() {
     let mut conn = publishing_to_a_slow_queue();
     for n in 1..=20 {
         conn.publish(1, "", "slow", &[n]);
@@ -64,7 +65,7 @@ fn acks_overtake_publishes_that_wait_on_their_own_channel_and_on_others() {
     conn.send(1, ack(1));
     assert_eq!(conn.session_state, SessionState::Open);
     assert_eq!((ready(&conn, "slow"), settled(&conn)), (1, vec![(1, 1)]));
-    // Another channel consumes and publishes, one after the other.
+    // Another channel consumes and publishes alternately.
     conn.open_channel(2);
     conn.declare(2, "other");
     conn.publish(2, "", "other", b"held too");
@@ -73,18 +74,18 @@ fn acks_overtake_publishes_that_wait_on_their_own_channel_and_on_others() {
     relieve(&mut conn);
     let slow = &conn.broker.queue("/", "slow").unwrap().ready;
     let bodies: Vec<u8> = slow.iter().map(|(m, _)| m.body()[0]).collect();
-    assert_eq!(bodies[1..], (1..=20).collect::<Vec<u8>>(), "in their order");
+    assert_eq!(bodies[1..], (1..=20).collect::<Vec<u8>>(), "in order");
     assert_eq!(ready(&conn, "other"), 1);
     conn.send(1, ack(3));
     assert_eq!(settled(&conn).len(), 3);
 }
 
 #[test]
-fn what_comes_after_a_held_publish_keeps_its_place() {
+fn frames_after_a_held_publish_keep_their_order() {
     let mut conn = publishing_to_a_slow_queue();
     conn.publish(1, "", "slow", b"1");
     conn.send(1, fake::queue_declare("new"));
-    // Not owed: an error, in its place.
+    // An unknown tag: the error keeps its position.
     conn.send(1, ack(9));
     conn.expect_nothing();
     relieve(&mut conn);
@@ -105,9 +106,10 @@ fn what_comes_after_a_held_publish_keeps_its_place() {
     );
 }
 
-/// A recover takes back what was not acknowledged before it, so an acknowledgement behind it does not count.
+/// A recover requeues deliveries that were not acknowledged before it, so an acknowledgement after
+/// it has no effect.
 #[test]
-fn an_ack_overtakes_nothing_but_publishes() {
+fn ack_overtakes_only_publishes() {
     let mut conn = publishing_to_a_slow_queue();
     conn.publish(1, "", "slow", b"1");
     conn.send(1, Method::BasicRecover { requeue: true });
@@ -119,7 +121,7 @@ fn an_ack_overtakes_nothing_but_publishes() {
 }
 
 #[test]
-fn what_was_published_before_the_end_counts() {
+fn publishes_before_connection_close_are_processed() {
     let mut conn = publishing_to_a_slow_queue();
     conn.publish(1, "", "slow", b"1");
     conn.send(
@@ -144,7 +146,7 @@ fn what_was_published_before_the_end_counts() {
 }
 
 #[test]
-fn a_channel_that_is_closed_by_us_holds_nothing() {
+fn forced_close_drops_held_frames() {
     let mut conn = publishing_to_a_slow_queue();
     conn.open_channel(2);
     conn.publish(2, "", "slow", b"1");
@@ -158,7 +160,7 @@ fn a_channel_that_is_closed_by_us_holds_nothing() {
 }
 
 #[test]
-fn the_bound_of_what_is_held_stops_reading() {
+fn held_frames_limit_pauses_the_connection() {
     let mut conn = publishing_to_a_slow_queue();
     let mut sent = 0;
     while conn.session_state == SessionState::Open && sent < 200 {
@@ -174,9 +176,10 @@ fn the_bound_of_what_is_held_stops_reading() {
     assert_eq!(ready(&conn, "slow"), 1 + sent);
 }
 
-/// The clients that are known to obey channel.flow are told; to others it would be an error.
+/// Only clients known to support channel.flow are asked to stop; for other clients it would be an
+/// error.
 #[test]
-fn clients_that_understand_are_told_to_stop() {
+fn channel_flow_is_sent_to_clients_that_support_it() {
     let mut properties = capabilities();
     properties.set("product", "RabbitMQ".into());
     properties.set("platform", "Java".into());
@@ -201,10 +204,10 @@ fn clients_that_understand_are_told_to_stop() {
     );
     conn.send(0, Method::ConnectionOpen { virtual_host: "/" });
     conn.drain();
-    conn.got = BytesMut::new();
+    conn.received = BytesMut::new();
     conn.open_channel(1);
     conn.declare(1, "slow");
-    conn.broker.slow = vec![conn.broker.queue_id("slow")];
+    conn.broker.slow_queues = vec![conn.broker.queue_id("slow")];
     conn.publish(1, "", "slow", b"0");
     conn.expect_nothing();
     conn.publish(1, "", "slow", b"1");

@@ -1,4 +1,4 @@
-//! Exchanges, queues, bindings; and errors that end channels and connections.
+//! Exchanges, queues and bindings, and the errors that close channels and connections.
 
 mod fake;
 
@@ -12,7 +12,7 @@ use session_amqp091::SessionConfig;
 use std::time::Duration;
 
 #[test]
-fn queues_are_declared_once_and_counted_after() {
+fn repeated_declare_returns_counts_without_a_log_entry() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     conn.publish(1, "", "q", b"1");
@@ -41,7 +41,7 @@ fn queues_are_declared_once_and_counted_after() {
     assert_eq!(
         conn.broker.changes.len(),
         changes,
-        "nothing new needs no log entry"
+        "an identical declaration writes no log entry"
     );
     let passive = Method::QueueDeclare {
         queue: "q",
@@ -64,7 +64,7 @@ fn queues_are_declared_once_and_counted_after() {
 }
 
 #[test]
-fn the_server_names_queues_and_remembers_the_last() {
+fn empty_queue_name_means_the_last_declared_queue() {
     let mut conn = Conn::with_channel();
     conn.send(
         1,
@@ -132,7 +132,7 @@ fn declare_with(queue: &str, durable: bool, key: &str, value: Value) -> Method<'
 }
 
 #[test]
-fn declarations_are_refused_as_rabbitmq_does() {
+fn declaration_errors_match_rabbitmq() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     let cases: [(Method<'_>, u16, &str, (u16, u16)); 9] = [
@@ -215,7 +215,7 @@ fn declarations_are_refused_as_rabbitmq_does() {
 }
 
 #[test]
-fn exchanges_live_and_die() {
+fn exchanges_can_be_declared_bound_and_deleted() {
     let mut conn = Conn::with_channel();
     conn.send(1, exchange_declare("e", "topic"));
     conn.expect(1, Method::ExchangeDeclareOk {});
@@ -319,7 +319,7 @@ fn exchanges_live_and_die() {
 }
 
 #[test]
-fn the_broker_keeps_its_exchanges() {
+fn predeclared_exchanges_are_protected() {
     let mut conn = Conn::with_channel();
     conn.send(
         1,
@@ -363,11 +363,11 @@ fn the_broker_keeps_its_exchanges() {
     );
 }
 
-/// What is there is compared with what is said before anybody asks whether there is such a type.
+/// The declaration is compared with the existing queue before the type is validated.
 #[test]
-fn a_type_that_nobody_has_is_another_one_where_there_is_a_queue() {
+fn unsupported_queue_type_is_inequivalent_if_the_queue_exists() {
     let mut conn = Conn::with_channel();
-    let typed = |kind| Method::QueueDeclare {
+    let declare = |kind| Method::QueueDeclare {
         queue: "q",
         passive: false,
         durable: true,
@@ -376,7 +376,7 @@ fn a_type_that_nobody_has_is_another_one_where_there_is_a_queue() {
         no_wait: false,
         arguments: Table(vec![("x-queue-type".into(), kind)]),
     };
-    conn.send(1, typed(Value::from("stream")));
+    conn.send(1, declare(Value::from("stream")));
     conn.expect_channel_close(
         1,
         406,
@@ -386,7 +386,7 @@ fn a_type_that_nobody_has_is_another_one_where_there_is_a_queue() {
     );
     conn.open_channel(1);
     conn.declare(1, "q");
-    conn.send(1, typed(Value::from("stream")));
+    conn.send(1, declare(Value::from("stream")));
     conn.expect_channel_close(
         1,
         406,
@@ -395,7 +395,7 @@ fn a_type_that_nobody_has_is_another_one_where_there_is_a_queue() {
         (50, 10),
     );
     conn.open_channel(1);
-    conn.send(1, typed(Value::Binary(b"classic"[..].into())));
+    conn.send(1, declare(Value::Binary(b"classic"[..].into())));
     conn.expect(
         1,
         Method::QueueDeclareOk {
@@ -407,7 +407,7 @@ fn a_type_that_nobody_has_is_another_one_where_there_is_a_queue() {
 }
 
 #[test]
-fn bindings_need_both_ends() {
+fn bind_requires_both_endpoints() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     let bind = |queue, exchange| Method::QueueBind {
@@ -430,7 +430,7 @@ fn bindings_need_both_ends() {
 }
 
 #[test]
-fn queues_are_deleted_on_conditions() {
+fn queue_delete_checks_its_conditions() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     conn.publish(1, "", "q", b"x");
@@ -457,7 +457,7 @@ fn queues_are_deleted_on_conditions() {
 }
 
 #[test]
-fn a_node_that_was_cut_off_asks_the_log_before_it_calls_a_queue_deleted() {
+fn queue_delete_catches_up_with_the_log_first() {
     let mut conn = Conn::with_channel();
     conn.broker.silent = true;
     conn.send(
@@ -470,7 +470,7 @@ fn a_node_that_was_cut_off_asks_the_log_before_it_calls_a_queue_deleted() {
         },
     );
     conn.expect_nothing();
-    // The log brings the declaration that this node had not heard of.
+    // The log brings a declaration that this node had missed.
     conn.broker.silent = false;
     let mut other = Conn::with_channel();
     other.declare(1, "q");
@@ -487,27 +487,27 @@ fn a_node_that_was_cut_off_asks_the_log_before_it_calls_a_queue_deleted() {
     assert!(conn.broker.tree.queue("/", "q").is_none());
 }
 
-/// A node that is cut off may have missed a queue's deletion, and nobody there answers for the queue.
+/// A disconnected node may have missed the deletion of a queue that does not answer.
 #[test]
-fn a_queue_that_nobody_answers_for_is_there_if_the_log_says_so() {
-    for (gone, answered) in [(false, true), (true, true), (false, false)] {
+fn unanswered_declare_is_decided_by_the_log() {
+    for (deleted, log_answers) in [(false, true), (true, true), (false, false)] {
         let mut conn = Conn::with_channel();
         conn.declare(1, "q");
         conn.broker.silent = true;
         conn.send(1, queue_declare("q"));
         conn.expect_nothing();
         conn.broker.silent = false;
-        conn.broker.slow_log = true;
-        conn.pass(Duration::from_secs(16));
-        only_heartbeats(&mut conn);
-        if gone {
-            conn.broker.must(queue_gone("q"));
+        conn.broker.hold_log = true;
+        conn.advance(Duration::from_secs(16));
+        expect_only_heartbeats(&mut conn);
+        if deleted {
+            conn.broker.must(delete_change("q"));
         }
-        match answered {
-            true => assert!(conn.broker.log_goes_on()),
+        match log_answers {
+            true => assert!(conn.broker.apply_next()),
             false => {
                 conn.heartbeat();
-                conn.pass(Duration::from_secs(16));
+                conn.advance(Duration::from_secs(16));
             }
         }
         conn.settle();
@@ -516,13 +516,13 @@ fn a_queue_that_nobody_answers_for_is_there_if_the_log_says_so() {
             message_count: 0,
             consumer_count: 0,
         };
-        match (gone, answered) {
+        match (deleted, log_answers) {
             (false, true) => conn.expect(1, declared),
             (true, _) => {
                 let text = "NOT_FOUND - no queue 'q' in vhost '/'";
                 conn.expect_channel_close(1, 404, text, (50, 10));
             }
-            // An internal error is the connection's.
+            // An internal error closes the connection.
             (false, false) => {
                 assert_eq!(conn.next_method(), (0, "connection.close"));
             }
@@ -530,13 +530,13 @@ fn a_queue_that_nobody_answers_for_is_there_if_the_log_says_so() {
     }
 }
 
-fn only_heartbeats(conn: &mut Conn) {
+fn expect_only_heartbeats(conn: &mut Conn) {
     while let Some((kind, ..)) = conn.next_frame() {
         assert_eq!(kind, FrameKind::Heartbeat);
     }
 }
 
-fn queue_gone(name: &str) -> Change {
+fn delete_change(name: &str) -> Change {
     Change::DeleteQueue {
         vhost: "/".into(),
         name: name.into(),
@@ -544,8 +544,9 @@ fn queue_gone(name: &str) -> Change {
     }
 }
 
-/// What another node has declared a moment ago.
-fn declared_elsewhere(conn: &mut Conn) {
+/// Declares a queue and an exchange through another node, so that this node has not applied them
+/// yet.
+fn declare_on_other_node(conn: &mut Conn) {
     let queue = metadata::QueueRecord {
         id: metadata::QueueId::default(),
         vhost: "/".into(),
@@ -558,7 +559,8 @@ fn declared_elsewhere(conn: &mut Conn) {
         members: vec![env::NodeId(1)],
         declared_by: "guest".into(),
     };
-    conn.broker.elsewhere(Change::DeclareQueue(queue));
+    conn.broker
+        .change_from_other_node(Change::DeclareQueue(queue));
     let exchange = metadata::ExchangeRecord {
         vhost: "/".into(),
         name: "x".into(),
@@ -568,7 +570,8 @@ fn declared_elsewhere(conn: &mut Conn) {
         internal: false,
         arguments: Table::default(),
     };
-    conn.broker.elsewhere(Change::DeclareExchange(exchange));
+    conn.broker
+        .change_from_other_node(Change::DeclareExchange(exchange));
 }
 
 fn exchange_passive() -> Method<'static> {
@@ -588,7 +591,7 @@ fn queue_passive() -> Method<'static> {
 }
 
 #[test]
-fn what_another_node_declared_a_moment_ago_is_found() {
+fn recent_declaration_of_another_node_is_found() {
     let declared = Method::QueueDeclareOk {
         queue: "q",
         message_count: 0,
@@ -613,12 +616,12 @@ fn what_another_node_declared_a_moment_ago_is_found() {
         (exchange_passive(), Method::ExchangeDeclareOk {}),
     ] {
         let mut conn = Conn::with_channel();
-        declared_elsewhere(&mut conn);
+        declare_on_other_node(&mut conn);
         conn.send(1, method);
-        // What is sent behind it waits its turn.
+        // Later frames wait.
         conn.send(1, Method::ConfirmSelect { no_wait: false });
         conn.expect_nothing();
-        while conn.broker.log_goes_on() {
+        while conn.broker.apply_next() {
             conn.settle();
         }
         conn.expect(1, reply);
@@ -627,16 +630,16 @@ fn what_another_node_declared_a_moment_ago_is_found() {
 }
 
 #[test]
-fn a_publish_waits_for_the_exchange_that_another_node_declared() {
+fn publish_waits_for_an_exchange_declared_on_another_node() {
     for body in [&b""[..], b"small", &[7; 300_000]] {
         let mut conn = Conn::with_channel();
         conn.send(1, Method::ConfirmSelect { no_wait: false });
         conn.expect(1, Method::ConfirmSelectOk {});
-        declared_elsewhere(&mut conn);
+        declare_on_other_node(&mut conn);
         conn.publish(1, "x", "", body);
         conn.publish(1, "x", "", body);
         conn.expect_nothing();
-        while conn.broker.log_goes_on() {
+        while conn.broker.apply_next() {
             conn.settle();
         }
         let ack = Method::BasicAck {
@@ -648,7 +651,7 @@ fn a_publish_waits_for_the_exchange_that_another_node_declared() {
 }
 
 #[test]
-fn what_nobody_knows_is_404_after_one_question() {
+fn unknown_object_is_404_after_one_log_round_trip() {
     for (method, text, ids) in [
         (queue_passive(), "queue 'q'", (50, 10)),
         (exchange_passive(), "exchange 'x'", (40, 10)),
@@ -660,30 +663,34 @@ fn what_nobody_knows_is_404_after_one_question() {
         conn.expect_channel_close(1, 404, &text, ids);
         assert_eq!(conn.broker.changes.len(), before + 1);
         conn.open_channel(1);
-        conn.broker.alone = true;
+        conn.broker.is_single_node = true;
         conn.send(1, method.clone());
         conn.expect_channel_close(1, 404, &text, ids);
-        assert_eq!(conn.broker.changes.len(), before + 1, "a node alone knows");
-        conn.broker.alone = false;
-        // Nobody answers: what this node knows has to do.
+        assert_eq!(
+            conn.broker.changes.len(),
+            before + 1,
+            "a single node needs no round trip"
+        );
+        conn.broker.is_single_node = false;
+        // The log does not answer: decide with the local tree.
         conn.open_channel(1);
-        conn.broker.slow_log = true;
+        conn.broker.hold_log = true;
         conn.send(1, method);
         conn.expect_nothing();
-        conn.pass(Duration::from_secs(16));
+        conn.advance(Duration::from_secs(16));
         conn.expect_channel_close(1, 404, &text, ids);
     }
     let mut conn = Conn::with_channel();
-    conn.broker.slow_log = true;
+    conn.broker.hold_log = true;
     conn.publish(1, "x", "", &[7; 300_000]);
     conn.expect_nothing();
-    conn.pass(Duration::from_secs(16));
+    conn.advance(Duration::from_secs(16));
     let text = "NOT_FOUND - no exchange 'x' in vhost '/'";
     conn.expect_channel_close(1, 404, text, (60, 40));
 }
 
 #[test]
-fn a_queue_whose_node_is_down_is_not_found() {
+fn queue_on_an_unavailable_node_is_404() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
     conn.broker.lost_home = Some("n2".into());
@@ -713,7 +720,7 @@ fn a_queue_whose_node_is_down_is_not_found() {
     conn.declare(1, "q");
 }
 
-fn own_queue<'a>() -> Method<'a> {
+fn declare_own<'a>() -> Method<'a> {
     Method::QueueDeclare {
         queue: "own",
         passive: false,
@@ -725,28 +732,29 @@ fn own_queue<'a>() -> Method<'a> {
     }
 }
 
-/// Who is turned out and comes back at once finds the names of its exclusive queues free.
+/// A client whose connection was closed and that reconnects at once can declare its exclusive
+/// queues again.
 #[test]
-fn exclusive_queues_go_before_connection_close_comes() {
+fn connection_close_follows_deletion_of_exclusive_queues() {
     let fault = Method::BasicQos {
         prefetch_size: 1,
         prefetch_count: 1,
         global: false,
     };
     let text = "NOT_IMPLEMENTED - prefetch_size!=0 (1)";
-    for log_is_there in [true, false] {
+    for log_answers in [true, false] {
         let mut conn = Conn::with_channel();
-        conn.send(1, own_queue());
+        conn.send(1, declare_own());
         assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
-        conn.broker.slow_log = true;
+        conn.broker.hold_log = true;
         conn.send(1, fault.clone());
         conn.expect_nothing();
-        if log_is_there {
-            assert!(conn.broker.log_goes_on());
+        if log_answers {
+            assert!(conn.broker.apply_next());
             conn.settle();
             assert!(conn.broker.queue("/", "own").is_none());
         } else {
-            conn.pass(SessionConfig::default().limits.operation);
+            conn.advance(SessionConfig::default().limits.operation);
         }
         conn.expect_connection_close(540, text, (60, 10));
         assert_eq!(conn.session_state, SessionState::Open);
@@ -755,15 +763,16 @@ fn exclusive_queues_go_before_connection_close_comes() {
     }
 }
 
-/// The socket is closed before the log has ended the connection: who comes back meanwhile is behind that end in the log.
+/// The socket closes before the log has ended the session. A declaration from the new connection
+/// follows that end in the log.
 #[test]
-fn a_name_is_free_for_who_comes_back_before_the_last_connection_has_ended() {
-    for its_owner_is_gone in [true, false] {
+fn exclusive_queue_can_be_redeclared_while_the_old_session_ends() {
+    for owner_is_gone in [true, false] {
         let mut conn = Conn::with_channel();
-        conn.send(1, own_queue());
+        conn.send(1, declare_own());
         assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
-        conn.broker.slow_log = true;
-        if its_owner_is_gone {
+        conn.broker.hold_log = true;
+        if owner_is_gone {
             conn.session.gone(&mut conn.broker);
         }
         let mut broker: FakeBroker = conn.broker;
@@ -774,11 +783,11 @@ fn a_name_is_free_for_who_comes_back_before_the_last_connection_has_ended() {
         let mut other = Conn::on(broker, SessionConfig::default());
         other.log_in("guest");
         other.open_channel(1);
-        other.send(1, own_queue());
+        other.send(1, declare_own());
         other.expect_nothing();
-        while other.broker.log_goes_on() {}
+        while other.broker.apply_next() {}
         other.settle();
-        if its_owner_is_gone {
+        if owner_is_gone {
             assert_eq!(other.next_method(), (1, "queue.declare-ok"));
         } else {
             other.expect_channel_close(1, 405, LOCKED, (50, 10));
@@ -791,9 +800,9 @@ const LOCKED: &str = "RESOURCE_LOCKED - cannot obtain exclusive access to locked
                       the original declaration.";
 
 #[test]
-fn what_another_connection_owns_is_locked() {
+fn exclusive_queue_of_another_connection_is_locked() {
     let mut conn = Conn::with_channel();
-    let own = own_queue();
+    let own = declare_own();
     conn.send(1, own.clone());
     assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
     let mut broker: FakeBroker = conn.broker;
@@ -834,7 +843,7 @@ fn what_another_connection_owns_is_locked() {
         other.send(1, method);
         other.expect_channel_close(1, 405, LOCKED, ids);
     }
-    // A binding that is not there is nobody's.
+    // A binding that does not exist is not locked.
     other.open_channel(1);
     let unbind = Method::QueueUnbind {
         queue: "own",
@@ -847,10 +856,10 @@ fn what_another_connection_owns_is_locked() {
 }
 
 #[test]
-fn rights_are_checked() {
+fn permissions_are_checked() {
     let mut conn = Conn::open_as(SessionConfig::default(), "small");
-    let refused = |right: &str, what: &str| {
-        format!("ACCESS_REFUSED - {right} access to {what} in vhost '/' refused for user 'small'")
+    let refused = |right: &str, object: &str| {
+        format!("ACCESS_REFUSED - {right} access to {object} in vhost '/' refused for user 'small'")
     };
     conn.open_channel(1);
     conn.declare(1, "mine");
@@ -918,13 +927,13 @@ fn rights_are_checked() {
 }
 
 #[test]
-fn a_channel_waits_in_order_while_others_go_on() {
+fn waiting_channel_does_not_block_other_channels() {
     let mut conn = Conn::with_channel();
     conn.open_channel(2);
     conn.broker.silent = true;
     conn.send(1, queue_declare("q"));
     let (token, result) = {
-        // The tree has it, the session has not been told.
+        // The tree has applied it; the session has not received the event yet.
         let record = conn.broker.tree.queue("/", "q").unwrap().clone();
         (
             1 << 16 | 1,
@@ -968,7 +977,7 @@ fn a_channel_waits_in_order_while_others_go_on() {
 }
 
 #[test]
-fn frames_behind_a_wait_are_bounded() {
+fn frames_held_during_a_wait_are_limited() {
     let mut conn = Conn::with_channel();
     conn.broker.silent = true;
     conn.send(1, queue_declare("q"));
@@ -997,7 +1006,7 @@ fn frames_behind_a_wait_are_bounded() {
 }
 
 #[test]
-fn channel_methods_keep_their_order() {
+fn channel_flow_and_access_request_are_answered() {
     let mut conn = Conn::with_channel();
     conn.send(1, Method::ChannelFlow { active: true });
     conn.expect(1, Method::ChannelFlowOk { active: true });
@@ -1015,16 +1024,16 @@ fn channel_methods_keep_their_order() {
     conn.expect(1, Method::AccessRequestOk { ticket: 1 });
     conn.send(1, Method::ChannelFlow { active: false });
     conn.expect_connection_close(540, "NOT_IMPLEMENTED - active=false", (20, 20));
-    // An answer to what was not asked.
+    // channel.flow-ok without a channel.flow.
     let mut conn = Conn::with_channel();
     conn.send(1, Method::ChannelFlowOk { active: true });
     let text = "COMMAND_INVALID - unimplemented method";
     conn.expect_connection_close(503, text, (20, 21));
 }
 
-/// What closes the whole connection.
+/// Errors that close the connection.
 #[test]
-fn hard_errors() {
+fn hard_errors_match_rabbitmq() {
     let content = |conn: &mut Conn, class_bytes: &[u8]| {
         let mut bytes = BytesMut::new();
         encode_method(
@@ -1045,8 +1054,8 @@ fn hard_errors() {
     body.extend_from_slice(&[7, 0xCE]);
     let mut header = BytesMut::new();
     encode_content_header(&mut header, 1, 1, &[0, 0]);
-    let mut foreign = header.clone();
-    foreign[8] = 50;
+    let mut wrong_class = header.clone();
+    wrong_class[8] = 50;
     let mut ack = BytesMut::new();
     encode_method(
         &mut ack,
@@ -1078,7 +1087,7 @@ fn hard_errors() {
     conn.expect_connection_close(505, "UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead", (60, 40));
 
     let mut conn = Conn::with_channel();
-    content(&mut conn, &foreign);
+    content(&mut conn, &wrong_class);
     conn.expect_connection_close(
         505,
         "UNEXPECTED_FRAME - expected content header for class 60, got one for class 50 instead",
@@ -1093,7 +1102,7 @@ fn hard_errors() {
         (60, 40),
     );
 
-    // A header that is too short for one is of no method.
+    // A truncated content header is reported without a method.
     let mut conn = Conn::with_channel();
     content(&mut conn, &[2, 0, 1, 0, 0, 0, 4, 0, 60, 0, 0, 0xCE]);
     conn.expect_connection_close(
@@ -1170,7 +1179,7 @@ fn hard_errors() {
 }
 
 #[test]
-fn after_a_frame_that_cannot_be_read_nothing_is() {
+fn input_after_a_framing_error_is_ignored() {
     for bad in [&[1u8, 0, 1, 0, 2, 0, 1, 0][..], &[1, 0, 1, 0, 0, 0, 0, 0]] {
         let mut conn = Conn::with_channel();
         conn.raw(bad);
@@ -1184,13 +1193,13 @@ fn after_a_frame_that_cannot_be_read_nothing_is() {
         ));
         conn.send(0, Method::ConnectionCloseOk {});
         assert_ne!(conn.session_state, SessionState::Closing);
-        conn.pass(std::time::Duration::from_secs(3));
+        conn.advance(std::time::Duration::from_secs(3));
         assert_eq!(conn.session_state, SessionState::Closing);
     }
 }
 
 #[test]
-fn a_closed_channel_hears_nothing_until_close_ok() {
+fn frames_are_dropped_between_channel_close_and_close_ok() {
     let mut conn = Conn::with_channel();
     conn.send(
         1,
@@ -1219,7 +1228,7 @@ fn a_closed_channel_hears_nothing_until_close_ok() {
 }
 
 #[test]
-fn capabilities_are_heeded() {
+fn notifications_require_client_capabilities() {
     let mut table = capabilities();
     table.set("capabilities", Value::Table(Table::default()));
     let mut conn = Conn::new(SessionConfig::default());
@@ -1267,7 +1276,7 @@ fn capabilities_are_heeded() {
 }
 
 #[test]
-fn quorum_queues_are_deleted_without_conditions_only() {
+fn quorum_queue_refuses_conditional_delete() {
     for (flag, if_unused) in [("if-unused", true), ("if-empty", false)] {
         let mut conn = Conn::with_channel();
         conn.send(1, declare_with("q", true, "x-queue-type", "quorum".into()));

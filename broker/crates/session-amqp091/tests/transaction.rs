@@ -1,4 +1,4 @@
-//! Class tx.
+//! Transactions (class tx).
 
 mod fake;
 
@@ -24,7 +24,7 @@ fn ready(conn: &Conn) -> usize {
 }
 
 #[test]
-fn messages_leave_at_commit() {
+fn messages_are_published_at_commit() {
     let mut conn = transactional(0);
     conn.publish(1, "", "q", b"1");
     conn.publish(1, "", "q", b"2");
@@ -32,7 +32,7 @@ fn messages_leave_at_commit() {
     conn.broker.silent = true;
     conn.send(1, Method::TxCommit {});
     assert_eq!(ready(&conn), 2);
-    // Not before the queue has them; what follows waits.
+    // commit-ok waits for the queue's confirm, and later frames wait for commit-ok.
     conn.send(1, Method::TxSelect {});
     conn.expect_nothing();
     conn.broker.settle_publishes();
@@ -44,7 +44,7 @@ fn messages_leave_at_commit() {
 }
 
 #[test]
-fn a_rollback_forgets_messages_and_restores_acknowledgements() {
+fn rollback_drops_messages_and_restores_deliveries() {
     let mut conn = transactional(3);
     conn.consume(1, "q", "c", false);
     for n in 1..=3u64 {
@@ -83,7 +83,7 @@ fn a_rollback_forgets_messages_and_restores_acknowledgements() {
 }
 
 #[test]
-fn returns_come_with_the_commit() {
+fn unroutable_messages_are_returned_at_commit() {
     let mut conn = transactional(0);
     conn.publish_with(1, "", "nowhere", true, &Default::default(), b"x");
     conn.expect_nothing();
@@ -94,7 +94,7 @@ fn returns_come_with_the_commit() {
 }
 
 #[test]
-fn a_refused_message_fails_the_commit() {
+fn rejected_message_fails_the_commit() {
     let mut conn = transactional(0);
     conn.broker.reject = Some(RejectReason::MaxLength);
     conn.publish(1, "", "q", b"x");
@@ -108,7 +108,7 @@ fn a_refused_message_fails_the_commit() {
 }
 
 #[test]
-fn a_channel_that_closes_gives_back_what_was_not_committed() {
+fn channel_close_requeues_uncommitted_settlements() {
     let mut conn = transactional(2);
     conn.consume(1, "q", "c", false);
     conn.drain();
@@ -133,7 +133,7 @@ fn a_channel_that_closes_gives_back_what_was_not_committed() {
 }
 
 #[test]
-fn tx_and_confirms_do_not_mix() {
+fn tx_and_confirm_mode_exclude_each_other() {
     let mut conn = transactional(0);
     conn.send(1, Method::ConfirmSelect { no_wait: false });
     conn.expect_channel_close(
@@ -162,7 +162,7 @@ fn tx_and_confirms_do_not_mix() {
 }
 
 #[test]
-fn transaction_over_its_limit_closes_its_channel_only() {
+fn transaction_over_its_limit_closes_only_its_channel() {
     let limits = Limits {
         transaction: 1000,
         ..Limits::default()
@@ -184,13 +184,13 @@ fn transaction_over_its_limit_closes_its_channel_only() {
         "PRECONDITION_FAILED - the transaction exceeds 1000 octets, commit it in parts",
         (60, 40),
     );
-    // Other channels go on.
+    // Other channels continue.
     conn.open_channel(2);
     conn.declare(2, "q");
 }
 
 #[test]
-fn what_has_no_queue_any_more_at_commit_is_returned() {
+fn message_is_returned_if_its_queue_was_deleted_before_commit() {
     let mut conn = transactional(0);
     conn.publish_with(1, "", "q", true, &Properties::default(), b"late");
     conn.send(1, queue_delete("q"));
@@ -202,7 +202,7 @@ fn what_has_no_queue_any_more_at_commit_is_returned() {
 }
 
 #[test]
-fn what_is_settled_counts_for_the_channels_limit_until_the_commit() {
+fn uncommitted_settlements_count_against_the_channel_limit() {
     let mut conn = transactional(2);
     let qos = Method::BasicQos {
         prefetch_size: 0,

@@ -288,6 +288,7 @@ impl ClientConnection {
         self.extras.present = kept.is_some();
         if let Some(kept) = kept {
             (self.state, self.ids) = (kept.state, kept.ids);
+            self.publish_after_earlier(cx);
             past = EarlierConnections {
                 known: true,
                 settled: kept.settled,
@@ -315,7 +316,7 @@ impl ClientConnection {
         }
         self.extras.present = true;
         if !past.known
-            && let Some(handed_over) = self.take_handover(handover, record.id, cx)
+            && let Some(handed_over) = self.take_handover(handover, record.id)
         {
             past = handed_over;
         }

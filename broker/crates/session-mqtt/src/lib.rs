@@ -20,6 +20,7 @@ mod ending;
 mod for_topic;
 mod handover;
 mod packet_ids;
+mod protocol;
 mod publish;
 mod rare_state;
 mod session;
@@ -30,6 +31,7 @@ mod subscribe;
 mod unanswered_publishes;
 
 pub use for_topic::for_topic;
+pub use protocol::Mqtt;
 pub use publish::publish_will;
 pub use session::MqttSession;
 pub use session_queue::{client_of, shared_subscription};

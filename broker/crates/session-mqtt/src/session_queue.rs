@@ -12,7 +12,6 @@ use crate::state::QueuedMessage;
 use bytes::Bytes;
 use codec_mqtt::{Ack, AckKind, Qos, Reason};
 use message::{Message, Protocol, Table, Value};
-use metadata::features::{MQTT_CONTINUITY, MQTT_FENCING, MQTT_SUCCESSION};
 use metadata::{BindingRecord, Change, Destination, Name, QueueId, QueueRecord, QueueType, Tree};
 use queue::{
     ConsumerId, ConsumerSpec, EpochConsumer, QueueReply, RequestBody, SessionEpoch, SessionId,
@@ -95,7 +94,7 @@ impl Default for SessionQueue {
     fn default() -> SessionQueue {
         SessionQueue {
             queue: None,
-            kind: QueueType::Classic,
+            kind: QueueType::default(),
             asked: None,
             told_epoch: false,
             early: Vec::new(),
@@ -136,13 +135,13 @@ impl ClientConnection {
     /// The queue that this session is to have, of the vhost's type.
     pub(crate) fn new_queue(&self, cx: &mut StepContext<'_>) -> Option<QueueRecord> {
         let vhost = cx.broker.tree().vhost(&self.account.vhost)?;
-        let kind = vhost.default_queue_type.unwrap_or(QueueType::Classic);
+        let kind = vhost.default_queue_type.unwrap_or_default();
         let mut arguments = Table::default();
         arguments.set("x-queue-type", Value::from(kind.name()));
         if let Some(ms) = expires_ms(self.extras.session_expiry) {
             arguments.set(EXPIRES, Value::I64(ms as i64));
         }
-        if kind == QueueType::Quorum {
+        if kind.descriptor().delivery_limit.is_some() {
             // A client that often breaks off has not failed at the message.
             arguments.set("x-delivery-limit", Value::I64(-1));
         }
@@ -179,15 +178,14 @@ impl ClientConnection {
 
     /// The number in the bindings of this connection; 0: there is none in them.
     pub(crate) fn fence(&mut self, cx: &mut StepContext<'_>) -> u32 {
-        let on = cx.broker.tree().feature_enabled(MQTT_FENCING.name);
         match self.extras.stored_mut() {
-            Some(stored) if on => {
+            Some(stored) => {
                 if stored.fence == 0 {
                     stored.fence = (cx.broker.random() as u32).max(1);
                 }
                 stored.fence
             }
-            _ => 0,
+            None => 0,
         }
     }
 
@@ -344,10 +342,8 @@ impl ClientConnection {
         &mut self,
         handover: Bytes,
         queue: QueueId,
-        cx: &StepContext<'_>,
     ) -> Option<EarlierConnections> {
-        let confirmed = cx.broker.tree().feature_enabled(MQTT_CONTINUITY.name);
-        let handover = Handover::decode(handover).filter(|h| confirmed && h.queue == queue)?;
+        let handover = Handover::decode(handover).filter(|h| h.queue == queue)?;
         if !handover.received.is_empty() {
             self.state.received = handover.received;
         }
@@ -380,27 +376,19 @@ impl ClientConnection {
         if let Some(record) = cx.broker.tree().queue_by_id(queue) {
             stored.kind = record.kind;
         }
-        let tree = cx.broker.tree();
-        let knows_successors = tree.feature_enabled(MQTT_SUCCESSION.name);
-        let on = tree.feature_enabled(MQTT_CONTINUITY.name);
-        let at = if on { learned } else { 0 };
-        let epoch = match (on, stored.epoch) {
-            (false, _) => SessionEpoch::Untold,
-            (true, None) => SessionEpoch::New,
-            (true, Some(first)) => SessionEpoch::Of(first),
+        let epoch = match stored.epoch {
+            None => SessionEpoch::New,
+            Some(first) => SessionEpoch::Of(first),
         };
-        let body = match knows_successors || epoch != SessionEpoch::Untold {
-            true => RequestBody::Succeed(Box::new(EpochConsumer {
-                consumer,
-                spec,
-                settled: stored.before.as_deref().cloned(),
-                epoch,
-                at,
-            })),
-            false => RequestBody::Consume { consumer, spec },
+        let consumer = EpochConsumer {
+            consumer,
+            spec,
+            settled: stored.before.as_deref().cloned(),
+            epoch,
+            at: learned,
         };
-        let seq = cx.broker.request(queue, body);
-        (stored.asked, stored.told_epoch) = (Some(seq), on);
+        let seq = (cx.broker).request(queue, RequestBody::Succeed(Box::new(consumer)));
+        (stored.asked, stored.told_epoch) = (Some(seq), true);
         stored.consuming = true;
     }
 

@@ -75,8 +75,6 @@ pub struct Settings {
     pub vhost: Name,
     /// The topic exchange that AMQP clients meet MQTT clients at (`mqtt.exchange`).
     pub exchange: Name,
-    /// How often the server's own topics are renewed (`mqtt.sys_interval`); None: there are none.
-    pub sys_interval: Option<Duration>,
     /// Users that may log in from loopback only (`loopback_users`).
     pub loopback_users: Vec<Name>,
     /// Whom a client without a user name is (`mqtt.allow_anonymous`). None: it is refused.
@@ -93,7 +91,6 @@ impl Default for Settings {
             limits: Limits::default(),
             vhost: "/".into(),
             exchange: "amq.topic".into(),
-            sys_interval: Some(Duration::from_secs(10)),
             loopback_users: vec!["guest".into()],
             anonymous: Some(Credentials {
                 user: "guest".into(),

@@ -13,6 +13,10 @@ use env::planted::{self, Bug};
 use metadata::{QueueId, Tree};
 use queue::RejectReason;
 use session::SessionEvent;
+use std::collections::BTreeSet;
+
+/// Earlier connections that a connection waits for: a client that comes back often does not cost more with each time.
+const EARLIER_SESSIONS: usize = 16;
 
 /// The outcome of one publish in a notice for its session: the number, and whether it was accepted.
 pub fn publish_answer(session_event: &SessionEvent, tree: &Tree) -> Option<(u64, bool)> {
@@ -86,6 +90,16 @@ impl ClientConnection {
                 left: publish.left,
                 resent: None,
             });
+        }
+    }
+
+    /// The next publishes must not overtake those of earlier connections that queues have yet to answer [MQTT-4.6.0-5]. They are not
+    /// published anew when the client sends them again.
+    pub(crate) fn publish_after_earlier(&self, cx: &mut StepContext<'_>) {
+        let sessions: BTreeSet<u64> = self.state.unanswered.iter().map(|u| u.session).collect();
+        // Numbers ascend, and the latest sessions may wait for the others.
+        for earlier in sessions.into_iter().rev().take(EARLIER_SESSIONS) {
+            cx.broker.send_after(earlier);
         }
     }
 

@@ -7,7 +7,6 @@ use codec_mqtt::{AckKind, Disconnect, Packet, Properties, Qos, Reason, Subscribe
 use env::WallTime;
 use fake::{World, confirm_all};
 use message::{Message, MessageBuilder, Protocol, Value};
-use session_mqtt::Settings;
 use std::time::Duration;
 
 /// A client whose session is kept for that many seconds; what it is told first.
@@ -610,20 +609,4 @@ fn the_next_connection_comes_before_its_queue_hears_of_the_last_ones_end() {
     let queue = w.node.stored("k").expect("the session's queue");
     assert_eq!(w.node.kept(queue.id), 0);
     assert!(w.node.is_epoch_consumer(queue.id));
-}
-
-#[test]
-fn queues_of_a_cluster_with_older_members_are_asked_as_before() {
-    let features = [metadata::features::MQTT_STATE];
-    let mut w = World::with(Settings::default(), &features);
-    let (c, _) = keeper(&mut w, "k", 60);
-    w.subscribe(c, "a", Qos::AtLeastOnce);
-    let p = w.client(Version::V5, "p");
-    w.publish(p, "a", Qos::AtLeastOnce, 1, "1");
-    assert_eq!(w.said(c), ["PUBLISH a 1 q1 #1"]);
-    w.cut(c);
-    let (_, said) = keeper(&mut w, "k", 60);
-    assert_eq!(said, ["CONNACK 0x00 present", "PUBLISH a 1 q1 #1 dup"]);
-    let queue = w.node.stored("k").expect("the session's queue");
-    assert!(!w.node.is_epoch_consumer(queue.id));
 }

@@ -1,10 +1,14 @@
-//! Sessions over WebSocket (RFC 6455; section 6 of MQTT 5.0): a session that knows nothing of it, with frames around what it reads
-//! and writes. Between two events a connection owns no buffer: payload that waits for more stays in the driver's.
+//! Protocol sessions over WebSocket (RFC 6455; MQTT 5.0, section 6).
+//!
+//! [`WebSocketSession`] wraps a session that is unaware of WebSocket and adds and removes the
+//! frames. Between two events it owns no buffer: incomplete input stays in the driver's buffer.
 #![forbid(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]
 
+mod protocol;
 mod settings;
 
+pub use protocol::WebSocket;
 pub use settings::Settings;
 
 use bytes::{Buf, BytesMut};
@@ -19,21 +23,22 @@ use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The client's request is awaited.
+    /// Waiting for the HTTP request.
     Handshake,
     Open,
-    /// The last word is in the outbox.
+    /// The last output is in the outbox.
     Ended,
 }
 
-/// A session behind WebSocket.
+/// A session over WebSocket.
 pub struct WebSocketSession {
     inner: Box<dyn Session>,
     settings: Arc<Settings>,
     peer: SocketAddr,
     phase: Phase,
     decoder: Decoder,
-    /// Bytes at the front of the driver's buffer that are the inner session's already.
+    /// Number of bytes at the front of the driver's buffer that are unframed payload for the inner
+    /// session.
     plain: usize,
     session_state: SessionState,
 }
@@ -57,8 +62,8 @@ impl WebSocketSession {
         }
     }
 
-    /// What has come of the client's request.
-    fn shake(&mut self, input: &mut BytesMut, out: &mut Outbox) {
+    /// Handles the HTTP request as far as it has arrived.
+    fn handle_request(&mut self, input: &mut BytesMut, out: &mut Outbox) {
         let offer = Offer {
             path: &self.settings.path,
             protocols: self.settings.protocols,
@@ -80,8 +85,8 @@ impl WebSocketSession {
         }
     }
 
-    /// Takes frames apart, so that the first `plain` bytes of `input` are the inner session's. What the connection is to be closed
-    /// with, when it is.
+    /// Removes frame headers, so that the first `plain` bytes of `input` are payload for the inner
+    /// session. Returns the code of the close frame to send if the connection ends.
     fn unframe(&mut self, input: &mut BytesMut, out: &mut Outbox) -> Option<Option<CloseCode>> {
         let (mut read, mut written) = (self.plain, self.plain);
         let end = loop {
@@ -107,14 +112,14 @@ impl WebSocketSession {
         end
     }
 
-    /// Gives the inner session what is its own.
+    /// Passes the payload to the inner session.
     fn feed(
         &mut self,
         input: &mut BytesMut,
         broker: &mut dyn Broker,
         out: &mut Outbox,
     ) -> SessionState {
-        // A part of a frame's header at the most, and seldom that.
+        // At most a part of a frame header, and rarely that.
         let rest = (input.len() > self.plain).then(|| input.split_off(self.plain));
         let before = out.len();
         let session_state = self.inner.receive(input, broker, out);
@@ -126,7 +131,8 @@ impl WebSocketSession {
         session_state
     }
 
-    /// A step of the inner session that has nothing to do with bytes from the client; `code` if it is the last.
+    /// Runs a step of the inner session that is not caused by input. `code` is the close code if
+    /// the session ends.
     fn step(
         &mut self,
         code: CloseCode,
@@ -140,14 +146,14 @@ impl WebSocketSession {
                 frame(out, before);
                 session_state
             }
-            // Nobody is there, or not yet, to hear what it says.
+            // Before the handshake and after the end the client cannot receive output.
             _ => f(self.inner.as_mut(), &mut Outbox::default()),
         };
-        self.stand(session_state, code, out)
+        self.update_state(session_state, code, out)
     }
 
-    /// The inner session's end is the connection's.
-    fn stand(
+    /// Ends the connection if the inner session has ended.
+    fn update_state(
         &mut self,
         session_state: SessionState,
         code: CloseCode,
@@ -171,7 +177,7 @@ impl WebSocketSession {
     }
 }
 
-/// What was written since makes a frame.
+/// Wraps the output written since `before` in a frame.
 fn frame(out: &mut Outbox, before: usize) {
     let payload = out.len().saturating_sub(before);
     if payload > 0 {
@@ -187,21 +193,21 @@ impl Session for WebSocketSession {
         out: &mut Outbox,
     ) -> SessionState {
         if self.phase == Phase::Handshake {
-            self.shake(input, out);
+            self.handle_request(input, out);
         }
         if self.phase == Phase::Open {
-            let known = self.plain;
+            let before = self.plain;
             let end = self.unframe(input, out);
-            let session_state = match self.plain > known || known > 0 {
+            let session_state = match self.plain > before || before > 0 {
                 true => self.feed(input, broker, out),
-                // Frames that are nothing to the session.
+                // Only control frames: nothing for the inner session.
                 false => self.session_state,
             };
-            // What came before the close frame counts.
+            // Payload before the close frame has been processed.
             if let Some(code) = end {
                 self.end(code, out);
             }
-            self.stand(session_state, CloseCode::NORMAL, out);
+            self.update_state(session_state, CloseCode::NORMAL, out);
         }
         if self.phase == Phase::Ended {
             input.clear();

@@ -1,21 +1,21 @@
-//! What the configuration says about WebSocket.
+//! WebSocket configuration.
 
-/// How clients connect.
+/// Configuration of a WebSocket listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The only path, `/` first (`web_mqtt.ws_path`).
+    /// The only path, with the leading `/` (`web_mqtt.ws_path`).
     pub path: String,
-    /// Subprotocols, the best first.
+    /// Supported subprotocols in order of preference.
     pub protocols: &'static [&'static str],
-    /// Pages of which origins may connect; empty: all (`web_mqtt.allow_origins`).
+    /// Allowed origins of web pages; empty: all (`web_mqtt.allow_origins`).
     pub origins: Vec<String>,
-    /// Bytes of a frame's payload at most (`web_mqtt.ws_opts.max_frame_size`). No memory depends on it: payload is passed on
-    /// as it comes.
+    /// Maximum payload of a frame in bytes (`web_mqtt.ws_opts.max_frame_size`). Memory use does not
+    /// depend on it, because payload is passed on as it arrives.
     pub max_frame: u64,
 }
 
 impl Settings {
-    /// For MQTT [MQTT-6.0.0-3]; the second is the name that 3.1's clients used.
+    /// The subprotocols of MQTT [MQTT-6.0.0-3]. Clients of MQTT 3.1 use the second name.
     pub const MQTT: &'static [&'static str] = &["mqtt", "mqttv3.1"];
 }
 

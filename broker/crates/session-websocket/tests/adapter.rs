@@ -1,4 +1,5 @@
-//! A session of lines behind WebSocket: what it is given, and what its client sees.
+//! WebSocket around an inner session whose frames are lines: the input of the session and the
+//! output to the client.
 #![forbid(unsafe_code)]
 
 use bytes::{Bytes, BytesMut};
@@ -15,7 +16,8 @@ use std::sync::Arc;
 const REQUEST: &[u8] = b"GET /ws HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
-/// Answers each line with itself; "pause" stops it until it is relieved, "end" ends it, "large" is answered with much.
+/// Echoes each line. "pause" pauses until [`SessionEvent::Relieved`], "end" ends the session,
+/// "large" returns a large reply.
 #[derive(Default)]
 struct Lines {
     paused: bool,
@@ -100,10 +102,10 @@ impl Session for Lines {
     }
 }
 
-/// A node of which nothing is asked.
-struct Nobody(Tree);
+/// A node that does nothing.
+struct IdleBroker(Tree);
 
-impl Broker for Nobody {
+impl Broker for IdleBroker {
     fn id(&self) -> SessionId {
         SessionId {
             node: NodeId(1),
@@ -148,12 +150,12 @@ impl Broker for Nobody {
     fn close_channel(&mut self) {}
 }
 
-/// A connection with its driver's buffers.
+/// A connection with the driver's buffers.
 struct Connection {
     session: WebSocketSession,
     input: BytesMut,
     out: Outbox,
-    broker: Nobody,
+    broker: IdleBroker,
     session_state: SessionState,
 }
 
@@ -168,7 +170,7 @@ impl Connection {
             session: WebSocketSession::new(Box::new(Lines::default()), settings, peer),
             input: BytesMut::new(),
             out: Outbox::default(),
-            broker: Nobody(Tree::default()),
+            broker: IdleBroker(Tree::default()),
             session_state: SessionState::Open,
         }
     }
@@ -176,7 +178,7 @@ impl Connection {
     fn open() -> Connection {
         let mut connection = Connection::new();
         connection.receive(REQUEST);
-        assert!(connection.wrote().starts_with(b"HTTP/1.1 101 "));
+        assert!(connection.take_output().starts_with(b"HTTP/1.1 101 "));
         connection
     }
 
@@ -192,14 +194,14 @@ impl Connection {
         self.session.session_event(session_event, broker, out)
     }
 
-    fn wrote(&mut self) -> Vec<u8> {
+    fn take_output(&mut self) -> Vec<u8> {
         let all: Vec<u8> = self.out.pieces().iter().flatten().copied().collect();
         self.out.consume(all.len());
         all
     }
 }
 
-/// A client's frame.
+/// A client frame.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let key = [9, 8, 7, 6];
     let mut out = vec![first, 0x80 | 126];
@@ -214,19 +216,19 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The server's close frame with this code.
-fn closing(code: u16) -> Vec<u8> {
+fn close_frame(code: u16) -> Vec<u8> {
     let code = code.to_be_bytes();
     vec![0x88, 2, code[0], code[1]]
 }
 
 #[test]
-fn a_step_is_a_frame() {
+fn output_of_a_step_is_one_frame() {
     let mut one = Connection::open();
     assert_eq!(one.receive(&frame(0x82, b"a\nb\n")), SessionState::Open);
-    assert_eq!(one.wrote(), b"\x82\x04a\nb\n");
+    assert_eq!(one.take_output(), b"\x82\x04a\nb\n");
     one.receive(&frame(0x82, b"large\n"));
     one.receive(&frame(0x82, b"c\n"));
-    let wrote = one.wrote();
+    let wrote = one.take_output();
     let header = [0x82, 127, 0, 0, 0, 0, 0, 1, 0x86, 0xA0];
     assert_eq!(wrote[..10], header);
     assert_eq!(wrote[10..10 + LARGE], [b'L'; LARGE]);
@@ -236,7 +238,7 @@ fn a_step_is_a_frame() {
 }
 
 #[test]
-fn bytes_may_come_one_by_one_and_frames_cut_anywhere() {
+fn input_may_be_split_anywhere() {
     // 3.1.1: [MQTT-6.0.0-2]
     // [MQTT-6.0.0-2]: frames are not the bounds of packets.
     let mut one = Connection::new();
@@ -254,7 +256,7 @@ fn bytes_may_come_one_by_one_and_frames_cut_anywhere() {
     let mut wrote = Vec::new();
     for byte in wire {
         assert_eq!(one.receive(&[byte]), SessionState::Open);
-        wrote.extend(one.wrote());
+        wrote.extend(one.take_output());
     }
     let end = wrote
         .windows(4)
@@ -266,7 +268,7 @@ fn bytes_may_come_one_by_one_and_frames_cut_anywhere() {
 }
 
 #[test]
-fn a_session_that_pauses_finds_the_rest_when_it_goes_on() {
+fn paused_session_continues_with_buffered_input() {
     let mut one = Connection::open();
     let wire = [
         frame(0x82, b"pause\na\nb"),
@@ -274,55 +276,61 @@ fn a_session_that_pauses_finds_the_rest_when_it_goes_on() {
     ]
     .concat();
     assert_eq!(one.receive(&wire), SessionState::Paused);
-    assert_eq!(one.wrote(), b"");
+    assert_eq!(one.take_output(), b"");
     assert_eq!(
         one.session_event(SessionEvent::Relieved),
         SessionState::Open
     );
     assert_eq!(one.receive(&frame(0x82, b"\n")[4..]), SessionState::Open);
-    assert_eq!(one.wrote(), b"\x82\x04a\nb\n");
+    assert_eq!(one.take_output(), b"\x82\x04a\nb\n");
     assert!(one.input.is_empty());
 }
 
 #[test]
-fn a_session_that_ends_is_the_end_of_the_connection() {
+fn end_of_the_session_closes_the_connection() {
     let mut one = Connection::open();
     let wire = [frame(0x82, b"a\nend\n"), frame(0x82, b"b\n")].concat();
     assert_eq!(one.receive(&wire), SessionState::Closing);
-    assert_eq!(one.wrote(), [b"\x82\x02a\n", &closing(1000)[..]].concat());
+    assert_eq!(
+        one.take_output(),
+        [b"\x82\x02a\n", &close_frame(1000)[..]].concat()
+    );
     assert_eq!(one.receive(&frame(0x82, b"c\n")), SessionState::Closing);
     assert_eq!(
         one.session_event(SessionEvent::Shutdown),
         SessionState::Closing
     );
-    assert_eq!(one.wrote(), b"");
+    assert_eq!(one.take_output(), b"");
 }
 
 #[test]
-fn a_client_that_closes_is_answered_with_its_code() {
+fn close_frame_is_answered_with_its_code() {
     let mut one = Connection::open();
     let wire = [frame(0x82, b"last\n"), frame(0x88, &[0x03, 0xE9])].concat();
     assert_eq!(one.receive(&wire), SessionState::Closing);
     assert_eq!(
-        one.wrote(),
-        [b"\x82\x05last\n", &closing(1001)[..]].concat()
+        one.take_output(),
+        [b"\x82\x05last\n", &close_frame(1001)[..]].concat()
     );
 }
 
 #[test]
-fn a_node_that_stops_goes_away() {
+fn shutdown_closes_with_going_away() {
     let mut one = Connection::open();
     assert_eq!(
         one.session_event(SessionEvent::Shutdown),
         SessionState::Closing
     );
-    let wrote = one.wrote();
-    assert_eq!(wrote, [b"\x82\x08goodbye\n", &closing(1001)[..]].concat());
+    let wrote = one.take_output();
+    assert_eq!(
+        wrote,
+        [b"\x82\x08goodbye\n", &close_frame(1001)[..]].concat()
+    );
 }
 
 #[test]
-fn what_is_not_allowed_ends_it_with_a_code() {
-    // [MQTT-6.0.0-1], and what RFC 6455 does not allow.
+fn violations_close_the_connection_with_a_code() {
+    // [MQTT-6.0.0-1] and violations of RFC 6455.
     for (wire, code) in [
         (frame(0x81, b"text"), 1003),
         (vec![0x82, 0x01, b'x'], 1002),
@@ -334,30 +342,30 @@ fn what_is_not_allowed_ends_it_with_a_code() {
     ] {
         let mut one = Connection::open();
         assert_eq!(one.receive(&wire), SessionState::Closing);
-        assert_eq!(one.wrote(), closing(code));
+        assert_eq!(one.take_output(), close_frame(code));
     }
 }
 
 #[test]
-fn who_does_not_ask_for_websocket_is_told_so() {
+fn requests_without_upgrade_are_refused() {
     let mut one = Connection::new();
     assert_eq!(
         one.receive(b"GET / HTTP/1.1\r\nHost: h\r\n"),
         SessionState::Open
     );
     assert_eq!(one.receive(b"\r\n"), SessionState::Closing);
-    assert!(one.wrote().starts_with(b"HTTP/1.1 404 "));
+    assert!(one.take_output().starts_with(b"HTTP/1.1 404 "));
     let mut one = Connection::new();
     assert_eq!(
         one.receive(b"\x10\x0C\x00\x04MQTT\x04\x02"),
         SessionState::Closing
     );
-    assert!(one.wrote().starts_with(b"HTTP/1.1 400 "));
-    // The session has nothing to say to somebody who is not there yet.
+    assert!(one.take_output().starts_with(b"HTTP/1.1 400 "));
+    // Before the handshake the session cannot send output.
     let mut one = Connection::new();
     assert_eq!(
         one.session_event(SessionEvent::Shutdown),
         SessionState::Closing
     );
-    assert_eq!(one.wrote(), b"");
+    assert_eq!(one.take_output(), b"");
 }

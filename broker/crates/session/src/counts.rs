@@ -1,38 +1,48 @@
-//! What sessions count, and facts about them for listings.
+//! Message counters of sessions, and session details for listings.
 
 use auth::TlsPeer;
 use message::Table;
-use queue::{DeliveryCounters, QueueType};
+use queue::{ByQueueType, DeliveryCounters, QueueType};
 use std::sync::Arc;
 
-/// Messages from publishers.
+/// Counters of messages received from publishers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublishCounters {
+    /// Messages received.
     pub received: u64,
-    /// Of those: with a confirm wanted.
+    /// Messages received on channels with publisher confirms.
     pub received_confirm: u64,
+    /// Messages confirmed to the publisher.
     pub confirmed: u64,
-    /// Once for each queue that a message went to.
+    /// Incremented once for each queue that a message was routed to.
     pub routed: u64,
+    /// Unroutable messages with `mandatory`, returned to the publisher.
     pub unroutable_returned: u64,
+    /// Unroutable messages without `mandatory`, dropped.
     pub unroutable_dropped: u64,
 }
 
-/// What went over connections whose sessions count it: those of MQTT.
+/// Connection and traffic counters of protocols that count them (MQTT).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficCounters {
-    /// Connections that were accepted.
+    /// Accepted connections.
     pub connects: u64,
+    /// Packets received.
     pub packets_in: u64,
+    /// Packets sent.
     pub packets_out: u64,
+    /// Bytes received.
     pub bytes_in: u64,
+    /// Bytes sent.
     pub bytes_out: u64,
-    /// Of messages, without what is around them.
+    /// Payload bytes of messages received.
     pub payload_in: u64,
+    /// Payload bytes of messages sent.
     pub payload_out: u64,
 }
 
 impl TrafficCounters {
+    /// Adds another set of counters.
     pub fn add(&mut self, other: &TrafficCounters) {
         self.connects += other.connects;
         self.packets_in += other.packets_in;
@@ -44,33 +54,31 @@ impl TrafficCounters {
     }
 }
 
-/// Messages of sessions of one protocol.
+/// Counters of all messages of one protocol's sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageCounters {
+    /// Publishes.
     pub publishes: PublishCounters,
-    /// By queue type: [`MessageCounters::index`].
-    pub deliveries: [DeliveryCounters; 2],
-    /// Of messages that come from no queue, as to MQTT clients.
+    /// Deliveries from queues.
+    pub deliveries: ByQueueType<DeliveryCounters>,
+    /// Deliveries that come from no queue, such as MQTT QoS 0.
     pub queueless: DeliveryCounters,
+    /// Connections, packets and bytes.
     pub traffic: TrafficCounters,
-    /// How many more there are that have published: channels, or connections where a protocol has no channels.
+    /// Change of the number of publishers: channels that have published, or connections where the
+    /// protocol has no channels.
     pub publishers: i64,
-    /// How many more consumers; of MQTT connections that have subscribed.
+    /// Change of the number of consumers; for MQTT, of connections with subscriptions.
     pub consumers: i64,
 }
 
 impl MessageCounters {
-    pub fn index(kind: QueueType) -> usize {
-        match kind {
-            QueueType::Classic => 0,
-            QueueType::Quorum => 1,
-        }
-    }
-
+    /// The delivery counters of a queue type.
     pub fn of(&mut self, kind: QueueType) -> &mut DeliveryCounters {
-        &mut self.deliveries[MessageCounters::index(kind)]
+        &mut self.deliveries[kind]
     }
 
+    /// Adds another set of counters.
     pub fn add(&mut self, other: &MessageCounters) {
         let (ours, theirs) = (&mut self.publishes, &other.publishes);
         ours.received += theirs.received;
@@ -79,8 +87,8 @@ impl MessageCounters {
         ours.routed += theirs.routed;
         ours.unroutable_returned += theirs.unroutable_returned;
         ours.unroutable_dropped += theirs.unroutable_dropped;
-        for (ours, theirs) in self.deliveries.iter_mut().zip(&other.deliveries) {
-            ours.add(theirs);
+        for (queue_type, ours) in self.deliveries.iter_mut() {
+            ours.add(&other.deliveries[queue_type]);
         }
         self.queueless.add(&other.queueless);
         self.traffic.add(&other.traffic);
@@ -89,40 +97,58 @@ impl MessageCounters {
     }
 }
 
-/// Facts about a session, beyond [`SessionInfo`](crate::SessionInfo).
+/// Details of a session, in addition to [`SessionInfo`](crate::SessionInfo).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SessionDetails {
     /// `running`, `blocking`, `blocked`, `flow`, `starting` or `closing`.
     pub state: &'static str,
-    /// What the client has logged in with; empty before, and where a protocol has no choice.
+    /// The authentication mechanism of the login. Empty before the login and for protocols with a
+    /// single mechanism.
     pub auth_mechanism: &'static str,
-    /// What TLS says about it, where the session has kept that.
+    /// The TLS parameters of the connection, if the session stores them.
     pub tls: Option<Arc<TlsPeer>>,
+    /// The negotiated heartbeat interval in seconds; 0 is off.
     pub heartbeat_s: u16,
+    /// The negotiated maximum frame size in bytes.
     pub frame_max: u32,
+    /// The negotiated maximum number of channels.
     pub channel_max: u16,
-    /// What the client said about itself.
+    /// The properties that the client sent in its handshake.
     pub client_properties: Table,
-    /// By number.
+    /// Sorted by channel number.
     pub channels: Vec<ChannelDetails>,
 }
 
+/// Details of a channel, for listings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChannelDetails {
+    /// The channel number.
     pub number: u16,
+    /// Publisher confirms are enabled.
     pub confirm: bool,
+    /// Transactions are enabled.
     pub transactional: bool,
-    /// The client was told to stop publishing.
+    /// The client was asked to stop publishing (channel.flow).
     pub flow_blocked: bool,
+    /// The prefetch of new consumers; 0 is unlimited.
     pub prefetch: u32,
+    /// The prefetch of the whole channel; 0 is unlimited.
     pub global_prefetch: u32,
+    /// The number of consumers.
     pub consumers: u32,
-    /// Tags of those that do not acknowledge: their queues cannot tell, for this session does it.
+    /// Tags of consumers in automatic acknowledgement mode. Their queues do not know: the session
+    /// acknowledges for the client.
     pub auto_ack: Vec<String>,
+    /// Deliveries without acknowledgement.
     pub unacknowledged: u64,
+    /// Publishes without confirm.
     pub unconfirmed: u64,
+    /// Messages in the open transaction.
     pub uncommitted: u64,
+    /// Acknowledgements in the open transaction.
     pub acks_uncommitted: u64,
+    /// Publish counters of the channel.
     pub publishes: PublishCounters,
+    /// Delivery counters of the channel.
     pub deliveries: DeliveryCounters,
 }

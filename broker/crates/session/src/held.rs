@@ -1,13 +1,14 @@
-//! What a session holds for its client.
+//! Memory that a session holds for its client.
 
-/// What a session holds for its client beside unfinished messages ([`Session::unfinished`](crate::Session::unfinished)): output that
-/// the client has not taken. The outbox and the driver's input buffer come on top.
+/// Memory that a session holds for its client: output that the client has not read or acknowledged.
+/// Incomplete messages ([`Session::unfinished`](crate::Session::unfinished)), the outbox and the
+/// driver's input buffer are counted separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// The client has logged in.
     pub is_authenticated: bool,
-    /// Bytes of messages that wait for the client to read or to acknowledge.
+    /// Bytes of messages that wait until the client reads or acknowledges them.
     pub unread: usize,
-    /// Messages that the client has finished after their bytes were held; it may wrap around.
+    /// Number of messages that the client completed after their bytes were held; may wrap around.
     pub finished: u32,
 }

@@ -1,18 +1,25 @@
-//! What every protocol session asks of the node it runs on, and what it is told.
+//! The interface between a protocol session and the node that it runs on.
 //!
-//! A session is a state machine: bytes and [`SessionEvent`]s in, bytes (through [`Outbox`]) and calls on [`Broker`] out.
-//! It holds no clock, socket or lock. The shard implements `Broker`; tests implement it with a fake.
+//! A session is a state machine. Its inputs are bytes from the client and [`SessionEvent`]s. Its
+//! outputs are bytes (through [`Outbox`]) and calls on [`Broker`]. It holds no clock, socket or
+//! lock. The shard implements `Broker`; tests implement it with a fake.
+//!
+//! The main types are [`Session`] (implemented by each protocol), [`Broker`] (the node) and
+//! [`SessionEvent`] (answers and notifications from the node).
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod counts;
 mod held;
 mod outbox;
+mod protocol;
 
 pub use counts::{
     ChannelDetails, MessageCounters, PublishCounters, SessionDetails, TrafficCounters,
 };
 pub use held::Held;
 pub use outbox::{BY_REFERENCE, BufferPool, Outbox, OutboxPosition};
+pub use protocol::{ConnectionInfo, Protocol, ProtocolId, Protocols};
 pub use queue::DeliveryCounters;
 
 use bytes::BytesMut;
@@ -23,113 +30,141 @@ use queue::{ConsumerId, Delivery, QueueReply, RejectReason, RequestBody};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The session's own word for a publish: the queue hands it back when the message is safe or refused.
+/// Identifies a publish within its session. The queue returns it when it has stored or rejected the
+/// message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublishTag {
+    /// The AMQP channel; 0 for protocols without channels.
     pub channel: u16,
-    /// 0: nobody waits for a confirm.
+    /// 0: no confirm is expected.
     pub tag: u64,
 }
 
-/// Returned by a request with an answer, handed back in `SessionEvent::Answer`.
+/// Identifies a request; [`SessionEvent::Answer`] carries the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestSeq(pub u64);
 
-/// Who uses a session, and where: once for all sessions of the same, as far as the node finds them.
+/// User and virtual host of a session. Sessions with equal values share one allocation where
+/// possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOwner {
+    /// The name of the user.
     pub user: Name,
+    /// The name of the virtual host.
     pub vhost: Name,
 }
 
-/// Whether a queue keeps up with this session.
+/// Flow control answer of a queue to a publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowState {
+    /// The queue keeps up; the session may publish on.
     Steady,
-    /// It took the message, but is behind: publish no more until [`SessionEvent::Relieved`].
+    /// The queue accepted the message but has a backlog: stop publishing until
+    /// [`SessionEvent::Relieved`].
     Behind,
 }
 
-/// The node as a session sees it. Calls never block; answers come as [`SessionEvent`]s, in order per queue.
+/// The node as a session sees it. No call blocks. Answers arrive as [`SessionEvent`]s, in order per
+/// queue.
 pub trait Broker {
+    /// The cluster-wide id of this session.
     fn id(&self) -> SessionId;
-    /// The other side of the connection, for logs.
+    /// The remote address of the connection, for logs.
     fn peer(&self) -> SocketAddr {
         SocketAddr::from(([0, 0, 0, 0], 0))
     }
+    /// The monotonic time of this step.
     fn now(&self) -> Time;
+    /// The wall-clock time of this step.
     fn wall(&self) -> WallTime;
-    /// Random, unguessable enough for server-made names.
+    /// A random number that is hard enough to guess for server-generated names.
     fn random(&mut self) -> u64;
-    /// The metadata tree as this shard has applied it.
+    /// The metadata tree up to the entry that this shard has applied.
     fn tree(&self) -> &Tree;
-    /// Whether the tree has every change that anybody was told of. Else what it lacks may be in the log.
+    /// Returns true if the tree contains every committed change that a client may have seen
+    /// confirmed. If false, an object missing from the tree may exist in the log.
     fn knows_all(&self) -> bool {
         false
     }
-    /// Asks for a change; `SessionEvent::Changed` with the same token tells, after this shard's tree has it too.
+    /// Proposes a metadata change. [`SessionEvent::Changed`] with the same token follows after this
+    /// shard has applied the change to its tree.
     fn change(&mut self, token: u64, change: Change);
-    /// Where a new queue should live: members for a record of this kind (`replicas` 0: the default).
+    /// Chooses member nodes for a new queue of this type. `replicas` 0 means the default number.
     fn place(&mut self, kind: metadata::QueueType, replicas: u32) -> Vec<env::NodeId>;
-    /// Members for this queue, which is about to be declared; the first is to lead it.
+    /// Chooses member nodes for a queue that is about to be declared. The first one is the
+    /// preferred leader.
     fn place_queue(&mut self, queue: &metadata::QueueRecord) -> Vec<env::NodeId> {
         self.place(queue.kind, 0)
     }
-    /// Hands a message to a queue. One `SessionEvent::Published` (or `NotPublished`) per call whose tag is not 0.
+    /// Publishes a message to a queue. Each call whose tag is not 0 leads to one
+    /// [`SessionEvent::Published`] or [`SessionEvent::NotPublished`].
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState;
+    /// Sends a request to a queue. [`SessionEvent::Answer`] follows for requests that have an
+    /// answer.
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq;
-    /// The client was sent a consumer's deliveries up to this one. A queue sends no more than [`queue::FLOW_WINDOW`] ahead of that
-    /// and of what is settled; to be said each time that half of it has gone.
+    /// Orders this session's publishes and requests behind those of `earlier`, the ended session of the
+    /// client's previous connection on this shard: every queue gets them after all that `earlier` sent
+    /// there.
+    fn send_after(&mut self, _earlier: u64) {}
+    /// Reports that the client was sent a consumer's deliveries up to this one. A queue sends at
+    /// most [`queue::FLOW_WINDOW`] ahead of this position and of the settled deliveries. Sessions
+    /// report each time half of the window was sent.
     fn received(&mut self, _queue: QueueId, _consumer: ConsumerId, _up_to: u64) {}
-    /// What this session is done with of a consumer's deliveries and the queue may not have heard of, as inclusive ranges.
+    /// Inclusive ranges of a consumer's deliveries that this session has settled but that the queue
+    /// may not have processed yet.
     fn settling(&self, _queue: QueueId, _consumer: ConsumerId) -> Vec<(u64, u64)> {
         Vec::new()
     }
-    /// The node that alone has this queue, when it cannot be reached now.
-    fn home_out_of_reach(&self, _queue: &metadata::QueueRecord) -> Option<metadata::Name> {
+    /// The name of the only node that hosts this queue, if that node is unreachable.
+    fn unreachable_home(&self, _queue: &metadata::QueueRecord) -> Option<metadata::Name> {
         None
     }
-    /// Publishers must wait: a memory or disk alarm is in force.
+    /// The reason of the memory or disk alarm that blocks publishers, if one is in effect.
     fn publishers_blocked(&self) -> Option<&'static str>;
-    /// The node is shutting down or in maintenance: no new sessions.
+    /// Returns true if the node is shutting down or in maintenance mode and accepts no new
+    /// sessions.
     fn draining(&self) -> bool;
-    /// The names of a user and a vhost, which need not be there.
+    /// Returns the shared owner for a user and a vhost. Neither needs to exist.
     fn account(&mut self, user: &str, vhost: &str) -> Arc<SessionOwner> {
         Arc::new(SessionOwner {
             user: user.into(),
             vhost: vhost.into(),
         })
     }
-    /// Counts this session as one of the user's; the limit when there may be no more.
+    /// Counts this session as a connection of the user. The error is the limit, if it is reached.
     fn admit(&mut self, user: &str) -> Result<(), u64>;
-    /// As [`Broker::admit`] for the vhost that it opened; the limit when there may be no more.
+    /// Counts this session as a connection of the vhost. The error is the limit, if it is reached.
     fn admit_to(&mut self, _vhost: &str) -> Result<(), u64> {
         Ok(())
     }
-    /// A client that nobody knows yet begins to send more than each may, or that is over. False: too many do.
+    /// Reserves (`true`) or releases (`false`) one of the slots for clients that have not logged in
+    /// and send more than the default allowance. Returns false if all slots are taken.
     fn hold_unknown(&mut self, _begins: bool) -> bool {
         true
     }
-    /// The session holds more for its client than a moment ago: the node asks for [`Session::held`] soon. A session need not call
-    /// it for bytes in its outbox.
+    /// Reports that the session holds more memory for its client than before; the node then calls
+    /// [`Session::held`]. Bytes in the outbox need no report.
     fn note_held(&mut self) {}
-    /// Whether a message of so many bytes may wait for a client that does not read and has `waiting` bytes to read already. If not it
-    /// is dropped, where that is allowed (MQTT QoS 0).
+    /// Returns true if a message of `bytes` bytes may be queued for a client that does not read and
+    /// has `waiting` unread bytes already. If false, the message is dropped where the protocol
+    /// allows that (MQTT QoS 0).
     fn admit_unread(&mut self, _waiting: usize, _bytes: usize) -> bool {
         true
     }
-    /// What happened to messages since it was called last. Once in a step, not for each message.
+    /// Adds the counters collected since the last call. Called once per step, not per message.
     fn message_counters(&mut self, _protocol: &'static str, _counters: &MessageCounters) {}
-    /// Counts a channel as one of the user's; the limit when there may be no more.
+    /// Counts a channel of the user. The error is the limit, if it is reached.
     fn open_channel(&mut self) -> Result<(), u64>;
+    /// Releases a channel counted by [`Broker::open_channel`].
     fn close_channel(&mut self);
-    /// Where subscriptions are that are no queues. None: the node takes no clients that have such.
+    /// The router for MQTT subscriptions that are not backed by a queue. None: the node accepts no
+    /// clients that need it.
     fn topics(&mut self) -> Option<&mut topics::MqttRouter> {
         None
     }
-    /// A message was published to its exchange: those whose subscriptions are no queues hear of it. Queues that
-    /// are to have it because their clients share a subscription are added to `routes`, where they are not there yet. One
-    /// [`SessionEvent::Heard`] comes for each that is to be awaited.
+    /// Announces a published message to MQTT subscriptions that are not backed by a queue. Adds to
+    /// `routes` the queues that must receive it because of a shared subscription. One
+    /// [`SessionEvent::Heard`] follows for each router that the outcome counts as awaited.
     fn announce(
         &mut self,
         _vhost: &str,
@@ -139,9 +174,9 @@ pub trait Broker {
     ) -> topics::PublishOutcome {
         topics::PublishOutcome::default()
     }
-    /// Keeps a message for those who subscribe to its MQTT topic later, or nothing any more. Subscribers of this shard find it at
-    /// once; [`SessionEvent::Changed`] with the token (0: nobody waits) tells when the cluster has it. An error: not taken, and
-    /// no notice comes.
+    /// Stores the retained message of an MQTT topic, or removes it (`None`). Subscribers of this
+    /// shard see it at once. [`SessionEvent::Changed`] with the token (0: no confirmation wanted)
+    /// follows when the cluster has it. On an error nothing is stored and no event follows.
     fn retain(
         &mut self,
         _token: u64,
@@ -150,14 +185,15 @@ pub trait Broker {
         _message: Option<Message>,
     ) -> Result<(), ChangeError> {
         Err(ChangeError::Unavailable(format!(
-            "nothing is retained in vhost '{vhost}' here"
+            "retained messages are not available in vhost '{vhost}'"
         )))
     }
-    /// Something happened to a message while a vhost is traced ([`Tree::traces`]): those who trace this one hear of it.
+    /// Reports a message event to the firehose. Called while tracing is enabled for a vhost
+    /// ([`Tree::traces`]).
     fn trace(&mut self, _traced: &TracedMessage<'_>) {}
-    /// Counts a login. `protocol` is the label of the metric.
+    /// Counts a login attempt. `protocol` is the label of the metric.
     fn count_login(&mut self, _protocol: &'static str, _succeeded: bool) {}
-    /// Whether this is the password of `user`. A session asks for one at a time.
+    /// Checks a password against the hash of `user`. A session has at most one check pending.
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> PasswordCheck {
         let _ = user;
         match auth::verify(hash, password) {
@@ -167,164 +203,235 @@ pub trait Broker {
     }
 }
 
-/// What the firehose tells of a message.
+/// A message event for the firehose.
 #[derive(Clone, Copy, Debug)]
 pub struct TracedMessage<'a> {
+    /// The vhost of the session.
     pub vhost: &'a str,
+    /// The user of the session.
     pub user: &'a str,
-    /// 0: the protocol has no channels.
+    /// 0 for protocols without channels.
     pub channel: u16,
+    /// The message itself.
     pub message: &'a Message,
+    /// The event.
     pub what: TraceEvent<'a>,
 }
 
+/// The kind of a firehose event.
 #[derive(Clone, Copy, Debug)]
 pub enum TraceEvent<'a> {
-    /// To these queues.
-    Published { routes: &'a [QueueId] },
-    /// From the queue of this name.
-    Delivered { queue: &'a str, redelivered: bool },
+    /// The message was published and routed to these queues.
+    Published {
+        /// The queues.
+        routes: &'a [QueueId],
+    },
+    /// The message was delivered from the queue with this name.
+    Delivered {
+        /// The name of the queue.
+        queue: &'a str,
+        /// The message was delivered before.
+        redelivered: bool,
+    },
 }
 
-/// What a node says to a password at once.
+/// The immediate result of [`Broker::verify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PasswordCheck {
+    /// The password matches.
     Right,
+    /// The password does not match.
     Wrong,
-    /// The check takes its time elsewhere: [`SessionEvent::Verified`] tells.
+    /// The check runs on another thread; [`SessionEvent::Verified`] carries the result.
     Later,
-    /// Too many checks wait. The client should come again.
+    /// Too many checks are pending. The client should retry later.
     Busy,
 }
 
-/// What a session is told.
+/// An answer or notification from the node to a session.
 #[derive(Clone, Debug)]
 pub enum SessionEvent {
+    /// A change requested with [`Broker::change`] or [`Broker::retain`] was applied or refused.
     Changed {
+        /// The token of the request.
         token: u64,
+        /// The result of the change.
         result: Result<ChangeResult, ChangeError>,
     },
-    /// Safe on that queue.
-    Published { queue: QueueId, tag: PublishTag },
-    NotPublished {
+    /// The queue has stored the message durably, as far as its type requires.
+    Published {
+        /// The queue.
         queue: QueueId,
+        /// The tag of the publish.
         tag: PublishTag,
+    },
+    /// The queue rejected the message.
+    NotPublished {
+        /// The queue.
+        queue: QueueId,
+        /// The tag of the publish.
+        tag: PublishTag,
+        /// The reason.
         why: RejectReason,
     },
+    /// The answer to [`Broker::request`].
     Answer {
+        /// The queue.
         queue: QueueId,
+        /// The number that [`Broker::request`] returned.
         seq: RequestSeq,
+        /// The answer.
         answer: QueueReply,
     },
+    /// Messages for a consumer of this session.
     Deliver {
+        /// The queue.
         queue: QueueId,
+        /// The consumer.
         consumer: ConsumerId,
+        /// The messages, in order.
         deliveries: Vec<Delivery>,
     },
-    /// The queue ended this consumer: deleted, or its node is gone for good.
+    /// The queue ended this consumer because it was deleted or because its node is permanently
+    /// lost.
     Cancelled {
+        /// The queue.
         queue: QueueId,
+        /// The consumer.
         consumer: ConsumerId,
     },
-    /// A message from the hub ([`Broker::topics`]).
+    /// A message from the MQTT router ([`Broker::topics`]).
     Topic(topics::Delivery),
-    /// Another hub has what was published with this tag for its subscribers, or is no more.
-    Heard { tag: PublishTag },
-    /// A publish of the client's earlier session `publisher` was answered ([`topics::MqttRouter::expect_late_answers`]).
+    /// A remote MQTT router has received the publish with this tag for its subscribers, or that
+    /// router is gone.
+    Heard {
+        /// The tag of the publish.
+        tag: PublishTag,
+    },
+    /// A publish by the client's previous session `publisher` was answered
+    /// ([`topics::MqttRouter::expect_late_answers`]).
     AnsweredLate {
+        /// The number of the earlier session.
         publisher: u64,
+        /// The tag of the publish in that session.
         tag: u64,
+        /// True if the queue stored the message, false if it rejected it.
         taken: bool,
     },
-    /// Subscriptions are known wherever they have to be ([`topics::MqttRouter::announce`]).
+    /// All routers that must know this session's subscriptions know them
+    /// ([`topics::MqttRouter::announce`]).
     Known,
-    /// Messages for this session's subscriptions are lost: their publishers' nodes could not reach this one.
+    /// Messages for this session's subscriptions were lost because the publishing nodes could not
+    /// reach this node.
     Missed,
-    /// Another node's hub is to keep the client's will: the session tells it ([`topics::MqttRouter::keep_will`]).
+    /// The router of another node takes over the client's will: the session must send it
+    /// ([`topics::MqttRouter::keep_will`]).
     TellWill,
-    /// Another session claims this one's client id: leave.
+    /// Another session took over this session's client id: close the connection.
     TakenOver,
     /// The client id that this session waits for is free: claim it again.
     ClaimAgain,
-    /// No queue, or no other hub, is behind any more ([`FlowState::Behind`]).
+    /// Backlogs are gone: no queue and no remote router is [`FlowState::Behind`].
     Relieved,
-    /// An alarm went on (with its reason) or off.
+    /// An alarm was raised (with its reason) or cleared.
     Blocked(Option<&'static str>),
-    /// What came of a check that was [`PasswordCheck::Later`].
-    Verified { right: bool },
-    /// An operator, or a limit, ends this connection.
-    Close { text: String },
-    /// The node needs the memory that this connection holds: tell the client and end. `can_hear`: the client has read everything
-    /// so far; otherwise nothing can be sent, because the output ends in the middle of a frame.
-    Shed { text: String, can_hear: bool },
-    /// The node stops: tell the client (320) and end.
+    /// The result of a check that was [`PasswordCheck::Later`].
+    Verified {
+        /// The password matches.
+        right: bool,
+    },
+    /// An operator or a limit closes this connection.
+    Close {
+        /// The reason, for the client.
+        text: String,
+    },
+    /// The node closes this connection to reclaim its memory.
+    Shed {
+        /// The reason, for the client.
+        text: String,
+        /// The client has read all earlier output and can receive an error. Otherwise the output
+        /// ends in the middle of a frame and nothing may follow.
+        can_hear: bool,
+    },
+    /// The node stops: send connection-forced (320) or its equivalent and end.
     Shutdown,
 }
 
-/// How a session stands after a step.
+/// The state of a session after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionState {
-    /// Go on reading.
+    /// The driver continues to read.
     Open,
-    /// Do not read until a notice changes it: too much in flight towards queues.
+    /// The driver must not read until an event changes the state, because too much is in flight to
+    /// queues.
     Paused,
-    /// Flush what is in the outbox, then close the socket.
+    /// The driver flushes the outbox, then closes the socket.
     Closing,
 }
 
-/// Facts about a session, for listings.
+/// Summary of a session, for listings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionInfo {
+    /// The name of the protocol and its version.
     pub protocol: &'static str,
+    /// The user, empty before the login.
     pub user: String,
+    /// The vhost, empty before it was opened.
     pub vhost: String,
-    /// Empty where the hub knows it.
+    /// Empty if the MQTT router stores it.
     pub client_name: String,
-    /// The client in [`topics::MqttRouter`].
+    /// The subscriber in [`topics::MqttRouter`].
     pub subscriber: Option<topics::SubscriberId>,
+    /// The number of open channels.
     pub channels: u32,
 }
 
-/// A protocol session.
+/// A protocol session. All functions that take a [`Broker`] are one step of the state machine.
 pub trait Session: Send {
-    /// Bytes from the client. Takes whole frames from the front of `input` and leaves a partial one.
+    /// Handles bytes from the client. Consumes complete frames from the front of `input` and leaves
+    /// a partial one.
     fn receive(
         &mut self,
         input: &mut BytesMut,
         broker: &mut dyn Broker,
         out: &mut Outbox,
     ) -> SessionState;
+    /// Handles an event from the node.
     fn session_event(
         &mut self,
         session_event: SessionEvent,
         broker: &mut dyn Broker,
         out: &mut Outbox,
     ) -> SessionState;
-    /// When `wake_at` has come.
+    /// Called at or after the time that `wake_at` returned.
     fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState;
-    /// The next time it wants a tick (heartbeats, handshake timeout).
+    /// The next time at which the session needs a tick (heartbeats, timeouts).
     fn wake_at(&self) -> Option<Time>;
-    /// The socket is gone. The shard closes its queue clients; the session ends what else it holds (exclusive queues).
+    /// The socket is closed. The shard closes the session's queue consumers; the session releases
+    /// everything else (exclusive queues).
     fn gone(&mut self, broker: &mut dyn Broker);
-    /// The socket took bytes since: deliveries held back for a full outbox may go on.
+    /// The socket accepted output, so deliveries held back because the outbox was full may
+    /// continue.
     fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState;
+    /// A summary for listings.
     fn info(&self) -> SessionInfo;
-    /// Bytes of messages, frames and transactions that the client has begun and not finished, without the input that is left to the
-    /// driver. The session tells the node of the first of them ([`Broker::note_held`]).
+    /// Bytes of incomplete messages, frames and open transactions, excluding the input buffer of
+    /// the driver. The session calls [`Broker::note_held`] when this becomes more than 0.
     fn unfinished(&self) -> usize {
         0
     }
-    /// What else the session holds for its client, for the node's memory budget.
+    /// Other memory that the session holds for its client, for the node's memory budget.
     fn held(&self) -> Held {
         Held::default()
     }
-    /// The last progress of the unfinished message that has waited longest for its next frame. None: there is no such message.
+    /// The time of the last progress of the incomplete message that has waited longest for its next
+    /// frame, if there is one.
     fn unfinished_since(&self) -> Option<Time> {
         None
     }
-    /// Visits the messages that [`Session::held`] counts and that other sessions may hold as well.
+    /// Visits the messages that [`Session::held`] counts and that other sessions may share.
     fn visit_messages(&self, _visit: &mut dyn FnMut(&Message)) {}
-    /// More facts, and those of its channels.
+    /// Details of the session and its channels, for listings.
     fn details(&self) -> SessionDetails {
         SessionDetails::default()
     }

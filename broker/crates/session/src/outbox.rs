@@ -1,14 +1,14 @@
-//! What a session writes, until its client has taken it.
+//! Buffers for a session's output until the socket has accepted it.
 
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 
-/// Bytes for the client: small ones copied together, large ones by reference, flushed with one writev. While it is empty it need
-/// not own buffers: see [`BufferPool`].
+/// Output for the client, flushed with one writev. Small parts are copied into a common buffer,
+/// large parts are kept by reference. An empty outbox need not own buffers; see [`BufferPool`].
 #[derive(Debug, Default)]
 pub struct Outbox {
     buffers: Option<Box<Buffers>>,
-    /// Bytes taken from here so far.
+    /// Bytes consumed since the connection began.
     sent: u64,
 }
 
@@ -16,44 +16,47 @@ pub struct Outbox {
 struct Buffers {
     done: VecDeque<Bytes>,
     tail: BytesMut,
-    /// Of what is in `done`.
+    /// Bytes in `done`.
     len: usize,
-    /// Most that the tail ever had.
+    /// The largest size that `tail` ever had.
     high: usize,
 }
 
 impl Buffers {
-    /// About so many bytes are kept with them.
+    /// Approximate memory in bytes that these buffers keep allocated.
     fn size(&self) -> usize {
-        let places = self.done.capacity() * size_of::<Bytes>();
-        self.high.max(places)
+        let slots = self.done.capacity() * size_of::<Bytes>();
+        self.high.max(slots)
     }
 }
 
-/// A place in an [`Outbox`]; equal stamps: nothing was written in between, and the tail is the same.
+/// A position in an [`Outbox`]. Equal positions mean that nothing was written or consumed in
+/// between and the tail is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutboxPosition {
-    /// Of the end, counted from the first byte ever.
+    /// Offset of the end, counted from the first byte of the connection.
     position: u64,
-    /// With the position it says where the tail began: a later one begins behind that.
+    /// Length of the tail. Together with `position` it gives the start of the tail, so a new tail
+    /// gives a different value.
     tail: usize,
 }
 
-/// Bodies from this size on are sent by reference.
+/// Parts of at least this many bytes are sent by reference.
 pub const BY_REFERENCE: usize = 4096;
 
-static NOTHING: VecDeque<Bytes> = VecDeque::new();
+static EMPTY: VecDeque<Bytes> = VecDeque::new();
 
 impl Outbox {
     fn buffers(&mut self) -> &mut Buffers {
         self.buffers.get_or_insert_default()
     }
 
-    /// The end of what goes out, for encoders.
+    /// The common buffer at the end, for encoders.
     pub fn tail(&mut self) -> &mut BytesMut {
         &mut self.buffers().tail
     }
 
+    /// Appends bytes, by reference from [`BY_REFERENCE`] bytes on.
     pub fn push(&mut self, bytes: Bytes) {
         if bytes.len() < BY_REFERENCE {
             self.tail().extend_from_slice(&bytes);
@@ -65,7 +68,7 @@ impl Outbox {
         }
     }
 
-    /// The same; a large part is asked for by reference.
+    /// As [`Outbox::push`], but makes the shared [`Bytes`] only for a large part.
     pub fn push_part(&mut self, part: &[u8], by_reference: impl FnOnce() -> Bytes) {
         if part.len() < BY_REFERENCE {
             self.tail().extend_from_slice(part);
@@ -86,35 +89,37 @@ impl Outbox {
         }
     }
 
-    /// Where writing goes on. While the stamp stays the same, what was written last may still be changed in
-    /// [`Outbox::tail`]: that is how confirms that come one by one leave as one.
-    pub fn stamp(&self) -> OutboxPosition {
+    /// The current write position. While it is unchanged, the last bytes in [`Outbox::tail`] may
+    /// still be replaced; consecutive confirms are merged that way.
+    pub fn position(&self) -> OutboxPosition {
         OutboxPosition {
             position: self.sent + self.len() as u64,
             tail: self.buffers.as_ref().map_or(0, |b| b.tail.len()),
         }
     }
 
-    /// Bytes taken from here so far, by whoever wrote them to the client.
+    /// Bytes consumed since the connection began.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Bytes not yet taken.
+    /// Bytes not yet consumed.
     pub fn len(&self) -> usize {
         self.buffers.as_ref().map_or(0, |b| b.len + b.tail.len())
     }
 
+    /// Returns true if every byte was consumed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Drops everything that is not yet taken. The client may have received a part of a frame: nothing can follow it.
+    /// Drops all unsent output. The client may have received part of a frame, so nothing may be
+    /// written afterwards.
     pub fn clear(&mut self) {
         self.buffers = None;
     }
 
-    /// Visits the pieces that were written by reference, which other outboxes may hold as well.
+    /// Visits the parts that are kept by reference and that other outboxes may share.
     pub fn visit_shared(&self, visit: &mut dyn FnMut(&[u8])) {
         let pieces = self.buffers.iter().flat_map(|b| &b.done);
         pieces
@@ -122,8 +127,10 @@ impl Outbox {
             .for_each(|piece| visit(piece));
     }
 
-    /// Puts bytes in front of what was written when there were `at` bytes ([`Outbox::len`]), of which nothing has been taken since.
+    /// Inserts bytes at the offset `at`, a value of [`Outbox::len`] since which nothing was
+    /// consumed.
     pub fn insert(&mut self, at: usize, bytes: &[u8]) {
+        debug_assert!(at <= self.len(), "offset {at} is beyond the end");
         let Buffers {
             done, tail, len, ..
         } = self.buffers();
@@ -132,36 +139,38 @@ impl Outbox {
             let at = at.min(end);
             tail.extend_from_slice(bytes);
             tail.copy_within(at..end, at + bytes.len());
-            if let Some(room) = tail.get_mut(at..at + bytes.len()) {
-                room.copy_from_slice(bytes);
+            if let Some(gap) = tail.get_mut(at..at + bytes.len()) {
+                gap.copy_from_slice(bytes);
             }
             return;
         }
-        let mut behind = *len - at;
-        let mut place = done.len();
-        // What is written in one step is at the end.
-        while let Some(piece) = place.checked_sub(1).and_then(|i| done.get_mut(i)) {
-            if piece.len() > behind {
-                let after = piece.split_off(piece.len() - behind);
-                if !after.is_empty() {
-                    done.insert(place, after);
+        let mut after_at = *len - at;
+        let mut index = done.len();
+        // Searches from the end, because the bytes of the current step are there.
+        while let Some(piece) = index.checked_sub(1).and_then(|i| done.get_mut(i)) {
+            if piece.len() > after_at {
+                let rest = piece.split_off(piece.len() - after_at);
+                if !rest.is_empty() {
+                    done.insert(index, rest);
                 }
                 break;
             }
-            behind -= piece.len();
-            place -= 1;
+            after_at -= piece.len();
+            index -= 1;
         }
         *len += bytes.len();
-        done.insert(place, Bytes::copy_from_slice(bytes));
+        done.insert(index, Bytes::copy_from_slice(bytes));
     }
 
-    /// The pieces in order, for writev; then [`Outbox::consume`] what was written.
+    /// The parts in order, for writev. Report the written bytes with [`Outbox::consume`].
     pub fn pieces(&mut self) -> &VecDeque<Bytes> {
         self.close_tail();
-        self.buffers.as_ref().map_or(&NOTHING, |b| &b.done)
+        self.buffers.as_ref().map_or(&EMPTY, |b| &b.done)
     }
 
+    /// Removes bytes that the socket has accepted.
     pub fn consume(&mut self, mut written: usize) {
+        debug_assert!(written <= self.len(), "consumed more than was written");
         self.sent += written as u64;
         let Some(buffers) = self.buffers.as_deref_mut() else {
             return;
@@ -181,27 +190,28 @@ impl Outbox {
     }
 }
 
-/// Buffers that outboxes have while something is in them, and share otherwise: of a hundred thousand connections few write at
-/// the same time.
+/// Buffers that outboxes borrow while they are not empty. Few of a hundred thousand connections
+/// write at the same time.
 #[derive(Debug, Default)]
 pub struct BufferPool {
     #[expect(clippy::vec_box, reason = "the boxes go to outboxes and come back")]
     free: Vec<Box<Buffers>>,
-    /// Those of them that are [`LARGE`].
+    /// Number of buffers in `free` that have at least [`LARGE`] bytes.
     large: usize,
 }
 
-/// Buffers that are kept at the most.
-const MOST: usize = 1024;
-/// From this size on it is more than most connections need.
+/// Most buffers that the pool keeps.
+const MAX_BUFFERS: usize = 1024;
+/// Size in bytes above the needs of most connections.
 const LARGE: usize = 16 << 10;
-/// Large ones that are kept at the most.
-const MOST_LARGE: usize = 16;
-/// Those of this size are not kept.
+/// Most large buffers that the pool keeps.
+const MAX_LARGE: usize = 16;
+/// Buffers of at least this size in bytes are freed.
 const HUGE: usize = 2 << 20;
 
 impl BufferPool {
-    /// Buffers for an outbox that is about to be written to, if it has none and there are any; otherwise it makes its own.
+    /// Gives buffers to an outbox that has none and is about to be written to. If the pool is
+    /// empty, the outbox allocates its own.
     pub fn lend(&mut self, out: &mut Outbox) {
         if out.buffers.is_none()
             && let Some(buffers) = self.free.pop()
@@ -211,14 +221,14 @@ impl BufferPool {
         }
     }
 
-    /// Takes the buffers of an outbox that is empty.
+    /// Takes the buffers back from an empty outbox.
     pub fn take_back(&mut self, out: &mut Outbox) {
         let Some(buffers) = out.buffers.take_if(|b| b.len == 0 && b.tail.is_empty()) else {
             return;
         };
         let size = buffers.size();
         let large = size >= LARGE;
-        if self.free.len() < MOST && size < HUGE && (!large || self.large < MOST_LARGE) {
+        if self.free.len() < MAX_BUFFERS && size < HUGE && (!large || self.large < MAX_LARGE) {
             self.large += usize::from(large);
             self.free.push(buffers);
         }
@@ -230,12 +240,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_go_in_front_of_what_was_written_since() {
+    fn insert_places_bytes_at_an_earlier_offset() {
         let large = vec![b'L'; BY_REFERENCE];
         for by_reference in [false, true] {
-            for waits in [&b""[..], b"before"] {
+            for pending in [&b""[..], b"before"] {
                 let mut out = Outbox::default();
-                out.tail().extend_from_slice(waits);
+                out.tail().extend_from_slice(pending);
                 let before = out.len();
                 let mut written = Vec::from(*b"one");
                 out.tail().extend_from_slice(b"one");
@@ -247,7 +257,7 @@ mod tests {
                 written.extend_from_slice(b"two");
                 out.insert(before, b"<header>");
                 let all: Vec<u8> = out.pieces().iter().flatten().copied().collect();
-                assert_eq!(all, [waits, b"<header>", &written].concat());
+                assert_eq!(all, [pending, b"<header>", &written].concat());
                 assert_eq!(out.len(), all.len());
             }
         }
@@ -261,63 +271,63 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_changes_with_every_write_and_every_take() {
+    fn position_changes_with_every_write_and_consume() {
         let mut out = Outbox::default();
         out.tail().extend_from_slice(b"one");
-        let stamp = out.stamp();
-        assert_eq!(out.stamp(), stamp);
+        let position = out.position();
+        assert_eq!(out.position(), position);
         out.tail().extend_from_slice(b"two");
-        assert_ne!(out.stamp(), stamp);
-        let stamp = out.stamp();
+        assert_ne!(out.position(), position);
+        let position = out.position();
         assert_eq!(out.pieces().len(), 1);
         out.tail().extend_from_slice(b"onetwo");
         assert_eq!(out.len(), 12);
-        assert_ne!(out.stamp(), stamp, "as long, but not the same bytes");
-        let stamp = out.stamp();
+        assert_ne!(out.position(), position, "same length, different bytes");
+        let position = out.position();
         out.push(Bytes::from(vec![0; BY_REFERENCE]));
-        assert_ne!(out.stamp(), stamp);
+        assert_ne!(out.position(), position);
         out.consume(12 + BY_REFERENCE);
         assert!(out.is_empty());
     }
 
     #[test]
-    fn buffers_go_from_one_to_the_next_and_few_large_ones_are_kept() {
-        let mut spares = BufferPool::default();
+    fn pool_reuses_buffers_and_keeps_few_large_ones() {
+        let mut pool = BufferPool::default();
         let (mut one, mut other) = (Outbox::default(), Outbox::default());
-        spares.lend(&mut one);
+        pool.lend(&mut one);
         one.tail().extend_from_slice(b"one");
-        spares.take_back(&mut one);
-        assert_eq!(one.len(), 3, "what is not written stays");
+        pool.take_back(&mut one);
+        assert_eq!(one.len(), 3, "unsent bytes are kept");
         assert_eq!(one.pieces().len(), 1);
-        let stamp = one.stamp();
+        let position = one.position();
         one.consume(3);
-        spares.take_back(&mut one);
-        assert_eq!((one.len(), one.sent(), spares.free.len()), (0, 3, 1));
-        spares.lend(&mut other);
+        pool.take_back(&mut one);
+        assert_eq!((one.len(), one.sent(), pool.free.len()), (0, 3, 1));
+        pool.lend(&mut other);
         other.tail().extend_from_slice(b"other");
-        assert_eq!((other.len(), other.sent(), spares.free.len()), (5, 0, 0));
+        assert_eq!((other.len(), other.sent(), pool.free.len()), (5, 0, 0));
         one.tail().extend_from_slice(b"");
-        assert_eq!(one.stamp(), stamp, "nothing was written since");
+        assert_eq!(one.position(), position, "nothing was written in between");
         assert!(one.pieces().is_empty());
-        let mut all: Vec<Outbox> = (0..2 * MOST).map(|_| Outbox::default()).collect();
+        let mut all: Vec<Outbox> = (0..2 * MAX_BUFFERS).map(|_| Outbox::default()).collect();
         for (n, out) in all.iter_mut().enumerate() {
-            let size = if n < 2 * MOST_LARGE { LARGE } else { 1 };
+            let size = if n < 2 * MAX_LARGE { LARGE } else { 1 };
             out.tail().extend_from_slice(&vec![0; size]);
             out.pieces();
             out.consume(size);
-            spares.take_back(out);
+            pool.take_back(out);
         }
-        assert_eq!((spares.free.len(), spares.large), (MOST, MOST_LARGE));
-        spares.free.truncate(MOST_LARGE);
+        assert_eq!((pool.free.len(), pool.large), (MAX_BUFFERS, MAX_LARGE));
+        pool.free.truncate(MAX_LARGE);
         for out in &mut all {
-            spares.lend(out);
+            pool.lend(out);
         }
-        assert_eq!((spares.free.len(), spares.large), (0, 0));
+        assert_eq!((pool.free.len(), pool.large), (0, 0));
         one.push(Bytes::from(vec![0; HUGE]));
         one.tail().extend_from_slice(&vec![0; HUGE]);
         one.pieces();
         one.consume(2 * HUGE);
-        spares.take_back(&mut one);
-        assert_eq!(spares.free.len(), 0, "too large to be kept");
+        pool.take_back(&mut one);
+        assert_eq!(pool.free.len(), 0, "too large for the pool");
     }
 }

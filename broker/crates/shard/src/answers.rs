@@ -13,7 +13,7 @@ use crate::walks::{ReplyTo, STEP, Walk};
 use crate::{Effect, Route};
 use control::{ControlRequest, NodeFacts, QueueFacts, Readiness, Reply};
 use env::NodeId;
-use metadata::{Change, ChangeError, QueueId, QueueRecord, QueueType};
+use metadata::{Change, ChangeError, QueueId, QueueRecord};
 
 impl Core {
     pub fn control(&mut self, request: ControlRequest) {
@@ -107,7 +107,7 @@ impl Core {
         let metadata = voters.is_some_and(|v| critical::needs(me, &v, up));
         let found = metadata.then_some(QueueId(0)).into_iter().collect();
         let fits = Box::new(move |record: &QueueRecord, facts: &QueueFacts| {
-            record.kind == QueueType::Quorum && critical::queue_needs(me, facts)
+            record.kind.is_replicated() && critical::queue_needs(me, facts)
         });
         let select = Select { fits, found, reply };
         self.gather_stats(None, StatsPurpose::Select(select));

@@ -12,7 +12,7 @@ use consensus::Committed;
 use env::planted::{self, Bug};
 use env::{NodeId, Time};
 use metadata::{
-    Change, ChangeError, ChangeResult, NodeRecord, QueueId, QueueRecord, QueueType, Tree, TreeEvent,
+    Change, ChangeError, ChangeResult, NodeRecord, QueueId, QueueRecord, Tree, TreeEvent,
 };
 use queue::DeadIncarnation;
 use queue::quorum::UnknownCommand;
@@ -216,21 +216,17 @@ impl Core {
             return;
         }
         let is_member = record.members.contains(&self.config.node);
-        let is_quorum = record.kind == QueueType::Quorum;
-        let leftover = !is_member && is_quorum && self.local_queues.has_replica(record.id);
-        if is_quorum && (is_member || leftover) {
+        let is_replicated = record.kind.is_replicated();
+        let leftover = !is_member && is_replicated && self.local_queues.has_replica(record.id);
+        if is_replicated && (is_member || leftover) {
             self.members.departures.note(record.id, is_member);
         }
         if !is_member && !leftover {
             return;
         }
-        match record.kind {
-            QueueType::Classic => {
-                let settings = self.tree.queue_settings(record);
-                self.local_queues.open_classic(record, &settings.queue);
-            }
-            QueueType::Quorum => self.local_queues.open_quorum(record, declared && is_member),
-        }
+        let settings = self.tree.queue_settings(record).queue;
+        let is_founding = declared && is_member;
+        self.local_queues.open(record, &settings, is_founding);
         self.refresh_settings(record.id);
     }
 

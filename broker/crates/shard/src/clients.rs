@@ -1,6 +1,7 @@
 //! The sessions' side of queues: for each session and queue a [`QueueClient`] that numbers and keeps requests.
 
 use crate::core::{Core, FixedState};
+use crate::precedence::Precedence;
 use control::Reply;
 use env::{NodeId, Time};
 use hashbrown::HashMap;
@@ -21,6 +22,14 @@ struct QueueLink {
     due: Option<Time>,
     /// Bytes of messages on their way, as counted in its session.
     bytes: usize,
+    /// An earlier connection of the client has requests on their way to this queue: nothing is sent before they are applied.
+    waits: bool,
+}
+
+impl QueueLink {
+    fn has_requests(&self) -> bool {
+        self.client.in_flight() > 0
+    }
 }
 
 #[derive(Default)]
@@ -41,6 +50,7 @@ pub struct QueueClients {
     due: BTreeSet<(Time, u64, QueueId)>,
     control: HashMap<(QueueId, u64), Reply<Result<QueueReply, ChangeError>>, FixedState>,
     told: Vec<ClientEvent<PublishTag>>,
+    precedence: Precedence,
 }
 
 impl QueueClients {
@@ -58,6 +68,10 @@ impl QueueClients {
             Some((session, queue, client.owner(), client.in_flight()))
         };
         self.links(waits).into_iter().filter_map(told).collect()
+    }
+
+    pub fn has_relieved(&self) -> bool {
+        !self.relieved.is_empty()
     }
 
     /// Sessions none of whose queues is behind any more.
@@ -107,6 +121,57 @@ impl QueueClients {
         // Hash order must not decide what is sent first.
         found.sort_unstable();
         found
+    }
+
+    /// What `later` sends reaches each queue behind what `earlier`, which has ended, sent there before.
+    pub fn send_after(&mut self, later: u64, earlier: u64) {
+        let links = self.sessions.get(&earlier).map(|s| &s.queues);
+        let open: Vec<QueueId> = links
+            .into_iter()
+            .flatten()
+            .filter(|(_, link)| link.has_requests())
+            .map(|(queue, _)| *queue)
+            .collect();
+        if open.is_empty() {
+            return;
+        }
+        self.precedence.insert(later, earlier);
+        for queue in open {
+            if let Some(link) = self.link(later, queue) {
+                link.waits = true;
+            }
+        }
+    }
+
+    /// Whether a session that this one has to wait for has requests on their way to the queue.
+    fn must_wait(&self, number: u64, queue: QueueId) -> bool {
+        let mut earlier = self.precedence.earlier_than(number);
+        earlier.any(|earlier| {
+            let session = self.sessions.get(&earlier);
+            let link = session.and_then(|s| s.queues.get(&queue));
+            link.is_some_and(QueueLink::has_requests)
+        })
+    }
+
+    /// The queue has applied all requests of a session, or never will: links of later sessions that need not wait any more.
+    fn release(&mut self, number: u64, queue: QueueId) -> Vec<u64> {
+        let later: Vec<u64> = self.precedence.later_than(number).collect();
+        let session = self.sessions.get(&number);
+        if !session.is_some_and(|s| s.queues.values().any(QueueLink::has_requests)) {
+            self.precedence.remove_earlier(number);
+        }
+        let mut released = Vec::new();
+        for later in later {
+            if self.must_wait(later, queue) {
+                continue;
+            }
+            if let Some(link) = self.link(later, queue)
+                && std::mem::take(&mut link.waits)
+            {
+                released.push(later);
+            }
+        }
+        released
     }
 
     /// Forgets a link; the session's books are kept.
@@ -206,6 +271,7 @@ impl Core {
         if self.tree.lost_on(queue).is_some() {
             return None;
         }
+        let waits = !self.clients.precedence.is_empty() && self.clients.must_wait(number, queue);
         let links = self.clients.sessions.entry(number).or_default();
         Some(match links.queues.entry(queue) {
             Entry::Occupied(there) => there.into_mut(),
@@ -224,6 +290,7 @@ impl Core {
                     full: false,
                     due: None,
                     bytes: 0,
+                    waits,
                 })
             }
         })
@@ -231,7 +298,7 @@ impl Core {
 
     /// After anything happened to a link: sends what it wants sent, tells the session what it is told, keeps the books.
     fn carry_on(&mut self, number: u64, queue: QueueId) -> FlowState {
-        while let Some(link) = self.clients.link(number, queue) {
+        while let Some(link) = self.clients.link(number, queue).filter(|link| !link.waits) {
             let Some(owner) = link.client.owner() else {
                 break;
             };
@@ -245,7 +312,24 @@ impl Core {
             self.tell(number, queue, peer_message);
         }
         self.clients.told = told;
-        self.keep_books(number, queue)
+        let flow = self.keep_books(number, queue);
+        if !self.clients.precedence.is_empty() {
+            self.release_later(number, queue);
+        }
+        flow
+    }
+
+    /// Lets later sessions send what waited for this one's requests to a queue, if none is on its way.
+    #[cold]
+    fn release_later(&mut self, number: u64, queue: QueueId) {
+        let link = self.clients.link(number, queue);
+        if link.is_some_and(|link| link.has_requests()) {
+            return;
+        }
+        // The order of a client's connections ends the recursion.
+        for later in self.clients.release(number, queue) {
+            self.carry_on(later, queue);
+        }
     }
 
     fn tell(&mut self, number: u64, queue: QueueId, peer_message: ClientEvent<PublishTag>) {
@@ -390,7 +474,7 @@ impl Core {
             let mut told = std::mem::take(&mut self.clients.told);
             let hint = self.local_queues.leader_of(queue).filter(|l| *l != node);
             match self.clients.link(number, queue) {
-                Some(link) if link.kind == QueueType::Classic => link.client.owner_lost(&mut told),
+                Some(link) if !link.kind.is_replicated() => link.client.owner_lost(&mut told),
                 Some(link) => link.client.owner_is(now, hint),
                 None => {}
             }
@@ -422,6 +506,7 @@ impl Core {
             }
             self.clients.told = told;
             self.clients.drop_link(number, queue);
+            self.release_later(number, queue);
         }
         self.clients.control.retain(|(q, _), _| *q != queue);
         self.internal_client_queue_removed(queue);

@@ -4,7 +4,9 @@ use crate::budget::MemoryBudget;
 use env::{Incarnation, NodeId};
 use metadata::features::Version;
 use metadata::{Name, NodeRecord, QueueType, UserRecord};
+use session::Protocols;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use wal::{GroupId, RecoveredGroup};
 
 /// Facts about the node and the shard that do not change while the process lives.
@@ -14,12 +16,6 @@ pub struct ShardConfig {
     pub incarnation: Incarnation,
     /// The node's name in listings (`cluster.node`).
     pub name: Name,
-    /// `cluster.name`.
-    pub cluster_name: Name,
-    /// `server_properties.product`.
-    pub product: Name,
-    /// `server_properties.version`.
-    pub version: Name,
     /// host:port under which other nodes reach this one.
     pub address: Name,
     /// Shards of this node; never 0.
@@ -31,22 +27,13 @@ pub struct ShardConfig {
     pub founding: Option<Founding>,
     /// For everything random that need not be secret; differs per shard, node and start.
     pub seed: u64,
-    /// How clients may log in (`auth_mechanisms`), the best first.
-    pub mechanisms: Vec<auth::Mechanism>,
-    /// Names that may log in over loopback only.
-    pub loopback_users: Vec<Name>,
-    /// User and password of clients that log in by SASL ANONYMOUS; None: they may not.
-    pub anonymous: Option<(Name, Name)>,
-    /// The vhost of sessions that name none (MQTT).
-    pub default_vhost: Name,
-    pub limits: ShardLimits,
     /// Of the node, the same for all its shards.
     pub budget: MemoryBudget,
     pub placement: Placement,
-    /// Of MQTT clients.
-    pub mqtt: session_mqtt::Settings,
-    /// Of those that come by WebSocket.
-    pub web_mqtt: session_websocket::Settings,
+    /// Protocols of the node's listeners.
+    pub protocols: Protocols,
+    /// Where messages of MQTT clients meet those of other protocols.
+    pub mqtt: MqttRouting,
     /// What runs this node.
     pub program: Version,
     /// Time and memory of the Raft groups.
@@ -79,32 +66,20 @@ pub struct Founding {
     pub features: Vec<Name>,
 }
 
-/// Bounds of what clients may make a shard hold. Each has a key in the configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShardLimits {
-    /// `frame_max` in bytes, offered to clients; at least 8192.
-    pub frame_max: u32,
-    /// `channel_max`, offered to clients.
-    pub channel_max: u16,
-    /// `heartbeat` in seconds, offered to clients; 0 is none.
-    pub heartbeat_s: u16,
-    /// `max_message_size` in bytes.
-    pub max_message_size: u32,
-    /// `handshake_timeout` in milliseconds.
-    pub handshake_timeout_ms: u64,
-    /// `consumer_timeout` in milliseconds; None is for ever.
-    pub consumer_timeout_ms: Option<u64>,
+/// Settings of the routes between MQTT clients and exchanges.
+#[derive(Clone, Debug)]
+pub struct MqttRouting {
+    /// `mqtt.exchange`: the topic exchange that MQTT clients publish to and subscribe at.
+    pub exchange: Name,
+    /// `mqtt.sys_interval`: time between two updates of the topics below `$SYS`. None: there are no such topics.
+    pub sys_interval: Option<Duration>,
 }
 
-impl Default for ShardLimits {
-    fn default() -> ShardLimits {
-        ShardLimits {
-            frame_max: 131_072,
-            channel_max: 2047,
-            heartbeat_s: 60,
-            max_message_size: 16 * 1024 * 1024,
-            handshake_timeout_ms: 10_000,
-            consumer_timeout_ms: Some(1_800_000),
+impl Default for MqttRouting {
+    fn default() -> MqttRouting {
+        MqttRouting {
+            exchange: "amq.topic".into(),
+            sys_interval: Some(Duration::from_secs(10)),
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::sessions::key_of;
 use control::{LoginCounts, ProtocolCounters};
 use hashbrown::HashMap;
 use metadata::{Name, Traffic};
-use queue::QueueType;
+use queue::ByQueueType;
 use session::MessageCounters;
 use slots::Slab;
 use std::collections::BTreeMap;
@@ -162,7 +162,6 @@ impl Counters {
 
 /// Under the API's names.
 fn counters(message_counters: &MessageCounters) -> ProtocolCounters {
-    let kind = |kind| (&message_counters.deliveries[MessageCounters::index(kind)]).into();
     let publishes = &message_counters.publishes;
     ProtocolCounters {
         received: publishes.received,
@@ -171,8 +170,7 @@ fn counters(message_counters: &MessageCounters) -> ProtocolCounters {
         routed: publishes.routed,
         unroutable_returned: publishes.unroutable_returned,
         unroutable_dropped: publishes.unroutable_dropped,
-        classic: kind(QueueType::Classic),
-        quorum: kind(QueueType::Quorum),
+        by_queue_type: ByQueueType::from_fn(|t| (&message_counters.deliveries[t]).into()),
         queueless: (&message_counters.queueless).into(),
         traffic: traffic_counts(&message_counters.traffic),
         publishers: message_counters.publishers,

@@ -275,7 +275,7 @@ fn route(
         exchange: message.exchange(),
         routing_keys: message.open_routing_keys(),
         ttl_ms: message.ttl_ms(),
-        failed: way.kind == QueueType::Quorum && reason == DeadReason::Rejected,
+        failed: way.kind.descriptor().rejection_counts_as_failure && reason == DeadReason::Rejected,
         at,
     });
     let key = way.routing_key.as_deref();

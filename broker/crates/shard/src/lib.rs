@@ -32,7 +32,7 @@ mod metadata_client;
 mod outgoing;
 mod peers;
 mod placement;
-mod protocols;
+mod precedence;
 mod retained;
 mod route_exchange;
 mod sessions;
@@ -46,42 +46,22 @@ mod wake_times;
 mod walks;
 
 pub use budget::{MemoryBudget, NodeMemory};
-pub use config::{Founding, Placement, RecoveredShard, ShardConfig, ShardLimits};
+pub use config::{Founding, MqttRouting, Placement, RecoveredShard, ShardConfig};
+#[doc(hidden)]
+pub use frame::{Frame, FrameError};
 pub use logins::{Check, CheckId, StartCheck};
 pub use shard::Shard;
 
-use auth::TlsPeer;
 use bytes::{Bytes, BytesMut};
 use control::ControlRequest;
 use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::features::VersionFacts;
 use metadata::{Name, NodeRecord};
-use session::{Outbox, SessionState};
-use std::net::SocketAddr;
-use std::sync::Arc;
+use session::{ConnectionInfo, Outbox, SessionState};
 
 /// A client connection's slot at the driver, unique among the shard's live connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionKey(pub usize);
-
-/// What clients speak on a listener.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClientProtocol {
-    #[default]
-    Amqp,
-    Mqtt,
-    /// MQTT in frames of WebSocket.
-    WebMqtt,
-}
-
-#[derive(Clone, Debug)]
-pub struct ConnectionInfo {
-    pub protocol: ClientProtocol,
-    pub peer: SocketAddr,
-    pub local: SocketAddr,
-    /// None: without TLS.
-    pub tls: Option<Arc<TlsPeer>>,
-}
 
 /// Which of the receiving node's shards a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use crate::core::Core;
 use crate::frame::Frame;
 use env::{NodeId, Time};
 use frame::{LimitUsageFrame, MAX_USES};
-use metadata::{Name, features};
+use metadata::Name;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Add;
 use std::time::Duration;
@@ -140,7 +140,7 @@ impl Core {
 
     /// A node that knows nothing yet, or has forgotten it.
     pub fn tell_limit_usage_to(&mut self, node: NodeId) {
-        if node != self.config.node && self.nodes_hear_limit_usage() {
+        if node != self.config.node {
             for frame in self.use_frames(&self.limited_here()) {
                 self.send_limit_usage(node, &frame);
             }
@@ -158,17 +158,13 @@ impl Core {
         }
         let me = self.config.node;
         let peers = self.peers.all_up().filter(|node| *node != me);
-        let peers: Vec<NodeId> = peers.filter(|_| self.nodes_hear_limit_usage()).collect();
+        let peers: Vec<NodeId> = peers.collect();
         for frame in self.use_frames(&holders) {
             self.send_to_other_shards(&frame);
             for peer in &peers {
                 self.send_limit_usage(*peer, &frame);
             }
         }
-    }
-
-    fn nodes_hear_limit_usage(&self) -> bool {
-        self.tree.feature_enabled(features::CLUSTER_LIMITS.name)
     }
 
     fn send_limit_usage(&mut self, node: NodeId, frame: &Frame) {

@@ -1,7 +1,7 @@
 //! Where connections come from, in few bytes for each of them.
 
-use crate::{ClientProtocol, ConnectionInfo};
 use auth::TlsPeer;
+use session::{ConnectionInfo, ProtocolId};
 use slots::Slab;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct PeerAddress {
 /// What connections through one listener have in common.
 #[derive(Debug)]
 pub struct ListenerOrigin {
-    pub protocol: ClientProtocol,
+    pub protocol: ProtocolId,
     pub local: SocketAddr,
     pub tls: Option<Arc<TlsPeer>>,
     /// Of the clients.
@@ -175,7 +175,7 @@ mod tests {
 
     fn info(peer: &str, port: u16, tls: Option<&Arc<TlsPeer>>) -> ConnectionInfo {
         ConnectionInfo {
-            protocol: ClientProtocol::Mqtt,
+            protocol: ProtocolId(1),
             peer: peer.parse().expect("an address"),
             local: SocketAddr::from(([10, 0, 0, 2], port)),
             tls: tls.cloned(),

@@ -11,7 +11,7 @@ use control::{
     Reply, ShardFacts, ShardQuery, TrafficFacts, TrafficFilter,
 };
 use env::{NodeId, Time};
-use queue::{QueueId, QueueType};
+use queue::{ByQueueType, QueueId};
 use session::DeliveryCounters;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -260,11 +260,13 @@ impl Core {
             protocols: t.protocols(),
             logins: t.logins(),
             mqtt: self.mqtt_figures(),
-            classic_deaths: DeadLetterTotals::of(deaths, QueueType::Classic),
-            quorum_deaths: DeadLetterTotals {
-                confirmed: self.dead_letters.counts.confirmed,
-                ..DeadLetterTotals::of(deaths, QueueType::Quorum)
-            },
+            dead_letters: ByQueueType::from_fn(|queue_type| {
+                let confirms = queue_type.descriptor().dead_letter_at_least_once;
+                DeadLetterTotals {
+                    confirmed: u64::from(confirms) * self.dead_letters.counts.confirmed,
+                    ..DeadLetterTotals::of(deaths, queue_type)
+                }
+            }),
         }
     }
 

@@ -23,10 +23,10 @@ use event_buffer::EventBuffer;
 use hashbrown::HashMap;
 use metadata::{QueueId, QueueRecord};
 use queue::classic::ClassicQueue;
-use queue::quorum::{DEFAULT_DELIVERY_LIMIT, DeadRead, QuorumQueue, UnknownCommand};
+use queue::quorum::{DeadRead, QuorumQueue, UnknownCommand};
 use queue::{
     DeadIncarnation, DeadLettering, Overflow, Queue, QueueEvent, QueueMessage, QueueOutput,
-    QueueSettings, RequestBody, SessionId, Timestamps,
+    QueueSettings, QueueType, RequestBody, SessionId, Timestamps,
 };
 use reading::{DamagedLog, commands};
 use replica::{ClassicReplica, CountedStats, QueueReplica, QuorumReplica};
@@ -41,7 +41,7 @@ const FIRST_SETTINGS: QueueSettings = QueueSettings {
     max_length: None,
     max_length_bytes: None,
     overflow: Overflow::DropHead,
-    delivery_limit: Some(DEFAULT_DELIVERY_LIMIT),
+    delivery_limit: Some(20),
     message_ttl_ms: None,
     single_active_consumer: false,
     max_priority: None,
@@ -183,7 +183,16 @@ impl LocalQueues {
     }
 
     /// Makes this node's replica of a quorum queue. Its first members found the group; a later one starts empty.
-    pub fn open_quorum(&mut self, record: &QueueRecord, declared: bool) {
+    /// Opens this node's replica of a queue. `is_founding`: the queue has just been declared, so a member that has no
+    /// group yet founds it with all members as voters; otherwise it waits for the group's leader.
+    pub fn open(&mut self, record: &QueueRecord, settings: &QueueSettings, is_founding: bool) {
+        match record.kind {
+            QueueType::Classic => self.open_classic(record, settings),
+            QueueType::Quorum => self.open_quorum(record, is_founding),
+        }
+    }
+
+    fn open_quorum(&mut self, record: &QueueRecord, declared: bool) {
         if self.queues.contains_key(&record.id) {
             return;
         }
@@ -219,7 +228,7 @@ impl LocalQueues {
     }
 
     /// `Err` is to be told to whoever looks: the queue's files are damaged beyond use or cannot be reached.
-    pub fn open_classic(&mut self, record: &QueueRecord, settings: &QueueSettings) {
+    fn open_classic(&mut self, record: &QueueRecord, settings: &QueueSettings) {
         if self.queues.contains_key(&record.id) {
             return;
         }
@@ -576,6 +585,10 @@ impl LocalQueues {
         self.set_wake(queue, wake);
     }
 
+    pub fn has_unused(&self) -> bool {
+        !self.unused.is_empty()
+    }
+
     /// Queues to be deleted: auto-delete ones whose last consumer went in this turn, and those whose lease has ended.
     pub fn take_unused(&mut self) -> Vec<QueueId> {
         std::mem::take(&mut self.unused)
@@ -640,6 +653,11 @@ impl LocalQueues {
                 self.touched.insert(queue);
             }
         }
+    }
+
+    /// Queues have said something to sessions.
+    pub fn has_events(&mut self) -> bool {
+        self.said.has_events()
     }
 
     /// What queues say to sessions, to be given back empty.

@@ -190,13 +190,14 @@ impl Logins {
         attempts.into_iter().map(|a| a.session).collect()
     }
 
+    /// Sessions wait for the answer to their password.
+    pub fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Sessions whose refusal was held back until now.
     pub fn due(&mut self, now: Time) -> Vec<u64> {
         let mut due = Vec::new();
-        if self.held.is_empty() {
-            // Asked in every turn of the loop.
-            return due;
-        }
         while let Some(first) = self.held.first_entry() {
             if first.key().0 > now {
                 break;

@@ -200,9 +200,14 @@ impl MetadataClient {
         out.extend(self.pending.iter().filter_map(|p| self.send(p)));
     }
 
+    /// Changes wait for their answer.
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Sends again what got no answer; returns the askers to be told that theirs takes too long.
     pub fn tick(&mut self, now: Time, out: &mut Vec<ProposalAction>) -> Vec<ChangeRequester> {
-        if self.pending.is_empty() {
+        if !self.has_pending() {
             return Vec::new();
         }
         if now.since(self.sent_at) >= AGAIN_AFTER {

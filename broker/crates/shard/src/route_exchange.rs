@@ -8,7 +8,6 @@ use crate::frame::Frame;
 use env::planted::{self, Bug};
 use env::{Incarnation, NodeId};
 use frame::{RouterFrame, RouterMessage};
-use metadata::features;
 use topics::RouterAddress;
 
 impl Core {
@@ -22,14 +21,11 @@ impl Core {
     }
 
     /// The other hubs that are there now, in the same order on every node: of the other shards here, and of all shards of
-    /// nodes that are up, once the whole cluster understands their words. Nodes of a cluster have the same number of shards.
+    /// nodes that are up. Nodes of a cluster have the same number of shards.
     pub fn routers_there(&self) -> Vec<RouterAddress> {
         let me = (self.config.node, self.config.incarnation);
-        let others = match self.tree.feature_enabled(features::MQTT_CLUSTER.name) {
-            true => self.peers.lives().filter(|(_, p)| p.up).collect(),
-            false => Vec::new(),
-        };
-        let others = others.into_iter().map(|(n, p)| (n, p.incarnation));
+        let others = self.peers.lives().filter(|(_, p)| p.up);
+        let others = others.map(|(n, p)| (n, p.incarnation));
         let mut nodes: Vec<_> = others.filter(|(n, _)| *n != me.0).collect();
         nodes.push(me);
         nodes.sort_unstable();
@@ -99,10 +95,8 @@ impl Core {
     fn share_out_claims(&mut self) {
         let (me, others) = (self.router_place(), self.routers_there());
         self.topics.set_routers(me, others);
-        let wills = self.tree.feature_enabled(features::MQTT_WILLS.name);
-        self.topics.set_wills(wills);
-        let handover = self.tree.feature_enabled(features::MQTT_HANDOVER.name);
-        self.topics.set_handover(handover);
+        self.topics.set_wills(true);
+        self.topics.set_handover(true);
         self.see_majority();
     }
 
@@ -132,6 +126,8 @@ impl Core {
         let (me, mut others) = (self.router_place(), self.routers_there());
         others.retain(|place| place.node != node);
         self.topics.set_routers(me, others);
+        self.topics.set_wills(true);
+        self.topics.set_handover(true);
         self.share_out_claims();
         for place in self.routers_there() {
             if place.node == node {

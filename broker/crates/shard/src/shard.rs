@@ -6,7 +6,6 @@ use crate::frame::{AlarmReason, Frame};
 use crate::listings::ListingTarget;
 use crate::members::Plan;
 use crate::members::frame::MembershipMessage;
-use crate::protocols::Protocols;
 use crate::sessions::{ActiveConnection, Sessions};
 use crate::stats::ShardStats;
 use crate::view::View;
@@ -27,7 +26,7 @@ const MAX_ROUNDS: usize = 64;
 
 pub struct Shard {
     pub(crate) core: Core,
-    protocols: Protocols,
+    protocols: session::Protocols,
     pub(crate) sessions: Sessions,
     dirty: Vec<ConnectionKey>,
     shutting_down: bool,
@@ -36,7 +35,7 @@ pub struct Shard {
 impl Shard {
     pub(crate) fn from_core(core: Core) -> Shard {
         Shard {
-            protocols: Protocols::new(&core.config),
+            protocols: core.config.protocols.clone(),
             sessions: Sessions::new(core.config.index),
             core,
             dirty: Vec::new(),
@@ -131,20 +130,29 @@ impl Shard {
                 self.tell(number, session_event);
                 worked = true;
             }
-            for number in self.core.clients.take_relieved() {
-                self.core.firehose_relieved(number);
-                if let Some(key) = self.sessions.by_number(number) {
-                    self.step(key, |s, view, out| {
-                        s.session_event(SessionEvent::Relieved, view, out)
-                    });
-                    worked = true;
-                }
+            if self.core.clients.has_relieved() {
+                worked |= self.tell_relieved();
             }
             if !worked {
                 return false;
             }
         }
         true
+    }
+
+    /// Sessions may publish again. True when any was told.
+    fn tell_relieved(&mut self) -> bool {
+        let mut worked = false;
+        for number in self.core.clients.take_relieved() {
+            self.core.firehose_relieved(number);
+            if let Some(key) = self.sessions.by_number(number) {
+                self.step(key, |s, view, out| {
+                    s.session_event(SessionEvent::Relieved, view, out)
+                });
+                worked = true;
+            }
+        }
+        worked
     }
 
     /// Tells sessions what the hub has for them, one by one: what a session has not been given when it leaves, the hub
@@ -227,6 +235,9 @@ impl Shard {
     }
 
     fn tick_sessions(&mut self) {
+        if !self.sessions.has_due(self.core.now) {
+            return;
+        }
         for key in self.sessions.due(self.core.now) {
             self.step(key, |s, view, out| s.tick(view, out));
         }
@@ -631,7 +642,9 @@ impl ShardDriver for Shard {
 
     fn poll(&mut self, out: &mut Vec<Effect>) {
         self.core.dead_letters.begin_turn();
-        self.core.walk_on(&self.sessions);
+        if !self.core.walks.is_empty() {
+            self.core.walk_on(&self.sessions);
+        }
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }
@@ -639,8 +652,12 @@ impl ShardDriver for Shard {
         self.core.flush_limit_usage();
         self.core.listen_when_introduced();
         self.core.flush_outgoing();
-        out.append(&mut self.core.effects);
-        out.extend(self.dirty.drain(..).map(Effect::Flush));
+        if !self.core.effects.is_empty() {
+            out.append(&mut self.core.effects);
+        }
+        if !self.dirty.is_empty() {
+            out.extend(self.dirty.drain(..).map(Effect::Flush));
+        }
     }
 }
 

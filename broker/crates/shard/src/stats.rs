@@ -118,6 +118,11 @@ impl StatsRequests {
         g.left == 0
     }
 
+    /// Answers of other shards or nodes are awaited.
+    pub fn is_gathering(&self) -> bool {
+        !self.gathering.is_empty()
+    }
+
     /// Those whose time is up.
     pub fn late(&self, now: Time) -> Vec<u64> {
         self.gathering

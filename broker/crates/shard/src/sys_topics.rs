@@ -48,7 +48,7 @@ impl SysTotals {
         self.payload_in += traffic.payload_in;
         self.payload_out += traffic.payload_out;
         self.published += counts.received;
-        for sent in [&counts.classic, &counts.quorum, &counts.queueless] {
+        for sent in (counts.by_queue_type.values()).chain([&counts.queueless]) {
             self.delivered += sent.deliver_get();
         }
     }

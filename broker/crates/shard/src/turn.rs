@@ -141,25 +141,33 @@ impl Core {
     pub fn poll_groups(&mut self) -> bool {
         let (mut metadata, mut shard) = (Vec::new(), Vec::new());
         let mut worked = self.local_queues.poll_host(&mut metadata, &mut shard);
-        for item in metadata {
-            self.metadata_output(item);
+        // Here and below: an empty list that is gone through costs too, in each round of each turn.
+        if !metadata.is_empty() {
+            for item in metadata {
+                self.metadata_output(item);
+            }
         }
         worked |= self.local_queues.turn(&mut shard);
-        for item in shard {
-            self.shard_output(item);
+        if !shard.is_empty() {
+            for item in shard {
+                self.shard_output(item);
+            }
         }
         // Some are unused because time went by: nothing else of this turn would carry their deletion on.
-        let unused = self.local_queues.take_unused();
-        worked |= !unused.is_empty();
-        for queue in unused {
-            self.delete(queue);
+        if self.local_queues.has_unused() {
+            worked = true;
+            for queue in self.local_queues.take_unused() {
+                self.delete(queue);
+            }
         }
-        let mut events = self.local_queues.take_events();
-        worked |= !events.is_empty();
-        for (session, queue, event) in events.drain(..) {
-            self.send_event(session, queue, event);
+        if self.local_queues.has_events() {
+            worked = true;
+            let mut events = self.local_queues.take_events();
+            for (session, queue, event) in events.drain(..) {
+                self.send_event(session, queue, event);
+            }
+            self.local_queues.reuse_events(events);
         }
-        self.local_queues.reuse_events(events);
         worked
     }
 
@@ -262,10 +270,12 @@ impl Core {
         self.local_queues.set_time(at);
         self.local_queues.tick();
         self.dead_letters.tick(self.now);
-        for session in self.passwords.due(self.now) {
-            // One that has ended meanwhile is not there to hear it.
-            let refused = session::SessionEvent::Verified { right: false };
-            self.notices.push_back((session, refused));
+        if self.passwords.has_held() {
+            for session in self.passwords.due(self.now) {
+                // One that has ended meanwhile is not there to hear it.
+                let refused = session::SessionEvent::Verified { right: false };
+                self.notices.push_back((session, refused));
+            }
         }
         self.topics.clock(self.now, self.wall);
         if self.topics.waits_for_majority() {
@@ -274,8 +284,10 @@ impl Core {
         self.topics.tick(self.now);
         self.tick_clients();
         self.tick_directory();
-        for token in self.stats.late(self.now) {
-            self.finish_gathering(token);
+        if self.stats.is_gathering() {
+            for token in self.stats.late(self.now) {
+                self.finish_gathering(token);
+            }
         }
         self.listings.tick(self.now);
         self.tick_internal_client();
@@ -284,19 +296,23 @@ impl Core {
             self.reconcile_at = self.now + RECONCILE_EVERY;
             self.reconcile();
         }
-        self.reconcile_due_queues();
+        if self.members.review.is_due() {
+            self.reconcile_due_queues();
+        }
     }
 
     fn tick_directory(&mut self) {
         let Some(directory) = &mut self.directory else {
             return;
         };
-        let mut sends = Vec::new();
-        let late = directory.tick(self.now, &mut sends);
-        self.carry_out(sends);
-        for asker in late {
-            let text = "the cluster did not answer in time; the change may still be made";
-            self.answer(asker, Err(ChangeError::Unavailable(text.into())));
+        if directory.has_pending() {
+            let mut sends = Vec::new();
+            let late = directory.tick(self.now, &mut sends);
+            self.carry_out(sends);
+            for asker in late {
+                let text = "the cluster did not answer in time; the change may still be made";
+                self.answer(asker, Err(ChangeError::Unavailable(text.into())));
+            }
         }
         self.bootstrap_if_new();
     }

@@ -78,6 +78,10 @@ impl Broker for View<'_> {
         RequestSeq(self.core.request(self.number, queue, body))
     }
 
+    fn send_after(&mut self, earlier: u64) {
+        self.core.clients.send_after(self.number, earlier);
+    }
+
     fn received(&mut self, queue: QueueId, consumer: ConsumerId, up_to: u64) {
         self.core.received(self.number, queue, consumer, up_to);
     }
@@ -86,12 +90,12 @@ impl Broker for View<'_> {
         self.core.clients.settling(self.number, queue, consumer)
     }
 
-    fn home_out_of_reach(&self, queue: &QueueRecord) -> Option<Name> {
+    fn unreachable_home(&self, queue: &QueueRecord) -> Option<Name> {
         if let Some(node) = self.core.tree.lost_on(queue.id) {
             return Some(node.clone());
         }
-        let home = match (queue.kind, &*queue.members) {
-            (QueueType::Classic, [home]) if *home != self.core.me() => *home,
+        let home = match &*queue.members {
+            [home] if !queue.kind.is_replicated() && *home != self.core.me() => *home,
             _ => return None,
         };
         let name = || self.core.tree.node(home).map(|n| n.name.clone());

@@ -46,6 +46,11 @@ impl WakeTimes {
         Some(Time(u64::from(*at) << UNIT_BITS))
     }
 
+    /// Somebody looks now.
+    pub fn set_time(&mut self, now: Time) {
+        self.now = now;
+    }
+
     /// Connections that are to be woken by now, those of one unit.
     pub fn take(&mut self, now: Time) -> Option<(u32, Vec<u32>)> {
         self.now = now;

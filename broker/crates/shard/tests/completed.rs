@@ -6,7 +6,6 @@ mod cluster;
 use cluster::Cluster;
 use cluster::mqtt::MqttClient;
 use codec_mqtt::{AckKind, Properties, Qos};
-use metadata::features::MQTT_CONTINUITY;
 use metadata::{Change, QueueType};
 use std::time::Duration;
 
@@ -76,53 +75,6 @@ fn complete(cluster: &mut Cluster, keeper: &mut MqttClient, payload: &str) {
         keeper.answer(cluster, kind, id);
     }
     keeper.said(cluster);
-}
-
-/// The client comes again, and what it is told until this comes that is published then.
-fn told_until(cluster: &mut Cluster, at: usize, payload: &str) -> Vec<String> {
-    let (mut keeper, mut said) = connected(cluster, at);
-    publish(cluster, at, payload);
-    let last = format!("a {payload} q2 []");
-    cluster.until("the next message", |c| {
-        said.extend(keeper.said(c));
-        said.contains(&last).then_some(())
-    });
-    said
-}
-
-/// A connection's request to the queue is on its way for long. Its client goes on at another node, and completes a message while
-/// that node's words are on their way, too: the first request comes, takes the queue from the second connection, and then what
-/// that one was done with is nothing to the queue.
-#[test]
-fn a_completed_message_is_not_sent_again_when_an_earlier_connection_takes_the_queue() {
-    for kind in [QueueType::Quorum, QueueType::Classic] {
-        let cluster = Cluster::without_feature(3, MQTT_CONTINUITY.name);
-        let (mut cluster, [_, early, late]) = session(cluster, kind);
-        cluster.delay_requests(early);
-        let left = MqttClient::new(&mut cluster, early, "k", 60, None);
-        left.cut(&mut cluster);
-        let mut keeper = keeper(&mut cluster, late, &["1", "2", "3"]);
-        cluster.delay_requests(late);
-        // The first is completed, the second was received, the third may not have come.
-        complete(&mut cluster, &mut keeper, "1");
-        let second = keeper.packet_id_of("2");
-        keeper.answer(&mut cluster, AckKind::PubRec, second);
-        keeper.said(&mut cluster);
-        cluster.let_through(early);
-        let told = cluster.until("the end", |c| keeper.said(c).pop());
-        assert_eq!(told, "DISCONNECT ImplementationSpecificError");
-        cluster.let_through(late);
-        let told = told_until(&mut cluster, late, "4");
-        let expected = [
-            "CONNACK Success true",
-            "PubRel Success",
-            "a 3 q2 []",
-            "a 4 q2 []",
-        ];
-        assert_eq!(told, expected, "{kind:?}");
-        let stats = cluster.queue(0, SESSION).and_then(|q| q.stats);
-        assert_eq!(stats.map(|s| (s.ready, s.unacknowledged)), Some((0, 3)));
-    }
 }
 
 /// The same where queues know which connection asked for the session last: the late request changes nothing.

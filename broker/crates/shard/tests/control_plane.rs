@@ -14,7 +14,7 @@ use control::{
 use env::NodeId;
 use message::{Table, Value};
 use metadata::{Change, ChangeError, QueueId};
-use queue::{Delivery, SettlementOutcome};
+use queue::{Delivery, QueueType, SettlementOutcome};
 
 fn connections(c: &mut Cluster, at: usize) -> Vec<control::ConnectionFacts> {
     let mut all = c.ask(at, |reply| ControlRequest::Connections { reply });
@@ -120,8 +120,11 @@ fn every_node_knows_the_clients_of_all() {
     assert_eq!((sum.queues.queues, sum.queues.consumers), (1, 1));
     let amqp = &sum.protocols["amqp091"];
     assert_eq!((amqp.received, amqp.routed), (1, 1));
-    assert_eq!(amqp.quorum.deliver, 1);
-    assert_eq!(amqp.classic, MessageCounts::default());
+    assert_eq!(amqp.by_queue_type[QueueType::Quorum].deliver, 1);
+    assert_eq!(
+        amqp.by_queue_type[QueueType::Classic],
+        MessageCounts::default()
+    );
 }
 
 #[test]

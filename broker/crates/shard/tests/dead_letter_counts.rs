@@ -8,6 +8,7 @@ use cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
 use control::{ControlRequest, Counters, DeadLetterReasons, DeadLetterTotals};
 use message::Value;
+use queue::QueueType;
 use std::time::Duration;
 
 type Arguments = Vec<(&'static str, Value)>;
@@ -98,7 +99,7 @@ fn of_a_classic_queue_with_and_without_a_way() {
         disabled: reasons(2, 0),
         ..DeadLetterTotals::default()
     };
-    come_to(&mut c, |c| c.classic_deaths, off);
+    come_to(&mut c, |c| c.dead_letters[QueueType::Classic], off);
     let mut c = Cluster::new(1);
     let mut client = c.client(0);
     let way = [("x-dead-letter-exchange", text("amq.fanout"))];
@@ -107,7 +108,7 @@ fn of_a_classic_queue_with_and_without_a_way() {
         at_most_once: reasons(2, 0),
         ..DeadLetterTotals::default()
     };
-    come_to(&mut c, |c| c.classic_deaths, once);
+    come_to(&mut c, |c| c.dead_letters[QueueType::Classic], once);
     // A refused publish is dead where somebody wants those.
     let dlx = [
         ("x-overflow", text("reject-publish-dlx")),
@@ -117,8 +118,11 @@ fn of_a_classic_queue_with_and_without_a_way() {
     publish(&mut c, &mut client, "full");
     let mut refused = once;
     refused.disabled.maxlen = 1;
-    come_to(&mut c, |c| c.classic_deaths, refused);
-    assert_eq!(counters(&mut c).quorum_deaths, DeadLetterTotals::default());
+    come_to(&mut c, |c| c.dead_letters[QueueType::Classic], refused);
+    assert_eq!(
+        counters(&mut c).dead_letters[QueueType::Quorum],
+        DeadLetterTotals::default()
+    );
 }
 
 #[test]
@@ -130,7 +134,7 @@ fn of_a_quorum_queue_one_node_counts() {
         disabled: reasons(2, 1),
         ..DeadLetterTotals::default()
     };
-    come_to(&mut c, |c| c.quorum_deaths, off);
+    come_to(&mut c, |c| c.dead_letters[QueueType::Quorum], off);
     for queue in ["short", "soon", "refused", "tried"] {
         let delete = Method::QueueDelete {
             queue,
@@ -147,8 +151,11 @@ fn of_a_quorum_queue_one_node_counts() {
         ..off
     };
     // What queues that are gone had counted stays.
-    come_to(&mut c, |c| c.quorum_deaths, both);
-    assert_eq!(counters(&mut c).classic_deaths, DeadLetterTotals::default());
+    come_to(&mut c, |c| c.dead_letters[QueueType::Quorum], both);
+    assert_eq!(
+        counters(&mut c).dead_letters[QueueType::Classic],
+        DeadLetterTotals::default()
+    );
 }
 
 #[test]
@@ -168,6 +175,6 @@ fn at_least_once_tells_what_was_confirmed() {
         confirmed: 3,
         ..DeadLetterTotals::default()
     };
-    come_to(&mut c, |c| c.quorum_deaths, surely);
+    come_to(&mut c, |c| c.dead_letters[QueueType::Quorum], surely);
     assert_eq!(c.ready(0, "dead"), 3);
 }

@@ -7,18 +7,14 @@ use bytes::BytesMut;
 use cluster::Cluster;
 use cluster::mqtt::MqttClient;
 use codec_mqtt::{Packet, Properties, Qos, Unsubscribe, UnsubscribeFilters};
-use metadata::features::MQTT_FENCING;
 use metadata::{Change, QueueType};
 use std::time::Duration;
 
 const SESSION: &str = "mqtt-subscription-kqos1";
 
 /// Queues of sessions are quorum queues.
-fn cluster(fenced: bool) -> Cluster {
-    let mut cluster = match fenced {
-        true => Cluster::new(3),
-        false => Cluster::without_feature(3, MQTT_FENCING.name),
-    };
+fn cluster() -> Cluster {
+    let mut cluster = Cluster::new(3);
     cluster.change(Change::SetDefaultQueueType {
         vhost: "/".into(),
         kind: Some(QueueType::Quorum),
@@ -56,8 +52,8 @@ fn publish(cluster: &mut Cluster) -> String {
 
 /// A node that is cut off is asked to end a subscription. Its client goes on elsewhere, and subscribes: when the node is back
 /// its change comes into the log behind that.
-fn late_unsubscribe(fenced: bool) -> String {
-    let mut cluster = cluster(fenced);
+fn late_unsubscribe() -> String {
+    let mut cluster = cluster();
     let mut left = subscribed(&mut cluster, 0, "a");
     cluster.until("the queue", |c| c.knows(2, SESSION).then_some(()));
     cluster.cut_off(0);
@@ -84,21 +80,17 @@ fn late_unsubscribe(fenced: bool) -> String {
 
 #[test]
 fn a_subscription_that_was_acknowledged_is_not_undone_by_an_earlier_connection() {
-    assert_eq!(late_unsubscribe(true), "PubAck Success");
-    // What it is there for.
-    assert_eq!(late_unsubscribe(false), "PubAck NoMatchingSubscribers");
+    assert_eq!(late_unsubscribe(), "PubAck Success");
 }
 
 #[test]
 fn a_shared_subscription_that_is_changed_counts_on_every_node() {
-    for fenced in [true, false] {
-        let mut cluster = cluster(fenced);
-        let share = "$share/g/a";
-        let mut keeper = subscribed(&mut cluster, 0, share);
-        keeper.subscribe(&mut cluster, share, Qos::ExactlyOnce);
-        cluster.until("SUBACK", |c| keeper.said(c).pop());
-        assert_eq!(publish(&mut cluster), "PubAck Success");
-        let got = cluster.until("the message", |c| keeper.said(c).pop());
-        assert_eq!(got, "a 1 q1 []");
-    }
+    let mut cluster = cluster();
+    let share = "$share/g/a";
+    let mut keeper = subscribed(&mut cluster, 0, share);
+    keeper.subscribe(&mut cluster, share, Qos::ExactlyOnce);
+    cluster.until("SUBACK", |c| keeper.said(c).pop());
+    assert_eq!(publish(&mut cluster), "PubAck Success");
+    let got = cluster.until("the message", |c| keeper.said(c).pop());
+    assert_eq!(got, "a 1 q1 []");
 }

@@ -139,22 +139,3 @@ fn a_node_that_starts_late_hears_what_is_there() {
     c.pass(TOLD);
     assert!(refused(&mut c, 2).contains("limit"));
 }
-
-#[test]
-fn nodes_count_for_themselves_until_all_understand_each_other() {
-    let mut c = Cluster::without_feature(3, "cluster_limits");
-    limit_user(&mut c, "max-connections", Some(1));
-    let clients: Vec<Client> = (0..3)
-        .map(|at| come(&mut c, at).expect("one on each node"))
-        .collect();
-    assert!(refused(&mut c, 0).contains("limit"));
-    c.change(Change::EnableFeature {
-        name: "cluster_limits".into(),
-    });
-    c.pass(TOLD);
-    let mut clients = clients.into_iter();
-    leave(&mut c, clients.next().expect("the first"));
-    assert!(refused(&mut c, 0).contains("limit"), "the others are known");
-    clients.for_each(|client| leave(&mut c, client));
-    come(&mut c, 0).expect("nobody else is there");
-}

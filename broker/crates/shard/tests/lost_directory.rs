@@ -10,8 +10,7 @@ use codec_mqtt::Qos;
 use control::ControlRequest;
 use env::NodeId;
 use message::Value;
-use metadata::features::LOST_QUEUES;
-use metadata::{Change, QueueId};
+use metadata::QueueId;
 
 fn quorum() -> Vec<(&'static str, Value)> {
     vec![("x-queue-type", Value::from("quorum"))]
@@ -184,27 +183,6 @@ fn client_of_a_lost_mqtt_session_gets_a_new_one() {
         assert_eq!(answer, "CONNACK Success false");
         Some(())
     });
-}
-
-/// The older versions in the cluster know no lost queues.
-#[test]
-fn old_self_leaves_when_its_last_queue_is_deleted_if_the_feature_is_off() {
-    let mut c = Cluster::without_feature(3, LOST_QUEUES.name);
-    let mut client = c.client(0);
-    client.declare(&mut c, "quorum", &quorum());
-    let mut other = c.client(1);
-    other.declare(&mut c, "classic", &[]);
-    c.kill(1);
-    c.lose_directory(1);
-    c.until("it is taken in", |c| {
-        (c.nodes_known(0) == ids(&[1, 2, 3, 4])).then_some(())
-    });
-    c.change(Change::DeleteQueue {
-        vhost: "/".into(),
-        name: "classic".into(),
-        id: None,
-    });
-    until_replaced(&mut c);
 }
 
 /// It is not what the others depend on, and must not be kept from being replaced.

@@ -3,11 +3,12 @@
 
 mod cluster;
 
+use cluster::MQTT;
 use cluster::mqtt::MqttClient;
 use cluster::{Client, Cluster, RawConnection};
 use codec_amqp091::Properties;
 use codec_mqtt::{Properties as MqttProperties, Qos};
-use shard::{ClientProtocol, MemoryBudget};
+use shard::MemoryBudget;
 use std::time::Duration;
 
 const KIB: usize = 1 << 10;
@@ -34,7 +35,7 @@ fn unfinished_logins_stay_within_their_share_and_clients_with_a_login_live() {
     let mut attackers: Vec<RawConnection> = Vec::new();
     let mut most = 0;
     for number in 0..9_000 {
-        let mut attacker = RawConnection::new(&mut c, 0, ClientProtocol::Mqtt);
+        let mut attacker = RawConnection::new(&mut c, 0, MQTT);
         attacker.send(&mut c, &connect);
         attackers.push(attacker);
         if number % (TURN / connect.len()) == 0 {

@@ -38,7 +38,9 @@ fn open(cluster: &mut Cluster, at: usize, present: bool) -> MqttClient {
     client
 }
 
+/// The payload is the packet identifier.
 fn publish(cluster: &mut Cluster, client: &mut MqttClient, packet_id: u16, dup: bool) {
+    let payload = packet_id.to_string();
     let publish = Publish {
         dup,
         qos: Qos::ExactlyOnce,
@@ -46,7 +48,7 @@ fn publish(cluster: &mut Cluster, client: &mut MqttClient, packet_id: u16, dup: 
         topic: "a",
         packet_id,
         properties: Properties::default(),
-        payload: b"x",
+        payload: payload.as_bytes(),
     };
     client.send(cluster, &Packet::Publish(publish));
 }
@@ -113,6 +115,40 @@ fn publish_that_no_queue_has_answered_is_recognised_on_another_node() {
         publish(&mut cluster, &mut client, 7, true);
         expect(&mut cluster, &mut client, "PubRec Success");
         assert_eq!(cluster.ready(0, "q"), 1, "{kind:?}");
+    }
+}
+
+#[test]
+fn message_of_an_earlier_connection_precedes_those_of_the_next_one() {
+    // [MQTT-4.6.0-5]: in the order in which they were received from the client.
+    for kind in ["quorum", "classic"] {
+        let mut cluster = cluster_of(QueueType::Quorum);
+        let leader = bound_queue(&mut cluster, kind);
+        let at = (leader + 1) % 3;
+        let mut client = open(&mut cluster, at, false);
+        cluster.pass(Duration::from_millis(100));
+        cluster.delay_requests(at);
+        publish(&mut cluster, &mut client, 1, false);
+        client.cut(&mut cluster);
+        // The request with the message is lost, and it is a while before it is sent again.
+        cluster.lose_requests(at);
+        let mut client = open(&mut cluster, at, true);
+        publish(&mut cluster, &mut client, 1, true);
+        publish(&mut cluster, &mut client, 2, false);
+        assert!(client.said(&mut cluster).is_empty(), "1 is not sent again");
+        client.cut(&mut cluster);
+        let mut client = open(&mut cluster, at, true);
+        for id in 1..=3 {
+            publish(&mut cluster, &mut client, id, id < 3);
+        }
+        let mut said = Vec::new();
+        cluster.until("PUBREC of each", |c| {
+            said.extend(client.said(c));
+            (said == ["PubRec Success"; 3]).then_some(())
+        });
+        let mut amqp = cluster.client(leader);
+        let got = (1..=3).map(|_| amqp.must_get(&mut cluster, "q").body);
+        assert_eq!(got.collect::<Vec<_>>(), ["1", "2", "3"], "{kind}");
     }
 }
 

@@ -10,10 +10,8 @@ use codec_mqtt::{
 };
 use env::sim::SimDisk;
 use env::{Time, WallTime};
-use shard::{
-    ClientProtocol, ConnectionInfo, ConnectionKey, Effect, RecoveredShard, Shard, ShardConfig,
-    ShardDriver,
-};
+use session::ConnectionInfo;
+use shard::{ConnectionKey, Effect, RecoveredShard, Shard, ShardConfig, ShardDriver};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,7 +115,7 @@ impl Node {
         self.connections += 1;
         let key = ConnectionKey(self.connections);
         let info = ConnectionInfo {
-            protocol: ClientProtocol::Mqtt,
+            protocol: cluster::MQTT,
             peer: SocketAddr::from(([127, 0, 0, 1], 50_000)),
             local: SocketAddr::from(([127, 0, 0, 1], 1883)),
             tls: None,

@@ -256,20 +256,3 @@ fn a_partition_brings_a_will_once() {
     assert_eq!(heard(&mut cluster, &mut watcher), "");
     drop(new);
 }
-
-#[test]
-fn older_programs_hear_nothing_of_wills() {
-    let mut cluster = Cluster::without_feature(3, "mqtt_wills");
-    let mut watcher = watcher(&mut cluster, 1);
-    mortals(&mut cluster, 0, 0, 0);
-    cluster.settle();
-    assert_eq!(cluster.wills_kept(), 0);
-    cluster.change(Change::EnableFeature {
-        name: "mqtt_wills".into(),
-    });
-    cluster.pass(Duration::from_secs(1));
-    assert_eq!(cluster.wills_kept(), 6);
-    cluster.kill(0);
-    cluster.pass(GONE);
-    assert_eq!(heard(&mut cluster, &mut watcher), "abcdef");
-}

@@ -1,4 +1,4 @@
-//! The server's side of one TLS connection, without a socket.
+//! The server side of one TLS connection, without a socket.
 
 use crate::Outgoing;
 use bytes::BytesMut;
@@ -9,40 +9,41 @@ use rustls::unbuffered::{
 use rustls_pki_types::CertificateDer;
 use std::sync::Arc;
 
-/// Bytes of a handshake that may wait for their message's end: its largest message has 65,535 (rustls refuses more), in
-/// records of a reasonable size.
+/// Maximum number of bytes buffered during the handshake. Its largest message has 65,535 bytes
+/// (rustls refuses larger ones), plus the overhead of records of a reasonable size.
 const MAX_HANDSHAKE: usize = 80 << 10;
 
-/// Bytes that may wait for their record's end afterwards: the largest is 5 + 16,384 + 2,048 (RFC 5246, 6.2.3).
+/// Maximum number of bytes buffered after the handshake: the largest record has 5 + 16,384 + 2,048
+/// bytes (RFC 5246, 6.2.3).
 const MAX_RECORD: usize = 5 + (16 << 10) + (2 << 10);
 
-/// What a record adds at the most: header, explicit nonce or inner type, tag.
+/// Maximum overhead of a record in bytes: header, explicit nonce or inner type, and tag.
 const RECORD_OVERHEAD: usize = 5 + 8 + 16;
 
-/// Plain bytes of a record at the most.
+/// Maximum number of plain bytes in a record.
 const RECORD: usize = 16 << 10;
 
-/// Content types that come before an alert (RFC 8446, 5.1).
+/// Content types of records that may precede an alert (RFC 8446, 5.1).
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const HANDSHAKE: u8 = 22;
 
-/// Room for an alert, encrypted.
+/// Buffer space for an encrypted alert in bytes.
 const ALERT: usize = 64;
 
-/// Why a connection cannot go on. What is to be sent about it is in the [`Outgoing`].
+/// The reason why a connection failed. An alert for the peer, if any, is in the [`Outgoing`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ChannelError {
-    /// The other side broke the protocol, or no common version, cipher or certificate was found.
+    /// The peer violated the protocol, or no common version, cipher suite or certificate was found.
     #[error("{0}")]
     Tls(#[from] rustls::Error),
-    /// The other side sends a record or handshake message above the limit, in bytes.
-    #[error("more than {0} bytes of one handshake message or record")]
+    /// A record or handshake message of the peer exceeds the limit in bytes.
+    #[error("handshake message or record exceeds {0} bytes")]
     TooLong(usize),
-    /// A TLS 1.2 key has encrypted as much as is safe.
-    #[error("its keys are used up")]
+    /// A TLS 1.2 key has reached its encryption limit.
+    #[error("TLS 1.2 key has reached its encryption limit")]
     Exhausted,
-    /// It is over already, or not that far yet.
-    #[error("nothing can be sent or received now")]
+    /// The connection has ended, or its handshake is incomplete.
+    #[error("connection cannot send or receive in its current state")]
     State,
 }
 
@@ -52,21 +53,21 @@ impl From<EncryptError> for ChannelError {
     }
 }
 
-/// What came of bytes.
+/// The state after input was processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveOutcome {
-    /// The other side may send more.
+    /// The peer may send more.
     Open,
-    /// It has said that nothing follows (close_notify).
+    /// The peer has sent close_notify.
     Ended,
 }
 
-/// A connection. Between calls it owns no bytes but those of a record, or of a handshake's message, that is not whole
-/// yet.
+/// The TLS state of a connection. Between calls it buffers only an incomplete record or handshake
+/// message.
 pub struct Channel {
     connection: UnbufferedServerConnection,
     rest: Vec<u8>,
-    /// After an error nothing is read or said any more.
+    /// Set by an error; nothing is read or written afterwards.
     broken: bool,
 }
 
@@ -87,7 +88,7 @@ impl Channel {
         })
     }
 
-    /// Bytes that came before and wait for what completes them.
+    /// Buffered input that is still incomplete.
     pub fn rest(&self) -> &[u8] {
         &self.rest
     }
@@ -97,13 +98,14 @@ impl Channel {
         self.connection.is_handshaking()
     }
 
-    /// The client's certificate; it has been verified. None before the end of the handshake, and when it showed none.
+    /// The verified certificate of the client. None before the end of the handshake, or if the
+    /// client sent none.
     pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
         self.connection.peer_certificates()?.first()
     }
 
-    /// Version and cipher suite, under the names that RabbitMQ and the standards have for them.
-    pub fn terms(&self) -> (&'static str, &'static str) {
+    /// TLS version and cipher suite, under the names used by RabbitMQ and by the standards.
+    pub fn version_and_cipher(&self) -> (&'static str, &'static str) {
         use rustls::ProtocolVersion::{TLSv1_2, TLSv1_3};
         let version = match self.connection.protocol_version() {
             Some(TLSv1_2) => "tlsv1.2",
@@ -115,8 +117,8 @@ impl Channel {
         (version, suite.unwrap_or_default())
     }
 
-    /// Takes [`Channel::rest`] with what came behind it. Plain bytes go to the end of `plain`, answers to `out`; both
-    /// may have got something also when this fails.
+    /// Processes input, which must start with [`Channel::rest`]. Appends plain bytes to `plain` and
+    /// output to `out`, both possibly even if an error is returned.
     pub fn receive(
         &mut self,
         input: &mut [u8],
@@ -142,8 +144,8 @@ impl Channel {
         }
         let mut at = 0;
         let outcome = loop {
-            let waiting = input.get_mut(at..).unwrap_or_default();
-            let UnbufferedStatus { discard, state } = self.connection.process_tls_records(waiting);
+            let pending = input.get_mut(at..).unwrap_or_default();
+            let UnbufferedStatus { discard, state } = self.connection.process_tls_records(pending);
             let mut outcome = None;
             match state {
                 Err(error) => {
@@ -163,7 +165,7 @@ impl Channel {
                 Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
                     outcome = Some(ReceiveOutcome::Ended);
                 }
-                // Early data is never allowed by our configurations.
+                // Early data is disabled.
                 Ok(_) => return Err(ChannelError::State),
             }
             at += discard;
@@ -171,16 +173,16 @@ impl Channel {
                 break outcome;
             }
         };
-        self.keep(input.get(at..).unwrap_or_default(), outcome)?;
+        self.buffer_rest(input.get(at..).unwrap_or_default(), outcome)?;
         Ok(outcome)
     }
 
-    fn keep(&mut self, rest: &[u8], outcome: ReceiveOutcome) -> Result<(), ChannelError> {
+    fn buffer_rest(&mut self, rest: &[u8], outcome: ReceiveOutcome) -> Result<(), ChannelError> {
         let limit = match self.is_handshaking() {
             true => MAX_HANDSHAKE,
             false => MAX_RECORD,
         };
-        // What follows the other side's last word is nothing.
+        // Input after close_notify is ignored.
         let rest = match outcome {
             ReceiveOutcome::Open => rest,
             ReceiveOutcome::Ended => &[],
@@ -188,29 +190,29 @@ impl Channel {
         if rest.len() > limit {
             return Err(ChannelError::TooLong(limit));
         }
-        // Of its own size, and without an allocation when it is empty.
+        // An exact copy, without an allocation if it is empty.
         self.rest = rest.to_vec();
         Ok(())
     }
 
-    /// What rustls wants to say about an error: an alert, behind what it said just before. `waiting` is what it has not
-    /// discarded.
-    fn alert(&mut self, waiting: &mut [u8], out: &mut Outgoing) {
+    /// Encodes the alert for an error, after handshake records that rustls wants to send first.
+    /// `pending` is the input that was not discarded.
+    fn alert(&mut self, pending: &mut [u8], out: &mut Outgoing) {
         loop {
-            let state = self.connection.process_tls_records(waiting).state;
+            let state = self.connection.process_tls_records(pending).state;
             let Ok(ConnectionState::EncodeTlsData(mut data)) = state else {
                 return;
             };
             let before = out.filled().len();
-            // Asked again after the alert it would read `waiting` again.
-            let said = encode(&mut data, out).map(|()| out.filled().get(before).copied());
-            if !matches!(said, Ok(Some(HANDSHAKE | CHANGE_CIPHER_SPEC))) {
+            // After the alert, do not call again: rustls would process `pending` a second time.
+            let first_byte = encode(&mut data, out).map(|()| out.filled().get(before).copied());
+            if !matches!(first_byte, Ok(Some(HANDSHAKE | CHANGE_CIPHER_SPEC))) {
                 return;
             }
         }
     }
 
-    /// Encrypts; only after the handshake.
+    /// Encrypts application data. Only allowed after the handshake.
     pub fn seal(&mut self, plain: &[u8], out: &mut Outgoing) -> Result<(), ChannelError> {
         if self.broken {
             return Err(ChannelError::State);
@@ -228,14 +230,14 @@ impl Channel {
         }
     }
 
-    /// Our last word: nothing follows (close_notify). Nothing during the handshake.
+    /// Sends close_notify. Does nothing during the handshake.
     pub fn end(&mut self, out: &mut Outgoing) {
         if self.broken {
             return;
         }
         let status = self.connection.process_tls_records(&mut self.rest);
         if let Ok(ConnectionState::WriteTraffic(mut traffic)) = status.state
-            && let Ok(filled) = traffic.queue_close_notify(out.room(ALERT))
+            && let Ok(filled) = traffic.queue_close_notify(out.space(ALERT))
         {
             out.fill(filled);
         }
@@ -248,16 +250,16 @@ fn encrypt<D>(
     out: &mut Outgoing,
 ) -> Result<(), ChannelError> {
     let records = plain.len().div_ceil(RECORD);
-    let mut wanted = plain.len() + records * RECORD_OVERHEAD;
+    let mut size = plain.len() + records * RECORD_OVERHEAD;
     loop {
-        match traffic.encrypt(plain, out.room(wanted)) {
+        match traffic.encrypt(plain, out.space(size)) {
             Ok(filled) => {
                 out.fill(filled);
                 return Ok(());
             }
-            // The answer to a change of keys goes first.
-            Err(EncryptError::InsufficientSize(size)) if size.required_size > wanted => {
-                wanted = size.required_size;
+            // A pending key update answer precedes the data.
+            Err(EncryptError::InsufficientSize(needed)) if needed.required_size > size => {
+                size = needed.required_size;
             }
             Err(error) => return Err(error.into()),
         }
@@ -265,15 +267,15 @@ fn encrypt<D>(
 }
 
 fn encode<D>(data: &mut EncodeTlsData<'_, D>, out: &mut Outgoing) -> Result<(), ChannelError> {
-    let mut wanted = 0;
+    let mut size = 0;
     loop {
-        match data.encode(out.room(wanted)) {
+        match data.encode(out.space(size)) {
             Ok(filled) => {
                 out.fill(filled);
                 return Ok(());
             }
-            Err(EncodeError::InsufficientSize(size)) if size.required_size > wanted => {
-                wanted = size.required_size;
+            Err(EncodeError::InsufficientSize(needed)) if needed.required_size > size => {
+                size = needed.required_size;
             }
             Err(_) => return Err(ChannelError::State),
         }

@@ -1,4 +1,4 @@
-//! PEM files: reading them, and telling whether they have changed.
+//! Reading of PEM files, and detection of changed files.
 
 use rustls::RootCertStore;
 use rustls_pki_types::pem::PemObject;
@@ -8,16 +8,16 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Largest PEM file, in bytes. Bundles of all public authorities have some 250 kB.
+/// Maximum size of a PEM file in bytes. A bundle of all public authorities has about 250 kB.
 const MAX_FILE: u64 = 4 << 20;
 
-/// Why a file cannot be used.
+/// A file that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {what}")]
 pub struct FileError {
     /// Path of the file.
     pub file: String,
-    /// The cause, for people.
+    /// The cause, for an error message.
     pub what: String,
 }
 
@@ -46,13 +46,13 @@ fn read(file: &Path) -> Result<Vec<u8>, FileError> {
     Ok(bytes)
 }
 
-/// All certificates of a file, in its order; at least one.
+/// All certificates of a file, in file order; at least one.
 pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let bytes = read(file)?;
     let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let all = parsed.map_err(|e| FileError::new(file, e))?;
     if all.is_empty() {
-        return Err(FileError::new(file, "no certificate in it"));
+        return Err(FileError::new(file, "contains no certificate"));
     }
     Ok(all)
 }
@@ -62,16 +62,17 @@ pub fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
     let bytes = read(file)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| {
         let text = String::from_utf8_lossy(&bytes);
-        // "ENCRYPTED PRIVATE KEY" of PKCS#8, and "Proc-Type: 4,ENCRYPTED" of the older form.
+        // Matches "ENCRYPTED PRIVATE KEY" of PKCS#8 and "Proc-Type: 4,ENCRYPTED" of the older
+        // format.
         if text.contains("ENCRYPTED") {
-            let hint = "the private key is encrypted, which is not supported; `openssl pkey` writes it without";
+            let hint = "the private key is encrypted, which is not supported; decrypt it with `openssl pkey`";
             return FileError::new(file, hint);
         }
         FileError::new(file, error)
     })
 }
 
-/// The authorities of a file.
+/// The certificate authorities of a file.
 pub fn roots(file: &Path) -> Result<RootCertStore, FileError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {
@@ -82,33 +83,34 @@ pub fn roots(file: &Path) -> Result<RootCertStore, FileError> {
     Ok(roots)
 }
 
-/// What a look at some files saw. Two looks with equal stamps saw the same files, also where directories are swapped by
-/// a symbolic link as Kubernetes does it: links are followed.
+/// Metadata of a set of files. Equal stamps mean that the files are unchanged. Symbolic links are
+/// followed, so the swap of a directory link, as Kubernetes does it, is detected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stamp(Vec<Option<Seen>>);
+pub struct Stamp(Vec<Option<FileMetadata>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+struct FileMetadata {
     device: u64,
     inode: u64,
     size: u64,
-    /// Of the content or of the inode; seconds and nanoseconds. A new mode counts: it may be what makes a file readable.
+    /// Change time of the inode in seconds and nanoseconds. It includes changes of the mode, which
+    /// may make a file readable.
     changed: (i64, i64),
 }
 
 impl Stamp {
-    /// Reads the metadata of these files, in their order. A file that cannot be read counts as absent.
+    /// Reads the metadata of these files, in order. A file that cannot be read counts as absent.
     pub fn of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Stamp {
-        let look = |file: &Path| -> io::Result<Seen> {
-            let found = fs::metadata(file)?;
-            Ok(Seen {
-                device: found.dev(),
-                inode: found.ino(),
-                size: found.size(),
-                changed: (found.ctime(), found.ctime_nsec()),
+        let stat = |file: &Path| -> io::Result<FileMetadata> {
+            let metadata = fs::metadata(file)?;
+            Ok(FileMetadata {
+                device: metadata.dev(),
+                inode: metadata.ino(),
+                size: metadata.size(),
+                changed: (metadata.ctime(), metadata.ctime_nsec()),
             })
         };
-        Stamp(files.into_iter().map(|file| look(file).ok()).collect())
+        Stamp(files.into_iter().map(|file| stat(file).ok()).collect())
     }
 }
 
@@ -120,7 +122,7 @@ mod tests {
     type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
     #[test]
-    fn a_stamp_tells_a_change_in_place_a_rename_and_a_swapped_link() -> Result<()> {
+    fn stamp_detects_writes_renames_and_swapped_links() -> Result<()> {
         let dir = Dir::new("stamp")?;
         let (file, other) = (dir.path("file"), dir.path("other"));
         fs::write(&file, "one")?;
@@ -136,7 +138,7 @@ mod tests {
         fs::remove_file(&file)?;
         assert_ne!(first, stamp());
 
-        // As the kubelet does it: ..data points to a directory and is replaced by a rename.
+        // As the kubelet does it: `..data` links to a directory and is replaced by a rename.
         for version in ["v1", "v2"] {
             fs::create_dir(dir.path(version))?;
             fs::write(dir.path(version).join("tls.crt"), "same")?;
@@ -152,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_or_key_is_told_with_its_file() -> Result<()> {
+    fn errors_name_the_file() -> Result<()> {
         let dir = Dir::new("files")?;
         let file = dir.path("file.pem");
         let missing = certificates(&file).err().ok_or("missing")?;
         assert!(missing.to_string().contains("file.pem: No such file"));
         fs::write(&file, "not a certificate")?;
         let empty = certificates(&file).err().ok_or("empty")?;
-        assert_eq!(empty.what, "no certificate in it");
+        assert_eq!(empty.what, "contains no certificate");
         assert!(private_key(&file).is_err());
         for header in [
             "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n",

@@ -1,7 +1,9 @@
-//! TLS of client listeners: certificates that change while the node serves, the records of one
-//! connection without any I/O, and the name that a client's certificate gives.
+//! TLS of client listeners: certificates that are reloaded while the node serves, the records of a
+//! connection without I/O, and user names from client certificates.
 //!
-//! No socket and no thread: [`Channel`] takes bytes and gives bytes, [`Watched::look`] is called now and then.
+//! This crate uses no socket and no thread. [`Server`] creates a [`Channel`] for each connection,
+//! which converts between records and plain bytes. [`Watched::reload_if_changed`] must be called periodically to
+//! reload changed files.
 #![forbid(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]
 

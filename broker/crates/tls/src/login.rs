@@ -1,5 +1,5 @@
-//! Who a client's certificate is: its subject as text, and the name for SASL EXTERNAL, both as RabbitMQ has them, so
-//! that users that were made for RabbitMQ fit.
+//! The identity in a client's certificate: its subject as text, and the user name for SASL
+//! EXTERNAL. Both have RabbitMQ's format, so that existing user names remain valid.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -8,24 +8,24 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
-/// Which part of a certificate is the user's name (`ssl_cert_login_from`).
+/// The part of a certificate that becomes the user name (`ssl_cert_login_from`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoginFrom {
-    /// The whole subject, as RFC 4514 writes it.
+    /// The whole subject, formatted as in RFC 4514.
     #[default]
     DistinguishedName,
-    /// Several are joined with commas.
+    /// The common name; several are joined with commas.
     CommonName,
-    /// A subject alternative name of one kind.
+    /// A subject alternative name of one type.
     SubjectAlternativeName {
-        /// The kind of name; other kinds are skipped.
+        /// The type of name; other types are skipped.
         kind: SanType,
-        /// Among those of its kind; from 0.
+        /// The index among the names of this type, from 0.
         index: usize,
     },
 }
 
-/// Kinds of subject alternative names (`ssl_cert_login_san_type`).
+/// Types of subject alternative names (`ssl_cert_login_san_type`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SanType {
     /// DNS name.
@@ -41,18 +41,18 @@ pub enum SanType {
     OtherName,
 }
 
-/// What a certificate says.
+/// The identity in a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub subject: String,
-    /// None: it has no such name.
+    /// None: the certificate has no such name.
     pub name: Option<String>,
 }
 
-/// None: this is no certificate.
+/// Extracts the identity. None: the bytes are not a certificate.
 pub(crate) fn identify(der: &[u8], from: LoginFrom) -> Option<Identity> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
-    let subject = distinguished(certificate.subject());
+    let subject = distinguished_name(certificate.subject());
     let name = match from {
         LoginFrom::DistinguishedName => Some(subject.clone()),
         LoginFrom::CommonName => common_names(certificate.subject()),
@@ -92,8 +92,8 @@ fn alternative_name(
 
 fn address(bytes: &[u8]) -> Option<String> {
     let four = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    let found = four.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
-    Some(found.ok()?.to_string())
+    let address = four.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
+    Some(address.ok()?.to_string())
 }
 
 /// The string inside `[0] EXPLICIT` (RFC 5280, 4.2.1.6).
@@ -103,8 +103,8 @@ fn other_name(value: &[u8]) -> Option<String> {
     text(&inner)
 }
 
-/// RFC 4514: the last one first.
-fn distinguished(name: &X509Name<'_>) -> String {
+/// Formats a distinguished name as in RFC 4514: the last attribute comes first.
+fn distinguished_name(name: &X509Name<'_>) -> String {
     let mut parts: Vec<String> = name
         .iter()
         .map(|set| {
@@ -121,10 +121,10 @@ fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
     let known = TYPES.iter().find(|(oid, _)| *oid == id);
     let value = text(attribute.attr_value()).unwrap_or_default();
     let kind = known.map_or(id.as_str(), |(_, name)| name);
-    format!("{kind}={}", escaped(&value))
+    format!("{kind}={}", escape(&value))
 }
 
-/// Attribute types with a name of their own; others are written as numbers.
+/// Attribute types with a short name. Other types are written as numbers.
 const TYPES: &[(&str, &str)] = &[
     ("2.5.4.3", "CN"),
     ("2.5.4.4", "SN"),
@@ -145,7 +145,7 @@ const TYPES: &[(&str, &str)] = &[
     ("1.2.840.113549.1.9.1", "EMAILADDRESS"),
 ];
 
-/// A string of any of the types of DirectoryString and IA5String. None: not a string.
+/// Decodes a DirectoryString or IA5String. None: the value is not a string.
 fn text(value: &Any<'_>) -> Option<String> {
     let bytes = value.data;
     let wide = |unit: usize| {
@@ -159,7 +159,7 @@ fn text(value: &Any<'_>) -> Option<String> {
         Tag::Utf8String | Tag::PrintableString | Tag::Ia5String | Tag::NumericString => {
             Some(String::from_utf8_lossy(bytes).into_owned())
         }
-        // In practice Latin 1, whatever X.680 says.
+        // Used as Latin-1 in practice, despite X.680.
         Tag::T61String => Some(wide(1)),
         Tag::BmpString => Some(wide(2)),
         Tag::UniversalString => Some(wide(4)),
@@ -167,8 +167,9 @@ fn text(value: &Any<'_>) -> Option<String> {
     }
 }
 
-/// RFC 4514, 2.4; what is not printable ASCII is written as the hexadecimal bytes of its UTF-8.
-fn escaped(value: &str) -> String {
+/// Escapes a value as in RFC 4514, 2.4. Other than printable ASCII, bytes of the UTF-8 form are
+/// written in hexadecimal.
+fn escape(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     let last = value.len().saturating_sub(1);
     for (i, byte) in value.bytes().enumerate() {
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_subject_is_written_as_rabbitmq_writes_it() -> Result<()> {
+    fn subject_is_formatted_as_in_rabbitmq() -> Result<()> {
         let der = certificate(
             &[
                 (DnType::CountryName, "DE"),
@@ -220,10 +221,10 @@ mod tests {
             ],
             Vec::new(),
         )?;
-        let wanted = "1.2.3.4=\\#x\\ ,CN=client-1,O=Horn\\, S\\C3\\B6hne,C=DE";
-        let found = identify(&der, LoginFrom::DistinguishedName).ok_or("no certificate")?;
-        assert_eq!(found.subject, wanted);
-        assert_eq!(found.name.as_deref(), Some(wanted));
+        let expected = "1.2.3.4=\\#x\\ ,CN=client-1,O=Horn\\, S\\C3\\B6hne,C=DE";
+        let identity = identify(&der, LoginFrom::DistinguishedName).ok_or("no certificate")?;
+        assert_eq!(identity.subject, expected);
+        assert_eq!(identity.name.as_deref(), Some(expected));
         assert_eq!(
             name(&der, LoginFrom::CommonName).as_deref(),
             Some("client-1")
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_taken_from_where_they_are_looked_for() -> Result<()> {
+    fn names_are_extracted_by_type_and_index() -> Result<()> {
         let der = certificate(
             &[],
             vec![
@@ -246,7 +247,7 @@ mod tests {
             ],
         )?;
         let san = |kind, index| name(&der, LoginFrom::SubjectAlternativeName { kind, index });
-        for (kind, index, wanted) in [
+        for (kind, index, expected) in [
             (SanType::Dns, 0, Some("a.example")),
             (SanType::Dns, 1, Some("b.example")),
             (SanType::Dns, 2, None),
@@ -256,19 +257,19 @@ mod tests {
             (SanType::Ip, 1, Some("2001:db8::1")),
             (SanType::OtherName, 0, Some("upn@example")),
         ] {
-            assert_eq!(san(kind, index).as_deref(), wanted, "{kind:?} {index}");
+            assert_eq!(san(kind, index).as_deref(), expected, "{kind:?} {index}");
         }
         assert_eq!(name(&der, LoginFrom::CommonName), None);
         assert_eq!(
             name(&der, LoginFrom::DistinguishedName),
             None,
-            "an empty name is nobody"
+            "an empty name is no name"
         );
         Ok(())
     }
 
     #[test]
-    fn several_common_names_are_joined_and_wide_strings_are_read() -> Result<()> {
+    fn wide_strings_are_decoded() -> Result<()> {
         let mut params = CertificateParams::new(Vec::<String>::new())?;
         params.distinguished_name = rcgen::DistinguishedName::new();
         let wide = rcgen::DnValue::BmpString("Ünï".try_into()?);
@@ -281,13 +282,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(der: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic(der: Vec<u8>) {
             prop_assert_eq!(identify(&der, LoginFrom::CommonName), None);
         }
 
         #[test]
-        fn an_escaped_value_has_no_separator_of_its_own(value in "\\PC{0,20}") {
-            let text = escaped(&value);
+        fn escaped_value_contains_no_separator(value in "\\PC{0,20}") {
+            let text = escape(&value);
             prop_assert!(text.is_ascii());
             let mut rest = text.chars();
             while let Some(c) = rest.next() {

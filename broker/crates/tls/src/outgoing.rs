@@ -1,6 +1,6 @@
-//! The buffer that records are made in.
+//! The output buffer for TLS records.
 
-/// Bytes for a socket. Its memory is written once and used again and again: one for all connections of a thread.
+/// Bytes to send. One buffer serves all connections of a thread and keeps its memory.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     bytes: Vec<u8>,
@@ -8,31 +8,32 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// What has been put in since the last [`Outgoing::clear`].
+    /// The bytes added since the last [`Outgoing::clear`].
     pub fn filled(&self) -> &[u8] {
         self.bytes.get(..self.filled).unwrap_or_default()
     }
 
-    /// Returns true if nothing waits to be sent.
+    /// Returns true if there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
-    /// Forgets the content and keeps the memory.
+    /// Removes the content but keeps the memory.
     pub fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// Room of at least this many bytes behind what is filled.
-    pub(crate) fn room(&mut self, wanted: usize) -> &mut [u8] {
-        let end = self.filled + wanted;
+    /// Free space of at least `size` bytes after the content. Report the written bytes with
+    /// [`Outgoing::fill`].
+    pub(crate) fn space(&mut self, size: usize) -> &mut [u8] {
+        let end = self.filled + size;
         if self.bytes.len() < end {
             self.bytes.resize(end, 0);
         }
         self.bytes.get_mut(self.filled..).unwrap_or_default()
     }
 
-    /// The first `count` bytes of the room are filled now.
+    /// Marks the first `count` bytes of the space as content.
     pub(crate) fn fill(&mut self, count: usize) {
         self.filled = (self.filled + count).min(self.bytes.len());
     }
@@ -43,17 +44,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_filled_step_by_step_and_used_again() {
+    fn buffer_is_filled_in_steps_and_reused() {
         let mut out = Outgoing::default();
         assert!(out.is_empty());
-        out.room(3)[..2].copy_from_slice(b"ab");
+        out.space(3)[..2].copy_from_slice(b"ab");
         out.fill(2);
-        assert!(out.room(5).len() >= 5);
-        out.room(5)[..1].copy_from_slice(b"c");
+        assert!(out.space(5).len() >= 5);
+        out.space(5)[..1].copy_from_slice(b"c");
         out.fill(1);
         assert_eq!(out.filled(), b"abc");
         out.fill(1000);
-        assert_eq!(out.filled().len(), 7, "never beyond what there is");
+        assert_eq!(out.filled().len(), 7, "limited to the allocated space");
         out.clear();
         assert_eq!(out.filled(), b"");
     }

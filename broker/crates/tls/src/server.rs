@@ -1,4 +1,4 @@
-//! What a listener's TLS is made of, and taking new files into use while connections come.
+//! The TLS configuration of a listener, and the reload of changed files while it serves.
 
 use crate::Channel;
 use crate::files::{FileError, Stamp, certificates, private_key, roots};
@@ -14,20 +14,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use x509_parser::asn1_rs::FromDer as _;
 use x509_parser::certificate::X509Certificate;
 
-/// Whether clients show certificates (`ssl_options.verify`, `ssl_options.fail_if_no_peer_cert`).
+/// Verification of client certificates (`ssl_options.verify`, `ssl_options.fail_if_no_peer_cert`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verify {
-    /// They are not asked for one.
+    /// No certificate is requested.
     #[default]
     None,
-    /// One that is shown must be of an authority in `cacertfile`.
+    /// A certificate is requested and must be issued by an authority in `cacertfile`.
     Peer {
-        /// Without one there is no connection.
+        /// Connections without a certificate are refused.
         required: bool,
     },
 }
 
-/// Which versions of TLS are spoken (`ssl_options.versions`); at least one.
+/// Enabled TLS versions (`ssl_options.versions`); at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
     /// TLS 1.2 (RFC 5246).
@@ -45,18 +45,18 @@ impl Default for Versions {
     }
 }
 
-/// Everything about a listener's TLS. PEM files.
+/// The TLS options of a listener. All files are PEM files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The authorities of clients' certificates; needed when they are verified.
+    /// The authorities for client certificates; required if these are verified.
     pub cacertfile: Option<PathBuf>,
-    /// This server's certificate, then the intermediate ones.
+    /// The certificate of this server, followed by intermediate certificates.
     pub certfile: PathBuf,
     /// The private key of the first certificate in `certfile`.
     pub keyfile: PathBuf,
-    /// Whether clients must present a certificate.
+    /// Verification of client certificates.
     pub verify: Verify,
-    /// Accepted versions.
+    /// Enabled versions.
     pub versions: Versions,
     /// The part of a client's certificate that becomes the user name.
     pub login_from: LoginFrom,
@@ -73,15 +73,15 @@ impl Options {
             .chain(authorities)
     }
 
-    /// When the first certificate of the chain ends, in seconds since 1970; the end of time when none says.
+    /// The earliest expiry in the certificate chain, in seconds since 1970; `u64::MAX` if unknown.
     fn expires(&self) -> u64 {
         let chain = certificates(&self.certfile).unwrap_or_default();
-        let ends = chain.iter().filter_map(|der| {
+        let expiries = chain.iter().filter_map(|der| {
             let (_, parsed) = X509Certificate::from_der(der).ok()?;
-            // One from before 1970 has long ended.
+            // A date before 1970 counts as expired.
             Some(u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0))
         });
-        ends.min().unwrap_or(u64::MAX)
+        expiries.min().unwrap_or(u64::MAX)
     }
 
     fn build(&self) -> Result<ServerConfig, FileError> {
@@ -95,7 +95,7 @@ impl Options {
         }
         let chain = certificates(&self.certfile)?;
         let key = private_key(&self.keyfile)?;
-        let wrong = |error: rustls::Error| match error {
+        let file_error = |error: rustls::Error| match error {
             rustls::Error::InconsistentKeys(_) => FileError::new(
                 &self.keyfile,
                 format_args!(
@@ -107,7 +107,7 @@ impl Options {
         };
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&versions)
-            .map_err(wrong)?;
+            .map_err(file_error)?;
         let builder = match (self.verify, &self.cacertfile) {
             (Verify::Peer { required }, Some(file)) => {
                 let roots = Arc::new(roots(file)?);
@@ -119,37 +119,39 @@ impl Options {
                 builder.with_client_cert_verifier(verifier.map_err(|e| FileError::new(file, e))?)
             }
             (Verify::Peer { .. }, None) => {
-                let why = "clients' certificates cannot be verified without an authority";
+                let why = "cacertfile is required to verify client certificates";
                 return Err(FileError::new(&self.certfile, why));
             }
             (Verify::None, _) => builder.with_no_client_auth(),
         };
-        let mut config = builder.with_single_cert(chain, key).map_err(wrong)?;
-        // Nothing about a client is kept here: it brings its session back in a ticket. Who shows a certificate is
-        // verified each time, so that one that has expired, or whose authority is gone, ends with its connection.
+        let mut config = builder.with_single_cert(chain, key).map_err(file_error)?;
+        // No session state is stored on the server: clients return it in a ticket. Clients with
+        // certificates get no tickets, so that an expired or revoked authority takes effect with
+        // each new connection.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         match self.verify {
-            Verify::None => config.ticketer = Ticketer::new().map_err(wrong)?,
+            Verify::None => config.ticketer = Ticketer::new().map_err(file_error)?,
             Verify::Peer { .. } => config.send_tls13_tickets = 0,
         }
         Ok(config)
     }
 }
 
-/// The TLS of a listener, for all threads that accept. Connections keep the certificates they began with.
+/// The TLS configuration of a listener, shared by all accepting threads. A connection keeps the
+/// certificates that it began with.
 #[derive(Debug)]
 pub struct Server {
     config: ArcSwap<ServerConfig>,
-    /// Of the certificates in use, the first that ends: seconds since 1970.
+    /// The earliest expiry of the certificates in use, in seconds since 1970.
     expires: AtomicU64,
     login_from: LoginFrom,
 }
 
 impl Server {
-    /// The other value looks after the files.
+    /// Loads the files. The second value reloads them when they change.
     pub fn load(options: Options) -> Result<(Arc<Server>, Watched), FileError> {
-        // Before they are read: a change in between shows at the next look.
-        let seen = Stamp::of(options.files());
+        // Taken before the files are read, so that a change in between is detected later.
+        let stamp = Stamp::of(options.files());
         let server = Arc::new(Server {
             config: ArcSwap::from_pointee(options.build()?),
             expires: AtomicU64::new(options.expires()),
@@ -158,21 +160,21 @@ impl Server {
         let watched = Watched {
             server: server.clone(),
             options,
-            seen,
+            stamp,
         };
         Ok((server, watched))
     }
 
-    /// For a connection that begins now.
+    /// Creates the TLS state of a new connection.
     pub fn accept(&self) -> Result<Channel, rustls::Error> {
         Channel::new(self.config.load_full())
     }
 
-    /// What is known after the handshake.
+    /// The TLS parameters and identity of the client. Complete after the handshake.
     pub fn peer(&self, channel: &Channel) -> TlsPeer {
-        let (protocol, cipher) = channel.terms();
-        let shown = channel.certificate();
-        let identity = shown.and_then(|der| identify(der, self.login_from));
+        let (protocol, cipher) = channel.version_and_cipher();
+        let certificate = channel.certificate();
+        let identity = certificate.and_then(|der| identify(der, self.login_from));
         let (subject, name) = match identity {
             Some(identity) => (Some(identity.subject), identity.name),
             None => (None, None),
@@ -185,39 +187,39 @@ impl Server {
         }
     }
 
-    /// The name that a verified certificate (DER) gives its holder, by [`Options::login_from`].
+    /// The user name in a verified certificate (DER), according to [`Options::login_from`].
     pub fn name_of(&self, certificate: &[u8]) -> Option<String> {
         identify(certificate, self.login_from)?.name
     }
 
-    /// When the first certificate of the chain in use ends, in seconds since 1970.
+    /// The earliest expiry in the certificate chain in use, in seconds since 1970.
     pub fn expires(&self) -> u64 {
         self.expires.load(Ordering::Relaxed)
     }
 
-    /// For those who drive TLS themselves.
+    /// The current rustls configuration, for users that run TLS themselves.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
     }
 }
 
-/// The files of a [`Server`].
+/// The files of a [`Server`], checked for changes.
 #[derive(Debug)]
 pub struct Watched {
     server: Arc<Server>,
     options: Options,
-    seen: Stamp,
+    stamp: Stamp,
 }
 
 impl Watched {
-    /// Takes files that have changed into use, for connections from now on. What cannot be used is logged once and leaves
-    /// everything as it is.
-    pub fn look(&mut self) {
-        let seen = Stamp::of(self.options.files());
-        if seen == self.seen {
+    /// Reloads the files if they have changed; new connections use the new ones. If they cannot be
+    /// used, the error is logged once and the old ones stay in use.
+    pub fn reload_if_changed(&mut self) {
+        let stamp = Stamp::of(self.options.files());
+        if stamp == self.stamp {
             return;
         }
-        self.seen = seen;
+        self.stamp = stamp;
         let certfile = self.options.certfile.display();
         match self.options.build() {
             Ok(config) => {
@@ -227,7 +229,7 @@ impl Watched {
                 self.server.expires.store(expires, Ordering::Relaxed);
             }
             Err(error) => {
-                tracing::error!(event = "tls.certificates_unusable", %error, "the old ones stay in use");
+                tracing::error!(event = "tls.certificates_unusable", %error, "the previous certificates stay in use");
             }
         }
     }

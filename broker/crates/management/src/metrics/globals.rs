@@ -244,11 +244,9 @@ pub(super) fn globals(page: &mut Page, protocols: &BTreeMap<String, ProtocolCoun
         for (protocol, counters) in &all {
             let queueless = protocol.starts_with("mqtt");
             let queueless = queueless.then_some((QOS0_QUEUE_TYPE, &counters.queueless));
-            let kinds = [
-                ("rabbit_classic_queue", &counters.classic),
-                ("rabbit_quorum_queue", &counters.quorum),
-            ];
-            for (kind, counts) in kinds.into_iter().chain(queueless) {
+            let by_type = counters.by_queue_type.iter();
+            let by_type = by_type.map(|(queue_type, counts)| (queue_type.module(), counts));
+            for (kind, counts) in by_type.chain(queueless) {
                 let labels = [("protocol", protocol.as_str()), ("queue_type", kind)];
                 page.sample(name, &labels, value(counts));
             }
@@ -327,65 +325,73 @@ const DISABLED: Strategy = ("disabled", |d| &d.disabled);
 const AT_MOST_ONCE: Strategy = ("at_most_once", |d| &d.at_most_once);
 const AT_LEAST_ONCE: Strategy = ("at_least_once", |d| &d.at_least_once);
 
-/// A dead-letter reason: metric name, help text, whether it occurs in classic queues and in quorum
-/// queues with at-least-once dead-lettering, and its count.
-type DeadLetterMetric = (
-    &'static str,
-    &'static str,
-    (bool, bool),
-    fn(&DeadLetterReasons) -> u64,
-);
+/// A reason for dead letters: name and help of the metric, the strategies and queue types that have it, and its value.
+struct Reason {
+    name: &'static str,
+    help: &'static str,
+    /// A queue that keeps dead letters until they are confirmed has dead letters of this reason. It refuses publishes
+    /// beyond its length, so none of its messages exceeds `max-length`.
+    at_least_once: bool,
+    /// Only queue types that count failed deliveries have dead letters of this reason.
+    of_failures: bool,
+    value: fn(&DeadLetterReasons) -> u64,
+}
 
-/// At-least-once dead-lettering requires `overflow` `reject-publish`, so no message is
-/// dead-lettered because of a length limit.
-const DEAD_LETTER_METRICS: &[DeadLetterMetric] = &[
-    (
-        "global_messages_dead_lettered_maxlen_total",
-        "Total number of messages dead-lettered due to overflow drop-head or reject-publish-dlx",
-        (true, false),
-        |r| r.maxlen,
-    ),
-    (
-        "global_messages_dead_lettered_expired_total",
-        "Total number of messages dead-lettered due to message TTL exceeded",
-        (true, true),
-        |r| r.expired,
-    ),
-    (
-        "global_messages_dead_lettered_rejected_total",
-        "Total number of messages dead-lettered due to basic.reject or basic.nack",
-        (true, true),
-        |r| r.rejected,
-    ),
-    (
-        "global_messages_dead_lettered_delivery_limit_total",
-        "Total number of messages dead-lettered due to delivery-limit exceeded",
-        (false, true),
-        |r| r.delivery_limit,
-    ),
+const REASONS: &[Reason] = &[
+    Reason {
+        name: "global_messages_dead_lettered_maxlen_total",
+        help: "Total number of messages dead-lettered due to overflow drop-head or reject-publish-dlx",
+        at_least_once: false,
+        of_failures: false,
+        value: |r| r.maxlen,
+    },
+    Reason {
+        name: "global_messages_dead_lettered_expired_total",
+        help: "Total number of messages dead-lettered due to message TTL exceeded",
+        at_least_once: true,
+        of_failures: false,
+        value: |r| r.expired,
+    },
+    Reason {
+        name: "global_messages_dead_lettered_rejected_total",
+        help: "Total number of messages dead-lettered due to basic.reject or basic.nack",
+        at_least_once: true,
+        of_failures: false,
+        value: |r| r.rejected,
+    },
+    Reason {
+        name: "global_messages_dead_lettered_delivery_limit_total",
+        help: "Total number of messages dead-lettered due to delivery-limit exceeded",
+        at_least_once: true,
+        of_failures: true,
+        value: |r| r.delivery_limit,
+    },
 ];
 
-/// Dead-letter counters with RabbitMQ's labels. Combinations that cannot occur are omitted.
+/// Counters of dead letters with RabbitMQ's labels. Combinations of queue type, strategy and reason that cannot occur are
+/// left out, as in RabbitMQ.
 pub(super) fn dead_letters(page: &mut Page, counters: &Counters, mqtt: bool) {
-    const CLASSIC: &str = "rabbit_classic_queue";
-    const QUORUM: &str = "rabbit_quorum_queue";
-    let (classic, quorum) = (&counters.classic_deaths, &counters.quorum_deaths);
-    for (name, help, (in_classic, at_least_once), value) in DEAD_LETTER_METRICS {
-        page.head(name, COUNTER, help);
-        let mut sample = |kind, (strategy, counts_of): Strategy, deaths| {
-            let labels = [("queue_type", kind), ("dead_letter_strategy", strategy)];
-            page.sample(name, &labels, value(counts_of(deaths)));
+    for reason in REASONS {
+        page.head(reason.name, COUNTER, reason.help);
+        let mut sample = |queue_type, (strategy, of): Strategy, totals| {
+            let labels = [
+                ("queue_type", queue_type),
+                ("dead_letter_strategy", strategy),
+            ];
+            page.sample(reason.name, &labels, (reason.value)(of(totals)));
         };
-        if *in_classic {
-            sample(CLASSIC, DISABLED, classic);
-            sample(CLASSIC, AT_MOST_ONCE, classic);
+        for (queue_type, totals) in counters.dead_letters.iter() {
+            let facts = queue_type.descriptor();
+            if reason.of_failures && facts.delivery_limit.is_none() {
+                continue;
+            }
+            sample(facts.module, DISABLED, totals);
+            sample(facts.module, AT_MOST_ONCE, totals);
+            if reason.at_least_once && facts.dead_letter_at_least_once {
+                sample(facts.module, AT_LEAST_ONCE, totals);
+            }
         }
-        sample(QUORUM, DISABLED, quorum);
-        sample(QUORUM, AT_MOST_ONCE, quorum);
-        if *at_least_once {
-            sample(QUORUM, AT_LEAST_ONCE, quorum);
-        }
-        if mqtt && name.contains("maxlen") {
+        if mqtt && reason.name.contains("maxlen") {
             // QoS 0 messages dropped because the MQTT client does not read.
             let mut dropped = DeadLetterTotals::default();
             dropped.disabled.maxlen = counters.mqtt.dropped;
@@ -395,11 +401,16 @@ pub(super) fn dead_letters(page: &mut Page, counters: &Counters, mqtt: bool) {
     let confirmed = "global_messages_dead_lettered_confirmed_total";
     let help = "Total number of messages dead-lettered and confirmed by target queues";
     page.head(confirmed, COUNTER, help);
-    let labels = [
-        ("queue_type", QUORUM),
-        ("dead_letter_strategy", AT_LEAST_ONCE.0),
-    ];
-    page.sample(confirmed, &labels, quorum.confirmed);
+    for (queue_type, totals) in counters.dead_letters.iter() {
+        let facts = queue_type.descriptor();
+        if facts.dead_letter_at_least_once {
+            let labels = [
+                ("queue_type", facts.module),
+                ("dead_letter_strategy", AT_LEAST_ONCE.0),
+            ];
+            page.sample(confirmed, &labels, totals.confirmed);
+        }
+    }
 }
 
 /// Metrics without a RabbitMQ equivalent have the prefix `posthorn_`.

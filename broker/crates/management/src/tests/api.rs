@@ -400,16 +400,6 @@ fn md5_hash_of_old_rabbitmq_allows_login() {
 }
 
 #[test]
-fn md5_hash_is_refused_while_its_feature_flag_is_off() {
-    let server = Server::start();
-    server.fake.lock().unwrap().form_cluster();
-    let body = json!({"password_hash": "IECV6PZI/Invh0DL187KFpkO5Jc=", "tags": ""});
-    let got = server.ask("PUT", "/api/users/old", Some(body));
-    assert_eq!(got.status, 400);
-    assert!(got.reason().contains("'password_md5'"), "{got:?}");
-}
-
-#[test]
 fn vhost_creator_gets_permissions() {
     let server = Server::start();
     assert_eq!(

@@ -1,5 +1,6 @@
 use super::*;
 use control::{ChannelFacts, MessageCounts, ProtocolCounters};
+use queue::QueueType;
 
 fn connection(name: &str, user: &str, number: u64) -> ConnectionFacts {
     ConnectionFacts {
@@ -366,23 +367,25 @@ fn lists_can_be_sorted_and_reduced_to_columns() {
 #[test]
 fn metrics_are_reported_by_protocol_queue_type_and_object() {
     let server = connected();
-    let counts = ProtocolCounters {
+    let mut counts = ProtocolCounters {
         received: 12,
-        quorum: MessageCounts {
-            deliver: 4,
-            get_no_ack: 1,
-            ..MessageCounts::default()
-        },
         ..ProtocolCounters::default()
+    };
+    counts.by_queue_type[QueueType::Quorum] = MessageCounts {
+        deliver: 4,
+        get_no_ack: 1,
+        ..MessageCounts::default()
     };
     {
         let mut fake = server.fake.lock().unwrap();
         fake.counters.protocols.insert("amqp091".into(), counts);
         fake.counters.connections_opened = 6;
-        let quorum = &mut fake.counters.quorum_deaths;
+        let quorum = &mut fake.counters.dead_letters[QueueType::Quorum];
         (quorum.disabled.expired, quorum.confirmed) = (3, 4);
         quorum.at_least_once.delivery_limit = 5;
-        fake.counters.classic_deaths.at_most_once.maxlen = 6;
+        fake.counters.dead_letters[QueueType::Classic]
+            .at_most_once
+            .maxlen = 6;
     }
     let page = |path: &str| {
         let url = format!("http://{}{path}", server.metrics);
@@ -447,7 +450,7 @@ fn mqtt_metrics_are_reported_with_an_mqtt_listener() {
         let five = fake.counters.protocols.entry("mqtt50".into()).or_default();
         (five.received, five.publishers, five.consumers) = (7, 2, 3);
         five.queueless.deliver_no_ack = 4;
-        five.classic.ack = 5;
+        five.by_queue_type[QueueType::Classic].ack = 5;
         let mqtt = &mut fake.counters.mqtt;
         (mqtt.dropped, mqtt.retained, mqtt.retained_bytes) = (6, 8, 900);
         (mqtt.sessions_away, mqtt.lost_between) = (9, 1);

@@ -96,8 +96,6 @@ fn lost_queues_fail_the_check_and_have_their_own_state() {
     server.quorum("kept");
     {
         let mut fake = server.fake.lock().unwrap();
-        let flag = metadata::features::LOST_QUEUES.name.into();
-        fake.apply(Change::EnableFeature { name: flag }).unwrap();
         let old = NodeRecord {
             id: NodeId(7),
             name: "c-7".into(),

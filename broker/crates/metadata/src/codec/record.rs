@@ -55,7 +55,18 @@ macro_rules! numbers {
 }
 
 numbers!(QueueId, NodeId, Incarnation);
-choices!(QueueType, "a queue type" { 1 = QueueType::Classic, 2 = QueueType::Quorum });
+
+impl Wire for QueueType {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8(self.descriptor().code);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        let code = from.u8()?;
+        QueueType::from_code(code).ok_or(DecodeError::Tag("a queue type", code))
+    }
+}
+
 choices!(PolicyScope, "a policy scope" { 1 = PolicyScope::User, 2 = PolicyScope::Operator });
 choices!(ApplyTo, "apply-to" {
     1 = ApplyTo::All, 2 = ApplyTo::Queues, 3 = ApplyTo::ClassicQueues, 4 = ApplyTo::QuorumQueues,

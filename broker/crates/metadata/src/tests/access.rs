@@ -1,5 +1,4 @@
 use super::*;
-use crate::features::PASSWORD_MD5;
 
 fn permission(user: &str, configure: &str, write: &str, read: &str) -> PermissionRecord {
     PermissionRecord {
@@ -152,17 +151,12 @@ fn the_second_bootstrap_changes_nothing() {
 }
 
 #[test]
-fn a_hash_of_md5_waits_for_its_flag() {
+fn md5_hash_survives_a_snapshot() {
     let mut log = Log::new();
     let old = UserRecord {
         password: auth::hash_with(HashAlgorithm::Md5, b"secret", b"salt").ok(),
         ..user("old")
     };
-    let refused = log.refused(Change::PutUser(old.clone()));
-    assert!(refused.to_string().contains(PASSWORD_MD5.name), "{refused}");
-    log.ok(Change::EnableFeature {
-        name: name(PASSWORD_MD5.name),
-    });
     log.ok(Change::PutUser(old.clone()));
     let restored = Tree::restore(&log.tree.snapshot()).unwrap();
     assert_eq!(**restored.user("old").unwrap(), old);

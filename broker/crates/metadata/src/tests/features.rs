@@ -1,5 +1,5 @@
 use super::*;
-use crate::features::{KNOWN, RUNTIME_PARAMETERS, Version};
+use crate::features::{Feature, Version};
 
 fn known_by(flag: &str, nodes: &[u64]) -> Change {
     Change::EnableKnownFeature {
@@ -33,27 +33,33 @@ fn a_flag_that_this_program_does_not_know_is_stored_as_it_is() {
 }
 
 #[test]
-fn a_program_fits_where_it_knows_all_that_is_on() {
+fn version_fits_a_cluster_whose_enabled_flags_it_knows() {
+    const FIRST: Feature = Feature {
+        name: "first",
+        description: "",
+    };
+    const SECOND: Feature = Feature {
+        name: "second",
+        description: "",
+    };
     let mut log = Log::new();
-    for flag in KNOWN {
+    for flag in [FIRST, SECOND] {
         log.ok(known_by(flag.name, &[1, 2, 3]));
     }
-    let on = || log.tree.enabled_features().map(|f| &**f);
-    let program = Version::default();
-    assert_eq!(program.misfit(on()), None);
-    assert_eq!(program.facts().misfit(on()), None);
-    let older = Version {
-        version: "0.0.9",
-        features: &[RUNTIME_PARAMETERS],
+    let enabled = || log.tree.enabled_features().map(|f| &**f);
+    let newer = Version {
+        version: "0.3.0",
+        features: &[FIRST, SECOND],
     };
-    let why = older.facts().misfit(on()).expect("knows one only");
-    let known = KNOWN.iter().map(|flag| flag.name);
-    let others: Vec<&str> = known.filter(|n| *n != RUNTIME_PARAMETERS.name).collect();
-    let lacks = format!(
-        "version 0.0.9 does not know the feature flag(s) '{}'",
-        others.join("', '")
-    );
-    assert!(why.starts_with(&lacks), "{why}");
+    assert_eq!(newer.misfit(enabled()), None);
+    assert_eq!(newer.facts().misfit(enabled()), None);
+    let older = Version {
+        version: "0.2.0",
+        features: &[FIRST],
+    };
+    let reason = older.facts().misfit(enabled()).expect("lacks one");
+    let expected = "version 0.2.0 does not know the feature flag(s) 'second'";
+    assert!(reason.starts_with(expected), "{reason}");
 }
 
 /// Who asked had seen three nodes that know it; a fourth came in before the change.

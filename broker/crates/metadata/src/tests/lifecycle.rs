@@ -432,15 +432,7 @@ fn a_node_is_not_forgotten_when_a_queue_came_to_it_since_somebody_looked() {
         seen,
     };
     let mut log = Log::new();
-    let off = log.refused(free(u64::MAX));
-    assert!(matches!(off, ChangeError::PreconditionFailed(_)), "{off:?}");
     log.declare(quorum("before"));
-    let older = log.tree.snapshot()[0];
-    log.ok(Change::EnableFeature {
-        name: name(crate::features::NODE_REMOVAL.name),
-    });
-    assert_eq!(log.tree.snapshot()[0], older, "older programs read it");
-
     let seen = log.tree.applied();
     let id = log.declare(quorum("q"));
     let two = vec![NodeId(1), NodeId(2)];

@@ -1,13 +1,4 @@
 use super::*;
-use crate::features::LOST_QUEUES;
-
-fn with_feature() -> Log {
-    let mut log = Log::new();
-    log.ok(Change::EnableFeature {
-        name: name(LOST_QUEUES.name),
-    });
-    log
-}
 
 fn held_by(called: &str, nodes: &[u64]) -> QueueRecord {
     QueueRecord {
@@ -34,7 +25,7 @@ fn lost(tree: &Tree) -> Vec<(&str, &str)> {
 
 #[test]
 fn replaced_node_leaves_at_once_and_its_only_copies_are_lost() {
-    let mut log = with_feature();
+    let mut log = Log::new();
     let classic = QueueRecord {
         members: vec![NodeId(3)],
         ..queue("classic")
@@ -97,22 +88,8 @@ fn replaced_node_leaves_at_once_and_its_only_copies_are_lost() {
 }
 
 #[test]
-fn snapshot_keeps_its_older_form_while_no_queue_is_lost() {
-    let mut log = Log::new();
-    log.declare(held_by("one", &[3]));
-    let older = log.tree.snapshot()[0];
-    log.refused(replacement());
-    log.ok(Change::EnableFeature {
-        name: name(LOST_QUEUES.name),
-    });
-    assert_eq!(log.tree.snapshot()[0], older, "older versions read it");
-    log.ok(replacement());
-    assert!(log.tree.snapshot()[0] > older);
-}
-
-#[test]
 fn replacement_is_refused_for_another_name_or_a_removed_node() {
-    let mut log = with_feature();
+    let mut log = Log::new();
     let replace = |old: u64, new: NodeRecord| Change::ReplaceNode {
         old: NodeId(old),
         new,
@@ -136,7 +113,7 @@ fn replacement_is_refused_for_another_name_or_a_removed_node() {
 
 #[test]
 fn message_skips_lost_queues_unless_it_goes_to_no_other() {
-    let mut log = with_feature();
+    let mut log = Log::new();
     log.ok(Change::DeclareExchange(exchange("all", "fanout")));
     for (called, node) in [("here", 1), ("there", 3)] {
         log.declare(held_by(called, &[node]));
@@ -157,7 +134,7 @@ fn message_skips_lost_queues_unless_it_goes_to_no_other() {
 
 #[test]
 fn node_that_holds_last_copies_is_not_forgotten_and_they_are_named() {
-    let mut log = with_feature();
+    let mut log = Log::new();
     for n in 0..25 {
         log.declare(held_by(&format!("q{n:02}"), &[3]));
     }

@@ -111,7 +111,7 @@ fn defaults_of_the_types() {
     log.declare(queue("c"));
     assert_eq!(
         settings(&log, "q").delivery_limit,
-        Some(DEFAULT_DELIVERY_LIMIT)
+        QueueType::Quorum.descriptor().delivery_limit
     );
     let classic = settings(&log, "c");
     assert_eq!(

@@ -1,5 +1,4 @@
 use super::*;
-use crate::features::MQTT_STATE;
 use crate::limits;
 use bytes::Bytes;
 
@@ -11,17 +10,9 @@ fn retain(topic: &str, message: Option<usize>) -> Change {
     }
 }
 
-fn with_flag() -> Log {
-    let mut log = Log::new();
-    log.ok(Change::EnableFeature {
-        name: name(MQTT_STATE.name),
-    });
-    log
-}
-
 #[test]
 fn a_topic_has_one_message_and_a_snapshot_has_them_all() {
-    let mut log = with_flag();
+    let mut log = Log::new();
     assert_eq!(log.ok(retain("a", Some(3))), ChangeResult::Changed);
     let told = log.tree.events().to_vec();
     let (vhost, topic) = (name("/"), name("a"));
@@ -40,7 +31,7 @@ fn a_topic_has_one_message_and_a_snapshot_has_them_all() {
 
 #[test]
 fn what_is_retained_has_bounds() {
-    let mut log = with_flag();
+    let mut log = Log::new();
     let most = limits::RETAINED_BYTES;
     assert!(matches!(
         log.refused(retain("a", Some(most + 1))),
@@ -63,15 +54,4 @@ fn what_is_retained_has_bounds() {
         .unwrap();
     assert_eq!(tree.all_retained().count(), 0);
     assert!(tree.apply(104, &retain("a", Some(1))).is_err());
-}
-
-#[test]
-fn an_older_cluster_retains_nothing_until_it_is_told() {
-    let mut log = Log::new();
-    let refused = log.refused(retain("a", Some(1)));
-    assert!(matches!(refused, ChangeError::PreconditionFailed(_)));
-    log.refused(Change::SetQueueExpires {
-        id: QueueId(1),
-        expires_ms: None,
-    });
 }

@@ -1,15 +1,4 @@
 use super::*;
-use crate::features::{RUNTIME_PARAMETERS, VHOST_TRACING};
-
-fn enabled() -> Log {
-    let mut log = Log::new();
-    let on = Change::EnableFeature {
-        name: name(RUNTIME_PARAMETERS.name),
-    };
-    assert_eq!(log.ok(on.clone()), ChangeResult::Changed);
-    assert_eq!(log.ok(on), ChangeResult::AsBefore);
-    log
-}
 
 fn limit(limit: &str, value: Option<i64>) -> Change {
     Change::SetVhostLimit {
@@ -20,34 +9,8 @@ fn limit(limit: &str, value: Option<i64>) -> Change {
 }
 
 #[test]
-fn nothing_of_it_before_the_feature_is_on() {
-    let mut log = Log::new();
-    for change in [
-        limit("max-queues", Some(1)),
-        Change::ProtectVhost {
-            vhost: name("/"),
-            on: true,
-        },
-        Change::SetDefaultQueueType {
-            vhost: name("/"),
-            kind: Some(QueueType::Quorum),
-        },
-        Change::PutGlobalParameter {
-            name: name("a"),
-            value: name("1"),
-        },
-    ] {
-        let refused = log.refused(change);
-        assert!(
-            matches!(&refused, ChangeError::PreconditionFailed(t) if t.contains("runtime_parameters")),
-            "{refused:?}"
-        );
-    }
-}
-
-#[test]
 fn a_vhost_has_no_more_queues_than_its_limit() {
-    let mut log = enabled();
+    let mut log = Log::new();
     log.ok(limit("max-queues", Some(2)));
     log.declare(queue("a"));
     log.declare(queue("b"));
@@ -81,7 +44,7 @@ fn a_vhost_has_no_more_queues_than_its_limit() {
 
 #[test]
 fn settings_of_a_vhost_outlive_its_description_and_end_with_it() {
-    let mut log = enabled();
+    let mut log = Log::new();
     let v = name("v");
     let put = |description: &str| Change::PutVhost {
         name: name("v"),
@@ -121,7 +84,7 @@ fn settings_of_a_vhost_outlive_its_description_and_end_with_it() {
 
 #[test]
 fn global_parameters_are_kept_and_bounded() {
-    let mut log = enabled();
+    let mut log = Log::new();
     let put = |called: String, value: &str| Change::PutGlobalParameter {
         name: called.into(),
         value: name(value),
@@ -148,35 +111,9 @@ fn global_parameters_are_kept_and_bounded() {
     log.ok(put("one-too-many".into(), "1"));
 }
 
-/// What the first version wrote is read: without settings, parameters and features.
-#[test]
-fn a_snapshot_of_the_first_version_is_read() {
-    let mut log = enabled();
-    log.declare(quorum("q"));
-    let whole = log.tree.snapshot();
-    // One vhost's settings (no type, no limits, not protected), no parameters, one feature, no zones, no forgotten nodes.
-    let added = 1 + 4 + 1 + 4 + (4 + 4 + RUNTIME_PARAMETERS.name.len()) + 4 + 4;
-    let mut first = whole[..whole.len() - added].to_vec();
-    first[0] = 1;
-    let old = Tree::restore(&first).unwrap();
-    assert!(!old.feature_enabled(RUNTIME_PARAMETERS.name));
-    assert!(old.queue("/", "q").is_some());
-    first[0] = 7;
-    assert!(matches!(
-        Tree::restore(&first),
-        Err(DecodeError::Version(7))
-    ));
-}
-
 #[test]
 fn a_vhost_is_traced_until_it_is_not_or_is_gone() {
-    let mut log = enabled();
-    log.refused(trace("/", true));
-    let before = log.tree.snapshot();
-    log.ok(Change::EnableFeature {
-        name: name(VHOST_TRACING.name),
-    });
-    assert_eq!(log.tree.snapshot()[0], before[0], "older programs read it");
+    let mut log = Log::new();
     log.refused(trace("nowhere", true));
     assert!(!log.tree.traces());
     assert_eq!(log.ok(trace("/", true)), ChangeResult::Changed);

@@ -162,11 +162,8 @@ const KEYS: &[Key] = &[
         doc: "Type of queues declared without `x-queue-type`, for the first virtual host and for \
               those created through this node without a default queue type of their own.",
         set: |c, _, v| {
-            c.default_queue_type = match v {
-                "classic" => None,
-                "quorum" => Some(QueueType::Quorum),
-                _ => return None,
-            };
+            let queue_type = QueueType::from_name(v)?;
+            c.default_queue_type = Some(queue_type).filter(|t| *t != QueueType::default());
             Some(())
         },
     },

@@ -29,7 +29,7 @@ impl Default for MqttConfig {
             tls: Listen::None,
             vhost: None,
             exchange: settings.exchange.to_string(),
-            sys_interval: settings.sys_interval,
+            sys_interval: Some(Duration::from_secs(10)),
             allow_anonymous: true,
             name_without_password: settings.name_without_password,
             by_certificate: settings.by_certificate,

@@ -4,7 +4,6 @@ use super::{Action, LinkId, Peering};
 use crate::wire::{Frame, Hello, PeerVersion};
 use env::NodeId;
 use metadata::Name;
-use metadata::features::UNTOLD;
 
 impl Peering {
     pub(super) fn own_version(&self) -> PeerVersion {
@@ -37,14 +36,13 @@ impl Peering {
     pub(super) fn peer_incompatibility(&self, hello: &Hello) -> Option<String> {
         let enabled = || self.enabled.iter().flatten().map(|name| &**name);
         match &hello.version {
-            Some(told) => told.facts.misfit(enabled()),
-            // The version predates the exchange of versions, so it supports only the flags of that
-            // time.
+            Some(version) => version.facts.misfit(enabled()),
+            // A node that does not announce its version supports no flag.
             None => {
-                let late = enabled().find(|flag| UNTOLD.iter().all(|f| f.name != *flag))?;
+                let flag = enabled().next()?;
                 Some(format!(
-                    "a version that does not announce its feature flags cannot support the feature flag '{late}', which this \
-                     cluster has enabled: run a version that does"
+                    "a node that does not announce its version cannot know the feature flag '{flag}', which this cluster \
+                     has enabled: run a version that does"
                 ))
             }
         }

@@ -6,11 +6,9 @@ use control::{ControlRequest, Readiness};
 use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::NodeRecord;
 use node::config::{Sources, load};
-use node::{NodeError, NodeParts, Notice, ShardMaterial};
-use session::{Outbox, SessionState};
-use shard::{
-    ConnectionInfo, ConnectionKey, Effect, RecoveredShard, Route, ShardConfig, ShardDriver,
-};
+use node::{NodeError, NodeParts, Notice, Registration, ShardMaterial};
+use session::{ConnectionInfo, Outbox, Protocol, Session, SessionState};
+use shard::{ConnectionKey, Effect, RecoveredShard, Route, ShardConfig, ShardDriver};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -27,6 +25,20 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Number of polls that take some seconds, for conditions that must not occur.
 pub const SOME_SECONDS: usize = 200;
+
+/// The protocol of the journal. Its driver reads lines itself.
+#[derive(Debug)]
+struct Lines;
+
+impl Protocol for Lines {
+    fn listener_names(&self) -> [&'static str; 2] {
+        ["amqp", "amqp/ssl"]
+    }
+
+    fn session(&self, _: &ConnectionInfo, _: Time) -> Box<dyn Session> {
+        unreachable!("the journal has no sessions")
+    }
+}
 
 #[derive(Default)]
 struct Line {
@@ -293,8 +305,15 @@ pub fn start(scratch: &Path, name: &str, flags: &[String]) -> Result<Running, St
     let make = |material: ShardMaterial| -> Result<Box<dyn ShardDriver>, String> {
         Ok(Box::new(Journal::new(material.config, &material.recovered)))
     };
+    let protocols = vec![Registration {
+        protocol: Arc::new(Lines),
+        plain: config.amqp,
+        secure: config.amqp_tls,
+        largest_frame: 1 << 16,
+    }];
     let parts = NodeParts {
         config,
+        protocols,
         version: metadata::features::Version::default(),
         make_shard: Arc::new(make),
         serve_control: None,

@@ -2,10 +2,10 @@
 
 use super::{
     Checkout, DeliveryFlow, Dequeued, FlowWindow, HandedOut, MAX_WINDOW, MessageStore, Outstanding,
-    RequeueReason, UNLIMITED_WINDOW, WaitingConsumer, Weighed,
+    RequeueReason, WaitingConsumer, Weighed,
 };
 use crate::{
-    ConsumerId, ConsumerInfo, ConsumerSpec, DeadReason, QueueType, SessionId, SettlementOutcome,
+    ConsumerId, ConsumerInfo, ConsumerRules, ConsumerSpec, DeadReason, SessionId, SettlementOutcome,
 };
 use env::planted::{self, Bug};
 use std::cmp::Reverse;
@@ -67,24 +67,22 @@ impl<I: Weighed> Consumer<I> {
     }
 
     /// Deliveries out at most.
-    fn window(&self, kind: QueueType) -> usize {
+    fn window(&self, rules: &ConsumerRules) -> usize {
         let asked = if self.spec.no_ack {
             0
         } else {
             self.spec.prefetch
         };
-        match (asked, kind) {
-            (0, QueueType::Classic) => usize::MAX,
-            (0, QueueType::Quorum) => UNLIMITED_WINDOW as usize,
-            (asked, _) => asked.min(MAX_WINDOW) as usize,
+        match asked {
+            0 => rules.unlimited_prefetch,
+            asked => asked.min(MAX_WINDOW) as usize,
         }
     }
 
-    pub fn has_room(&self, kind: QueueType, flow: FlowWindow) -> bool {
+    pub fn has_room(&self, rules: &ConsumerRules, flow: FlowWindow) -> bool {
         let over = usize::from(planted::is(Bug::OverCredit));
-        self.out.len() < self.window(kind).saturating_add(over)
-            && (kind == QueueType::Quorum
-                || self.next_id <= self.credit && self.flow.has_room(flow))
+        self.out.len() < self.window(rules).saturating_add(over)
+            && (!rules.adjustable_credit || self.next_id <= self.credit && self.flow.has_room(flow))
     }
 
     /// Whether a new consumer with this spec, of a session that outlives its connections, is in its place.
@@ -259,7 +257,7 @@ impl<I: Weighed> Checkout<I> {
     /// How far its deliveries may go. In quorum queues every member must go on serving as it did before.
     pub(super) fn credit(&mut self, session: SessionId, id: ConsumerId, up_to: u64) {
         let number = match self.number(session, id) {
-            Some(number) if self.kind == QueueType::Classic => number,
+            Some(number) if self.rules.adjustable_credit => number,
             _ => return,
         };
         if let Some(consumer) = self.consumers.get_mut(&number) {
@@ -441,7 +439,7 @@ impl<I: Weighed> Checkout<I> {
         let stays = old
             .and_then(|number| self.consumers.get(&number))
             .is_some_and(|c| {
-                self.kind == QueueType::Classic
+                !self.rules.priority_replaces_active
                     || c.spec.priority >= priority.0
                     || !c.out.is_empty()
             });
@@ -455,9 +453,9 @@ impl<I: Weighed> Checkout<I> {
 
     /// Puts a consumer in line, or takes it out, as its window and its standing say.
     pub(super) fn refresh(&mut self, number: u64) {
-        let rival = match self.kind {
-            QueueType::Classic => None,
-            QueueType::Quorum => self.candidates.first().map(|(priority, _)| priority.0),
+        let rival = match self.rules.priority_replaces_active {
+            true => self.candidates.first().map(|(priority, _)| priority.0),
+            false => None,
         };
         let Some(consumer) = self.consumers.get_mut(&number) else {
             return;
@@ -465,7 +463,7 @@ impl<I: Weighed> Checkout<I> {
         let priority = consumer.spec.priority;
         let chosen = !self.single_active
             || (self.active == Some(number) && rival.is_none_or(|rival| rival <= priority));
-        let room = consumer.has_room(self.kind, self.flow_window);
+        let room = consumer.has_room(self.rules, self.flow_window);
         let eligible = chosen && consumer.takes_turns() && room;
         match (eligible, consumer.ticket) {
             (true, None) => {

@@ -19,16 +19,14 @@ pub(crate) use rotation::{ConsumerRotation, WaitingConsumer};
 pub(crate) use sessions::{Admission, SessionRecord, begins_anew};
 
 use crate::{
-    ConsumerId, DeadIncarnation, DeadReason, Name, QueueCounters, QueueEvent, QueueType,
-    RequestBody, SessionId, SettlementOutcome,
+    ConsumerId, ConsumerRules, DeadIncarnation, DeadReason, Name, QueueCounters, QueueEvent,
+    QueueType, RequestBody, SessionId, SettlementOutcome,
 };
 use env::planted::{self, Bug};
 use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Deliveries of a quorum queue out at most for a consumer that names no limit: RabbitMQ's figure. A classic queue has none.
-pub const UNLIMITED_WINDOW: u32 = 2000;
 /// The largest window a consumer gets, whatever it asks for.
 pub const MAX_WINDOW: u32 = 65_535;
 /// Closed sessions that are remembered, so that a late copy of a request does not bring one back.
@@ -103,7 +101,7 @@ pub(crate) struct KnownEpoch {
 pub(crate) struct Checkout<I> {
     /// What people call the queue, as in `queue 'orders' in vhost '/'`: for the texts of refusals.
     pub label: Name,
-    pub kind: QueueType,
+    pub rules: &'static ConsumerRules,
     pub single_active: bool,
     pub delivery_limit: Option<u32>,
     pub sessions: BTreeMap<SessionId, SessionRecord>,
@@ -143,7 +141,7 @@ impl<I: Weighed> Checkout<I> {
     ) -> Self {
         Checkout {
             label,
-            kind,
+            rules: &kind.descriptor().consumers,
             single_active,
             delivery_limit,
             sessions: BTreeMap::new(),
@@ -227,7 +225,7 @@ impl<I: Weighed> Checkout<I> {
             counts.deliver += u64::from(!consumer.spec.no_ack);
             counts.deliver_no_ack += u64::from(consumer.spec.no_ack);
             consumer.hand(store, taken, 0, self.flow_window);
-            let room = consumer.has_room(self.kind, self.flow_window);
+            let room = consumer.has_room(self.rules, self.flow_window);
             consumer.ticket = room.then_some(self.next_ticket);
             self.next_ticket += u64::from(room);
             self.service.served(consumer.ticket);
@@ -272,7 +270,7 @@ impl<I: Weighed> Checkout<I> {
             consumer.received(up_to);
             consumer.send_on(store, self.flow_window);
         }
-        if self.kind == QueueType::Classic {
+        if self.rules.adjustable_credit {
             self.refresh(number);
         }
     }

@@ -2,8 +2,8 @@
 
 use super::{Checkout, Consumer, KnownEpoch, MessageStore, Weighed};
 use crate::{
-    ConsumerId, ConsumerSpec, EpochConsumer, QueueEvent, QueueReply, QueueType, SessionEpoch,
-    SessionId, Settlement,
+    ConsumerId, ConsumerSpec, EpochConsumer, QueueEvent, QueueReply, SessionEpoch, SessionId,
+    Settlement,
 };
 use env::planted::{self, Bug};
 use message::Table;
@@ -144,7 +144,7 @@ impl<I: Weighed> Checkout<I> {
     /// queues alone; in quorum queues every member must go on refusing what it refused before.
     fn change_prefetch(&mut self, session: SessionId, id: ConsumerId, prefetch: u32) -> bool {
         let number = match self.number(session, id) {
-            Some(number) if self.kind == QueueType::Classic && !self.deleted => number,
+            Some(number) if self.rules.adjustable_credit && !self.deleted => number,
             _ => return false,
         };
         let consumer = self.consumers.get_mut(&number);
@@ -169,7 +169,7 @@ impl<I: Weighed> Checkout<I> {
             return Err(reused());
         }
         // Nobody has a single active consumer's queue alone.
-        let never = self.kind == QueueType::Classic && self.single_active;
+        let never = self.rules.exclusive && self.single_active;
         if self.exclusive.is_some() || (spec.exclusive && (self.live > 0 || never)) {
             return Err(QueueReply::Refused {
                 code: 403,
@@ -193,7 +193,7 @@ impl<I: Weighed> Checkout<I> {
         if self.number(session, id).is_some() {
             return self.answer(store, session, seq, reused());
         }
-        if self.kind == QueueType::Quorum && self.single_active {
+        if !self.rules.get_with_single_active && self.single_active {
             let refused = self.no_get();
             return self.answer(store, session, seq, refused);
         }

@@ -1,7 +1,8 @@
 //! Classic queues (Q2, Q13): one replica, on the disk of its node, stepped by its shard.
 //!
-//! A message goes to a small buffer that is written when it is full or after a few milliseconds; one that is delivered
-//! and settled before that is never written. A persistent publish is confirmed when it is written (not synced) or
+//! A message goes to a small buffer. The buffer is written when it is full, and at the end of the turn if a publisher waits for a
+//! confirm; under load, and while consumers acknowledge at once, some milliseconds later ([`pacing`]). A message that is
+//! delivered and settled before that is never written. A persistent publish is confirmed when it is written (not synced) or
 //! settled, a transient one when it is buffered. A restart finds exactly the unsettled persistent messages. Which of them were
 //! out before is kept by a clean stop only (module `stopped`); otherwise all are delivered as redelivered.
 //!
@@ -20,6 +21,9 @@ mod inventory_tests;
 mod location;
 #[cfg(test)]
 mod model_comparison_tests;
+mod pacing;
+#[cfg(test)]
+mod pacing_tests;
 #[cfg(test)]
 mod priority_tests;
 mod record;
@@ -241,6 +245,7 @@ impl ClassicQueue {
         self.adopt(out);
         self.at = at;
         self.store.wall = at.wall;
+        self.store.pacing.set_time(at.now);
         if self.expire_at.is_some_and(|expires| expires <= at.wall) {
             self.expire_at = self.store.expire();
         }
@@ -387,12 +392,11 @@ impl ClassicQueue {
             let waiting = self.unsafe_yet.entry(session).or_default();
             waiting.push_back((seq, number));
         }
-        let wait = if persistent {
-            WRITE_AFTER
+        let due = if persistent {
+            self.store.pacing.due(self.checkout.live > 0)
         } else {
-            WRITE_AT_LAST
+            self.at.now + WRITE_AT_LAST
         };
-        let due = self.at.now + wait;
         self.write_at = Some(self.write_at.map_or(due, |at| at.min(due)));
         self.checkout.dispatch(&mut self.store);
         self.keep_limits();

@@ -8,6 +8,7 @@ mod priority_levels;
 
 use super::dead_letter_buffer::DeadLetterBuffer;
 use super::location::{MessageLocation, PendingWrite};
+use super::pacing::WritePacing;
 use super::segments::Segments;
 use crate::checkout::{Dequeued, HandedOut, MessageStore, RequeueReason, Weighed};
 use crate::{DeadReason, Delivery, Losses, QueueEvent, QueueOutput, SessionId};
@@ -87,6 +88,7 @@ pub(super) struct ClassicStore {
     pub message_ttl_ms: Option<u64>,
     /// The time of the step that is carried out.
     pub wall: WallTime,
+    pub pacing: WritePacing,
     /// Some of what is ready may expire.
     pub may_expire: bool,
     pub dead_letter_buffer: DeadLetterBuffer,
@@ -125,6 +127,7 @@ impl ClassicStore {
             out_bytes: 0,
             message_ttl_ms: None,
             wall: WallTime(0),
+            pacing: WritePacing::default(),
             may_expire: false,
             dead_letter_buffer: DeadLetterBuffer::default(),
             safer: BTreeSet::new(),
@@ -210,6 +213,7 @@ impl ClassicStore {
             lane.fresh.push_back(seq);
         }
         self.buffered += message.as_bytes().len();
+        self.pacing.published();
         self.slots.push_back(Slot {
             item,
             message: Some(message),
@@ -264,6 +268,7 @@ impl ClassicStore {
             })
             .collect();
         let places = self.segments.append(&drafts)?;
+        self.pacing.wrote(self.base);
         let mut places = places.into_iter();
         let slots = std::mem::take(&mut self.slots);
         self.base += slots.len() as u64;
@@ -420,11 +425,13 @@ impl ClassicStore {
             slot.state = State::Gone;
             let session = slot.session;
             self.buffered = self.buffered.saturating_sub(len);
+            self.pacing.settled_unwritten();
             if item.persistent {
                 self.safer.insert(session);
             }
             self.trim();
         } else if let Some(location) = self.held.remove(&item.seq) {
+            self.pacing.settled_written(item.seq);
             let result = self
                 .segments
                 .settle(location.segment, item.seq, item.persistent);

@@ -151,7 +151,7 @@ impl<T: Copy> QueueClient<T> {
     ) -> Self {
         QueueClient {
             session,
-            lasting: kind == QueueType::Quorum,
+            lasting: kind.is_replicated(),
             owner: owner.or(members.first().copied()),
             members,
             try_next: 1,

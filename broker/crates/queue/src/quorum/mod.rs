@@ -34,6 +34,3 @@ pub use effects::{Effect, Effects, LogLocation, LogRead};
 pub use leader::{Checkpoint, QuorumQueue};
 pub use machine::{Machine, UnknownCommand};
 pub use snapshot::RestoreError;
-
-/// `x-delivery-limit` when nothing says otherwise (Q9).
-pub const DEFAULT_DELIVERY_LIMIT: u32 = 20;

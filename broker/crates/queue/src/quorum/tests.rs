@@ -8,8 +8,8 @@ use crate::model::BODY;
 pub(super) use crate::model::{number, spec};
 use crate::{
     ConsumerId, ConsumerSpec, DeadIncarnation, DeadLettering, DeadReason, Delivery,
-    DeliveryProgress, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings, RejectReason,
-    Request, RequestBody, ResumeConsumer, SessionId, SettlementOutcome,
+    DeliveryProgress, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings, QueueType,
+    RejectReason, Request, RequestBody, ResumeConsumer, SessionId, SettlementOutcome,
 };
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
@@ -21,7 +21,7 @@ pub(crate) fn settings() -> QueueSettings {
         max_length: None,
         max_length_bytes: None,
         overflow: Overflow::DropHead,
-        delivery_limit: Some(super::DEFAULT_DELIVERY_LIMIT),
+        delivery_limit: QueueType::Quorum.descriptor().delivery_limit,
         message_ttl_ms: None,
         single_active_consumer: false,
         max_priority: None,

@@ -1,5 +1,5 @@
-//! A driver whose frames are lines, and a thread that runs it.
-#![allow(dead_code, reason = "every test file uses its own part")]
+//! A test driver whose frames are lines, and a thread that runs it in an event loop.
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
@@ -9,8 +9,8 @@ use metadata::NodeRecord;
 use reactor::{
     ClientListener, Inbound, Links, LoopConfig, LoopParts, Mailbox, Report, Sender, ShardLoop, Wake,
 };
-use session::{Outbox, SessionState};
-use shard::{ConnectionInfo, ConnectionKey, Effect, ShardDriver};
+use session::{ConnectionInfo, Outbox, SessionState};
+use shard::{ConnectionKey, Effect, ShardDriver};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -20,13 +20,13 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Piece of a flood, in bytes.
+/// Size of a piece of a flood in bytes.
 const PIECE: u32 = 1 << 20;
 
-/// Bytes that a flood keeps in the outbox at the most.
+/// Number of flood bytes above which the outbox is not refilled.
 const FLOOD_AHEAD: usize = 2 << 20;
 
-/// Bytes that connections may hold together until they have agreed on TLS.
+/// Limit of the bytes held by all TLS handshakes.
 pub const HANDSHAKES: usize = 260 << 10;
 
 struct TestClock(Instant);
@@ -45,7 +45,7 @@ struct Line {
     outbox: Outbox,
     session_state: Option<SessionState>,
     subscribed: bool,
-    /// Pieces still to come and the next number.
+    /// Number of pieces left, and the next number to write.
     flood: (u32, u32),
 }
 
@@ -54,12 +54,12 @@ impl Line {
         self.session_state.unwrap_or(SessionState::Open)
     }
 
-    fn say(&mut self, text: &str) {
+    fn write_line(&mut self, text: &str) {
         self.outbox.tail().extend_from_slice(text.as_bytes());
         self.outbox.tail().extend_from_slice(b"\n");
     }
 
-    fn pour(&mut self) {
+    fn refill(&mut self) {
         while self.flood.0 > 0 && self.outbox.len() < FLOOD_AHEAD {
             let mut piece = BytesMut::new();
             for _ in 0..PIECE / 4 {
@@ -77,13 +77,14 @@ struct Lines {
     alive: Arc<AtomicUsize>,
     effects: Vec<Effect>,
     paused_lines: usize,
-    /// Bytes of lines since the last poll, and the most of them.
-    taken: usize,
-    most: Arc<AtomicUsize>,
-    /// "hold" waits for a word from here.
+    /// Bytes of lines received since the last poll.
+    bytes_received: usize,
+    /// The maximum of `bytes_received`.
+    max_received: Arc<AtomicUsize>,
+    /// "hold" blocks until a message arrives here.
     held: mpsc::Receiver<()>,
     draining: bool,
-    /// Told once the first effect, which opens the listener, was carried out.
+    /// Signalled after the first effect, which opens the listener, was carried out.
     opened: Option<mpsc::Sender<()>>,
     polled: bool,
 }
@@ -97,11 +98,11 @@ impl Lines {
         match text {
             "pause" => {
                 line.session_state = Some(SessionState::Paused);
-                line.say("paused");
+                line.write_line("paused");
             }
-            "count" => line.say(&paused.to_string()),
+            "count" => line.write_line(&paused.to_string()),
             "resume" => {
-                line.say("resumed");
+                line.write_line("resumed");
                 for (k, other) in &mut self.connections {
                     if other.session_state == Some(SessionState::Paused) {
                         other.session_state = None;
@@ -111,18 +112,18 @@ impl Lines {
             }
             "close" => {
                 line.session_state = Some(SessionState::Closing);
-                line.say("closing");
+                line.write_line("closing");
             }
             "subscribe" => {
                 line.subscribed = true;
-                line.say("subscribed");
+                line.write_line("subscribed");
             }
             "listen off" => {
-                line.say("off");
+                line.write_line("off");
                 self.effects.push(Effect::Listen(false));
             }
             "listen on" => {
-                line.say("on");
+                line.write_line("on");
                 self.effects.push(Effect::Listen(true));
             }
             "hold" => drop(self.held.recv()),
@@ -132,9 +133,9 @@ impl Lines {
             other => match other.strip_prefix("flood ").and_then(|n| n.parse().ok()) {
                 Some(pieces) => {
                     line.flood = (pieces, 0);
-                    line.pour();
+                    line.refill();
                 }
-                None => line.say(other),
+                None => line.write_line(other),
             },
         }
         self.effects.push(Effect::Flush(key));
@@ -148,7 +149,7 @@ impl ShardDriver for Lines {
     }
     fn connected(&mut self, connection: ConnectionKey, _: ConnectionInfo) {
         let old = self.connections.insert(connection.0, Line::default());
-        assert!(old.is_none(), "slot given out twice");
+        assert!(old.is_none(), "slot used twice");
         self.alive.store(self.connections.len(), Ordering::SeqCst);
     }
     fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> SessionState {
@@ -162,7 +163,7 @@ impl ShardDriver for Lines {
                 return line.session_state();
             };
             let frame = input.split_to(end + 1);
-            self.taken += frame.len();
+            self.bytes_received += frame.len();
             let text = String::from_utf8_lossy(&frame[..end]).into_owned();
             self.frame(connection, &text);
         }
@@ -177,7 +178,7 @@ impl ShardDriver for Lines {
     }
     fn drained(&mut self, connection: ConnectionKey) {
         if let Some(line) = self.connections.get_mut(&connection.0) {
-            line.pour();
+            line.refill();
         }
     }
     fn gone(&mut self, connection: ConnectionKey) {
@@ -205,7 +206,7 @@ impl ShardDriver for Lines {
     fn shut_down(&mut self) {
         self.draining = true;
         for (key, line) in &mut self.connections {
-            line.say("shutdown");
+            line.write_line("shutdown");
             line.session_state = Some(SessionState::Closing);
             self.effects.push(Effect::Flush(ConnectionKey(*key)));
         }
@@ -215,25 +216,25 @@ impl ShardDriver for Lines {
     }
     fn poll(&mut self, out: &mut Vec<Effect>) {
         if std::mem::replace(&mut self.polled, true) {
-            let _ = self.opened.take().map(|tell| tell.send(()));
+            let _ = self.opened.take().map(|sender| sender.send(()));
         }
-        let taken = std::mem::take(&mut self.taken);
-        self.most.fetch_max(taken, Ordering::SeqCst);
+        let bytes = std::mem::take(&mut self.bytes_received);
+        self.max_received.fetch_max(bytes, Ordering::SeqCst);
         out.append(&mut self.effects);
     }
 }
 
-/// A loop on its own thread.
+/// An event loop on its own thread.
 pub struct Harness {
     pub address: SocketAddr,
     pub mailbox: Mailbox,
-    /// What another shard would send through; small, so that it overflows.
+    /// The ring of another shard. It is small, so that it overflows.
     pub ring: Sender<Inbound>,
     pub reports: mpsc::Receiver<Report>,
-    /// Lets a loop go on that was told to "hold".
+    /// Ends a "hold".
     pub release: mpsc::Sender<()>,
-    /// The most bytes of lines that one turn took.
-    pub most: Arc<AtomicUsize>,
+    /// The maximum number of bytes of lines received in one turn.
+    pub max_received: Arc<AtomicUsize>,
     alive: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
@@ -243,7 +244,7 @@ impl Harness {
         Harness::listening(config, None)
     }
 
-    /// With TLS, or without.
+    /// Starts a loop with or without TLS on its listener.
     pub fn listening(config: LoopConfig, tls: Option<Arc<tls::Server>>) -> io::Result<Harness> {
         let socket =
             reactor::bind(SocketAddr::from(([127, 0, 0, 1], 0))).map_err(io::Error::other)?;
@@ -251,7 +252,7 @@ impl Harness {
         let listener = ClientListener {
             socket,
             tls,
-            protocol: shard::ClientProtocol::Amqp,
+            protocol: session::ProtocolId::default(),
         };
         let (poll, wake) = ShardLoop::poll_and_wake()?;
         let (mailbox, inlet) = reactor::mailbox(wake.clone());
@@ -259,8 +260,8 @@ impl Harness {
         let (report, reports) = mpsc::channel();
         let alive = Arc::new(AtomicUsize::new(0));
         let count = alive.clone();
-        let most = Arc::new(AtomicUsize::new(0));
-        let in_a_turn = most.clone();
+        let max_received = Arc::new(AtomicUsize::new(0));
+        let shared_max = max_received.clone();
         let (release, held) = mpsc::channel();
         let (opened, open) = mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -276,8 +277,8 @@ impl Harness {
                 alive: count,
                 effects: vec![Effect::Listen(true)],
                 paused_lines: 0,
-                taken: 0,
-                most: in_a_turn,
+                bytes_received: 0,
+                max_received: shared_max,
                 held,
                 draining: false,
                 opened: Some(opened),
@@ -286,7 +287,7 @@ impl Harness {
             let parts = LoopParts {
                 driver: Box::new(driver),
                 config,
-                clock: Arc::new(TestClock(started())),
+                clock: Arc::new(TestClock(instant())),
                 poll,
                 wake,
                 rings: vec![receiver],
@@ -304,17 +305,17 @@ impl Harness {
             ring,
             reports,
             release,
-            most,
+            max_received,
             alive,
             thread: Some(thread),
         })
     }
 
-    /// Until the driver has this many connections.
+    /// Waits until the driver has this many connections.
     pub fn wait_for_connections(&self, count: usize) -> io::Result<()> {
-        let deadline = started() + Duration::from_secs(30);
+        let deadline = instant() + Duration::from_secs(30);
         while self.alive.load(Ordering::SeqCst) != count {
-            if started() > deadline {
+            if instant() > deadline {
                 return Err(io::Error::other("connections did not end"));
             }
             std::thread::yield_now();
@@ -342,11 +343,8 @@ impl Drop for Harness {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the test's clock is the door itself"
-)]
-fn started() -> Instant {
+#[expect(clippy::disallowed_methods, reason = "this is the clock of the tests")]
+fn instant() -> Instant {
     Instant::now()
 }
 
@@ -368,7 +366,7 @@ pub fn read_line(stream: &mut impl Read) -> io::Result<String> {
     }
 }
 
-/// All pieces of a flood, in order.
+/// Reads and checks all pieces of a flood.
 pub fn read_flood(stream: &mut impl Read, pieces: u32) -> io::Result<()> {
     let mut next = 0u32;
     let mut piece = vec![0; PIECE as usize];

@@ -1,4 +1,4 @@
-//! How a channel or the connection ends: by a failure, by the client's wish, by force.
+//! Closing of channels and connections: after a failure, on request of the client, or by force.
 
 use super::{AmqpSession, Phase};
 use crate::channel::ChannelState;
@@ -10,11 +10,12 @@ use codec_amqp091::{Frame, Method, Shown, encode_method};
 use metadata::Change;
 use std::time::Duration;
 
-/// A client gets this long to answer connection.close, or to close the socket after close-ok (`closing timeout`).
+/// Time for a client to answer connection.close, or to close the socket after close-ok (`closing
+/// timeout`).
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl AmqpSession {
-    /// Closes what the failure is about.
+    /// Closes the channel, or the connection if the failure is a hard error.
     pub(super) fn fail(
         &mut self,
         number: u16,
@@ -28,10 +29,10 @@ impl AmqpSession {
         let Some(channel) = self.channels.get_mut(&number) else {
             return;
         };
-        channel.release(&mut self.link, cx);
+        channel.release(&mut self.conn, cx);
         channel.state = ChannelState::Closing;
         tracing::info!(
-            peer = %self.config.peer, user = %self.link.user, channel = number,
+            peer = %self.config.peer, user = %self.conn.user, channel = number,
             error = %failure.reply_text(), "channel closed"
         );
         let close = Method::ChannelClose {
@@ -43,18 +44,19 @@ impl AmqpSession {
         cx.send(number, &close);
     }
 
-    /// connection.close with the reason; then the client's close-ok or the deadline ends it.
+    /// Sends connection.close with the reason. The connection ends with the client's close-ok or at
+    /// the deadline.
     pub(crate) fn fail_connection(
         &mut self,
         failure: &Failure,
         (class_id, method_id): (u16, u16),
         cx: &mut StepContext<'_>,
     ) {
-        if matches!(self.phase, Phase::Closing | Phase::Dying | Phase::Ended) {
+        if matches!(self.phase, Phase::Closing | Phase::Lingering | Phase::Ended) {
             return;
         }
         tracing::info!(
-            peer = %self.config.peer, user = %self.link.user,
+            peer = %self.config.peer, user = %self.conn.user,
             error = %failure.reply_text(), "connection closed"
         );
         self.release_channels(cx);
@@ -68,50 +70,52 @@ impl AmqpSession {
         self.phase = Phase::Closing;
         let mut frame = BytesMut::new();
         encode_method(&mut frame, 0, &close);
-        self.farewell = frame[..].into();
-        // A node that stops asks for nothing any more.
+        self.pending_close = frame[..].into();
+        // A stopping node does not delete queues, so do not wait for it.
         if self.end_token == 0 || failure.code == ReplyCode::ConnectionForced {
-            self.say_farewell(cx);
+            self.send_pending_close(cx);
             return;
         }
-        self.deadline = Some(cx.broker.now() + self.link.limits.operation);
+        self.deadline = Some(cx.broker.now() + self.conn.limits.operation);
     }
 
-    /// Sends what [`fail_connection`](Self::fail_connection) kept back. True: there was something.
-    pub(super) fn say_farewell(&mut self, cx: &mut StepContext<'_>) -> bool {
-        let farewell = std::mem::take(&mut self.farewell);
-        if farewell.is_empty() {
+    /// Sends the connection.close that [`fail_connection`](Self::fail_connection) deferred. Returns
+    /// false if there was none.
+    pub(super) fn send_pending_close(&mut self, cx: &mut StepContext<'_>) -> bool {
+        let pending_close = std::mem::take(&mut self.pending_close);
+        if pending_close.is_empty() {
             return false;
         }
-        cx.out.tail().extend_from_slice(&farewell);
+        cx.out.tail().extend_from_slice(&pending_close);
         self.deadline = Some(cx.broker.now() + CLOSING_TIMEOUT);
         true
     }
 
-    /// No more words; the socket closes a little later, so that what was said arrives and guessing is slow.
-    pub(super) fn die(&mut self, cx: &mut StepContext<'_>) {
-        self.say_farewell(cx);
-        self.phase = Phase::Dying;
+    /// Ignores all further input. The socket closes after a delay, so that sent bytes arrive and
+    /// password guessing is slow.
+    pub(super) fn close_silently(&mut self, cx: &mut StepContext<'_>) {
+        self.send_pending_close(cx);
+        self.phase = Phase::Lingering;
         self.deadline = Some(cx.broker.now() + SILENT_CLOSE_DELAY);
     }
 
     pub(super) fn release_channels(&mut self, cx: &mut StepContext<'_>) {
-        self.link.stop(|_| true, cx);
-        // In the order of their numbers, so that a run can be repeated.
+        self.conn.stop(|_| true, cx);
+        // In a deterministic order.
         let mut numbers: Vec<u16> = self.channels.keys().copied().collect();
         numbers.sort_unstable();
         for number in numbers {
             if let Some(mut channel) = self.channels.remove(&number) {
-                channel.let_go(&mut self.link, cx);
+                channel.release_stopped(&mut self.conn, cx);
                 cx.broker.close_channel();
             }
         }
     }
 
-    /// Exclusive queues end with their connection. Once.
+    /// Deletes the exclusive queues of the connection. Does nothing when called again.
     pub(super) fn end_session(&mut self, cx: &mut StepContext<'_>) {
-        if self.link.owns_queues && self.end_token == 0 {
-            self.end_token = self.link.new_token(0);
+        if self.conn.owns_queues && self.end_token == 0 {
+            self.end_token = self.conn.new_token(0);
             let session = cx.broker.id();
             cx.broker
                 .change(self.end_token, Change::EndSession { session });
@@ -128,56 +132,62 @@ impl AmqpSession {
         self.refuse(&Failure::new(ReplyCode::FrameError, text), (0, 0), cx);
     }
 
-    /// A failure of the connection. To who has not logged in nothing is said, except as the standard demands.
+    /// Reports a connection failure. A client that has not logged in gets no error unless the
+    /// specification requires it.
     pub(crate) fn refuse(&mut self, failure: &Failure, ids: (u16, u16), cx: &mut StepContext<'_>) {
-        let told = match self.phase {
+        let notifies_client = match self.phase {
             Phase::Header | Phase::Starting | Phase::Verifying => {
                 matches!(
                     failure.code,
                     ReplyCode::AccessRefused | ReplyCode::ConnectionForced
-                ) && self.link.capabilities.authentication_failure_close
+                ) && self.conn.capabilities.authentication_failure_close
             }
             _ => true,
         };
-        if matches!(self.phase, Phase::Starting | Phase::Verifying) && told {
-            // A login that is refused is about no method: RabbitMQ's ids. Nor does it wait long for an answer.
+        if matches!(self.phase, Phase::Starting | Phase::Verifying) && notifies_client {
+            // As in RabbitMQ, a refused login names no method. The client gets little time to
+            // answer.
             self.fail_connection(failure, (0, 0), cx);
             self.deadline = Some(cx.broker.now() + SILENT_CLOSE_DELAY);
-        } else if told {
+        } else if notifies_client {
             self.fail_connection(failure, ids, cx);
         } else {
             tracing::info!(peer = %self.config.peer, error = %failure.reply_text(), "handshake failed");
-            self.die(cx);
+            self.close_silently(cx);
         }
     }
 
-    /// Exclusive queues are gone; now the others, one after the other.
-    pub(super) fn go_on_leaving(&mut self, cx: &mut StepContext<'_>) {
-        if self.phase == Phase::Leaving && !self.left.ask(0, &mut self.link, cx) {
+    /// Deletes the next unused auto-delete queue, or sends close-ok when none is left.
+    pub(super) fn delete_left_queues(&mut self, cx: &mut StepContext<'_>) {
+        if self.phase == Phase::Leaving && !self.left.send_request(0, &mut self.conn, cx) {
             self.finish(cx);
         }
     }
 
-    pub(super) fn left_answered(&mut self, answer: &queue::QueueReply, cx: &mut StepContext<'_>) {
-        match self.left.answered(answer) {
+    pub(super) fn handle_left_answer(
+        &mut self,
+        answer: &queue::QueueReply,
+        cx: &mut StepContext<'_>,
+    ) {
+        match self.left.record_answer(answer) {
             Some(change) => {
-                self.left_token = self.link.new_token(0);
+                self.left_token = self.conn.new_token(0);
                 cx.broker.change(self.left_token, change);
             }
-            None => self.go_on_leaving(cx),
+            None => self.delete_left_queues(cx),
         }
     }
 
-    /// close-ok. Who asked for it closes the socket, as with RabbitMQ: a client that finds the end of the stream right behind close-ok may
-    /// take it for a connection that broke.
+    /// Sends close-ok. As with RabbitMQ, the client closes the socket: some clients take an end of
+    /// stream directly after close-ok for a broken connection.
     pub(super) fn finish(&mut self, cx: &mut StepContext<'_>) {
         cx.send(0, &Method::ConnectionCloseOk {});
-        self.phase = Phase::Dying;
+        self.phase = Phase::Lingering;
         self.deadline = Some(cx.broker.now() + CLOSING_TIMEOUT);
     }
 
-    /// Ends a connection that holds more memory than the node can spare. A client that has not logged in is told nothing, as in
-    /// [`Self::refuse`]; nor is one whose output is cut off in the middle of a frame.
+    /// Closes a connection that holds more memory than the node can spare. Nothing is sent before
+    /// the login, as in [`Self::refuse`], or if the output ends in the middle of a frame.
     pub(super) fn shed(&mut self, text: &str, can_hear: bool, cx: &mut StepContext<'_>) {
         match self.phase {
             Phase::Running | Phase::Opening if can_hear => {
@@ -192,7 +202,8 @@ impl AmqpSession {
         }
     }
 
-    pub(super) fn force(&mut self, text: &str, cx: &mut StepContext<'_>) {
+    /// Closes the connection with connection-forced (320), or at once if it is not open yet.
+    pub(super) fn force_close(&mut self, text: &str, cx: &mut StepContext<'_>) {
         match self.phase {
             Phase::Running | Phase::Opening => {
                 let failure = Failure::new(ReplyCode::ConnectionForced, text);
@@ -204,7 +215,7 @@ impl AmqpSession {
     }
 }
 
-/// As RabbitMQ shows a frame that it did not expect.
+/// Formats an unexpected frame as RabbitMQ does.
 fn describe(frame: Frame<'_>) -> String {
     format!("type {}, {}", frame.kind.octet(), Shown::of(frame.payload))
 }

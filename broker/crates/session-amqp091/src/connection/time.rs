@@ -1,4 +1,4 @@
-//! What time brings: heartbeats, and what took too long.
+//! Timers of the connection: heartbeats, operation timeouts and acknowledgement timeouts.
 
 use super::{AmqpSession, Phase};
 use crate::channel::Channel;
@@ -8,9 +8,9 @@ use codec_amqp091::encode_heartbeat;
 use env::Time;
 
 impl AmqpSession {
-    pub(super) fn on_time(&mut self, cx: &mut StepContext<'_>) {
+    pub(super) fn handle_tick(&mut self, cx: &mut StepContext<'_>) {
         let now = cx.broker.now();
-        if self.deadline.is_some_and(|at| at <= now) && !self.say_farewell(cx) {
+        if self.deadline.is_some_and(|at| at <= now) && !self.send_pending_close(cx) {
             self.deadline = None;
             if self.phase == Phase::Leaving {
                 return self.finish(cx);
@@ -25,7 +25,7 @@ impl AmqpSession {
         if self.heartbeat.is_zero() || !matches!(self.phase, Phase::Opening | Phase::Running) {
             return;
         }
-        // A connection that we do not read cannot be heard.
+        // A paused connection is not read, so its heartbeats are not seen.
         if self.is_paused() {
             self.last_received = now;
         }
@@ -36,7 +36,8 @@ impl AmqpSession {
             return;
         }
         if now >= self.last_sent + self.heartbeat / 2 {
-            // Unsent bytes are as good as a heartbeat, and a client that reads nothing gets no more.
+            // Unsent bytes serve as a heartbeat, and a client that does not read gets no more of
+            // them.
             if cx.out.is_empty() {
                 encode_heartbeat(cx.out.tail());
             }
@@ -44,42 +45,42 @@ impl AmqpSession {
         }
     }
 
-    /// Operations that took too long.
+    /// Ends operations that exceeded their timeout.
     pub(super) fn expire_waits(&mut self, now: Time, cx: &mut StepContext<'_>) {
-        if self.link.wait_deadline.is_none_or(|at| at > now) {
+        if self.conn.wait_deadline.is_none_or(|at| at > now) {
             return;
         }
-        let limit = self.link.limits.operation;
+        let limit = self.conn.limits.operation;
         let mut waits: Vec<(u16, Time)> = self
             .channels
             .values()
             .filter_map(|c| Some((c.number, c.waiting.as_ref()?.since + limit)))
             .collect();
         waits.sort_unstable();
-        self.link.wait_deadline = waits.iter().map(|w| w.1).filter(|&at| at > now).min();
+        self.conn.wait_deadline = waits.iter().map(|w| w.1).filter(|&at| at > now).min();
         for (number, _) in waits.into_iter().filter(|w| w.1 <= now) {
-            self.with_channel(number, cx, Channel::timed_out);
+            self.with_channel(number, cx, Channel::handle_timeout);
         }
     }
 
-    /// Deliveries that a client has kept for too long close its channel.
+    /// Closes channels whose client exceeded the acknowledgement timeout.
     pub(super) fn expire_deliveries(&mut self, now: Time, cx: &mut StepContext<'_>) {
-        if self.link.ack_check.is_none_or(|at| at > now) {
+        if self.conn.ack_check.is_none_or(|at| at > now) {
             return;
         }
-        let limit = self.link.limits.acknowledgement;
+        let limit = self.conn.limits.acknowledgement;
         let mut numbers: Vec<u16> = self.channels.keys().copied().collect();
         numbers.sort_unstable();
         for number in numbers {
             self.with_channel(number, cx, |channel, _, cx| {
-                let checked = channel.check_acknowledgements(limit, cx);
-                checked.map_err(|failure| MethodFailure {
+                let result = channel.check_acknowledgements(limit, cx);
+                result.map_err(|failure| MethodFailure {
                     failure,
                     ids: (0, 0),
                 })
             });
         }
-        let owed = self.channels.values().any(|c| c.unacked.len() > 0);
-        self.link.ack_check = owed.then(|| now + crate::deliver::ACK_CHECK);
+        let has_unacked = self.channels.values().any(|c| c.unacked.len() > 0);
+        self.conn.ack_check = has_unacked.then(|| now + crate::deliver::ACK_CHECK);
     }
 }

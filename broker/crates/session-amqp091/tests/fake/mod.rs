@@ -1,5 +1,5 @@
-//! A node in memory, and a client that speaks in frames.
-#![allow(dead_code, reason = "every test file uses its own part")]
+//! An in-memory node, and a client that exchanges frames with the session.
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use auth::{HashAlgorithm, hash_with};
 use bytes::{Bytes, BytesMut};
@@ -36,17 +36,17 @@ pub struct FakeConsumer {
     pub spec: ConsumerSpec,
     pub cancelled: bool,
     next: u64,
-    /// All up to here has gone to the client.
+    /// Deliveries up to this one were written to the client.
     pub received: u64,
-    /// No delivery beyond it.
+    /// The last delivery that may be sent.
     pub credit: u64,
     pub out: BTreeMap<u64, (Message, u32)>,
 }
 
 impl FakeConsumer {
-    /// More may be on its way to it.
-    pub fn has_room(&self) -> bool {
-        let on_its_way = || {
+    /// Returns true if the consumer may get another delivery.
+    pub fn has_capacity(&self) -> bool {
+        let in_flight = || {
             self.out
                 .range(self.received + 1..)
                 .map(|(_, (m, _))| m.body_len())
@@ -54,8 +54,8 @@ impl FakeConsumer {
         let limit = self.spec.prefetch as usize;
         (limit == 0 || self.out.len() < limit)
             && self.next < self.credit
-            && on_its_way().count() < FLOW_WINDOW.messages as usize
-            && (on_its_way().sum::<usize>() as u64) < FLOW_WINDOW.bytes
+            && in_flight().count() < FLOW_WINDOW.messages as usize
+            && (in_flight().sum::<usize>() as u64) < FLOW_WINDOW.bytes
     }
 }
 
@@ -69,31 +69,31 @@ pub struct FakeBroker {
     pub notices: VecDeque<SessionEvent>,
     pub alarm: Option<&'static str>,
     pub draining: bool,
-    /// In place of an answer to a password.
+    /// The result of password checks, if not the real one.
     pub verdict: Option<PasswordCheck>,
-    /// Logins that succeeded, and those that failed.
+    /// Numbers of successful and failed logins.
     pub logins: (u32, u32),
     pub admits: bool,
-    /// The vhost's limit of connections is reached.
+    /// The connection limit of the vhost is reached.
     pub vhost_is_full: bool,
-    /// All that was counted.
+    /// The sum of all reported counters.
     pub message_counters: session::MessageCounters,
     pub channels_left: u32,
-    /// Queues take requests and say nothing; publishes are kept here.
+    /// Queues accept requests without answering; publishes are collected in `unconfirmed`.
     pub silent: bool,
-    /// There are no other nodes.
-    pub alone: bool,
-    /// Changes wait until the test lets the log go on.
-    pub slow_log: bool,
+    /// The cluster has no other nodes.
+    pub is_single_node: bool,
+    /// Changes are applied only by `apply_next`.
+    pub hold_log: bool,
     log: VecDeque<(u64, Change)>,
-    /// The node of every queue, and it is down.
+    /// The home node of every queue is this one, and it is down.
     pub lost_home: Option<metadata::Name>,
-    /// These say that they are behind.
-    pub slow: Vec<QueueId>,
+    /// Queues that answer publishes with `FlowState::Behind`.
+    pub slow_queues: Vec<QueueId>,
     pub unconfirmed: Vec<(QueueId, PublishTag)>,
-    /// Every publish is refused for this.
+    /// The reason to reject every publish.
     pub reject: Option<RejectReason>,
-    /// What queues were told, in order, for tests that look at it.
+    /// The requests to queues, in order.
     pub requests: Vec<(QueueId, RequestBody)>,
     pub changes: Vec<Change>,
 }
@@ -132,11 +132,11 @@ impl FakeBroker {
             message_counters: session::MessageCounters::default(),
             channels_left: 10_000,
             silent: false,
-            alone: false,
-            slow_log: false,
+            is_single_node: false,
+            hold_log: false,
             log: VecDeque::new(),
             lost_home: None,
-            slow: Vec::new(),
+            slow_queues: Vec::new(),
             unconfirmed: Vec::new(),
             reject: None,
             requests: Vec::new(),
@@ -158,7 +158,7 @@ impl FakeBroker {
             description: "".into(),
             tags: Vec::new(),
         });
-        // May do nothing but what starts with "mine".
+        // A user whose permissions cover only names that start with "mine".
         broker.must(Change::PutUser(user("small", &[])));
         broker.must(Change::PutPermission(PermissionRecord {
             user: "small".into(),
@@ -182,13 +182,13 @@ impl FakeBroker {
             self.queues.insert(record.id, FakeQueue::default());
         }
         let tree = &self.tree;
-        let gone: Vec<QueueId> = self
+        let deleted: Vec<QueueId> = self
             .queues
             .keys()
             .copied()
             .filter(|&q| tree.queue_by_id(q).is_none())
             .collect();
-        for queue in gone {
+        for queue in deleted {
             if let Some(q) = self.queues.remove(&queue) {
                 for (&id, c) in q.consumers.iter().filter(|(_, c)| !c.cancelled) {
                     if c.spec.tag.as_bytes() != b"\0get" {
@@ -215,7 +215,7 @@ impl FakeBroker {
         self.tree.queue("/", name).unwrap().id
     }
 
-    /// Confirms (or refuses) what `silent` kept.
+    /// Confirms the publishes collected while `silent`.
     pub fn settle_publishes(&mut self) {
         for (queue, tag) in std::mem::take(&mut self.unconfirmed) {
             self.notices
@@ -223,14 +223,14 @@ impl FakeBroker {
         }
     }
 
-    /// Another node asked for a change before: the log has it, this node not yet.
-    pub fn elsewhere(&mut self, change: Change) {
-        self.slow_log = true;
+    /// Commits a change of another node to the log that this node has not applied yet.
+    pub fn change_from_other_node(&mut self, change: Change) {
+        self.hold_log = true;
         self.log.push_back((0, change));
     }
 
-    /// One change more is made. False: none waits.
-    pub fn log_goes_on(&mut self) -> bool {
+    /// Applies the next held change. Returns false if there is none.
+    pub fn apply_next(&mut self) -> bool {
         let Some((token, change)) = self.log.pop_front() else {
             return false;
         };
@@ -249,7 +249,7 @@ impl FakeBroker {
                 .consumers
                 .iter_mut()
                 .filter(|(_, c)| !c.cancelled)
-                .filter(|(_, c)| c.has_room())
+                .filter(|(_, c)| c.has_capacity())
                 .max_by_key(|(id, c)| (c.spec.priority, std::cmp::Reverse(**id)));
             let Some((&id, c)) = best else { return };
             let Some((message, attempts)) = q.ready.pop_front() else {
@@ -257,7 +257,7 @@ impl FakeBroker {
             };
             let delivery = c.take(message, attempts, q.ready.len());
             let to = ConsumerId(id);
-            // What goes to one consumer goes together.
+            // Deliveries to one consumer are batched.
             match self.notices.back_mut() {
                 Some(SessionEvent::Deliver {
                     queue: from,
@@ -391,7 +391,7 @@ impl FakeBroker {
                 if_unused,
                 if_empty,
             } => {
-                let text = |what: &str| format!("queue in vhost '/' {what}");
+                let text = |state: &str| format!("queue in vhost '/' {state}");
                 if if_unused && q.consumers.values().any(|c| !c.cancelled) {
                     return Some(QueueReply::Refused {
                         code: 406,
@@ -452,11 +452,11 @@ impl Broker for FakeBroker {
         &self.tree
     }
     fn knows_all(&self) -> bool {
-        self.alone
+        self.is_single_node
     }
     fn change(&mut self, token: u64, change: Change) {
         self.changes.push(change.clone());
-        if self.slow_log {
+        if self.hold_log {
             return self.log.push_back((token, change));
         }
         let result = self.apply(&change);
@@ -465,7 +465,7 @@ impl Broker for FakeBroker {
                 .push_back(SessionEvent::Changed { token, result });
         }
     }
-    fn home_out_of_reach(&self, _: &metadata::QueueRecord) -> Option<metadata::Name> {
+    fn unreachable_home(&self, _: &metadata::QueueRecord) -> Option<metadata::Name> {
         self.lost_home.clone()
     }
     fn place(&mut self, _: QueueType, _: u32) -> Vec<NodeId> {
@@ -487,7 +487,7 @@ impl Broker for FakeBroker {
                 .push_back(SessionEvent::Published { queue, tag });
             self.push(queue);
         }
-        match self.slow.contains(&queue) {
+        match self.slow_queues.contains(&queue) {
             true => FlowState::Behind,
             false => FlowState::Steady,
         }
@@ -564,13 +564,13 @@ impl Broker for FakeBroker {
     }
 }
 
-/// A connection: the session under test, its node, and the client's end.
+/// A connection: the session under test, its node, and the client side.
 pub struct Conn {
     pub session: AmqpSession,
     pub broker: FakeBroker,
     pub out: Outbox,
     pub session_state: SessionState,
-    pub got: BytesMut,
+    pub received: BytesMut,
     input: BytesMut,
 }
 
@@ -600,12 +600,12 @@ impl Conn {
             broker,
             out: Outbox::default(),
             session_state: SessionState::Open,
-            got: BytesMut::new(),
+            received: BytesMut::new(),
             input: BytesMut::new(),
         }
     }
 
-    /// As far as connection.open-ok.
+    /// A connection after connection.open-ok.
     pub fn open_as(config: SessionConfig, user: &str) -> Conn {
         let mut conn = Conn::new(config);
         conn.log_in(user);
@@ -661,7 +661,7 @@ impl Conn {
         self.expect(channel, Method::ChannelOpenOk {});
     }
 
-    /// Bytes to the session, then everything that follows from them.
+    /// Passes bytes to the session and delivers the resulting events.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
         if self.session_state != SessionState::Closing {
@@ -672,7 +672,7 @@ impl Conn {
         self.settle();
     }
 
-    /// Delivers the node's notices until there are none.
+    /// Delivers the node's events until there are none.
     pub fn settle(&mut self) {
         while let Some(session_event) = self.broker.notices.pop_front() {
             self.session_state =
@@ -681,7 +681,7 @@ impl Conn {
         }
     }
 
-    /// Reads what the session wrote, as a socket would.
+    /// Reads the session's output as a socket would.
     pub fn drain(&mut self) {
         loop {
             let pieces: Vec<Bytes> = self.out.pieces().iter().cloned().collect();
@@ -690,7 +690,7 @@ impl Conn {
             }
             for piece in pieces {
                 self.out.consume(piece.len());
-                self.got.extend_from_slice(&piece);
+                self.received.extend_from_slice(&piece);
             }
             self.session_state = self.session.drained(&mut self.broker, &mut self.out);
             self.settle();
@@ -737,12 +737,12 @@ impl Conn {
         self.publish_with(channel, exchange, key, false, &Properties::default(), body);
     }
 
-    /// The next frame the client gets.
+    /// The next frame that the client receives.
     pub fn next_frame(&mut self) -> Option<(FrameKind, u16, Bytes)> {
         self.drain();
-        let frame: Frame<'_> = parse_frame(&self.got, 131_072).unwrap()?;
+        let frame: Frame<'_> = parse_frame(&self.received, 131_072).unwrap()?;
         let (kind, channel, len) = (frame.kind, frame.channel, frame.wire_len());
-        let mut whole = self.got.split_to(len).freeze();
+        let mut whole = self.received.split_to(len).freeze();
         let payload = whole.split_to(len - 1).slice(7..);
         Some((kind, channel, payload))
     }
@@ -756,15 +756,16 @@ impl Conn {
     pub fn expect(&mut self, channel: u16, method: Method<'_>) {
         let (kind, number, payload) = self
             .next_frame()
-            .unwrap_or_else(|| panic!("nothing came, not {method:?}"));
-        assert_eq!(kind, FrameKind::Method, "instead of {method:?}");
+            .unwrap_or_else(|| panic!("expected {method:?}, got no frame"));
+        assert_eq!(kind, FrameKind::Method, "expected {method:?}");
         assert_eq!(
             (number, Method::decode(&payload).unwrap()),
             (channel, method)
         );
     }
 
-    /// Header and body after a deliver, return or get-ok: properties and body.
+    /// Reads the header and body frames after deliver, return or get-ok. Returns the properties and
+    /// the body.
     pub fn expect_content(&mut self, channel: u16) -> (Bytes, Vec<u8>) {
         let (kind, number, payload) = self.next_frame().expect("a header");
         assert_eq!((kind, number), (FrameKind::Header, channel));
@@ -862,7 +863,7 @@ impl Conn {
         assert_eq!(self.expect_content(channel).1, body);
     }
 
-    pub fn pass(&mut self, time: Duration) {
+    pub fn advance(&mut self, time: Duration) {
         self.broker.now = self.broker.now + time;
         self.session_state = self.session.tick(&mut self.broker, &mut self.out);
         self.settle();
@@ -915,7 +916,7 @@ pub fn consume<'a>(queue: &'a str, tag: &'a str, no_ack: bool) -> Method<'a> {
     }
 }
 
-/// A channel and queue `q`, with messages "1" and so on.
+/// A connection with channel 1 and queue `q`, which contains the messages "1" to `messages`.
 pub fn with_queue(messages: u64) -> Conn {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
@@ -925,7 +926,7 @@ pub fn with_queue(messages: u64) -> Conn {
     conn
 }
 
-/// What is in queue `q`.
+/// The ready messages of queue `q`.
 pub fn ready(conn: &Conn) -> Vec<String> {
     let queue = conn.broker.queue("/", "q").unwrap();
     queue

@@ -11,7 +11,6 @@ use codec_mqtt::{
 };
 use env::{Incarnation, NodeId, Time, WallTime};
 use message::{Message, Table};
-use metadata::features::{Feature, MQTT_CONTINUITY, MQTT_STATE, MQTT_SUCCESSION};
 use metadata::{
     BindingRecord, Change, ChangeError, ChangeResult, Destination, NodeRecord, PermissionRecord,
     QueueId, QueueRecord, QueueType, SessionId, Tree, TreeEvent, UserRecord,
@@ -74,7 +73,7 @@ fn user(name: &str) -> UserRecord {
 }
 
 impl Node {
-    fn new(features: &[Feature]) -> Node {
+    fn new() -> Node {
         let mut node = Node {
             now: Time(1),
             wall: WallTime(1_700_000_000_000),
@@ -112,10 +111,6 @@ impl Node {
             }],
             user: user("guest"),
         });
-        for feature in features {
-            let name = feature.name.into();
-            node.must(Change::EnableFeature { name });
-        }
         node.must(Change::PutVhost {
             name: "other".into(),
             description: "".into(),
@@ -419,13 +414,8 @@ impl Default for World {
 
 impl World {
     pub fn new(settings: Settings) -> World {
-        World::with(settings, &[MQTT_STATE, MQTT_SUCCESSION, MQTT_CONTINUITY])
-    }
-
-    /// Of a cluster that has these feature flags.
-    pub fn with(settings: Settings, features: &[Feature]) -> World {
         World {
-            node: Node::new(features),
+            node: Node::new(),
             settings: Arc::new(settings),
             seats: Vec::new(),
         }

@@ -28,10 +28,14 @@ impl EventBuffer {
     }
 
     /// Takes down what the speaker has said.
+    #[inline]
     fn hear(&mut self) {
-        if self.out.is_empty() {
-            return;
+        if !self.out.is_empty() {
+            self.take_down();
         }
+    }
+
+    fn take_down(&mut self) {
         let queue = self.speaker;
         for addressed in self.out.events.drain(..) {
             self.events
@@ -58,6 +62,11 @@ impl EventBuffer {
     pub fn take_gone(&mut self) -> Option<String> {
         self.hear();
         self.gone.take()
+    }
+
+    pub fn has_events(&mut self) -> bool {
+        self.hear();
+        !self.events.is_empty()
     }
 
     pub fn take(&mut self) -> Vec<(SessionId, QueueId, QueueEvent)> {

@@ -37,7 +37,9 @@ impl LocalQueues {
     /// while others have them: it ends, and the others go on. Where there are no others the queue goes on without
     /// those messages; they stay in it, and each time that one is to be delivered the file is named again.
     pub(super) fn tell_damage(&mut self, shard: &mut Vec<GroupOutput>) {
-        shard.extend(self.said.take_gone().map(GroupOutput::Fatal));
+        if let Some(gone) = self.said.take_gone() {
+            shard.push(GroupOutput::Fatal(gone));
+        }
         let Some(DamagedLog { queue, what }) = self.damage.take() else {
             return;
         };

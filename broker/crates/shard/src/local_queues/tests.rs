@@ -57,7 +57,7 @@ fn what_was_held_for_a_queue_is_applied_before_what_is_newer() {
     local_queues.turn(&mut Vec::new());
     assert!(local_queues.recovering());
     local_queues.queue_out.push(committed(3));
-    local_queues.open_quorum(&record, false);
+    local_queues.open(&record, &FIRST_SETTINGS, false);
     let order: Vec<u64> = local_queues
         .queue_out
         .iter()
@@ -74,7 +74,7 @@ fn what_was_held_for_a_queue_is_applied_before_what_is_newer() {
 fn a_queue_that_took_its_deletion_is_over_until_it_is_removed() {
     let mut local_queues = local_queues();
     let record = record(QueueType::Classic);
-    local_queues.open_classic(&record, &FIRST_SETTINGS);
+    local_queues.open(&record, &FIRST_SETTINGS, true);
     local_queues.turn(&mut Vec::new());
     assert_eq!(local_queues.over(), []);
     let session = SessionId {
@@ -116,14 +116,14 @@ fn a_queue_that_was_deleted_is_not_founded_once_more() {
     let recovered = BTreeMap::from([(GroupId(record.id.0), deleted)]);
     let host = Host::new(config, Arc::clone(&disk), recovered).expect("a good log");
     let mut local_queues = LocalQueues::new(NodeId(1), Incarnation(2), host, disk);
-    local_queues.open_quorum(&record, true);
+    local_queues.open(&record, &FIRST_SETTINGS, true);
     assert!(!local_queues.has(record.id) && !local_queues.has_replica(record.id));
     // Another queue is.
     let other = QueueRecord {
         id: QueueId(8),
         ..record
     };
-    local_queues.open_quorum(&other, true);
+    local_queues.open(&other, &FIRST_SETTINGS, true);
     assert!(local_queues.has_replica(other.id));
 }
 
@@ -138,7 +138,7 @@ fn a_consumer_that_comes_and_goes_within_a_turn_renews_the_lease() {
         wall: env::WallTime(1),
     };
     local_queues.set_time(at(0));
-    local_queues.open_classic(&leased, &FIRST_SETTINGS);
+    local_queues.open(&leased, &FIRST_SETTINGS, true);
     local_queues.set_expires(leased.id, Some(100));
     local_queues.turn(&mut Vec::new());
     local_queues.set_time(at(60));
@@ -179,12 +179,12 @@ fn a_consumer_that_comes_and_goes_within_a_turn_renews_the_lease() {
 fn the_totals_are_those_of_the_queues() {
     let mut local_queues = local_queues();
     let classic = record(QueueType::Classic);
-    local_queues.open_classic(&classic, &FIRST_SETTINGS);
+    local_queues.open(&classic, &FIRST_SETTINGS, true);
     let quorum = QueueRecord {
         id: QueueId(8),
         ..record(QueueType::Quorum)
     };
-    local_queues.open_quorum(&quorum, true);
+    local_queues.open(&quorum, &FIRST_SETTINGS, true);
     let session = SessionId {
         node: NodeId(1),
         incarnation: Incarnation(1),
@@ -224,7 +224,7 @@ fn the_totals_are_those_of_the_queues() {
 fn a_command_that_is_not_understood_is_told_and_nothing_behind_it_is_applied() {
     let mut local_queues = local_queues();
     let record = record(QueueType::Quorum);
-    local_queues.open_quorum(&record, true);
+    local_queues.open(&record, &FIRST_SETTINGS, true);
     let time = Command::Time(env::WallTime(1)).encode();
     let newer = [&[time[0] + 1], &time[1..]].concat().into();
     let entries = [time.clone(), newer, time].into_iter().zip(1..);

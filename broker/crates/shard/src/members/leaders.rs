@@ -88,7 +88,7 @@ impl KnownLeaders {
     pub fn recount(&self, tree: &Tree) -> BTreeMap<NodeId, usize> {
         let mut counts = BTreeMap::new();
         for record in tree.all_queues() {
-            if record.kind == metadata::QueueType::Quorum {
+            if record.kind.is_replicated() {
                 let known = self.queues.get(&record.id).map(|k| k.leader);
                 if let Some(leader) = known.or(record.members.first().copied()) {
                     add(&mut counts, leader);

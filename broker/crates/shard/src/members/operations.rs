@@ -14,8 +14,7 @@ use control::{
     Reply,
 };
 use env::NodeId;
-use metadata::features::NODE_REMOVAL;
-use metadata::{Change, ChangeError, ChangeResult, QueueId, QueueRecord, QueueType};
+use metadata::{Change, ChangeError, ChangeResult, QueueId, QueueRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is done when the facts about the queues are there.
@@ -29,7 +28,7 @@ pub enum Plan {
         node: NodeId,
         /// The queues that are asked are those of the tree after this change. None: older programs of the cluster do not
         /// know what came to a node later.
-        seen: Option<u64>,
+        seen: u64,
         reply: Reply<Result<Forgetting, ChangeError>>,
     },
     Rebalance(Reply<u32>),
@@ -102,8 +101,7 @@ impl Core {
                 reply(Err(ChangeError::Unavailable(text.into())));
             }
             MembershipRequest::Forget { node, reply } => {
-                let checked = self.tree.feature_enabled(NODE_REMOVAL.name);
-                let seen = checked.then(|| self.tree.applied());
+                let seen = self.tree.applied();
                 self.gather_for(None, Plan::Forget { node, seen, reply });
             }
         }
@@ -213,7 +211,7 @@ impl Core {
     fn forget_node(
         &mut self,
         node: NodeId,
-        seen: Option<u64>,
+        seen: u64,
         facts: &[QueueFacts],
         reply: Reply<Result<Forgetting, ChangeError>>,
     ) {
@@ -225,10 +223,10 @@ impl Core {
         let counts = |f: &&QueueFacts| {
             let record = self.tree.queue_by_id(f.id);
             record.is_some_and(|r| {
-                let quorum = r.kind == QueueType::Quorum;
+                let replicated = r.kind.is_replicated();
                 // Nobody can tell while one that may lead it is down.
                 let dark = f.leader.is_none() && r.members.iter().any(|m| !self.is_up(*m));
-                quorum && (dark || r.members.contains(&node) || f.members.contains(&node))
+                replicated && (dark || r.members.contains(&node) || f.members.contains(&node))
             })
         };
         let queues: Vec<QueueId> = facts.iter().filter(counts).map(|f| f.id).collect();
@@ -243,10 +241,7 @@ impl Core {
                 reply(result.map(|_| Forgetting::Forgotten));
             });
             let id = node;
-            let change = seen.map_or(Change::ForgetNode { id }, |seen| Change::ForgetFreeNode {
-                id,
-                seen,
-            });
+            let change = Change::ForgetFreeNode { id, seen };
             return self.ask(change, ChangeRequester::Control(then));
         }
         let left = queues.len() as u32;
@@ -307,7 +302,7 @@ impl Core {
         };
         let is_quorum = |f: &&QueueFacts| {
             let record = self.tree.queue_by_id(f.id);
-            record.is_some_and(|r| r.kind == QueueType::Quorum)
+            record.is_some_and(|r| r.kind.is_replicated())
         };
         let led = facts.iter().filter(is_quorum).filter_map(|f| {
             let there = f.members.iter().filter(|n| f.online.contains(n));
@@ -375,7 +370,7 @@ impl Core {
     /// Members for a queue that is about to be declared, the one that is to lead it first.
     pub fn place(&self, queue: &QueueRecord) -> Vec<NodeId> {
         let me = self.config.node;
-        if queue.kind == QueueType::Classic {
+        if !queue.kind.is_replicated() {
             return vec![me];
         }
         let placement_request = self.tree.placement_request(queue);

@@ -9,7 +9,6 @@ use crate::core::Core;
 use crate::joining_nodes::is_member;
 use crate::metadata_client::ChangeRequester;
 use env::NodeId;
-use metadata::features::LOST_QUEUES;
 use metadata::{Change, ChangeError, ChangeResult, NodeRecord, QueueId};
 use std::collections::BTreeSet;
 
@@ -73,7 +72,7 @@ impl Core {
             self.replace_node(*old, &new);
         }
         // Otherwise the same change takes it in.
-        if replaced.is_empty() || !self.tree.feature_enabled(LOST_QUEUES.name) {
+        if replaced.is_empty() {
             tracing::info!(event = "node_joins", name = %new.name, id = id.0);
             self.joining.insert(id);
             self.ask(Change::PutNode(new), ChangeRequester::Join(id));
@@ -93,14 +92,9 @@ impl Core {
         if self.members.replacements.asked.contains(&old) {
             return;
         }
-        let change = if self.tree.feature_enabled(LOST_QUEUES.name) {
-            let new = new.clone();
-            Change::ReplaceNode { old, new }
-        } else if let Err(why) = self.tree.may_forget(old) {
-            // Older versions in the cluster know no lost queues: it leaves when its queues are deleted.
-            return self.members.replacements.hold(old, &why);
-        } else {
-            Change::ForgetNode { id: old }
+        let change = Change::ReplaceNode {
+            old,
+            new: new.clone(),
         };
         let replacements = &mut self.members.replacements;
         replacements.asked.insert(old);

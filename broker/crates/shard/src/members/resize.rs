@@ -3,7 +3,7 @@
 use crate::placement::{Candidate, MAX_REPLICAS, replaced};
 use control::{MemberChange, QueueFacts};
 use env::NodeId;
-use metadata::{ChangeError, QueueRecord, QueueType};
+use metadata::{ChangeError, QueueRecord};
 
 /// A queue as it is when it is decided.
 pub struct CurrentMembers<'a> {
@@ -18,7 +18,7 @@ pub struct CurrentMembers<'a> {
 
 /// The members that the queue is to have. Those it has: nothing is to be done.
 pub fn resized(change: MemberChange, now: &CurrentMembers<'_>) -> Result<Vec<NodeId>, ChangeError> {
-    if now.record.kind != QueueType::Quorum {
+    if !now.record.kind.is_replicated() {
         return Err(ChangeError::Invalid(format!(
             "{} is no quorum queue: it lives on one node",
             now.label()
@@ -151,6 +151,7 @@ mod tests {
     use super::*;
     use message::Table;
     use metadata::QueueId;
+    use metadata::QueueType;
 
     fn ids(list: &[u64]) -> Vec<NodeId> {
         list.iter().map(|n| NodeId(*n)).collect()

@@ -16,10 +16,8 @@ use env::sim::SimDisk;
 use env::{Disk, Incarnation, NodeId, Time, WallTime};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use metadata::{Change, ChangeError, NodeRecord, QueueId, UserRecord};
-use shard::{
-    ClientProtocol, ConnectionInfo, ConnectionKey, Effect, Founding, RecoveredShard, Shard,
-    ShardConfig, ShardDriver, ShardLimits,
-};
+use session::{ConnectionInfo, ProtocolId, Protocols};
+use shard::{ConnectionKey, Effect, Founding, RecoveredShard, Shard, ShardConfig, ShardDriver};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -93,7 +91,7 @@ impl Cluster {
     pub fn with_message_size(size: usize, bytes: u32) -> Cluster {
         Cluster::made_with(size, None, |at, config| {
             if at == 0 {
-                config.limits.max_message_size = bytes;
+                config.protocols = protocols(bytes);
             }
         })
     }
@@ -193,6 +191,11 @@ impl Cluster {
         let all = unheard.into_iter().map(|(to, frame)| (at, to, frame));
         self.frames.extend(all);
         self.settle();
+    }
+
+    /// It is lost. From now on requests arrive.
+    pub fn lose_requests(&mut self, at: usize) {
+        self.unheard.remove(&at);
     }
 
     /// Its links break; it and its clients live on.
@@ -572,7 +575,7 @@ impl Cluster {
     pub fn try_client(&mut self, at: usize) -> Result<Client, String> {
         let client = Client {
             at,
-            key: self.connect(at, ClientProtocol::Amqp),
+            key: self.connect(at, AMQP),
             input: BytesMut::new(),
             got: BytesMut::new(),
         };
@@ -597,7 +600,7 @@ impl Cluster {
         self.settle();
     }
 
-    fn connect(&mut self, at: usize, protocol: ClientProtocol) -> ConnectionKey {
+    fn connect(&mut self, at: usize, protocol: ProtocolId) -> ConnectionKey {
         assert!(self.listens(at), "node {at} takes no clients");
         self.connections += 1;
         let key = ConnectionKey(self.connections);
@@ -622,7 +625,7 @@ pub struct RawConnection {
 }
 
 impl RawConnection {
-    pub fn new(cluster: &mut Cluster, at: usize, protocol: ClientProtocol) -> RawConnection {
+    pub fn new(cluster: &mut Cluster, at: usize, protocol: ProtocolId) -> RawConnection {
         RawConnection {
             at,
             key: cluster.connect(at, protocol),
@@ -684,14 +687,45 @@ pub fn record(id: u64) -> NodeRecord {
     }
 }
 
+/// The protocol of AMQP 0.9.1 clients.
+pub const AMQP: ProtocolId = ProtocolId(0);
+/// The protocol of MQTT clients.
+pub const MQTT: ProtocolId = ProtocolId(1);
+
+/// `max_message_size` unless a test sets another one, in bytes.
+const MESSAGE_SIZE: u32 = 16 << 20;
+
+/// Protocols in the order of [`AMQP`] and [`MQTT`], for AMQP messages of up to `bytes` bytes.
+fn protocols(bytes: u32) -> Protocols {
+    let amqp = session_amqp091::Amqp091 {
+        cluster_name: "test".into(),
+        product: "RabbitMQ".into(),
+        version: "4.1.0".into(),
+        limits: Arc::new(
+            session_amqp091::Limits {
+                // Clients of these tests write only when they have something to say.
+                heartbeat: 0,
+                ..Default::default()
+            }
+            .with_message_size(bytes),
+        ),
+        logins: Arc::new(session_amqp091::Logins {
+            mechanisms: vec![auth::Mechanism::Plain],
+            loopback_users: Vec::new(),
+            anonymous: None,
+        }),
+    };
+    let mqtt = session_mqtt::Mqtt {
+        settings: Arc::default(),
+    };
+    Protocols::new(vec![Arc::new(amqp), Arc::new(mqtt)])
+}
+
 pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
     ShardConfig {
         node: NodeId(id),
         incarnation: Incarnation(1),
         name: format!("n{id}").into(),
-        cluster_name: "test".into(),
-        product: "RabbitMQ".into(),
-        version: "4.1.0".into(),
         address: format!("n{id}:25672").into(),
         shards: 1,
         index: 0,
@@ -708,20 +742,11 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
             features: metadata::features::Version::default().facts().features,
         }),
         seed: id,
-        loopback_users: Vec::new(),
-        default_vhost: "/".into(),
-        mechanisms: vec![auth::Mechanism::Plain],
-        anonymous: None,
-        limits: ShardLimits {
-            // No heartbeats: clients here speak only when they have something to say.
-            heartbeat_s: 0,
-            ..ShardLimits::default()
-        },
         placement: shard::Placement::default(),
         budget: shard::MemoryBudget::default(),
         program: metadata::features::Version::default(),
-        mqtt: Default::default(),
-        web_mqtt: Default::default(),
+        protocols: protocols(MESSAGE_SIZE),
+        mqtt: shard::MqttRouting::default(),
         groups: consensus::Limits::default(),
     }
 }

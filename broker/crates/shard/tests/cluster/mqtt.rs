@@ -1,12 +1,13 @@
 //! A client that speaks MQTT 5.0 to a node.
 
 use super::Cluster;
+use super::MQTT;
 use bytes::BytesMut;
 use codec_mqtt::{
     Ack, AckKind, Connect, Filters, Packet, Properties, Publish, Qos, Reason, Subscribe,
     SubscribeOptions, Version, Will, parse_frame,
 };
-use shard::{ClientProtocol, ConnectionKey, ShardDriver};
+use shard::{ConnectionKey, ShardDriver};
 
 pub struct MqttClient {
     at: usize,
@@ -57,7 +58,7 @@ impl Crowd {
     /// Clean sessions of 3.1.1, until there are so many.
     pub fn grow(&mut self, cluster: &mut Cluster, count: usize) {
         for number in self.keys.len()..count {
-            let key = cluster.connect(self.at, ClientProtocol::Mqtt);
+            let key = cluster.connect(self.at, MQTT);
             self.keys.push(key);
             let connect = Connect {
                 version: Version::V311,
@@ -163,7 +164,7 @@ impl MqttClient {
     pub fn with(cluster: &mut Cluster, at: usize, connect: Connect<'_>) -> MqttClient {
         let mut client = MqttClient {
             at,
-            key: cluster.connect(at, ClientProtocol::Mqtt),
+            key: cluster.connect(at, MQTT),
             input: BytesMut::new(),
             got: BytesMut::new(),
             ids: Vec::new(),

@@ -14,9 +14,8 @@ use control::{ControlRequest, MemberChange, MembershipRequest, NodeFacts};
 use env::{Disk, Incarnation, NodeId, Rng, SeededRng, Time, WallTime};
 use metadata::features::Version;
 use metadata::{Change, ChangeError, ChangeResult, Name, NodeRecord, QueueId};
-use shard::{
-    ClientProtocol, Effect, RecoveredShard, Route, Shard, ShardConfig, ShardDriver, shard_of,
-};
+use session::{ProtocolId, Protocols};
+use shard::{Effect, RecoveredShard, Route, Shard, ShardConfig, ShardDriver, shard_of};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -28,7 +27,7 @@ use std::time::Duration;
 pub enum Request {
     Connect {
         connection: u64,
-        protocol: ClientProtocol,
+        protocol: ProtocolId,
     },
     Piece {
         connection: u64,
@@ -172,6 +171,36 @@ pub fn name_of(place: u64) -> String {
     format!("n{place}")
 }
 
+/// The protocol of AMQP 0.9.1 clients.
+pub const AMQP: ProtocolId = ProtocolId(0);
+/// The protocol of MQTT clients.
+pub const MQTT: ProtocolId = ProtocolId(1);
+
+/// Protocols without heartbeats, in the order of [`AMQP`] and [`MQTT`].
+fn protocols() -> Protocols {
+    let amqp = session_amqp091::Amqp091 {
+        cluster_name: "sim".into(),
+        product: "RabbitMQ".into(),
+        version: "4.1.0".into(),
+        limits: Arc::new(session_amqp091::Limits {
+            heartbeat: 0,
+            ..Default::default()
+        }),
+        logins: Arc::new(session_amqp091::Logins {
+            mechanisms: vec![auth::Mechanism::Plain],
+            loopback_users: Vec::new(),
+            anonymous: None,
+        }),
+    };
+    let mqtt = session_mqtt::Mqtt {
+        settings: Arc::new(session_mqtt::Settings {
+            loopback_users: Vec::new(),
+            ..Default::default()
+        }),
+    };
+    Protocols::new(vec![Arc::new(amqp), Arc::new(mqtt)])
+}
+
 impl Node {
     pub fn start(start: Start, plan: &Plan, identities: &Identities) -> Result<Node, String> {
         let identity = {
@@ -258,32 +287,18 @@ impl Node {
             incarnation: self.identity.incarnation,
             address: format!("{name}:25672").as_str().into(),
             name: name.as_str().into(),
-            cluster_name: "sim".into(),
-            product: "RabbitMQ".into(),
-            version: "4.1.0".into(),
             shards: self.plan.shards,
             index,
             founding: founder.then(|| self.plan.founding.clone()),
             seed: self.rng.next_u64(),
-            loopback_users: Vec::new(),
-            mechanisms: vec![auth::Mechanism::Plain],
-            anonymous: None,
-            default_vhost: "/".into(),
-            limits: shard::ShardLimits {
-                heartbeat_s: 0,
-                ..shard::ShardLimits::default()
-            },
             placement: shard::Placement::default(),
             budget: shard::MemoryBudget {
                 node: self.memory.clone(),
                 ..shard::MemoryBudget::of(MEMORY_BUDGET)
             },
             program: self.identity.program,
-            mqtt: session_mqtt::Settings {
-                loopback_users: Vec::new(),
-                ..Default::default()
-            },
-            web_mqtt: Default::default(),
+            protocols: protocols(),
+            mqtt: shard::MqttRouting::default(),
             groups: self.plan.limits.clone(),
         }
     }

@@ -6,7 +6,6 @@ use super::oracle::{Oracle, WindowId};
 use crate::world::{Scenario, World};
 use control::MemberChange;
 use env::{NodeId, Rng, SeededRng};
-use metadata::features::LOST_QUEUES;
 use metadata::{Change, QueueId, QueueRecord, QueueType, Tree};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -100,10 +99,8 @@ impl Operator {
             for record in classic_of(tree, *node) {
                 self.lose(now, &record, oracle);
                 names.push(record.name.to_string());
-                // The older versions know no lost queues: a node of theirs is replaced when it has no last copy any more.
                 let is_replaced = tree.node(*node).is_none();
-                if is_replaced || leaving == Some(*node) || !tree.feature_enabled(LOST_QUEUES.name)
-                {
+                if is_replaced || leaving == Some(*node) {
                     changes.push(Change::DeleteQueue {
                         vhost: record.vhost.clone(),
                         name: record.name.clone(),

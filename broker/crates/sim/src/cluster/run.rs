@@ -18,7 +18,6 @@ use crate::world::{Scenario, Start, Stop, Violation, World, WorldConfig};
 use env::{NodeId, Rng, SeededRng, Time};
 use node_death::NodeDeath;
 use setup::{clients, founding, limits, queues};
-use shard::ClientProtocol;
 use std::time::Duration;
 
 pub use report::{Options, Report};
@@ -276,7 +275,7 @@ impl Run {
             world.now(),
             amqp::AmqpClient::new(),
         ));
-        let protocol = ClientProtocol::Amqp;
+        let protocol = super::node::AMQP;
         let request = Request::Connect {
             connection,
             protocol,

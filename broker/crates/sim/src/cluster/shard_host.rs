@@ -10,7 +10,8 @@ use env::{Incarnation, NodeId, Time};
 use metadata::NodeRecord;
 use metadata::features::VersionFacts;
 use session::SessionState;
-use shard::{ClientProtocol, ConnectionInfo, ConnectionKey, Shard, ShardDriver};
+use session::{ConnectionInfo, ProtocolId};
+use shard::{ConnectionKey, Shard, ShardDriver};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -131,7 +132,7 @@ impl ShardHost {
         }
     }
 
-    pub fn accept(&mut self, client: u64, number: u64, protocol: ClientProtocol) {
+    pub fn accept(&mut self, client: u64, number: u64, protocol: ProtocolId) {
         let free = (0..).find(|k| !self.connections.contains_key(k));
         let key = free.unwrap_or_default();
         let peer = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1), (number % 60_000) as u16));

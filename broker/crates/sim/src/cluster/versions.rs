@@ -6,10 +6,7 @@ use super::operator::{is_ready, newest_tree};
 use crate::world::{Scenario, World};
 use env::{NodeId, Rng, SeededRng, Time};
 use metadata::Name;
-use metadata::features::{
-    CHANNEL_PREFETCH, CLUSTER_LIMITS, Feature, MQTT_CLUSTER, MQTT_FENCING, MQTT_STATE,
-    MQTT_SUCCESSION, NODE_REMOVAL, RUNTIME_PARAMETERS, VHOST_TRACING, Version,
-};
+use metadata::features::{Feature, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -18,45 +15,32 @@ pub const MISFIT: &str = "does not know the feature flag";
 /// As long as a node may take another one for who it was before: a machine that ends is noticed after one second.
 const UNNOTICED: Duration = Duration::from_secs(3);
 
-/// Programs that came before. The flags that all of them know are those without which other rules of this scenario do not hold.
+/// A feature flag of no effect: the mechanism is what these runs test.
+const fn flag(name: &'static str) -> Feature {
+    Feature {
+        name,
+        description: "of no effect",
+    }
+}
+
+const FLAGS: [Feature; 3] = [flag("first"), flag("second"), flag("third")];
+
+/// The newest version: it knows every flag.
+pub const NEWEST: Version = Version {
+    version: "9.3.0",
+    features: &FLAGS,
+};
+
+/// Older versions, each of which lacks some flags of the newest one.
 const OLDER: [Version; 3] = [
-    older("0.0.9", &BEFORE_WILLS),
-    older("0.0.8", &BEFORE_LIMITS),
-    older("0.0.7", &BEFORE_TRACING),
+    older("9.2.0", &[FLAGS[0], FLAGS[1]]),
+    older("9.1.0", &[FLAGS[0]]),
+    older("9.0.0", &[]),
 ];
 
 const fn older(version: &'static str, features: &'static [Feature]) -> Version {
     Version { version, features }
 }
-
-const BEFORE_WILLS: [Feature; 9] = [
-    CHANNEL_PREFETCH,
-    CLUSTER_LIMITS,
-    MQTT_CLUSTER,
-    MQTT_FENCING,
-    MQTT_STATE,
-    MQTT_SUCCESSION,
-    NODE_REMOVAL,
-    RUNTIME_PARAMETERS,
-    VHOST_TRACING,
-];
-const BEFORE_LIMITS: [Feature; 7] = [
-    MQTT_CLUSTER,
-    MQTT_FENCING,
-    MQTT_STATE,
-    MQTT_SUCCESSION,
-    NODE_REMOVAL,
-    RUNTIME_PARAMETERS,
-    VHOST_TRACING,
-];
-const BEFORE_TRACING: [Feature; 6] = [
-    MQTT_CLUSTER,
-    MQTT_FENCING,
-    MQTT_STATE,
-    MQTT_SUCCESSION,
-    NODE_REMOVAL,
-    RUNTIME_PARAMETERS,
-];
 
 /// Which program runs where, and which flags were asked for.
 pub struct Versions {
@@ -86,13 +70,13 @@ impl Versions {
 
     /// That the cluster begins with.
     pub fn founders(&self) -> Version {
-        self.older.unwrap_or_default()
+        self.older.unwrap_or(NEWEST)
     }
 
     /// That a machine starts with, which had this one before.
     pub fn next(&self, before: Version, quiet: bool, rng: &mut SeededRng) -> Version {
         let Some(older) = self.older.filter(|_| !self.upgraded) else {
-            return Version::default();
+            return NEWEST;
         };
         let old = match before == older {
             true => rng.chance(1, 2),
@@ -101,7 +85,7 @@ impl Versions {
         };
         match old && !quiet {
             true => older,
-            false => Version::default(),
+            false => NEWEST,
         }
     }
 
@@ -124,7 +108,7 @@ impl Versions {
         }
         let tree = newest_tree(world)?;
         let off = |f: &&Feature| !tree.feature_enabled(f.name);
-        let off: Vec<&Feature> = Version::default().features.iter().filter(off).collect();
+        let off: Vec<&Feature> = NEWEST.features.iter().filter(off).collect();
         let name = off.get(rng.below(off.len().max(1) as u64) as usize)?.name;
         let members: BTreeSet<NodeId> = tree.nodes().map(|n| n.id).collect();
         let identities = identities.borrow();
@@ -175,14 +159,14 @@ impl Versions {
         if !nodes.iter().all(|n| is_ready(world, *n)) {
             return None;
         }
-        let newest = Version::default();
+        let newest = NEWEST;
         let old = |n: &NodeId| world.process(*n).is_some_and(|p| p.program() != newest);
         nodes.into_iter().find(old)
     }
 
     /// Every node runs the newest program, and all of its flags are on.
     pub fn all_are_newest<'a>(mut nodes: impl Iterator<Item = &'a Node>) -> bool {
-        let newest = Version::default();
+        let newest = NEWEST;
         nodes.all(|node| {
             let on = |f: &Feature| {
                 let mut shards = node.shards();

@@ -1,4 +1,4 @@
-//! A server's channel and rustls's own client, joined by two buffers.
+//! A server's channel and the client of rustls, connected by two buffers.
 
 use authority::Fixture;
 use bytes::BytesMut;
@@ -29,14 +29,14 @@ pub struct Pair {
     pub client: ClientConnection,
     pub channel: Channel,
     pub out: Outgoing,
-    /// What the server has understood.
+    /// Plain bytes received by the server.
     pub plain: BytesMut,
     pub ended: bool,
-    /// What the client has understood.
-    heard: Vec<u8>,
-    /// The server has said that nothing follows.
-    pub told_end: bool,
-    /// Bytes given to the server at a time.
+    /// Plain bytes received by the client.
+    received: Vec<u8>,
+    /// The client has received close_notify.
+    pub client_ended: bool,
+    /// Size in bytes of the pieces in which the server gets input.
     pub piece: usize,
 }
 
@@ -49,23 +49,23 @@ impl Pair {
             out: Outgoing::default(),
             plain: BytesMut::new(),
             ended: false,
-            heard: Vec::new(),
-            told_end: false,
+            received: Vec::new(),
+            client_ended: false,
             piece: usize::MAX,
         })
     }
 
-    /// To the end of the handshake.
-    pub fn shaken(server: &Server, client: &Arc<ClientConfig>) -> Result<Pair> {
+    /// A connection after its handshake.
+    pub fn connect(server: &Server, client: &Arc<ClientConfig>) -> Result<Pair> {
         let mut pair = Pair::new(server, client)?;
         pair.run()?;
         if pair.client.is_handshaking() || pair.channel.is_handshaking() {
-            return Err("the handshake does not end".into());
+            return Err("the handshake did not complete".into());
         }
         Ok(pair)
     }
 
-    /// Until nothing moves any more.
+    /// Transfers data until both directions are idle.
     pub fn run(&mut self) -> Result<()> {
         loop {
             let mut wire = Vec::new();
@@ -75,32 +75,32 @@ impl Pair {
             if wire.is_empty() && self.out.is_empty() {
                 return Ok(());
             }
-            let gave = self.give(&wire);
-            self.answer()?;
-            gave?;
+            let result = self.give_server(&wire);
+            self.give_client()?;
+            result?;
         }
     }
 
-    /// Hands bytes to the server, in pieces.
-    pub fn give(&mut self, wire: &[u8]) -> std::result::Result<(), ChannelError> {
+    /// Passes bytes to the server in pieces.
+    pub fn give_server(&mut self, wire: &[u8]) -> std::result::Result<(), ChannelError> {
         for piece in wire.chunks(self.piece) {
             let mut input = [self.channel.rest(), piece].concat();
-            let received = self
+            let outcome = self
                 .channel
                 .receive(&mut input, &mut self.plain, &mut self.out)?;
-            self.ended |= received == ReceiveOutcome::Ended;
+            self.ended |= outcome == ReceiveOutcome::Ended;
         }
         Ok(())
     }
 
-    /// Hands the server's bytes to the client.
-    fn answer(&mut self) -> Result<()> {
+    /// Passes the server's output to the client.
+    fn give_client(&mut self) -> Result<()> {
         let mut rest = self.out.filled();
         while !rest.is_empty() {
             self.client.read_tls(&mut rest)?;
             self.client.process_new_packets()?;
-            match self.client.reader().read_to_end(&mut self.heard) {
-                Ok(_) => self.told_end = true,
+            match self.client.reader().read_to_end(&mut self.received) {
+                Ok(_) => self.client_ended = true,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                 Err(e) => return Err(e.into()),
             }
@@ -109,7 +109,7 @@ impl Pair {
         Ok(())
     }
 
-    pub fn client_says(&mut self, text: &[u8]) -> Result<()> {
+    pub fn client_sends(&mut self, text: &[u8]) -> Result<()> {
         for piece in text.chunks(60_000) {
             self.client.writer().write_all(piece)?;
             self.run()?;
@@ -117,11 +117,11 @@ impl Pair {
         Ok(())
     }
 
-    pub fn server_says(&mut self, text: &[u8]) -> Result<Vec<u8>> {
+    pub fn server_sends(&mut self, text: &[u8]) -> Result<Vec<u8>> {
         for piece in text.chunks(50_000) {
             self.channel.seal(piece, &mut self.out)?;
             self.run()?;
         }
-        Ok(std::mem::take(&mut self.heard))
+        Ok(std::mem::take(&mut self.received))
     }
 }

@@ -352,6 +352,9 @@ impl MqttRouter {
 
     /// Publishes are not waited for any longer.
     pub(super) fn settle_late(&mut self) {
+        if self.claims.settling.is_empty() {
+            return;
+        }
         let now = self.claims.now;
         let late = self.claims.settling.iter();
         let late = late.filter(|(_, (until, _))| *until <= now);

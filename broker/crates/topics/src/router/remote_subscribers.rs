@@ -85,9 +85,11 @@ impl MqttRouter {
     pub(super) fn tick_routers(&mut self, now: env::Time) {
         let mut events = std::mem::take(&mut self.events);
         self.routers.tick(now, &mut events);
-        for event in events.drain(..) {
-            if let PeerEvent::Answered(waiter) = event {
-                self.heard(waiter);
+        if !events.is_empty() {
+            for event in events.drain(..) {
+                if let PeerEvent::Answered(waiter) = event {
+                    self.heard(waiter);
+                }
             }
         }
         self.events = events;

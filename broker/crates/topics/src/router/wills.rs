@@ -112,6 +112,9 @@ impl MqttRouter {
 
     /// Wills of other nodes' clients whose time has come.
     pub(super) fn publish_kept(&mut self, now: Time) {
+        if !self.wills.waits_for_majority() {
+            return;
+        }
         for (id, will) in self.wills.overdue(now) {
             let vhost = id.vhost;
             self.outputs.push_back(RouterOutput::Will { vhost, will });

@@ -140,9 +140,8 @@ fn node_that_has_not_caught_up_admits_no_node() {
     assert!(world.ended.contains_key(&3));
 }
 
-/// Versions from before the exchange of versions support the flags of that time, and no others.
 #[test]
-fn peer_without_version_is_linked_while_compatible() {
+fn node_that_announces_no_version_is_linked_while_no_flag_is_enabled() {
     let meet = |enabled: &[&str]| {
         let mut ours = config(0, 2);
         ours.cluster = Some(ClusterRecord {
@@ -174,13 +173,13 @@ fn peer_without_version_is_linked_while_compatible() {
         let done: Vec<Action> = std::iter::from_fn(|| peering.poll()).collect();
         (up, done)
     };
-    let (up, done) = meet(&["mqtt_state", "runtime_parameters"]);
+    let (up, done) = meet(&[]);
     assert!(up);
     assert!(done.contains(&Action::PeerVersion {
         node: NodeId(99),
         version: None
     }));
-    let (up, done) = meet(&["mqtt_state", "two"]);
+    let (up, done) = meet(&["two"]);
     assert!(!up);
     let refused = done.iter().find_map(|a| match a {
         Action::Send {

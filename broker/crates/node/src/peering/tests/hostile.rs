@@ -226,3 +226,36 @@ fn number_of_links_is_bounded() {
     assert_eq!(taken, MAX_LINKS);
     assert!(peering.links.len() <= MAX_LINKS && peering.peers.len() <= MAX_LINKS);
 }
+
+/// A second HELLO that names another cluster, or none, must not stay on an established link.
+#[test]
+fn established_link_that_changes_its_cluster_is_refused() {
+    for changed in [0, 8] {
+        let mut config = config(0, 3);
+        config.cluster = Some(ClusterRecord {
+            id: 7,
+            founders: Vec::new(),
+            features: Vec::new(),
+        });
+        let mut peering = Peering::new(config);
+        let link = LinkId(1);
+        assert!(peering.accepted(link));
+        let hello = |cluster| {
+            Frame::Hello(Hello {
+                cluster_name: "test".into(),
+                cluster,
+                node: NodeId(101),
+                incarnation: Incarnation(1),
+                name: "n1".into(),
+                address: "n1:1".into(),
+                peers_hash: 0,
+                shards: 2,
+                version: None,
+            })
+        };
+        peering.frame(link, hello(7));
+        assert!(peering.links[&link].established);
+        peering.frame(link, hello(changed));
+        assert!(!peering.links.contains_key(&link), "cluster {changed}");
+    }
+}

@@ -15,7 +15,6 @@ use super::wire::{MqttConnection, ServerMessage};
 use crate::world::{Scenario, World};
 use codec_mqtt::Qos;
 use env::{NodeId, Rng, SeededRng, Time};
-use shard::ClientProtocol;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -281,7 +280,7 @@ impl MqttClients {
         });
         let request = Request::Connect {
             connection,
-            protocol: ClientProtocol::Mqtt,
+            protocol: super::super::node::MQTT,
         };
         world.request(node, FIRST + number as u64, request);
     }

@@ -17,73 +17,74 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-// Keys of the Secret with the operator's note of a cluster (names.OperatorSecret).
+// Keys of the operator's access Secret of a cluster (names.OperatorSecret).
 const (
 	usernameKey = "username"
 	passwordKey = "password"
-	// listenerKey is the Listener that any ready node is asked at.
+	// listenerKey is the Listener through which the operator reaches any ready node.
 	listenerKey = "scheme"
-	// trustKey holds a JSON list of Trust.
+	// trustKey has a JSON list of Trust.
 	trustKey = "trust.json"
-	// identityKey holds an Identity as JSON.
+	// identityKey has an Identity as JSON.
 	identityKey = "identity.json"
 )
 
-// Note is what the operator notes of a cluster: as whom and how its HTTP API is asked.
-type Note struct {
+// AccessRecord is the content of the operator's access Secret of a cluster: its credentials, and how to reach and
+// verify the nodes.
+type AccessRecord struct {
 	Username, Password string
-	// Listener that any ready node is asked at.
+	// Listener through which the operator reaches any ready node.
 	Listener Listener
-	// trusts is the JSON list of what nodes are believed by.
+	// trusts is the JSON list of the trusts that verify nodes.
 	trusts string
 	// identity is the JSON form of the operator's Identity.
 	identity string
 }
 
-// Identity is the operator's client certificate for a cluster, and how it verifies the certificate of the nodes that take it.
+// Identity is the operator's client certificate for a cluster, and the verification of the nodes that accept it.
 type Identity struct {
 	// Cert and Key, PEM.
 	Cert string `json:"cert"`
 	Key  string `json:"key"`
-	// Name that the nodes' certificate is for.
+	// Name in the nodes' certificate.
 	Name string `json:"name"`
-	// Roots of the nodes' certificate, PEM.
+	// Roots are the CA certificates of the nodes' certificate, PEM.
 	Roots string `json:"roots"`
 }
 
-// Trust is by what nodes are believed that show the certificate of a Secret.
+// Trust verifies nodes that show the certificate of a Secret.
 type Trust struct {
 	// Secret that the nodes mount.
 	Secret string `json:"secret"`
-	// Name that the certificate is for; one that it has, also where that is no name of a Service.
+	// Name in the certificate; one of its names, even if it is not the name of a Service.
 	Name string `json:"name"`
-	// Roots, PEM: the authorities that the Secret names, and the certificate's own chain.
+	// Roots are the CA certificates in the Secret and the certificate's own chain, PEM.
 	Roots string `json:"roots"`
-	// Superseded is when no new pod was given it any more; zero: it is in use.
+	// Superseded is when new pods stopped using the certificate; zero while they use it.
 	Superseded time.Time `json:"superseded,omitzero"`
 }
 
-// NoteOf reads a note.
-func NoteOf(secret *corev1.Secret) Note {
-	note := Note{
+// AccessRecordOf reads an access Secret.
+func AccessRecordOf(secret *corev1.Secret) AccessRecord {
+	record := AccessRecord{
 		Username: string(secret.Data[usernameKey]), Password: string(secret.Data[passwordKey]),
 		trusts: string(secret.Data[trustKey]), identity: string(secret.Data[identityKey]),
 	}
 	switch listener := Listener(secret.Data[listenerKey]); listener {
 	case Secure, Operator:
-		note.Listener = listener
+		record.Listener = listener
 	case Plain:
 	}
-	return note
+	return record
 }
 
-// WriteCredentials notes as whom to ask, and leaves the rest.
+// WriteCredentials writes the credentials and keeps the rest.
 func WriteCredentials(secret *corev1.Secret, username, password string) {
 	write(secret, usernameKey, username)
 	write(secret, passwordKey, password)
 }
 
-// WriteTrust notes how to ask, and leaves the rest.
+// WriteTrust writes the listener and the trusts and keeps the rest.
 func WriteTrust(secret *corev1.Secret, listener Listener, trusts []Trust) error {
 	delete(secret.Data, listenerKey)
 	delete(secret.Data, trustKey)
@@ -95,17 +96,17 @@ func WriteTrust(secret *corev1.Secret, listener Listener, trusts []Trust) error 
 	}
 	text, err := json.Marshal(trusts)
 	if err != nil {
-		return fmt.Errorf("noting what nodes are believed by: %w", err)
+		return fmt.Errorf("encoding the trusts: %w", err)
 	}
 	write(secret, trustKey, string(text))
 	return nil
 }
 
-// WriteIdentity notes the operator's certificate, and leaves the rest.
+// WriteIdentity writes the operator's certificate and keeps the rest.
 func WriteIdentity(secret *corev1.Secret, identity Identity) error {
 	text, err := json.Marshal(identity)
 	if err != nil {
-		return fmt.Errorf("noting the operator's certificate: %w", err)
+		return fmt.Errorf("encoding the operator's certificate: %w", err)
 	}
 	write(secret, identityKey, string(text))
 	return nil
@@ -118,49 +119,50 @@ func write(secret *corev1.Secret, key, value string) {
 	secret.Data[key] = []byte(value)
 }
 
-// Trusts that are noted; none where what is noted cannot be read: it is made anew then.
-func (n Note) Trusts() []Trust {
+// Trusts returns the recorded trusts; none when the record cannot be decoded, because the operator then writes a new
+// one.
+func (r AccessRecord) Trusts() []Trust {
 	var out []Trust
-	if json.Unmarshal([]byte(n.trusts), &out) != nil {
+	if json.Unmarshal([]byte(r.trusts), &out) != nil {
 		return nil
 	}
 	return out
 }
 
-// believed are the trusts with their roots read.
-func (n Note) believed() ([]broker.Trust, error) {
+// parsedTrusts returns the trusts with their CA certificates parsed.
+func (r AccessRecord) parsedTrusts() ([]broker.Trust, error) {
 	var out []broker.Trust
-	for _, trust := range n.Trusts() {
+	for _, trust := range r.Trusts() {
 		roots := x509.NewCertPool()
 		if roots.AppendCertsFromPEM([]byte(trust.Roots)) {
 			out = append(out, broker.Trust{Name: trust.Name, Roots: roots})
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("it is not noted yet by what the nodes' certificates are believed")
+		return nil, fmt.Errorf("no CA certificate is recorded yet that could verify the nodes; wait for the reconciliation of the BrokerCluster")
 	}
 	return out, nil
 }
 
-// HasIdentity says whether the operator's certificate is noted.
-func (n Note) HasIdentity() bool { return n.identity != "" }
+// HasIdentity reports whether the record has the operator's certificate.
+func (r AccessRecord) HasIdentity() bool { return r.identity != "" }
 
 // transport for requests to a listener with TLS.
-func (n Note) transport(listener Listener) (*http.Transport, error) {
+func (r AccessRecord) transport(listener Listener) (*http.Transport, error) {
 	if listener == Operator {
-		return n.operatorTransport()
+		return r.operatorTransport()
 	}
-	trusts, err := n.believed()
+	trusts, err := r.parsedTrusts()
 	if err != nil {
 		return nil, err
 	}
 	return broker.NewSecureTransport(trusts), nil
 }
 
-func (n Note) operatorTransport() (*http.Transport, error) {
+func (r AccessRecord) operatorTransport() (*http.Transport, error) {
 	var identity Identity
-	if err := json.Unmarshal([]byte(n.identity), &identity); err != nil {
-		return nil, errors.New("the operator's certificate is not noted yet")
+	if err := json.Unmarshal([]byte(r.identity), &identity); err != nil {
+		return nil, errors.New("the operator's certificate is not recorded yet; wait for the reconciliation of the BrokerCluster")
 	}
 	shown, err := tls.X509KeyPair([]byte(identity.Cert), []byte(identity.Key))
 	if err != nil {
@@ -168,7 +170,7 @@ func (n Note) operatorTransport() (*http.Transport, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM([]byte(identity.Roots)) {
-		return nil, errors.New("the authorities of the nodes' certificate cannot be read")
+		return nil, errors.New("the CA certificates of the nodes' certificate cannot be parsed")
 	}
 	return broker.NewSecureTransport([]broker.Trust{{Name: identity.Name, Roots: roots, Shown: &shown}}), nil
 }

@@ -1,0 +1,96 @@
+//! The client protocols of the broker. This is the only place that names them all: a new protocol is one more entry of
+//! [`registrations`].
+
+use metadata::Name;
+use node::Registration;
+use node::config::Config;
+use session_amqp091::{Amqp091, Logins};
+use session_mqtt::Mqtt;
+use session_websocket::WebSocket;
+use std::sync::Arc;
+
+/// All protocols with their listeners and settings.
+pub(crate) fn registrations(config: &Config) -> Vec<Registration> {
+    let mqtt = Arc::new(mqtt(config));
+    let web_mqtt = WebSocket {
+        inner: mqtt.clone(),
+        listener_names: ["http/web-mqtt", "https/web-mqtt"],
+        settings: Arc::new(config.web_mqtt.settings.clone()),
+    };
+    vec![
+        Registration {
+            protocol: Arc::new(amqp091(config)),
+            plain: config.amqp,
+            secure: config.amqp_tls,
+            // A method frame and the beginning of the next one.
+            largest_frame: config.limits.frame_max as usize * 2,
+        },
+        Registration {
+            protocol: mqtt,
+            plain: config.mqtt.plain,
+            secure: config.mqtt.tls,
+            largest_frame: config.mqtt.limits.packet,
+        },
+        Registration {
+            protocol: Arc::new(web_mqtt),
+            plain: config.web_mqtt.plain,
+            secure: config.web_mqtt.tls,
+            largest_frame: config.mqtt.limits.packet,
+        },
+    ]
+}
+
+fn amqp091(config: &Config) -> Amqp091 {
+    let limits = &config.limits;
+    let limits = session_amqp091::Limits {
+        frame_max: limits.frame_max,
+        channel_max: limits.channel_max,
+        heartbeat: limits.heartbeat_s,
+        handshake: limits.handshake_timeout,
+        acknowledgement: limits
+            .consumer_timeout_ms
+            .map(std::time::Duration::from_millis),
+        ..session_amqp091::Limits::default()
+    }
+    .with_message_size(limits.max_message_size);
+    Amqp091 {
+        cluster_name: config.cluster.name.as_str().into(),
+        product: config.product.as_str().into(),
+        version: config.version.as_str().into(),
+        limits: Arc::new(limits),
+        logins: Arc::new(Logins {
+            mechanisms: config.mechanisms(),
+            loopback_users: names(&config.loopback_users),
+            anonymous: anonymous(config),
+        }),
+    }
+}
+
+fn mqtt(config: &Config) -> Mqtt {
+    let vhost = config.mqtt.vhost.as_ref().unwrap_or(&config.default_vhost);
+    let settings = session_mqtt::Settings {
+        limits: config.mqtt.limits.clone(),
+        vhost: vhost.as_str().into(),
+        exchange: config.mqtt.exchange.as_str().into(),
+        loopback_users: names(&config.loopback_users),
+        anonymous: anonymous(config).filter(|_| config.mqtt.allow_anonymous),
+        name_without_password: config.mqtt.name_without_password,
+        by_certificate: config.mqtt.by_certificate,
+    };
+    Mqtt {
+        settings: Arc::new(settings),
+    }
+}
+
+/// The user of clients that name none.
+fn anonymous(config: &Config) -> Option<auth::Credentials> {
+    let user = config.anonymous_user.as_ref()?;
+    Some(auth::Credentials {
+        user: user.clone(),
+        password: config.anonymous_pass.as_bytes().to_vec(),
+    })
+}
+
+fn names(list: &[String]) -> Vec<Name> {
+    list.iter().map(|name| name.as_str().into()).collect()
+}

@@ -1,0 +1,28 @@
+//! MQTT as a protocol of a node.
+
+use crate::{MqttSession, SessionConfig, Settings};
+use env::Time;
+use session::{ConnectionInfo, Protocol, Session};
+use std::sync::Arc;
+
+/// Factory of MQTT sessions, with the settings that all of them share.
+#[derive(Clone, Debug)]
+pub struct Mqtt {
+    /// Settings of every session.
+    pub settings: Arc<Settings>,
+}
+
+impl Protocol for Mqtt {
+    fn listener_names(&self) -> [&'static str; 2] {
+        ["mqtt", "mqtt/ssl"]
+    }
+
+    fn session(&self, connection: &ConnectionInfo, now: Time) -> Box<dyn Session> {
+        let config = SessionConfig {
+            peer_is_loopback: connection.is_loopback(),
+            tls: connection.tls.clone(),
+            settings: self.settings.clone(),
+        };
+        Box::new(MqttSession::new(config, now))
+    }
+}
