@@ -52,34 +52,33 @@ fn short_string<'a>(members: &Members<'a>, key: &str) -> Result<Option<&'a str>,
 }
 
 fn parse_number<T: TryFrom<i64>>(members: &Members<'_>, key: &str) -> Result<Option<T>, ApiError> {
-    let parse_number = members.integer(key);
-    let parse_number =
-        parse_number.map_err(|_| ApiError::bad_request(object!(["not_int", key])))?;
-    let Some(parse_number) = parse_number else {
+    let number = members.integer(key);
+    let number = number.map_err(|_| ApiError::bad_request(object!(["not_int", key])))?;
+    let Some(number) = number else {
         return Ok(None);
     };
-    T::try_from(parse_number)
+    T::try_from(number)
         .map(Some)
-        .map_err(|_| ApiError::bad_request(format!("'{key}' is out of range: {parse_number}")))
+        .map_err(|_| ApiError::bad_request(format!("'{key}' is out of range: {number}")))
 }
 
 /// Parses an `expiration` in milliseconds, with the rules of AMQP. The error is RabbitMQ's term.
 fn ttl(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let end = digits.find(|c: char| !c.is_ascii_digit());
-    let (parse_number, rest) = digits.split_at(end.unwrap_or(digits.len()));
-    if parse_number.is_empty() {
+    let (number, rest) = digits.split_at(end.unwrap_or(digits.len()));
+    if number.is_empty() {
         return Err("no_integer".to_owned());
     }
     if !rest.is_empty() {
         return Err(format!("{{leftover_string,\"{rest}\"}}"));
     }
-    match parse_number.parse::<u64>() {
+    match number.parse::<u64>() {
         Ok(value) if text.starts_with('-') && value > 0 => {
             Err(format!("{{value_negative,-{value}}}"))
         }
         Ok(value) if value <= MAX_TTL_MS => Ok(value),
-        _ => Err(format!("{{value_too_large,{parse_number}}}")),
+        _ => Err(format!("{{value_too_large,{number}}}")),
     }
 }
 
@@ -400,8 +399,8 @@ fn properties(delivery: &Delivery) -> Json {
         ("priority", decoded.priority.map(u64::from)),
         ("timestamp", decoded.timestamp),
     ];
-    for (name, parse_number) in numbers {
-        shown.extend(parse_number.map(|n| (name.to_owned(), object!(n))));
+    for (name, number) in numbers {
+        shown.extend(number.map(|n| (name.to_owned(), object!(n))));
     }
     if !headers.is_empty() {
         shown.insert("headers".to_owned(), Json::Object(headers));

@@ -60,16 +60,16 @@ pub enum IdentityError {
     #[error("{FILE}: {0}")]
     Io(#[from] io::Error),
     #[error(
-        "{FILE}: format {existing_data} is newer than this version supports ({FORMAT}); the file is left untouched"
+        "{FILE}: format {found} is newer than this version supports ({FORMAT}); the file is left untouched"
     )]
-    Newer { existing_data: u32 },
+    Newer { found: u32 },
     #[error("{FILE} is damaged: {what}; the file is left untouched")]
     Damaged { what: String },
     #[error(
-        "{FILE} is missing, but `{existing_data}/` holds data: without its identity this node could vote twice. Restore the file, \
+        "{FILE} is missing, but `{found}/` holds data: without its identity this node could vote twice. Restore the file, \
          or remove the whole directory so that the node joins its cluster anew"
     )]
-    Lost { existing_data: &'static str },
+    Lost { found: &'static str },
     #[error(
         "`wal/` holds no log file, but {FILE} says that this node belongs to cluster {cluster}: records that it acknowledged to other nodes are lost. \
          Restore the directory, or remove all of it so that the node joins its cluster anew"
@@ -183,15 +183,15 @@ fn has_valid_checksum(text: &[u8]) -> bool {
 }
 
 fn create_identity(disk: &dyn Disk, rng: &mut dyn Rng) -> Result<Identity, IdentityError> {
-    for existing_data in [
+    for found in [
         "wal",
         "segments",
         "departed",
         "classic",
         "classic-inventory",
     ] {
-        if !disk.list(existing_data)?.is_empty() {
-            return Err(IdentityError::Lost { existing_data });
+        if !disk.list(found)?.is_empty() {
+            return Err(IdentityError::Lost { found });
         }
     }
     Ok(Identity {
@@ -256,8 +256,8 @@ fn read(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
     bytes.truncate(n);
     let format = serde_json::from_slice::<FormatOnly>(&bytes).map_err(damaged)?;
     if format.format > FORMAT {
-        let existing_data = format.format;
-        return Err(IdentityError::Newer { existing_data });
+        let found = format.format;
+        return Err(IdentityError::Newer { found });
     }
     if !has_valid_checksum(&bytes) {
         return Err(damaged("its checksum does not match"));
@@ -408,8 +408,8 @@ mod tests {
         for (at, byte) in valid_bytes.iter().enumerate() {
             for bit in 0..8 {
                 file.write_at(at as u64, &[byte ^ (1 << bit)])?;
-                if let Ok(existing_data) = read(&disk) {
-                    assert_eq!(existing_data, Some(first.clone()), "bit {bit} of byte {at}");
+                if let Ok(found) = read(&disk) {
+                    assert_eq!(found, Some(first.clone()), "bit {bit} of byte {at}");
                 }
             }
             file.write_at(at as u64, &[*byte])?;
@@ -425,15 +425,12 @@ mod tests {
 
     #[test]
     fn data_without_identity_is_refused() -> Result {
-        for existing_data in ["departed", "classic", "classic-inventory"] {
+        for found in ["departed", "classic", "classic-inventory"] {
             let disk = SimDisk::new();
-            disk.create_dir(existing_data)?;
-            put(&disk, &format!("{existing_data}/0000000000000005"), b"x")?;
+            disk.create_dir(found)?;
+            put(&disk, &format!("{found}/0000000000000005"), b"x")?;
             let error = Identity::start(&disk, "a", &mut SeededRng::new(1));
-            assert!(
-                matches!(error, Err(IdentityError::Lost { .. })),
-                "{existing_data}"
-            );
+            assert!(matches!(error, Err(IdentityError::Lost { .. })), "{found}");
         }
         Ok(())
     }
@@ -444,12 +441,7 @@ mod tests {
         disk.create_dir("wal")?;
         put(&disk, "wal/0000000000000001.wal", b"x")?;
         let error = Identity::start(&disk, "a", &mut SeededRng::new(1));
-        assert!(matches!(
-            error,
-            Err(IdentityError::Lost {
-                existing_data: "wal"
-            })
-        ));
+        assert!(matches!(error, Err(IdentityError::Lost { found: "wal" })));
 
         let disk = SimDisk::new();
         let mut identity = Identity::start(&disk, "a", &mut SeededRng::new(1))?;
