@@ -436,7 +436,7 @@ impl LinkThread {
         for (link, key) in linked {
             if paused {
                 // We stopped reading ourselves, so the silence must not count as a timeout.
-                self.peering.heard(link);
+                self.peering.note_activity(link);
                 continue;
             }
             let Some(entry) = self.sockets.get_mut(key).filter(|e| e.socket.readable) else {
@@ -445,7 +445,7 @@ impl LinkThread {
             match entry.socket.read(&mut self.scratch) {
                 Ok((any, end)) => {
                     if any {
-                        self.peering.heard(link);
+                        self.peering.note_activity(link);
                         self.take_frames(link, key);
                     }
                     more |= end == ReadEnd::More;

@@ -115,7 +115,7 @@ struct Link {
     dialled: Option<TargetId>,
     hello: Option<Hello>,
     since: Time,
-    heard: Time,
+    last_activity: Time,
     established: bool,
 }
 
@@ -269,7 +269,7 @@ impl Peering {
             dialled,
             hello: None,
             since: self.now,
-            heard: self.now,
+            last_activity: self.now,
             established: false,
         };
         self.links.insert(link, entry);
@@ -298,9 +298,9 @@ impl Peering {
     }
 
     /// Bytes arrived, or the driver paused reading.
-    pub fn heard(&mut self, link: LinkId) {
+    pub fn note_activity(&mut self, link: LinkId) {
         if let Some(link) = self.links.get_mut(&link) {
-            link.heard = self.now;
+            link.last_activity = self.now;
         }
     }
 
@@ -656,7 +656,7 @@ impl Peering {
         let (now, timeout) = (self.now, self.config.timeout);
         let is_expired = |l: &Link| match l.hello {
             None => now >= l.since + HANDSHAKE_TIMEOUT,
-            Some(_) => now >= l.heard + timeout,
+            Some(_) => now >= l.last_activity + timeout,
         };
         let is_expired: Vec<LinkId> = self
             .links

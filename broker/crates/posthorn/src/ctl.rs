@@ -344,8 +344,8 @@ fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Fa
         Command::Check(check) => checks::perform(client, output, check),
         Command::Membership(command) => membership::perform(client, output, command),
         change => {
-            let said = changes::perform(client, change)?;
-            output.say(&said);
+            let message = changes::perform(client, change)?;
+            output.say(&message);
             Ok(())
         }
     }

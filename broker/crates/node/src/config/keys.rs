@@ -231,7 +231,7 @@ const KEYS: &[Key] = &[
         set: |c, _, v| {
             c.cluster.zone = match v {
                 "" => String::new(),
-                said => name(said)?,
+                text => name(text)?,
             };
             Some(())
         },

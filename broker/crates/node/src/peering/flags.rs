@@ -50,8 +50,8 @@ impl Peering {
 
     /// The reason why this node's version is incompatible with the peer's cluster.
     pub(super) fn own_incompatibility(&self, hello: &Hello) -> Option<String> {
-        let told = hello.version.as_ref()?;
-        let enabled = told.enabled.iter().map(|name| &**name);
+        let version = hello.version.as_ref()?;
+        let enabled = version.enabled.iter().map(|name| &**name);
         self.config.version.misfit(enabled)
     }
 

@@ -68,8 +68,8 @@ fn different_shard_count_is_refused_with_a_reason() {
         _ => None,
     });
     peering.frame(link, hello.expect("says hello"));
-    let said: Vec<Action> = std::iter::from_fn(|| peering.poll()).collect();
-    let refused = said.iter().find_map(|a| match a {
+    let actions: Vec<Action> = std::iter::from_fn(|| peering.poll()).collect();
+    let refused = actions.iter().find_map(|a| match a {
         Action::Send {
             frame: Frame::Refused(why),
             ..
@@ -78,7 +78,7 @@ fn different_shard_count_is_refused_with_a_reason() {
     });
     let why = "n0 runs 2 shards and n1 runs 3: all nodes of a cluster need the same `shards`";
     assert_eq!(refused, Some(why));
-    assert!(said.contains(&Action::Close { link }), "{said:?}");
+    assert!(actions.contains(&Action::Close { link }), "{actions:?}");
     assert_eq!(peering.waiting(), Some(why));
     assert!(!peering.identified(link));
 }
@@ -218,7 +218,7 @@ impl World {
                 let mut bytes = BytesMut::from(&encode(&frame)[..]);
                 let frame = decode(&mut bytes, 1 << 20).expect("ours").expect("whole");
                 let node = self.node(other);
-                node.heard(link);
+                node.note_activity(link);
                 node.frame(link, frame);
             }
             Action::Close { link } => {
