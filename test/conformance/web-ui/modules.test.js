@@ -1,4 +1,4 @@
-// The web UI's modules that need no document, as a node serves them ($SERVED).
+// Tests of the web UI's modules that need no DOM, as served by a node ($SERVED).
 'use strict';
 
 const assert = require('node:assert/strict');
@@ -7,7 +7,7 @@ const { test } = require('node:test');
 
 const module_ = (name) => import(path.join(process.env.SERVED, 'ui/js', `${name}.js`));
 
-test('names become elements of a path, whatever is in them', async () => {
+test('names are encoded as path elements', async () => {
   const { path: of, withQuery } = await module_('client');
   assert.equal(of('queues', '/', 'a/b c?#é%2F<'), 'queues/%2F/a%2Fb%20c%3F%23%C3%A9%252F%3C');
   for (const name of ['.', '..', '']) assert.throws(() => of('queues', '/', name), /posthorn ctl/);
@@ -18,16 +18,16 @@ test('names become elements of a path, whatever is in them', async () => {
   assert.equal(withQuery('queues', {}), 'queues');
 });
 
-test('credentials are those of RFC 7617, in UTF-8', async () => {
+test('credentials follow RFC 7617 in UTF-8', async () => {
   const { basic } = await module_('client');
   assert.equal(basic('Aladdin', 'open sesame'), 'Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==');
   assert.equal(Buffer.from(basic('jürgen', '鍵:').slice(6), 'base64').toString(), 'jürgen:鍵:');
 });
 
-/** A client whose node answers what `answers` says, and what it asked. */
-async function faked(answers, stored = {}) {
+/** A client with fake responses, and its recorded requests. */
+async function fakeClient(answers, stored = {}) {
   const { createClient } = await module_('client');
-  const asked = [];
+  const requests = [];
   const storage = {
     getItem: (key) => stored[key] ?? null,
     setItem: (key, value) => {
@@ -36,16 +36,16 @@ async function faked(answers, stored = {}) {
     removeItem: (key) => delete stored[key],
   };
   const fetch = async (url, init) => {
-    asked.push({ url, ...init });
+    requests.push({ url, ...init });
     const [status, body] = answers.shift();
     return { ok: status < 300, status, text: async () => (body === undefined ? '' : typeof body === 'string' ? body : JSON.stringify(body)) };
   };
-  return { client: createClient({ fetch, storage }), asked, stored };
+  return { client: createClient({ fetch, storage }), requests, stored };
 }
 
-test('a password is kept only when it was right, and no longer than it is', async () => {
+test('credentials are stored only while they are valid', async () => {
   const wrong = { error: 'not_authorized', reason: 'Not_Authorized' };
-  const { client, asked, stored } = await faked([
+  const { client, requests, stored } = await fakeClient([
     [401, wrong],
     [200, { name: 'u', tags: [] }],
     [200, []],
@@ -60,9 +60,9 @@ test('a password is kept only when it was right, and no longer than it is', asyn
   assert.equal((await client.signIn('u', 'good')).name, 'u');
   assert.deepEqual(Object.values(stored), ['Basic dTpnb29k']);
   await client.get('queues');
-  assert.equal(asked.at(-1).headers.Authorization, 'Basic dTpnb29k');
-  assert.equal(asked.at(-1).credentials, 'omit');
-  // What one may not do ends nothing.
+  assert.equal(requests.at(-1).headers.Authorization, 'Basic dTpnb29k');
+  assert.equal(requests.at(-1).credentials, 'omit');
+  // Missing authorization does not end the session.
   await assert.rejects(client.get('users'), { reason: 'Not administrator user' });
   await assert.rejects(client.get('queues'), { reason: 'not_boolean: troo: 5' });
   assert.deepEqual([ended.length, Object.keys(stored).length], [0, 1]);
@@ -70,22 +70,22 @@ test('a password is kept only when it was right, and no longer than it is', asyn
   assert.deepEqual([ended.length, stored], [1, {}]);
 });
 
-test('a page that is loaded anew goes on, unless the password has changed', async () => {
+test('a reloaded page stays signed in unless the password changed', async () => {
   const key = 'posthorn.authorization';
-  const good = await faked([[200, { name: 'u' }]], { [key]: 'Basic x' });
+  const good = await fakeClient([[200, { name: 'u' }]], { [key]: 'Basic x' });
   assert.equal((await good.client.resume()).name, 'u');
-  const bad = await faked([[401, { reason: 'Not_Authorized' }]], { [key]: 'Basic x' });
+  const bad = await fakeClient([[401, { reason: 'Not_Authorized' }]], { [key]: 'Basic x' });
   assert.equal(await bad.client.resume(), null);
   assert.deepEqual(bad.stored, {});
-  const none = await faked([]);
+  const none = await fakeClient([]);
   assert.equal(await none.client.resume(), null);
-  const down = await faked([[503, { reason: 'the node is stopping' }]], { [key]: 'Basic x' });
+  const down = await fakeClient([[503, { reason: 'the node is stopping' }]], { [key]: 'Basic x' });
   await assert.rejects(down.client.resume(), { reason: 'the node is stopping' });
   assert.equal(down.stored[key], 'Basic x');
 });
 
-test('errors say what the API says, and changes are told', async () => {
-  const { client } = await faked([
+test('errors contain the reason of the API, and changes notify listeners', async () => {
+  const { client } = await fakeClient([
     [204],
     [400, { error: 'bad_request', reason: 'no' }],
     [502, '<html>'],
@@ -98,11 +98,11 @@ test('errors say what the API says, and changes are told', async () => {
   assert.equal(await client.put('queues/%2F/q', {}), null);
   await assert.rejects(client.delete('queues/%2F/q'), { status: 400, reason: 'no' });
   assert.equal(changes, 1);
-  await assert.rejects(client.get('x'), { status: 502, reason: 'The node answered with status 502.' });
+  await assert.rejects(client.get('x'), { status: 502, reason: 'The node responded with status 502.' });
   await assert.rejects(client.get('x'), { status: 503, reason: 'alarms' });
 });
 
-test('tags open what they open', async () => {
+test('tags grant access', async () => {
   const { rights } = await module_('client');
   const of = (...tags) =>
     Object.entries(rights({ tags }))
@@ -115,7 +115,7 @@ test('tags open what they open', async () => {
   assert.deepEqual(of('other'), []);
 });
 
-test('places are what stands behind the hash', async () => {
+test('addresses are parsed from the fragment', async () => {
   const { find, parse, to } = await module_('places');
   assert.deepEqual(parse('#/queues/%2F/a%2Fb'), ['queues', '/', 'a/b']);
   assert.deepEqual(parse(to('queues', '/', '<a/b?#>')), ['queues', '/', '<a/b?#>']);
@@ -136,7 +136,7 @@ test('places are what stands behind the hash', async () => {
   assert.deepEqual([find(table, ['queues', 'x']), find(table, null), find(table, ['__proto__'])], [null, null, null]);
 });
 
-test('figures are short, and what is unknown is a dash', async () => {
+test('numbers are formatted briefly, and unknown values as a dash', async () => {
   const { bytes, count, duration, rate, share, value } = await module_('format');
   assert.deepEqual([count(1234567), count(undefined), count(NaN)], ['1,234,567', '–', '–']);
   assert.deepEqual([rate(0), rate(0.25), rate(12345.6), rate(null)], ['0/s', '0.3/s', '12,346/s', '–']);
@@ -149,7 +149,7 @@ test('figures are short, and what is unknown is a dash', async () => {
   assert.deepEqual([value('<b>'), value({ a: [1] }), value(null), value(false)], ['<b>', '{"a":[1]}', '–', 'false']);
 });
 
-test('samples become lines', async () => {
+test('samples are converted to lines', async () => {
   const { ceiling, levels, line, rates } = await module_('samples');
   const samples = [
     { sample: 30, timestamp: 15_000 },
@@ -177,7 +177,7 @@ test('samples become lines', async () => {
   assert.equal(line([{ at: 1, value: 0 }], { from: 1, to: 1, top: 1, width: 100, height: 30 }), '100.0,30.0');
 });
 
-test('what is entered has its type, or says what is wrong', async () => {
+test('input is converted to its type or rejected with a reason', async () => {
   const { headerText, objectOf, rowsOf, words } = await module_('values');
   const rows = [
     { key: 'a', value: 'x', type: 'string' },
@@ -211,33 +211,33 @@ test('what is entered has its type, or says what is wrong', async () => {
   assert.equal(headerText('grüße\r\nX: y'), 'gr??e??X: y');
 });
 
-test('lists ask for pages, in the order that is wanted', async () => {
-  const { queryOf, turned } = await module_('list');
+test('lists request sorted pages', async () => {
+  const { queryOf, toggleSort } = await module_('list');
   const first = { page: 3, size: 50, name: '', regex: true, sort: null, reverse: false };
   assert.deepEqual(queryOf(first), { page: 3, page_size: 50, name: '', use_regex: false, sort: null, sort_reverse: false });
-  const up = turned(first, 'messages');
+  const up = toggleSort(first, 'messages');
   assert.deepEqual([up.page, up.sort, up.reverse], [1, 'messages', false]);
-  const down = turned(up, 'messages');
+  const down = toggleSort(up, 'messages');
   assert.deepEqual([down.sort, down.reverse], ['messages', true]);
-  assert.equal(turned(down, 'messages').sort, null);
+  assert.equal(toggleSort(down, 'messages').sort, null);
 });
 
-test('what is wrong is told with what to do', async () => {
-  const { wrong } = await module_('wrong');
+test('problems are reported with their remedy', async () => {
+  const { problems } = await module_('wrong');
   const well = { name: 'n1', running: true, mem_alarm: false, disk_free_alarm: false, being_drained: false, fd_used: 10, fd_total: 100 };
-  assert.deepEqual(wrong({ nodes: [well], flags: [{ name: 'f', state: 'enabled' }], critical: null, expiring: null }), []);
-  const said = (facts) =>
-    wrong(facts)
+  assert.deepEqual(problems({ nodes: [well], flags: [{ name: 'f', state: 'enabled' }], critical: null, expiring: null }), []);
+  const textOf = (facts) =>
+    problems(facts)
       .map((one) => one.what)
       .join(' ');
-  assert.match(said({ nodes: [{ ...well, running: false }] }), /n1 is down/);
-  assert.match(said({ nodes: [{ ...well, mem_alarm: true }] }), /short of memory/);
-  assert.match(said({ nodes: [{ ...well, disk_free_alarm: true }] }), /short of disk/);
-  assert.match(said({ nodes: [{ ...well, being_drained: true }] }), /maintenance/);
-  assert.match(said({ nodes: [{ ...well, fd_used: 95 }] }), /95 of 100 file descriptors/);
-  assert.match(said({ nodes: [well], flags: [{ name: 'f', state: 'disabled' }] }), /off: f/);
-  assert.match(said({ nodes: [well, well], critical: [{ readable_name: "queue 'q'" }], here: 'n1' }), /majority without n1/);
-  assert.equal(said({ nodes: [well], critical: [{ name: 'q' }] }), '', 'one node alone is always such');
-  assert.match(said({ expiring: [{ protocol: 'amqp/ssl', port: 5671, expires: 1 }] }), /amqp\/ssl \(port 5671\)/);
-  for (const one of wrong({ nodes: [{ ...well, running: false, mem_alarm: true }] })) assert.ok(one.then.length > 20);
+  assert.match(textOf({ nodes: [{ ...well, running: false }] }), /n1 is down/);
+  assert.match(textOf({ nodes: [{ ...well, mem_alarm: true }] }), /memory watermark/);
+  assert.match(textOf({ nodes: [{ ...well, disk_free_alarm: true }] }), /free disk space limit/);
+  assert.match(textOf({ nodes: [{ ...well, being_drained: true }] }), /maintenance/);
+  assert.match(textOf({ nodes: [{ ...well, fd_used: 95 }] }), /95 of 100 file descriptors/);
+  assert.match(textOf({ nodes: [well], flags: [{ name: 'f', state: 'disabled' }] }), /disabled: f/);
+  assert.match(textOf({ nodes: [well, well], critical: [{ readable_name: "queue 'q'" }], here: 'n1' }), /majority without n1/);
+  assert.equal(textOf({ nodes: [well], critical: [{ name: 'q' }] }), '', 'always the case in a cluster of one node');
+  assert.match(textOf({ expiring: [{ protocol: 'amqp/ssl', port: 5671, expires: 1 }] }), /amqp\/ssl \(port 5671\)/);
+  for (const one of problems({ nodes: [{ ...well, running: false, mem_alarm: true }] })) assert.ok(one.then.length > 20);
 });

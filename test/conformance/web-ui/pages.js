@@ -1,4 +1,4 @@
-// The pages of the web UI, as a node of three serves them: what they show is what the API has, and what they do is done.
+// Tests of the web UI's pages against a cluster of three nodes: pages show the API's data and apply changes through it.
 'use strict';
 
 const assert = require('node:assert/strict');
@@ -13,11 +13,11 @@ let page;
 
 const status = async (of) => (await api('GET', of)).status;
 
-/** Waits until the API says so. */
-const holds = (of, fits, what) =>
+/** Waits until the API's response satisfies a condition. */
+const holds = (of, matches, what) =>
   until(async () => {
     const { status, body } = await api('GET', of);
-    return status === 200 && fits(body);
+    return status === 200 && matches(body);
   }, what);
 
 const gone = (of) => until(async () => (await status(of)) === 404, `${of} is gone`);
@@ -33,8 +33,8 @@ async function publish(queue, payload, properties = {}) {
 }
 
 /**
- * Does it until the page says `well`: while a queue is new, or its leader moves, a change of its members may be refused because it would cost
- * its majority.
+ * Repeats an action until the page shows `well`. A membership change is refused if the queue would lose its majority, for example while it
+ * is new or its leader moves.
  */
 async function insist(does, well) {
   const refused = 'would lose its majority';
@@ -66,7 +66,7 @@ check('the overview shows the totals, nodes and ports that the API has', async (
   const overview = await get('overview');
   await page.says(overview.cluster_name, 'n1', 'n2', 'n3', 'Messages in queues', 'amqp');
   await until(() => text(page.document.querySelector('.totals')).includes(`Queues ${overview.object_totals.queues}`), 'the number of queues');
-  await page.says('Nothing is wrong');
+  await page.says('No problems');
   for (const word of ['n1', 'n2', 'n3']) await page.row(word);
 });
 
@@ -90,9 +90,9 @@ check('names of clients are text, never markup', async () => {
   await page.go('#/policies', 'Policies');
   await page.row(HOSTILE);
   page.clean();
-  // An address that somebody was sent.
-  await page.go(`#/${enc(HOSTILE)}`, 'Nothing here');
-  await page.go('#/queues/%E0%A4/x', 'Nothing here');
+  // An address from an untrusted link.
+  await page.go(`#/${enc(HOSTILE)}`, 'Page not found');
+  await page.go('#/queues/%E0%A4/x', 'Page not found');
   page.clean();
   assert.equal(page.window.hurt, undefined);
   await api('DELETE', `policies/%2F/${enc(HOSTILE)}`);
@@ -139,13 +139,13 @@ check('a queue: declare, publish, look, take, purge, delete', async () => {
     (q) => q.type === 'classic' && q.arguments['x-max-length'] === 100 && q.arguments['x-overflow'] === 'reject-publish',
     'the queue',
   );
-  await page.says('The queue is there.');
+  await page.says('The queue is declared.');
   await page.fill('Add a queue', { name: 'made', type: 'quorum' });
   await page.says('inequivalent arg');
   await page.go('#/queues/%2F/made', 'Queue made');
   await page.unfold('Publish a message');
   await page.fill('Publish a message', { payload: 'grüße', headers: [['n', '7', 'number']], properties: [['content_type', 'text/plain']] });
-  await page.says('every queue that it went to has it safe');
+  await page.says('confirmed by every queue');
   await page.unfold('Get messages');
   await page.fill('Get messages', { count: '5' });
   await page.says('Message 1', 'content_type', 'text/plain');
@@ -155,7 +155,7 @@ check('a queue: declare, publish, look, take, purge, delete', async () => {
   await page.answer('Cancel', 'made');
   await holds('queues/%2F/made', (q) => q.messages_ready === 1, 'nothing was taken');
   await page.fill('Get messages', { ackmode: 'ack_requeue_false' });
-  await page.answer('Go on', 'they are gone');
+  await page.answer('Get messages', 'remove the messages');
   await holds('queues/%2F/made', (q) => q.messages === 0, 'the message is taken');
   await publish('made', 'x');
   await page.unfold('Purge or delete');
@@ -184,7 +184,7 @@ check('an exchange: declare, bind, publish, unbind, delete', async () => {
   await holds('exchanges/%2F/made', (x) => x.type === 'topic' && x.arguments['alternate-exchange'] === 'amq.fanout', 'the exchange');
   await page.row('made');
   await page.go('#/exchanges/%2F/made', 'Exchange made');
-  await page.unfold('Add a binding from it');
+  await page.unfold('Add a binding from this exchange');
   await page.fill('Add a binding', { other: 'bound', routing_key: 'a.#' });
   await holds('bindings/%2F/e/made/q/bound', (all) => all.length === 1 && all[0].routing_key === 'a.#', 'the binding');
   await page.row('a.#');
@@ -192,7 +192,7 @@ check('an exchange: declare, bind, publish, unbind, delete', async () => {
   await page.fill('Publish a message', { routing_key: 'a.b', payload: 'x' });
   await holds('queues/%2F/bound', (q) => q.messages === 1, 'the message');
   await page.fill('Publish a message', { routing_key: 'other' });
-  await page.says('went to no queue');
+  await page.says('was not routed');
   await page.press('Unbind', await page.row('a.#'));
   await page.answer('Unbind', 'a.#', 'made', 'bound');
   await holds('bindings/%2F/e/made/q/bound', (all) => all.length === 0, 'it is unbound');
@@ -217,7 +217,7 @@ check('policies and operator policies: make, see in effect, change, delete', asy
   await page.go('#/queues/%2F/ruled', 'Queue ruled');
   await page.says('limit', 'roof', 'max-length 20');
   await page.go('#/policies/%2F/limit', 'Policy limit');
-  await page.unfold('Change it');
+  await page.unfold('Change');
   await page.fill('Change: policy', { priority: '4' });
   await holds('policies/%2F/limit', (p) => p.priority === 4 && p.pattern === '^ruled$' && p.definition['max-length'] === 50, 'the change');
   await page.press('Delete policy');
@@ -236,15 +236,15 @@ check('users: add, give rights, change tags and password, limit, delete', async 
   await page.go('#/admin/users', 'Users');
   await page.unfold('Add a user');
   await page.fill('Add a user', { name: 'made', password: 'one', again: 'two', tags: 'management' });
-  await page.says('not the same');
+  await page.says('passwords differ');
   await page.fill('Add a user', { name: 'made', password: 'one', again: 'one', tags: 'management' });
   await holds('users/made', (u) => u.tags.join() === 'management', 'the user');
   await page.go('#/users/made', 'User made');
-  await page.unfold('Give rights in a virtual host');
+  await page.unfold('Set permissions in a virtual host');
   await page.fill('Set permissions', { configure: '^made', write: '.*', read: '' });
   await holds('permissions/%2F/made', (p) => p.configure === '^made' && p.read === '', 'the rights');
   await page.row('^made');
-  await page.unfold('Rights by topic');
+  await page.unfold('Topic permissions');
   await page.fill('Set topic permissions', { exchange: 'amq.topic', write: '^a' });
   await holds('topic-permissions/%2F/made', (all) => all.length === 1 && all[0].write === '^a', 'the topic rights');
   await page.unfold('Change tags');
@@ -261,7 +261,7 @@ check('users: add, give rights, change tags and password, limit, delete', async 
   await page.row('made');
   await page.go('#/users/made', 'User made');
   await page.press('Clear', await page.row('^made'));
-  await page.answer('Take away', 'made');
+  await page.answer('Clear', 'made');
   await gone('permissions/%2F/made');
   await page.press('Delete user');
   await page.answer('Delete', 'made');
@@ -274,7 +274,7 @@ check('virtual hosts: add, change, limit, trace, protect, delete', async () => {
   await page.unfold('Add a virtual host');
   await page.fill('Add a virtual host', { name: 'made', description: 'D', tags: 'a, b', default_queue_type: 'quorum' });
   await holds('vhosts/made', (v) => v.description === 'D' && v.tags.join() === 'a,b' && v.default_queue_type === 'quorum', 'the virtual host');
-  await page.says('The virtual host is there, and you may use it.');
+  await page.says('The virtual host is added, and you have permissions in it.');
   await declare('inside', 'classic', 'made');
   await api('POST', 'exchanges/made/amq.default/publish', { routing_key: 'inside', payload: 'x', payload_encoding: 'string', properties: {} });
   await holds('vhosts/made', (v) => v.messages === 1 && v.messages_ready === 1, 'its length');
@@ -283,21 +283,21 @@ check('virtual hosts: add, change, limit, trace, protect, delete', async () => {
   await page.unfold('Limits');
   await page.fill('Set a limit', { limit: 'max-queues', value: '5' });
   await holds('vhost-limits/made', (all) => all[0]?.value['max-queues'] === 5, 'the limit');
-  await page.unfold('Change it');
+  await page.unfold('Change');
   await page.fill('Change the virtual host', { description: 'E' });
   await holds('vhosts/made', (v) => v.description === 'E' && v.tags.join() === 'a,b', 'the change');
-  await page.press('Turn tracing on');
+  await page.press('Enable tracing');
   await holds('vhosts/made', (v) => v.tracing === true, 'tracing');
-  await page.press('Turn tracing off');
+  await page.press('Disable tracing');
   await holds('vhosts/made', (v) => v.tracing === false, 'no tracing');
   await page.press('Protect from deletion');
   await holds('vhosts/made', (v) => v.protected_from_deletion === true, 'protection');
-  await page.press('End the protection');
+  await page.press('Remove protection');
   await page.press('Delete virtual host');
   await page.answer('Cancel', 'made');
   assert.equal(await status('vhosts/made'), 200);
   await page.press('Delete virtual host');
-  await page.answer('Delete it all', 'made', 'queues with their messages');
+  await page.answer('Delete everything', 'made', 'queues with their messages');
   await gone('vhosts/made');
   await page.find('h1', 'Virtual hosts');
 });
@@ -322,7 +322,7 @@ check('connections, channels and consumers are shown as they are, and one is clo
   await page.go('#/channels', 'Channels');
   await page.row(`${name} (1)`);
   await page.go(`#/channels/${enc(`${name} (1)`)}`, `Channel ${name} (1)`);
-  await page.says('7 of each consumer', 'Unacknowledged1');
+  await page.says('7 per consumer', 'Unacknowledged1');
   await page.go('#/queues/%2F/eaten', 'Queue eaten');
   await until(async () => text(await page.row('mouth')).includes('up'), 'the consumer is up');
   await page.go(`#/connections/${enc(name)}`, `Connection ${name}`);
@@ -345,7 +345,7 @@ check('a quorum queue: members, one less, one more; what cannot be is told with 
   await insist(async () => {
     await page.press('Remove', await page.row(other));
     await page.answer('Remove', other, 'held');
-  }, `held leaves ${other}.`);
+  }, `The member of held on ${other} is removed.`);
   await holds('queues/%2F/held', (q) => !q.members.includes(other), 'one member less');
   await page.unfold('Add or replace a member');
   await page.fill('Add a member', { node: other });
@@ -361,9 +361,9 @@ check('nodes: figures, maintenance, log levels, leaders, replicas', async () => 
   await page.row('n2');
   await page.press('Rebalance queue leaders');
   await page.answer('Rebalance');
-  await page.says('leaders move.');
+  await page.says('leaders are being moved.');
   await page.go('#/nodes/n2', 'Node n2');
-  await page.says('This page comes from n1');
+  await page.says('This page is served by n1');
   await page.unfold('Replicas of quorum queues on this node');
   await insist(async () => {
     await page.fill('Replicas of quorum queues', { what: 'shrink', queue_pattern: '^spread$' });
@@ -395,7 +395,7 @@ check('definitions go out and come in; the cluster gets a name; feature flags ar
     saved = blob;
     return 'blob:x';
   };
-  // A browser saves it, this document would go there.
+  // A browser would save the file, but this DOM implementation would navigate to it.
   const { prototype } = page.window.HTMLAnchorElement;
   let name = null;
   prototype.click = function click() {
@@ -448,23 +448,23 @@ check('each sees what its tags open, and a changed password ends it', async () =
   };
   await as('watcher');
   assert.ok(menu().includes('Nodes') && menu().includes('Policies') && !menu().includes('Users') && !menu().includes('Definitions'));
-  await page.go('#/users', 'Not for you');
+  await page.go('#/users', 'Access denied');
   await page.go('#/vhosts', 'Virtual hosts');
   assert.ok(!page.text().includes('Add a virtual host'));
   await as('member');
   assert.ok(!menu().includes('Nodes') && menu().includes('Queues'));
   await page.go('#/', 'Overview');
-  await page.says('You see what belongs to your virtual hosts');
+  await page.says('You see the objects of your virtual hosts');
   await page.go('#/queues', 'Queues');
   await page.unfold('Add a queue');
   await page.fill('Add a queue', { name: 'forbidden', type: 'classic' });
   await page.says("access to queue 'forbidden' in vhost '/' refused for user 'member'");
   await as('nobody');
-  await page.find('h1', 'Not for you');
+  await page.find('h1', 'Access denied');
   await as('watcher');
   await page.go('#/queues', 'Queues');
   await api('PUT', 'users/watcher', { password: 'other', tags: 'monitoring' });
-  await page.says('not valid any more', 'Sign in');
+  await page.says('no longer valid', 'Sign in');
 });
 
 run('web-ui');

@@ -1,5 +1,6 @@
-//! Facts about connections, channels and consumers of the whole cluster, and counters. Shards send them to the one that
-//! was asked as JSON: a node of another version leaves out what it does not know.
+//! Facts about connections, channels and consumers of the whole cluster, and counters. Shards send
+//! them as JSON to the shard that received the request: a node of another version omits fields that
+//! it does not know.
 
 use env::NodeId;
 use queue::{
@@ -11,40 +12,41 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConnectionFacts {
-    /// `peer:port -> host:port`, as RabbitMQ names them.
+    /// `peer:port -> host:port`, RabbitMQ's connection name.
     pub name: String,
-    /// Not sent: a node speaks for its own connections.
+    /// Not serialized: a node reports only its own connections.
     #[serde(skip)]
     pub node: NodeId,
-    /// Of its session, unique on the node while it lives.
+    /// Number of its session, unique on the node while the session lives.
     pub number: u64,
     pub user: String,
     pub vhost: String,
-    /// As in metrics' labels: `amqp091`.
+    /// Protocol as in metric labels, such as `amqp091`.
     pub protocol: String,
     pub client_name: String,
-    /// What the client said about itself; empty where its protocol has no such thing.
+    /// Client properties; empty for protocols without them.
     pub client_properties: serde_json::Map<String, serde_json::Value>,
     pub peer: String,
     pub local: String,
     pub tls: bool,
     /// `running`, `blocking`, `blocked`, `flow`, `starting` or `closing`.
     pub state: String,
-    /// As SASL names it; empty where a protocol has no choice.
+    /// SASL mechanism; empty for protocols without a choice of mechanism.
     pub auth_mechanism: String,
-    /// What TLS agreed to, where that is known: as `tlsv1.3`, and the cipher suite by its registered name.
+    /// Negotiated TLS version (such as `tlsv1.3`) and registered name of the cipher suite, if
+    /// known.
     pub tls_protocol: String,
     pub tls_suite: String,
     /// The subject of the client's certificate (RFC 4514).
     pub certificate: Option<String>,
-    /// Since 1970, in milliseconds.
+    /// Milliseconds since 1970.
     pub connected_ms: u64,
     pub heartbeat_s: u16,
     pub frame_max: u32,
     pub channel_max: u16,
     pub received_bytes: u64,
     pub sent_bytes: u64,
-    /// Bytes that wait for the socket.
+    /// Bytes in the send buffer.
     pub pending_bytes: u64,
     pub channels: Vec<ChannelFacts>,
 }
@@ -55,12 +57,12 @@ pub struct ChannelFacts {
     pub number: u16,
     pub confirm: bool,
     pub transactional: bool,
-    /// The client was told to publish no more for now.
+    /// The client is blocked by flow control.
     pub flow_blocked: bool,
     pub prefetch: u32,
     pub global_prefetch: u32,
     pub consumers: u32,
-    /// Tags of those that do not acknowledge; their queues do not know.
+    /// Tags of consumers in automatic acknowledgement mode; their queues do not know the mode.
     pub auto_ack: Vec<String>,
     pub unacknowledged: u64,
     pub unconfirmed: u64,
@@ -84,7 +86,7 @@ pub struct ConsumerFacts {
     pub arguments: serde_json::Map<String, serde_json::Value>,
 }
 
-/// What has happened to messages, under the names that RabbitMQ's API has for it.
+/// Counts of message operations, with RabbitMQ's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MessageCounts {
@@ -116,7 +118,7 @@ impl MessageCounts {
         self.ack += other.ack;
     }
 
-    /// Handed to clients in any way.
+    /// All deliveries, in any way.
     pub fn deliver_get(&self) -> u64 {
         self.deliver + self.deliver_no_ack + self.get + self.get_no_ack
     }
@@ -137,7 +139,7 @@ impl From<&DeliveryCounters> for MessageCounts {
     }
 }
 
-/// What a shard, or a node, has counted since it started.
+/// Counters of a shard or a node since it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
@@ -145,14 +147,14 @@ pub struct Counters {
     pub connections_closed: u64,
     pub channels_opened: u64,
     pub channels_closed: u64,
-    /// Clients that are connected now.
+    /// Currently connected clients.
     pub connections: u64,
     pub channels: u64,
-    /// Of queues that are led or live there now.
+    /// Totals of queues that are led or stored here now.
     pub queues: QueueTotals,
-    /// By protocol, as in metrics' labels.
+    /// By protocol, as in metric labels.
     pub protocols: BTreeMap<String, ProtocolCounters>,
-    /// By protocol, as RabbitMQ labels login attempts: all versions of MQTT are `mqtt`.
+    /// By protocol with RabbitMQ's labels for login attempts: all MQTT versions are `mqtt`.
     pub logins: BTreeMap<String, LoginCounts>,
     pub mqtt: MqttCounters,
     /// Dead messages of queues.
@@ -182,19 +184,19 @@ impl LoginCounts {
     }
 }
 
-/// Messages that left queues of one type without having been accepted, by what became of them.
+/// Messages that left queues of one type without being accepted, by dead-letter strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeadLetterTotals {
-    /// Gone: their queue names no dead letter exchange.
+    /// Dropped: their queue has no dead letter exchange.
     pub disabled: DeadLetterReasons,
     pub at_most_once: DeadLetterReasons,
     pub at_least_once: DeadLetterReasons,
-    /// Of the last: confirmed by every queue they went to.
+    /// At-least-once dead letters that every target queue confirmed.
     pub confirmed: u64,
 }
 
-/// What messages died of.
+/// Dead-lettered messages by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeadLetterReasons {
@@ -214,7 +216,7 @@ impl DeadLetterReasons {
 }
 
 impl DeadLetterTotals {
-    /// Those in queues of this type.
+    /// The counts of queues of this type.
     pub fn of(counts: &DeathCounts, kind: QueueType) -> DeadLetterTotals {
         let reasons = |way| DeadLetterReasons {
             maxlen: counts.of(kind, way, DeadReason::MaxLength),
@@ -238,7 +240,8 @@ impl DeadLetterTotals {
     }
 }
 
-/// Figures of queues, summed up by the shards that have them: a scrape needs no list of queues.
+/// Totals of queue statistics, maintained by the shards: a metrics scrape does not need a list of
+/// queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueTotals {
@@ -248,7 +251,7 @@ pub struct QueueTotals {
     pub bytes: u64,
     pub dead: u64,
     pub consumers: u64,
-    /// Lost with files of classic queues, as far as their number is known.
+    /// Messages lost with files of classic queues, as far as their number is known.
     pub lost_messages: u64,
     pub lost_segments: u64,
 }
@@ -265,7 +268,7 @@ impl QueueTotals {
         self.lost_segments += stats.lost.segments;
     }
 
-    /// What [`QueueTotals::add`] did, undone.
+    /// Reverts [`QueueTotals::add`].
     pub fn remove(&mut self, stats: &QueueStats) {
         self.queues -= 1;
         self.ready -= stats.ready;
@@ -278,17 +281,17 @@ impl QueueTotals {
     }
 }
 
-/// What went over a protocol's connections; all 0 where sessions do not count it.
+/// Network traffic of a protocol; 0 for protocols whose sessions do not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrafficCounts {
-    /// Connections that were accepted.
+    /// Accepted connections.
     pub connects: u64,
     pub packets_in: u64,
     pub packets_out: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
-    /// Of messages, without what is around them.
+    /// Message payload without protocol overhead.
     pub payload_in: u64,
     pub payload_out: u64,
 }
@@ -309,22 +312,22 @@ impl TrafficCounts {
 #[serde(default)]
 pub struct ProtocolCounters {
     pub received: u64,
-    /// Of those: with a confirm wanted.
+    /// Messages received with publisher confirms enabled.
     pub received_confirm: u64,
     pub confirmed: u64,
-    /// Counted once for each queue.
+    /// Counted once per target queue.
     pub routed: u64,
     pub unroutable_returned: u64,
     pub unroutable_dropped: u64,
     /// Deliveries from queues.
     #[serde(with = "crate::by_queue_type")]
     pub by_queue_type: ByQueueType<MessageCounts>,
-    /// Of messages that come from no queue, as to MQTT clients.
+    /// Messages delivered without a queue, as to MQTT clients.
     pub queueless: MessageCounts,
     pub traffic: TrafficCounts,
-    /// Those that have published and are still there: channels, or connections where a protocol has no channels.
+    /// Currently open channels that have published, or connections for protocols without channels.
     pub publishers: i64,
-    /// Of MQTT: connections that have subscribed.
+    /// MQTT connections with a subscription.
     pub consumers: i64,
 }
 
@@ -346,30 +349,32 @@ impl ProtocolCounters {
     }
 }
 
-/// What a node's hubs of MQTT subscriptions have.
+/// State of a node's MQTT routers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MqttCounters {
     pub connected: u64,
-    /// Sessions whose clients are away.
+    /// Sessions of disconnected clients.
     pub sessions_away: u64,
-    /// The most of both that each shard ever had at the same time, added up.
+    /// Sum of the maximum number of connected clients and offline sessions that each shard ever
+    /// had.
     pub most: u64,
-    /// Sessions that ended because their time was over.
+    /// Sessions that expired.
     pub expired: u64,
     pub subscriptions: u64,
-    /// The cluster's, as this node has them.
+    /// Retained messages of the cluster, as stored by this node.
     pub retained: u64,
     pub retained_bytes: u64,
-    /// Messages of QoS 0 that were dropped because their clients did not read.
+    /// QoS 0 messages dropped because the client did not read.
     pub dropped: u64,
-    /// Messages that a client that was away had no room for.
+    /// Messages dropped because the buffer of an offline session was full.
     pub not_kept: u64,
-    /// Messages of QoS 0 that were dropped on their way to another shard or node.
+    /// QoS 0 messages dropped on the way to another shard or node.
     pub dropped_between: u64,
-    /// Messages of QoS 1 and 2 that another shard or node did not get.
+    /// QoS 1 and 2 messages that did not reach another shard or node.
     pub lost_between: u64,
-    /// Wills of other nodes' clients that are kept here, and those that there was no room for.
+    /// Wills of other nodes' clients that are stored here, and those that were rejected for lack of
+    /// space.
     pub wills: u64,
     pub wills_not_kept: u64,
 }
@@ -421,7 +426,7 @@ impl Counters {
         }
     }
 
-    /// Everything that clients of all protocols did.
+    /// Message counts of all protocols.
     pub fn messages(&self) -> MessageCounts {
         let mut sum = MessageCounts::default();
         for p in self.protocols.values() {
@@ -436,16 +441,17 @@ impl Counters {
     }
 }
 
-/// Virtual hosts and exchanges whose messages somebody wants to know of.
+/// Virtual hosts and exchanges whose traffic is requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrafficFilter {
     pub vhosts: Vec<String>,
-    /// Virtual host and name.
+    /// Pairs of virtual host and name.
     pub exchanges: Vec<(String, String)>,
 }
 
-/// Messages that clients published to an exchange, and that went to queues by it: each once for each queue.
+/// Messages published to an exchange, and messages that it routed to queues, counted once per
+/// queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExchangeCounts {
@@ -453,7 +459,7 @@ pub struct ExchangeCounts {
     pub publish_out: u64,
 }
 
-/// Of virtual hosts and exchanges that were asked for those that have had messages.
+/// Traffic of the requested virtual hosts and exchanges. Those without traffic are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrafficFacts {
@@ -483,21 +489,21 @@ impl TrafficFacts {
     }
 }
 
-/// What shard 0 asks all shards of all nodes.
+/// A query that shard 0 sends to all shards of all nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ShardQuery {
     Connections,
     Consumers,
     Counters,
     Traffic(TrafficFilter),
-    /// End the connection of this name.
+    /// Closes the connection with this name.
     Close {
         name: String,
         reason: String,
     },
 }
 
-/// One shard's answer, or a part of it.
+/// One shard's response, or a part of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ShardFacts {
     Connections(Vec<ConnectionFacts>),
@@ -509,7 +515,7 @@ pub enum ShardFacts {
 
 impl ShardQuery {
     pub fn encode(&self) -> Vec<u8> {
-        // Strings and numbers: nothing that JSON cannot say.
+        // The types contain only strings and numbers, so serialization cannot fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
@@ -533,7 +539,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_come_back_as_they_went_and_nonsense_does_not() {
+    fn facts_round_trip_and_invalid_input_is_rejected() {
         let connection = ConnectionFacts {
             name: "a -> b".into(),
             node: NodeId(7),
@@ -548,12 +554,12 @@ mod tests {
             ..ConnectionFacts::default()
         };
         let raw = ShardFacts::Connections(vec![connection.clone()]).encode();
-        let Some(ShardFacts::Connections(back)) = ShardFacts::decode(&raw) else {
+        let Some(ShardFacts::Connections(decoded)) = ShardFacts::decode(&raw) else {
             panic!("{}", String::from_utf8_lossy(&raw));
         };
-        assert_eq!(back[0].channels, connection.channels);
-        // Who sends it is known from the link, not from what it says.
-        assert_eq!(back[0].node, NodeId::default());
+        assert_eq!(decoded[0].channels, connection.channels);
+        // The sender is known from the link, not from the data.
+        assert_eq!(decoded[0].node, NodeId::default());
         assert!(
             ShardFacts::decode(b"").is_none()
                 && ShardFacts::decode(b"{\"Connections\":3}").is_none()
@@ -563,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_an_older_node_leaves_out_is_empty() {
+    fn field_omitted_by_an_older_node_is_empty() {
         let Some(ShardFacts::Counters(counters)) =
             ShardFacts::decode(b"{\"Counters\":{\"connections\":4,\"dreams\":1}}")
         else {

@@ -1,4 +1,5 @@
-//! Tables as JSON, for people: types that JSON does not have become what is nearest.
+//! Conversion of tables to JSON for display. Types without a JSON equivalent become the closest
+//! one.
 
 use message::{Table, Value};
 use serde_json::{Map, Value as Json, json};

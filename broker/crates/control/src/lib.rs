@@ -1,8 +1,8 @@
-//! What the control plane (HTTP API, node life cycle) asks of a node, and the facts it gets back.
+//! Requests of the control plane (HTTP API, node lifecycle) to a node, and their responses.
 //!
-//! Requests are sent to shard 0, which asks other shards and nodes where it must; each carries its own way back.
-//! No async runtime shows here: a [`Reply`] is called once, from a shard thread, and must not block. A reply that is
-//! dropped uncalled means the node is stopping.
+//! Requests go to shard 0, which queries other shards and nodes as needed. Each request carries its
+//! own [`Reply`] callback, so this crate needs no async runtime. A reply is called once, on a shard
+//! thread, and must not block. A reply that is dropped uncalled means that the node is stopping.
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 
@@ -31,31 +31,33 @@ use queue::{Delivery, QueueCounters, QueueReply, QueueStats, RequestBody};
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 
 pub enum ControlRequest {
-    /// Runs on shard 0 between two turns, with the applied tree. Keep it short: copy out what is needed, and use [`Self::Walk`] for
-    /// whatever there may be many of.
+    /// Runs on shard 0 between two turns, with the applied tree. It must be short: copy the data
+    /// out, and use [`Self::Walk`] for collections without a bound.
     Read(Box<dyn FnOnce(&Tree) + Send>),
-    /// Runs on shard 0 with the applied tree, in as many turns as it takes: each looks at a bounded number of items.
+    /// Runs on shard 0 with the applied tree, in as many turns as needed. Each turn visits a
+    /// bounded number of items.
     Walk(Box<dyn TreeWalk>),
-    /// Answered after this node has applied it, so that a read that follows sees it.
+    /// Answered after this node has applied the change, so that a following read sees it.
     Change {
         change: Change,
         reply: Reply<Result<ChangeResult, ChangeError>>,
     },
-    /// Members for a new queue, the one that is to lead it first.
-    Place {
+    /// Chooses members for a new queue, leader first.
+    PlaceQueue {
         record: Box<QueueRecord>,
         reply: Reply<Vec<NodeId>>,
     },
-    /// Cluster-wide; None is all queues. A queue whose owner does not answer in time has `stats: None`.
+    /// Cluster-wide statistics of one queue, or of all if None. A queue whose node does not answer
+    /// in time has `stats: None`.
     Queues {
         only: Option<QueueId>,
         reply: Reply<Vec<QueueFacts>>,
     },
-    /// Queues that are led or live on this node.
+    /// Queues that this node leads or stores.
     OwnQueues {
         reply: Reply<Vec<QueueFacts>>,
     },
-    /// A request to one queue under a session of the control plane's own (purge, delete, stat).
+    /// A request to one queue in a session of the control plane (purge, delete, stat).
     Queue {
         queue: QueueId,
         body: RequestBody,
@@ -64,55 +66,60 @@ pub enum ControlRequest {
     Nodes {
         reply: Reply<Vec<NodeFacts>>,
     },
-    /// Quorum queues (and the metadata group, as `QueueId(0)`) that would lose their majority without this node.
+    /// Quorum queues (and the metadata group, as `QueueId(0)`) that would lose their quorum without
+    /// this node.
     QuorumCritical {
         reply: Reply<Vec<QueueId>>,
     },
-    /// Cluster-wide; of nodes that answer in time.
+    /// Connections of all nodes that answer in time.
     Connections {
         reply: Reply<Vec<ConnectionFacts>>,
     },
-    /// Cluster-wide.
+    /// Consumers of the whole cluster.
     Consumers {
         reply: Reply<Vec<ConsumerFacts>>,
     },
-    /// Of each node that answers in time, or of this one only.
+    /// Counters of all nodes that answer in time, or only of this one.
     Counters {
         everywhere: bool,
         reply: Reply<Vec<(NodeId, Counters)>>,
     },
-    /// Cluster-wide; of nodes that answer in time. A thousand names at most: shards answer in one turn.
+    /// Traffic of all nodes that answer in time. The filter may have at most a thousand names,
+    /// because shards answer in one turn.
     Traffic {
         of: TrafficFilter,
         reply: Reply<TrafficFacts>,
     },
-    /// Through an exchange, as a client with confirms would. `build` makes the message at the time it is given.
+    /// Publishes through an exchange, like a client with publisher confirms. `build` creates the
+    /// message with the given timestamp.
     Publish {
         vhost: Name,
-        /// Who publishes: for those who trace the virtual host.
+        /// The publisher, for the firehose tracer.
         user: Name,
         build: Box<dyn FnOnce(WallTime) -> Result<Message, String> + Send>,
         reply: Reply<Result<PublishResult, ChangeError>>,
     },
-    /// Takes messages from the front of a queue; then, all together, they are settled.
+    /// Gets messages from the head of a queue, then settles all of them together.
     Get {
         queue: QueueId,
-        /// Who takes them: for those who trace the virtual host.
+        /// The consumer, for the firehose tracer.
         user: Name,
-        /// At most.
+        /// Maximum number of messages.
         count: u32,
-        /// Bytes of bodies after which no more are taken.
+        /// Total body size in bytes after which no more messages are taken.
         bytes: usize,
         settle: queue::SettlementOutcome,
         reply: Reply<Result<Vec<Delivery>, ChangeError>>,
     },
-    /// By `ConnectionFacts::name`, on any node; false when there is none.
+    /// Closes the connection with this [`ConnectionFacts::name`] on any node. False if there is
+    /// none.
     CloseConnection {
         name: String,
         reason: String,
         reply: Reply<bool>,
     },
-    /// Drain (true) or revive (false) this node: listeners closed to new clients, leaders moved away.
+    /// Drains (true) or revives (false) this node: listeners stop accepting clients, leaders are
+    /// transferred.
     Maintenance {
         on: bool,
         reply: Reply<MaintenanceProgress>,
@@ -121,7 +128,8 @@ pub enum ControlRequest {
         reply: Reply<Readiness>,
     },
     Membership(MembershipRequest),
-    /// Moves leaders so that each node has its share. How many are moved.
+    /// Moves leaders so that each node leads its share of queues. Returns the number of moved
+    /// leaders.
     RebalanceQueues {
         reply: Reply<u32>,
     },
@@ -130,40 +138,42 @@ pub enum ControlRequest {
 #[derive(Clone, Debug, Default)]
 pub struct QueueFacts {
     pub id: QueueId,
-    /// Where it is led (quorum) or lives (classic).
+    /// The node that leads (quorum) or stores (classic) the queue.
     pub leader: Option<NodeId>,
-    /// Quorum: the voters as the leader knows them, without one that still catches up; without a leader, those wanted.
+    /// Quorum: the voters known to the leader, without members that are still catching up; without
+    /// a leader, the desired members.
     pub members: Vec<NodeId>,
     pub online: Vec<NodeId>,
     pub stats: Option<QueueStats>,
     pub counters: QueueCounters,
 }
 
-/// What came of a publish: whether it went to a queue at all, and whether all queues took it.
+/// Result of a publish: whether the message was routed to a queue, and whether all queues accepted
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishResult {
     pub routed: bool,
     pub taken: bool,
 }
 
-/// What a node uses of its machine, and where its alarms are; memory and disk in bytes. None: it is not known.
+/// Resource usage of a node and its alarm thresholds, memory and disk in bytes. None: unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeResources {
     pub memory_used: Option<u64>,
-    /// From here on the memory alarm is on.
+    /// Threshold of the memory alarm.
     pub memory_limit: Option<u64>,
     pub disk_free: Option<u64>,
-    /// Below it the disk alarm is on.
+    /// Threshold of the disk alarm.
     pub disk_free_limit: Option<u64>,
-    /// Files and sockets that the process has, their number, and those that it may have.
+    /// Open file descriptors of the process, and their limit.
     pub descriptors_used: Option<u64>,
     pub descriptors: Option<u64>,
-    /// Files could not be opened lately, for want of descriptors or memory.
-    pub files_short: bool,
-    /// Client connections that it takes at most.
+    /// Opening files failed recently, for lack of descriptors or memory.
+    pub is_short_of_files: bool,
+    /// Maximum number of client connections.
     pub connections: Option<u64>,
     pub threads: Option<u64>,
-    /// Those that it may have.
+    /// Maximum number of threads.
     pub thread_limit: Option<u64>,
     pub processors: Option<u64>,
 }
@@ -176,20 +186,20 @@ pub struct NodeFacts {
     pub maintenance: bool,
     pub voter: bool,
     pub address: String,
-    /// `cluster.zone`; empty: none.
+    /// `cluster.zone`; empty if not set.
     pub zone: String,
-    /// Seconds since start; None for other nodes.
+    /// Seconds since the start; None for other nodes.
     pub uptime_s: Option<u64>,
     pub memory_alarm: bool,
     pub disk_alarm: bool,
-    /// What runs there, as far as it is known: of nodes that are up, and have told.
-    pub program: Option<VersionFacts>,
+    /// The version of the node, if it is up and has reported it.
+    pub version: Option<VersionFacts>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaintenanceProgress {
     pub on: bool,
-    /// Leaders here that another node could take over.
+    /// Local leaders that another node could take over.
     pub leaders_left: u32,
     pub connections_left: u32,
 }
@@ -197,6 +207,6 @@ pub struct MaintenanceProgress {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
     Ready,
-    /// Why not: joining, recovering, no metadata leader, draining.
+    /// The reason: joining, recovering, no metadata leader, or draining.
     NotReady(String),
 }

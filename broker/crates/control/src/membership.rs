@@ -5,19 +5,20 @@ use env::NodeId;
 use metadata::{ChangeError, QueueId};
 
 pub enum MembershipRequest {
-    /// Changes who is to be a member of these quorum queues. Each has an outcome of its own; a change that would cost a
-    /// queue its majority is refused. The groups follow one step at a time.
+    /// Changes the members of these quorum queues. Each queue has its own outcome; a change that
+    /// would cost a queue its quorum is rejected. The Raft groups follow one step at a time.
     Change {
         queues: Vec<QueueId>,
         change: MemberChange,
         reply: Reply<Vec<MemberOutcome>>,
     },
-    /// A quorum queue's replicas, as each tells of itself.
+    /// The replicas of a quorum queue, each reported by its node.
     Replicas {
         queue: QueueId,
         reply: Reply<Vec<ReplicaFacts>>,
     },
-    /// Takes a node that is gone out of the cluster for good, after others hold what it held.
+    /// Removes a node that is gone from the cluster for good, after its replicas were moved to
+    /// other nodes.
     Forget {
         node: NodeId,
         reply: Reply<Result<Forgetting, ChangeError>>,
@@ -28,31 +29,31 @@ pub enum MembershipRequest {
 pub enum MemberChange {
     Add(NodeId),
     Remove(NodeId),
-    /// The new one is a member before the old one goes.
+    /// The new member joins before the old one is removed.
     Replace {
         old: NodeId,
         new: NodeId,
     },
-    /// As `Replace`, by the node that fits best; as `Remove` where there is none.
+    /// Like `Replace` with the most suitable node; like `Remove` if there is none.
     Evacuate(NodeId),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberOutcome {
     pub queue: QueueId,
-    /// Who is to be a member now.
+    /// The desired members after the change.
     pub result: Result<Vec<NodeId>, ChangeError>,
 }
 
-/// How a member counts, as the group's leader tells.
+/// The voting state of a member, as reported by the group's leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vote {
     Voter,
-    /// Catches up, and gets its vote then.
+    /// Catching up; becomes a voter afterwards.
     Promotable,
-    /// Holds a replica and is no member.
+    /// Has a replica but is not a member.
     None,
-    /// There is no leader to tell.
+    /// There is no leader to report it.
     Unknown,
 }
 
@@ -64,26 +65,26 @@ pub struct ReplicaFacts {
     pub replica: Option<ReplicaStatus>,
 }
 
-/// Raft's view of one replica. Indexes are of the group's log.
+/// Raft state of one replica. Indexes refer to the group's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaStatus {
     pub is_leader: bool,
     pub is_candidate: bool,
     pub term: u64,
     pub last_index: u64,
-    /// Durable up to here.
+    /// Last durable index.
     pub written: u64,
     pub applied: u64,
     pub commit: u64,
     pub checkpoint: u64,
 }
 
-/// How far a node is from being forgotten.
+/// Progress of forgetting a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgetting {
     Forgotten,
-    /// Queues that still count the node among their members: they are given others. 0: it runs, and its part in the cluster's
-    /// own group ends first. Ask again.
+    /// Number of queues that still have the node as a member and are being moved. 0: the node's
+    /// membership of the metadata group ends first. Repeat the request.
     Moving {
         queues: u32,
     },

@@ -1,24 +1,24 @@
-//! Looks at many items of the tree, of which each turn of shard 0 takes a bounded number.
+//! Walks over collections of the tree. Each turn of shard 0 visits a bounded number of items.
 
 use crate::Reply;
 use metadata::{Cursor, Step, Tree};
 use std::sync::Arc;
 
-/// What a step of a listing did.
+/// The result of one step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Items that it looked at.
+    /// Number of items visited.
     pub looked_at: usize,
     pub done: bool,
 }
 
-/// A listing that goes on in each turn until it is done, and answers then.
+/// A walk that continues in each turn until it is done, and then replies.
 pub trait TreeWalk: Send {
-    /// Looks at `limit` items at most.
+    /// Visits at most `limit` items.
     fn step(&mut self, tree: &Tree, limit: usize) -> Progress;
 }
 
-/// Collects what `pick` makes of the items that a cursor finds.
+/// Collects the results of `pick` for the items of a cursor.
 pub struct Collect<C, F, T> {
     cursor: C,
     pick: F,

@@ -1,4 +1,4 @@
-//! What a request may do: tags, as RabbitMQ's management has them, and rights in vhosts.
+//! Authorization of requests: user tags, with RabbitMQ's meanings, and permissions in vhosts.
 
 use crate::ask::Api;
 use crate::error::ApiError;
@@ -10,13 +10,14 @@ use std::sync::Arc;
 /// An authenticated request.
 pub(crate) struct Call {
     pub(crate) user: Arc<UserRecord>,
-    /// The holder of the operator's certificate asks. `user` is then made up: a user of that name has nothing to do with it.
+    /// The client presented the operator's certificate. `user` is then synthetic: a stored user
+    /// with the same name is unrelated.
     pub(crate) is_operator: bool,
-    /// It makes or changes something: PUT or POST.
-    pub(crate) makes: bool,
+    /// The method is PUT or POST.
+    pub(crate) is_put_or_post: bool,
     pub(crate) query: Query,
     pub(crate) body: axum::body::Bytes,
-    /// `X-Reason`
+    /// The `X-Reason` header.
     pub(crate) reason: Option<String>,
 }
 
@@ -29,7 +30,7 @@ impl Call {
         self.has("administrator")
     }
 
-    /// May see what belongs to others.
+    /// Returns true if the user may see other users' objects.
     pub(crate) fn is_monitor(&self) -> bool {
         self.is_administrator() || self.has("monitoring")
     }
@@ -38,29 +39,29 @@ impl Call {
         self.is_administrator() || self.has("policymaker")
     }
 
-    /// Any of the tags that open this API.
-    pub(crate) fn management(&self) -> Result<(), ApiError> {
+    /// Succeeds if the user has any tag that grants access to this API.
+    pub(crate) fn require_management(&self) -> Result<(), ApiError> {
         if self.is_monitor() || self.is_policymaker() || self.has("management") {
             return Ok(());
         }
         Err(ApiError::not_authorised("Not management user"))
     }
 
-    pub(crate) fn administrator(&self) -> Result<(), ApiError> {
+    pub(crate) fn require_administrator(&self) -> Result<(), ApiError> {
         if self.is_administrator() {
             return Ok(());
         }
         Err(ApiError::not_authorised("Not administrator user"))
     }
 
-    pub(crate) fn monitor(&self) -> Result<(), ApiError> {
+    pub(crate) fn require_monitoring(&self) -> Result<(), ApiError> {
         if self.is_monitor() {
             return Ok(());
         }
         Err(ApiError::not_authorised("Not monitor user"))
     }
 
-    pub(crate) fn policymaker(&self) -> Result<(), ApiError> {
+    pub(crate) fn require_policymaker(&self) -> Result<(), ApiError> {
         if self.is_policymaker() {
             return Ok(());
         }
@@ -69,7 +70,7 @@ impl Call {
         ))
     }
 
-    /// The body as a JSON object; an empty one is an empty object.
+    /// Parses the body as a JSON object. An empty body is an empty object.
     pub(crate) fn object(&self) -> Result<Map<String, Json>, ApiError> {
         if self.body.is_empty() {
             return Ok(Map::new());
@@ -81,9 +82,9 @@ impl Call {
         }
     }
 
-    /// The virtual host of the path is not there.
-    pub(crate) fn no_vhost(&self) -> ApiError {
-        match self.makes {
+    /// The error for a path whose virtual host does not exist.
+    pub(crate) fn vhost_not_found(&self) -> ApiError {
+        match self.is_put_or_post {
             true => ApiError::missing("vhost_not_found"),
             false => ApiError::not_found(),
         }
@@ -91,8 +92,13 @@ impl Call {
 }
 
 impl Api {
-    /// 404 when there is no such vhost, 401 when the user may not look into it: who has rights there, and administrators.
-    pub(crate) async fn visible(&self, call: &Call, vhost: &str) -> Result<(), ApiError> {
+    /// Fails with 404 if the vhost does not exist, and with 401 unless the user is an administrator
+    /// or has permissions in it.
+    pub(crate) async fn require_vhost_visible(
+        &self,
+        call: &Call,
+        vhost: &str,
+    ) -> Result<(), ApiError> {
         let (user, name) = (call.user.clone(), vhost.to_owned());
         let found = self
             .read(move |tree| {
@@ -101,7 +107,7 @@ impl Api {
             })
             .await?;
         match found {
-            None => Err(call.no_vhost()),
+            None => Err(call.vhost_not_found()),
             Some(access) if access || call.is_administrator() => Ok(()),
             Some(_) => Err(ApiError::not_authorised(
                 "User not authorised to access virtual host",
@@ -109,8 +115,13 @@ impl Api {
         }
     }
 
-    /// As [`Api::visible`] for changing something: the user must have rights in the vhost, whatever its tags.
-    pub(crate) async fn member(&self, call: &Call, vhost: &str) -> Result<(), ApiError> {
+    /// Like [`Api::require_vhost_visible`], for changes: tags do not help, the user must have
+    /// permissions in the vhost.
+    pub(crate) async fn require_vhost_access(
+        &self,
+        call: &Call,
+        vhost: &str,
+    ) -> Result<(), ApiError> {
         let (user, name) = (call.user.clone(), vhost.to_owned());
         let found = self
             .read(move |tree| {
@@ -119,7 +130,7 @@ impl Api {
             })
             .await?;
         match found {
-            None => Err(call.no_vhost()),
+            None => Err(call.vhost_not_found()),
             Some(access) if access || call.is_operator => Ok(()),
             Some(_) => Err(ApiError::not_authorised(
                 "User not authorised to access virtual host",
@@ -127,8 +138,8 @@ impl Api {
         }
     }
 
-    /// The rights that the same operation over AMQP would need.
-    pub(crate) async fn permitted(
+    /// Fails unless the user has the permissions that the same operation requires over AMQP.
+    pub(crate) async fn require_permissions(
         &self,
         call: &Call,
         vhost: &str,
@@ -140,28 +151,28 @@ impl Api {
         let (user, name) = (call.user.clone(), vhost.to_owned());
         let missing = self
             .read(move |tree| {
-                needs
-                    .into_iter()
-                    .find(|(right, thing)| !tree.permitted(&user.name, &name, *right, thing.name()))
+                needs.into_iter().find(|(right, resource)| {
+                    !tree.permitted(&user.name, &name, *right, resource.name())
+                })
             })
             .await?;
         match missing {
             None => Ok(()),
-            Some((right, thing)) => Err(ApiError::not_authorised(format!(
+            Some((right, resource)) => Err(ApiError::not_authorised(format!(
                 "{} access to {} '{}' in vhost '{vhost}' refused for user '{}'",
                 match right {
                     Right::Configure => "configure",
                     Right::Write => "write",
                     Right::Read => "read",
                 },
-                thing.kind(),
-                thing.name(),
+                resource.kind(),
+                resource.name(),
                 call.user.name
             ))),
         }
     }
 
-    /// Vhosts whose content the user may see; None is all.
+    /// Vhosts whose contents the user may see; None means all.
     pub(crate) async fn visible_vhosts(
         &self,
         call: &Call,
@@ -178,7 +189,7 @@ impl Api {
     }
 }
 
-/// A queue or exchange, as error texts call it.
+/// A queue or exchange, for error texts.
 #[derive(Clone, Debug)]
 pub(crate) enum ResourceName {
     Queue(String),

@@ -1,4 +1,4 @@
-//! Asking the node, with a bound on the wait.
+//! Requests to the node, each with a timeout.
 
 use crate::error::ApiError;
 use crate::lengths::RecentSums;
@@ -14,20 +14,20 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
-/// An answer of the node later than this is not waited for; clients give up at about 5 s.
+/// Time limit for a reply from the node. Clients usually give up after about 5 s.
 const ASK_TIMEOUT: Duration = Duration::from_secs(4);
-/// Shard 0 that has not answered for so long hangs.
-const HANGS: Duration = Duration::from_secs(60);
+/// Shard 0 counts as hung if it does not answer a liveness probe for this long.
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What handlers work with. Cloning counts a reference.
+/// State shared by all handlers. Cloning increments a reference count.
 #[derive(Clone)]
 pub(crate) struct Api(Arc<Shared>);
 
-/// Does not keep it alive.
+/// A reference that does not keep the [`Api`] alive.
 pub(crate) struct WeakApi(Weak<Shared>);
 
 impl WeakApi {
-    /// None: it is gone.
+    /// None if the [`Api`] was dropped.
     pub(crate) fn upgrade(&self) -> Option<Api> {
         self.0.upgrade().map(Api)
     }
@@ -38,11 +38,11 @@ struct Shared {
     config: Config,
     logins: Logins,
     rates: Mutex<Rates>,
-    lately: RecentSums,
-    /// Memory for bodies of requests, in KiB.
+    recent_depths: RecentSums,
+    /// Memory for request bodies, in KiB.
     bodies: Arc<Semaphore>,
-    /// Since when a sign of life is waited for.
-    unanswered: Mutex<Option<Instant>>,
+    /// When the unanswered liveness probe was sent; None if there is none.
+    probe_sent: Mutex<Option<Instant>>,
 }
 
 impl Api {
@@ -55,9 +55,9 @@ impl Api {
             config,
             logins: Logins::new(key),
             rates: Mutex::new(Rates::default()),
-            lately: RecentSums::default(),
+            recent_depths: RecentSums::default(),
             bodies,
-            unanswered: Mutex::new(None),
+            probe_sent: Mutex::new(None),
         })))
     }
 
@@ -73,30 +73,31 @@ impl Api {
         &self.0.logins
     }
 
-    /// What was shown before; never held while waiting.
+    /// Rate history. Do not hold the lock across an await.
     pub(crate) fn rates(&self) -> MutexGuard<'_, Rates> {
         let rates = &self.0.rates;
         rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn lately(&self) -> &RecentSums {
-        &self.0.lately
+    pub(crate) fn recent_depths(&self) -> &RecentSums {
+        &self.0.recent_depths
     }
 
-    /// Reads the body of a request within the memory that all bodies share, which it holds as long as the permit lives.
+    /// Reads a request body. It reserves memory from the budget of all request bodies until the
+    /// permit is dropped.
     pub(crate) async fn read_body(
         &self,
         body: Body,
         limit: usize,
     ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), ApiError> {
-        let announced = body.size_hint().exact();
-        let length = announced.and_then(|n| usize::try_from(n).ok());
+        let exact_size = body.size_hint().exact();
+        let length = exact_size.and_then(|n| usize::try_from(n).ok());
         let length = length.map_or(limit, |n| n.min(limit));
         let mut permit = None;
         if length > 0 {
             let cost = self.config().memory.body_cost(length);
-            let held = self.0.bodies.clone().acquire_many_owned(cost).await;
-            permit = Some(held.map_err(|_| ApiError::unavailable("the node is stopping"))?);
+            let acquired = self.0.bodies.clone().acquire_many_owned(cost).await;
+            permit = Some(acquired.map_err(|_| ApiError::unavailable("the node is stopping"))?);
         }
         let read = axum::body::to_bytes(body, limit).await;
         Ok((read.map_err(|_| ApiError::too_large(limit))?, permit))
@@ -117,7 +118,7 @@ impl Api {
     ) -> Result<T, ApiError> {
         let (send, receive) = oneshot::channel();
         (self.0.node)(request(Box::new(move |answer| {
-            // Nobody waits any more when the client has gone or the time is over.
+            // The receiver is gone if the client disconnected or the timeout elapsed.
             let _ = send.send(answer);
         })));
         match tokio::time::timeout(ASK_TIMEOUT, receive).await {
@@ -127,7 +128,8 @@ impl Api {
         }
     }
 
-    /// Copies something small out of the tree, in one turn of shard 0: [`Api::walk`] is for whatever there may be many of.
+    /// Reads a small amount of data from the tree, in one turn of shard 0. Use [`Api::walk`] for
+    /// collections without a bound.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Tree) -> T + Send + 'static,
@@ -136,8 +138,9 @@ impl Api {
             .await
     }
 
-    /// What `pick` makes of each item that the cursor finds, in the cursor's order. Shard 0 serves its clients in between: an item
-    /// that comes or goes meanwhile may be missing.
+    /// Collects the results of `pick` for the items of a cursor, in cursor order. Shard 0 serves
+    /// its clients in between, so an item that is created or deleted during the walk may be
+    /// missing.
     pub(crate) async fn walk<C, T>(
         &self,
         cursor: C,
@@ -158,7 +161,7 @@ impl Api {
         Ok(result?)
     }
 
-    /// Figures of one queue or of all.
+    /// Statistics of one queue, or of all.
     pub(crate) async fn queue_facts(
         &self,
         only: Option<QueueId>,
@@ -167,63 +170,65 @@ impl Api {
             .await
     }
 
-    /// What clients did in virtual hosts and with exchanges: asked for in parts that a shard answers in one turn.
-    pub(crate) async fn traffic(&self, of: TrafficFilter) -> Result<TrafficFacts, ApiError> {
-        /// [`ControlRequest::Traffic`]
+    /// Traffic counts of virtual hosts and exchanges. Large filters are split into parts that a
+    /// shard answers in one turn.
+    pub(crate) async fn traffic(&self, filter: TrafficFilter) -> Result<TrafficFacts, ApiError> {
+        /// Maximum entries of the filter of one [`ControlRequest::Traffic`].
         const PART: usize = 1_000;
-        let vhosts = of.vhosts.chunks(PART).map(|part| TrafficFilter {
+        let vhosts = filter.vhosts.chunks(PART).map(|part| TrafficFilter {
             vhosts: part.to_vec(),
             ..TrafficFilter::default()
         });
-        let exchanges = of.exchanges.chunks(PART).map(|part| TrafficFilter {
+        let exchanges = filter.exchanges.chunks(PART).map(|part| TrafficFilter {
             exchanges: part.to_vec(),
             ..TrafficFilter::default()
         });
         let mut all = TrafficFacts::default();
-        for of in vhosts.chain(exchanges) {
+        for filter in vhosts.chain(exchanges) {
             all.add(
                 &self
-                    .ask(|reply| ControlRequest::Traffic { of, reply })
+                    .ask(|reply| ControlRequest::Traffic { of: filter, reply })
                     .await?,
             );
         }
         Ok(all)
     }
 
-    /// Whether shard 0 still turns. Never waits: a sign of life is asked for, and missed when it stays away too long.
-    pub(crate) fn alive(&self) -> bool {
-        let mut since = self.unanswered();
+    /// Returns false if shard 0 hangs. Never waits: sends a liveness probe and checks how long the
+    /// previous one has been unanswered.
+    pub(crate) fn is_alive(&self) -> bool {
+        let mut since = self.probe_sent();
         if let Some(since) = *since {
-            return since.elapsed() < HANGS;
+            return since.elapsed() < HANG_TIMEOUT;
         }
         *since = Some(Instant::now());
         drop(since);
-        let sign = SignOfLife(Arc::downgrade(&self.0));
-        (self.0.node)(ControlRequest::Read(Box::new(move |_| drop(sign))));
+        let probe = LivenessProbe(Arc::downgrade(&self.0));
+        (self.0.node)(ControlRequest::Read(Box::new(move |_| drop(probe))));
         true
     }
 
-    fn unanswered(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.0.unanswered()
+    fn probe_sent(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.probe_sent()
     }
 }
 
 impl Shared {
-    fn unanswered(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.unanswered
+    fn probe_sent(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.probe_sent
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Ends the wait when it is dropped: by shard 0 that took it, or because it was refused, as while the node starts and
-/// there is no shard that could hang.
-struct SignOfLife(Weak<Shared>);
+/// Marks the probe as answered when it is dropped: by shard 0 after it ran, or because it was
+/// refused, as while the node starts and no shard can hang yet.
+struct LivenessProbe(Weak<Shared>);
 
-impl Drop for SignOfLife {
+impl Drop for LivenessProbe {
     fn drop(&mut self) {
         if let Some(shared) = self.0.upgrade() {
-            *shared.unanswered() = None;
+            *shared.probe_sent() = None;
         }
     }
 }

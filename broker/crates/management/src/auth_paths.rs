@@ -1,4 +1,4 @@
-//! `/api/auth...`, `/api/extensions`: small facts that clients and the pages of a browser ask for.
+//! `/api/auth...` and `/api/extensions`: small facts that clients and the web UI read.
 
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
@@ -8,26 +8,26 @@ use crate::users;
 use auth::HashAlgorithm;
 use serde_json::json as object;
 
-/// By user and password only.
+/// Only user name and password are supported.
 pub(crate) fn methods() -> Answer {
     json(object!({"oauth_enabled": false}))
 }
 
-/// The API itself is no extension.
+/// RabbitMQ lists plugins of its UI here. There are none.
 pub(crate) fn extensions() -> Answer {
     json(object!([]))
 }
 
-fn this_node(api: &Api, node: &str) -> Result<(), ApiError> {
+fn require_this_node(api: &Api, node: &str) -> Result<(), ApiError> {
     if node == api.config().name {
         return Ok(());
     }
     Err(ApiError::not_found())
 }
 
-/// Logins at this node by protocol, since it started or since they were reset.
+/// Login attempts on this node by protocol, since it started or the counts were reset.
 pub(crate) async fn attempts(api: &Api, node: &str) -> Answer {
-    this_node(api, node)?;
+    require_this_node(api, node)?;
     let logins = metrics::client_logins(api).await?;
     let logins = api.config().login_counter.since_reset(logins);
     let rows = logins.iter().map(|(protocol, counts)| {
@@ -42,14 +42,14 @@ pub(crate) async fn attempts(api: &Api, node: &str) -> Answer {
 }
 
 pub(crate) async fn reset_attempts(api: &Api, node: &str) -> Answer {
-    this_node(api, node)?;
+    require_this_node(api, node)?;
     let logins = metrics::client_logins(api).await?;
     api.config().login_counter.reset(logins);
     no_content()
 }
 
-/// In RabbitMQ's form, for its definitions files.
+/// Hashes a password in RabbitMQ's format, for use in definitions files.
 pub(crate) async fn hash_password(api: &Api, password: &str) -> Answer {
-    let hash = users::hashed(api, password, HashAlgorithm::Sha256).await?;
+    let hash = users::hash_password(api, password, HashAlgorithm::Sha256).await?;
     json(object!({"ok": hash.to_text()}))
 }

@@ -4,7 +4,7 @@ use crate::access::{Call, ResourceName};
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
-use crate::exchanges::plain;
+use crate::exchanges::exchange_name;
 use crate::json::{Members, from_table};
 use crate::page::Window;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -18,9 +18,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
-/// What stays as it is in a properties key.
+/// Characters that a properties key leaves unescaped.
 const KEY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
-/// Of a key within a path: what joins it to its arguments stays as it is.
+/// A key within a path also keeps the separator between routing key and argument digest.
 const LOCATION: &AsciiSet = &KEY.remove(b'~');
 
 /// Source and destination of a binding.
@@ -35,10 +35,10 @@ impl Pair {
     pub(crate) fn new(vhost: &str, source: &str, kind: &str, destination: &str) -> Pair {
         Pair {
             vhost: vhost.to_owned(),
-            source: plain(source).to_owned(),
+            source: exchange_name(source).to_owned(),
             destination: match kind {
                 "q" => Destination::Queue(destination.into()),
-                _ => Destination::Exchange(plain(destination).into()),
+                _ => Destination::Exchange(exchange_name(destination).into()),
             },
         }
     }
@@ -53,7 +53,7 @@ impl Pair {
         }
     }
 
-    /// None when source or destination is not there.
+    /// None if the source or the destination does not exist.
     fn find(&self, tree: &Tree) -> Option<Vec<Arc<BindingRecord>>> {
         tree.exchange(&self.vhost, &self.source)?;
         match &self.destination {
@@ -64,7 +64,7 @@ impl Pair {
             return Some(match &self.destination {
                 Destination::Queue(name) => {
                     let queue = tree.queue(&self.vhost, name);
-                    queue.map(|q| implied(q)).into_iter().collect()
+                    queue.map(|q| implicit(q)).into_iter().collect()
                 }
                 Destination::Exchange(_) => Vec::new(),
             });
@@ -74,8 +74,8 @@ impl Pair {
         Some(here.cloned().collect())
     }
 
-    /// The rights binding needs: to write to what gets messages, to read what gives them.
-    fn needs(&self) -> Vec<(Right, ResourceName)> {
+    /// The permissions that binding requires: write on the destination, read on the source.
+    fn required_permissions(&self) -> Vec<(Right, ResourceName)> {
         let to = match &self.destination {
             Destination::Queue(name) => ResourceName::Queue(name.to_string()),
             Destination::Exchange(name) => ResourceName::Exchange(name.to_string()),
@@ -85,8 +85,8 @@ impl Pair {
     }
 }
 
-/// A queue's binding to the default exchange.
-fn implied(queue: &QueueRecord) -> Arc<BindingRecord> {
+/// The implicit binding of a queue to the default exchange.
+fn implicit(queue: &QueueRecord) -> Arc<BindingRecord> {
     Arc::new(BindingRecord {
         vhost: queue.vhost.clone(),
         source: "".into(),
@@ -96,18 +96,18 @@ fn implied(queue: &QueueRecord) -> Arc<BindingRecord> {
     })
 }
 
-/// Those of all queues for which `fits` holds of their virtual host.
-async fn all_implied(
+/// The implicit bindings of all queues in virtual hosts that `matches_vhost` accepts.
+async fn all_implicit(
     api: &Api,
-    fits: impl Fn(&str) -> bool + Send + 'static,
+    matches_vhost: impl Fn(&str) -> bool + Send + 'static,
 ) -> Result<Vec<Arc<BindingRecord>>, ApiError> {
     let queues = api.walk(QueueCursor::default(), move |_, q| {
-        fits(&q.vhost).then(|| q.clone())
+        matches_vhost(&q.vhost).then(|| q.clone())
     });
-    Ok(queues.await?.iter().map(|q| implied(q)).collect())
+    Ok(queues.await?.iter().map(|q| implicit(q)).collect())
 }
 
-/// By source, destination, key and arguments.
+/// Sorts by vhost, source, destination, routing key and arguments.
 pub(crate) fn sort(bindings: &mut [Arc<BindingRecord>]) {
     bindings.sort_by(|a, b| {
         (&a.vhost, &a.source, &a.destination, &a.routing_key)
@@ -116,7 +116,8 @@ pub(crate) fn sort(bindings: &mut [Arc<BindingRecord>]) {
     });
 }
 
-/// A binding's name between its source and destination: the key, and a digest of the arguments if there are any.
+/// The `properties_key` of a binding: its escaped routing key, followed by a digest of the
+/// arguments if there are any.
 fn properties_key(binding: &BindingRecord) -> String {
     let key = utf8_percent_encode(&binding.routing_key, KEY).to_string();
     if binding.arguments.is_empty() {
@@ -145,13 +146,13 @@ pub(crate) fn show(binding: &BindingRecord) -> Json {
     })
 }
 
-/// The part of them that the request wants; it filters by routing key.
+/// Applies the request's pagination and name filter (on the routing key) to the bindings.
 fn answer(call: &Call, found: Vec<Arc<BindingRecord>>) -> Answer {
     let (part, cut) = Window::of(&call.query)?.cut(found, |b| &b.routing_key)?;
     Ok(cut.respond(part.iter().map(|b| show(b)).collect()))
 }
 
-/// The binding that a definitions document describes.
+/// Parses a binding of a definitions document.
 pub(crate) fn record(vhost: &str, body: &Members<'_>) -> Result<BindingRecord, ApiError> {
     let kind = match body.required_text("destination_type")? {
         "queue" => "q",
@@ -170,17 +171,17 @@ pub(crate) fn record(vhost: &str, body: &Members<'_>) -> Result<BindingRecord, A
 
 pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
     if let Some(vhost) = vhost {
-        api.visible(call, vhost).await?;
+        api.require_vhost_visible(call, vhost).await?;
     }
     let visible = api.visible_vhosts(call).await?;
     let only = vhost.map(str::to_owned);
-    let fits = move |vhost: &str| {
+    let matches_vhost = move |vhost: &str| {
         only.as_deref().is_none_or(|o| *vhost == *o)
             && visible.as_ref().is_none_or(|set| set.contains(vhost))
     };
-    let mut found = all_implied(api, fits.clone()).await?;
+    let mut found = all_implicit(api, matches_vhost.clone()).await?;
     let bound = api.walk(BindingCursor::default(), move |_, b| {
-        fits(&b.vhost).then(|| b.clone())
+        matches_vhost(&b.vhost).then(|| b.clone())
     });
     found.extend(bound.await?);
     sort(&mut found);
@@ -188,7 +189,7 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
 }
 
 pub(crate) async fn of_queue(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
-    api.visible(call, vhost).await?;
+    api.require_vhost_visible(call, vhost).await?;
     let (vhost, name) = (vhost.to_owned(), name.to_owned());
     let found = api
         .read(move |tree| {
@@ -210,10 +211,10 @@ pub(crate) async fn of_exchange(
     name: &str,
     as_source: bool,
 ) -> Answer {
-    api.visible(call, vhost).await?;
-    let (vhost, name) = (vhost.to_owned(), plain(name).to_owned());
+    api.require_vhost_visible(call, vhost).await?;
+    let (vhost, name) = (vhost.to_owned(), exchange_name(name).to_owned());
     if as_source && name.is_empty() {
-        let mut found = all_implied(api, move |of| *of == *vhost).await?;
+        let mut found = all_implicit(api, move |binding_vhost| *binding_vhost == *vhost).await?;
         sort(&mut found);
         return answer(call, found);
     }
@@ -240,8 +241,8 @@ async fn found(api: &Api, pair: &Pair) -> Result<Option<Vec<Arc<BindingRecord>>>
 }
 
 pub(crate) async fn between(api: &Api, call: &Call, pair: &Pair) -> Answer {
-    api.visible(call, &pair.vhost).await?;
-    // Of what is not there, there are none: RabbitMQ's answer.
+    api.require_vhost_visible(call, &pair.vhost).await?;
+    // RabbitMQ also returns an empty list if the source or the destination does not exist.
     answer(call, found(api, pair).await?.unwrap_or_default())
 }
 
@@ -263,24 +264,25 @@ async fn one(api: &Api, pair: &Pair, key: &str) -> Result<Arc<BindingRecord>, Ap
 }
 
 pub(crate) async fn get(api: &Api, call: &Call, pair: &Pair, key: &str) -> Answer {
-    api.visible(call, &pair.vhost).await?;
+    api.require_vhost_visible(call, &pair.vhost).await?;
     json(show(&*one(api, pair, key).await?))
 }
 
 pub(crate) async fn bind(api: &Api, call: &Call, pair: &Pair) -> Answer {
-    api.member(call, &pair.vhost).await?;
+    api.require_vhost_access(call, &pair.vhost).await?;
     let body = call.object()?;
     let body = Members(&body);
     let arguments = body.table("arguments")?.unwrap_or_default();
     let record = pair.record(body.text("routing_key")?.unwrap_or(""), arguments);
-    api.permitted(call, &pair.vhost, pair.needs()).await?;
+    api.require_permissions(call, &pair.vhost, pair.required_permissions())
+        .await?;
     let key = properties_key(&record);
     api.change(Change::Bind(record)).await?;
     let mut response = StatusCode::CREATED.into_response();
     let destination = match &pair.destination {
         Destination::Queue(name) | Destination::Exchange(name) => name,
     };
-    // As RabbitMQ's: destination and key, relative to nothing.
+    // RabbitMQ also sends destination and key as a relative path without a base.
     let location =
         [destination, key.as_str()].map(|e| utf8_percent_encode(e, LOCATION).to_string());
     if let Ok(location) = HeaderValue::from_str(&location.join("/")) {
@@ -290,8 +292,9 @@ pub(crate) async fn bind(api: &Api, call: &Call, pair: &Pair) -> Answer {
 }
 
 pub(crate) async fn unbind(api: &Api, call: &Call, pair: &Pair, key: &str) -> Answer {
-    api.member(call, &pair.vhost).await?;
-    api.permitted(call, &pair.vhost, pair.needs()).await?;
+    api.require_vhost_access(call, &pair.vhost).await?;
+    api.require_permissions(call, &pair.vhost, pair.required_permissions())
+        .await?;
     let binding = one(api, pair, key).await?;
     api.change(Change::Unbind((*binding).clone())).await?;
     no_content()

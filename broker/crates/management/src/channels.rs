@@ -2,7 +2,7 @@
 
 use crate::access::Call;
 use crate::ask::Api;
-use crate::connections::{self, address, visible};
+use crate::connections::{self, address, visible_connections};
 use crate::consumers;
 use crate::dispatch::{Answer, json};
 use crate::error::ApiError;
@@ -12,13 +12,13 @@ use crate::rates::{self, Key, Range};
 use control::{ChannelFacts, ConnectionFacts};
 use serde_json::{Value as Json, json as object};
 
-/// `peer -> host (number)`, as RabbitMQ names them.
+/// `peer -> host (number)`, RabbitMQ's format.
 pub(crate) fn name(connection: &ConnectionFacts, channel: &ChannelFacts) -> String {
     format!("{} ({})", connection.name, channel.number)
 }
 
-/// What other listings say about a channel.
-pub(crate) fn brief(
+/// The summary of a channel in other objects' listings.
+pub(crate) fn summary(
     connection: &ConnectionFacts,
     channel: &ChannelFacts,
     names: &NodeNames,
@@ -75,13 +75,13 @@ fn show(
     })
 }
 
-/// Those of the connections that fit.
-async fn answer(api: &Api, call: &Call, fits: impl Fn(&ConnectionFacts) -> bool) -> Answer {
+/// Responds with the channels of the connections that match.
+async fn answer(api: &Api, call: &Call, matches: impl Fn(&ConnectionFacts) -> bool) -> Answer {
     let window = Window::of(&call.query)?;
     let range = Range::of(&call.query, "msg_rates")?;
     let names = api.read(node_names).await?;
-    let found = visible(api, call).await?;
-    let all = found.iter().filter(|c| fits(c)).flat_map(|connection| {
+    let found = visible_connections(api, call).await?;
+    let all = found.iter().filter(|c| matches(c)).flat_map(|connection| {
         let channels = connection.channels.iter();
         channels.map(move |channel| (name(connection, channel), connection, channel))
     });
@@ -94,7 +94,7 @@ async fn answer(api: &Api, call: &Call, fits: impl Fn(&ConnectionFacts) -> bool)
 
 pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
     if let Some(vhost) = vhost {
-        api.visible(call, vhost).await?;
+        api.require_vhost_visible(call, vhost).await?;
     }
     answer(api, call, |c| vhost.is_none_or(|v| c.vhost == v)).await
 }
@@ -104,17 +104,17 @@ pub(crate) async fn of_connection(api: &Api, call: &Call, connection: &str) -> A
     answer(api, call, |c| c.name == connection).await
 }
 
-pub(crate) async fn get(api: &Api, call: &Call, wanted: &str) -> Answer {
+pub(crate) async fn get(api: &Api, call: &Call, wanted_name: &str) -> Answer {
     let range = Range::of(&call.query, "msg_rates")?;
     let names = api.read(node_names).await?;
-    for connection in visible(api, call).await? {
+    for connection in visible_connections(api, call).await? {
         for channel in &connection.channels {
-            if name(&connection, channel) == wanted {
+            if name(&connection, channel) == wanted_name {
                 let mut shown = show(api, &connection, channel, &names, range.as_ref());
-                let mut consumers = consumers::shown(api, None).await?;
-                consumers.retain(|c| c["channel_details"]["name"] == wanted);
+                let mut consumers = consumers::consumer_list(api, None).await?;
+                consumers.retain(|c| c["channel_details"]["name"] == wanted_name);
                 shown["consumer_details"] = Json::Array(consumers);
-                // Not counted by exchange and queue.
+                // Counts per exchange and per queue are not kept.
                 shown["publishes"] = object!([]);
                 shown["deliveries"] = object!([]);
                 return json(call.query.columns_of(shown));

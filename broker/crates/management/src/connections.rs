@@ -17,7 +17,7 @@ pub(crate) fn address(text: &str) -> (&str, Option<u16>) {
     (host.strip_suffix(']').unwrap_or(host), port.parse().ok())
 }
 
-/// What people call the protocol.
+/// RabbitMQ's display name of a protocol.
 fn protocol(label: &str) -> &str {
     match label {
         "amqp091" => "AMQP 0-9-1",
@@ -32,7 +32,8 @@ fn protocol(label: &str) -> &str {
     }
 }
 
-/// As RabbitMQ: there, and null where there is nothing. What is not known of a connection over TLS is left out.
+/// As in RabbitMQ, the keys are present and null for a connection without TLS. Unknown details of a
+/// TLS connection are omitted.
 fn show_tls(shown: &mut Json, connection: &ConnectionFacts) {
     let known = !connection.tls || !connection.tls_protocol.is_empty();
     if !known {
@@ -45,7 +46,7 @@ fn show_tls(shown: &mut Json, connection: &ConnectionFacts) {
     };
     shown["ssl_key_exchange"] = object!(suite.as_ref().map(|s| &s.key_exchange));
     shown["ssl_cipher"] = object!(suite.as_ref().map(|s| &s.cipher));
-    // Messages are authenticated by the cipher itself in all suites that there are.
+    // All supported suites use an AEAD cipher.
     shown["ssl_hash"] = object!(suite.as_ref().map(|_| "aead"));
     shown["peer_cert_subject"] = object!(connection.certificate);
     if connection.certificate.is_none() {
@@ -54,7 +55,7 @@ fn show_tls(shown: &mut Json, connection: &ConnectionFacts) {
     }
 }
 
-/// A cipher suite as Erlang has it in parts.
+/// A cipher suite, split into parts as Erlang reports it.
 #[derive(Debug, PartialEq, Eq)]
 struct Suite {
     key_exchange: String,
@@ -62,8 +63,8 @@ struct Suite {
 }
 
 impl Suite {
-    /// Of a registered name: `TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384`, and from TLS 1.3 on `TLS_AES_256_GCM_SHA384`, which
-    /// goes with any key exchange.
+    /// Parses a registered name: `TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384`, or since TLS 1.3
+    /// `TLS_AES_256_GCM_SHA384`, which does not name a key exchange.
     fn of(name: &str) -> Option<Suite> {
         let name = name
             .strip_prefix("TLS13_")
@@ -106,19 +107,19 @@ fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames, range: Optio
     let at = (Key::Connection(connection.name.clone()), range);
     rates::show_counts(api, at, &mut shown, octets);
     shown["auth_mechanism"] = match connection.auth_mechanism.as_str() {
-        // RabbitMQ's word where a protocol has no choice.
+        // RabbitMQ's value for protocols without a choice of mechanism.
         "" => object!("none"),
         name => object!(name),
     };
     show_tls(&mut shown, connection);
-    // RabbitMQ leaves it out where there is none.
+    // RabbitMQ omits the key if the client gave no name.
     if !connection.client_name.is_empty() {
         shown["user_provided_name"] = object!(connection.client_name);
     }
     shown
 }
 
-/// Of MQTT, which has none, what RabbitMQ shows.
+/// MQTT has no client properties: show the values that RabbitMQ shows.
 fn client_properties(connection: &ConnectionFacts) -> Json {
     if connection.protocol.contains("mqtt") {
         return object!({"product": "MQTT client", "client_id": connection.client_name});
@@ -126,8 +127,12 @@ fn client_properties(connection: &ConnectionFacts) -> Json {
     Json::Object(connection.client_properties.clone())
 }
 
-/// Those that the user may see: all for monitors, else its own.
-pub(crate) async fn visible(api: &Api, call: &Call) -> Result<Vec<ConnectionFacts>, ApiError> {
+/// Connections that the user may see: all for users with the monitoring tag, otherwise the user's
+/// own.
+pub(crate) async fn visible_connections(
+    api: &Api,
+    call: &Call,
+) -> Result<Vec<ConnectionFacts>, ApiError> {
     let mut all = api
         .ask(|reply| ControlRequest::Connections { reply })
         .await?;
@@ -138,11 +143,11 @@ pub(crate) async fn visible(api: &Api, call: &Call) -> Result<Vec<ConnectionFact
     Ok(all)
 }
 
-async fn answer(api: &Api, call: &Call, fits: impl Fn(&ConnectionFacts) -> bool) -> Answer {
+async fn answer(api: &Api, call: &Call, matches: impl Fn(&ConnectionFacts) -> bool) -> Answer {
     let window = Window::of(&call.query)?;
     let range = Range::of(&call.query, "data_rates")?;
-    let mut found = visible(api, call).await?;
-    found.retain(fits);
+    let mut found = visible_connections(api, call).await?;
+    found.retain(matches);
     let names = api.read(node_names).await?;
     let (part, cut) = window.cut(found, |c| &c.name)?;
     let shown = part.iter().map(|c| show(api, c, &names, range.as_ref()));
@@ -151,14 +156,15 @@ async fn answer(api: &Api, call: &Call, fits: impl Fn(&ConnectionFacts) -> bool)
 
 pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
     if let Some(vhost) = vhost {
-        api.visible(call, vhost).await?;
+        api.require_vhost_visible(call, vhost).await?;
     }
     answer(api, call, |c| vhost.is_none_or(|v| c.vhost == v)).await
 }
 
-/// Others' connections are for monitors to see and for administrators to close.
-fn own_or(call: &Call, user: &str, may: bool) -> Result<(), ApiError> {
-    if may || *user == *call.user.name {
+/// Allows access to the user's own connections. `may_others` is true for users who may access those
+/// of others: monitoring to see, administrator to close.
+fn require_own_or(call: &Call, user: &str, may_others: bool) -> Result<(), ApiError> {
+    if may_others || *user == *call.user.name {
         return Ok(());
     }
     Err(ApiError::not_authorised(
@@ -167,12 +173,12 @@ fn own_or(call: &Call, user: &str, may: bool) -> Result<(), ApiError> {
 }
 
 pub(crate) async fn of_user(api: &Api, call: &Call, user: &str) -> Answer {
-    own_or(call, user, call.is_monitor())?;
+    require_own_or(call, user, call.is_monitor())?;
     answer(api, call, |c| c.user == user).await
 }
 
 pub(crate) async fn find(api: &Api, call: &Call, name: &str) -> Result<ConnectionFacts, ApiError> {
-    let found = visible(api, call).await?;
+    let found = visible_connections(api, call).await?;
     let named = found.into_iter().find(|c| c.name == name);
     named.ok_or_else(ApiError::not_found)
 }
@@ -185,8 +191,8 @@ pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
     json(call.query.columns_of(shown))
 }
 
-/// Tells the client why and ends its connection; false when it has gone meanwhile.
-async fn end(api: &Api, call: &Call, name: String) -> Result<bool, ApiError> {
+/// Closes a connection with the reason from the request. Returns false if it is already gone.
+async fn close_connection(api: &Api, call: &Call, name: String) -> Result<bool, ApiError> {
     let reason = call.reason.clone();
     let reason = reason.unwrap_or_else(|| "Closed via management plugin".to_owned());
     api.ask(|reply| ControlRequest::CloseConnection {
@@ -199,8 +205,8 @@ async fn end(api: &Api, call: &Call, name: String) -> Result<bool, ApiError> {
 
 pub(crate) async fn close(api: &Api, call: &Call, name: &str) -> Answer {
     let found = find(api, call, name).await?;
-    own_or(call, &found.user, call.is_administrator())?;
-    if end(api, call, found.name).await? {
+    require_own_or(call, &found.user, call.is_administrator())?;
+    if close_connection(api, call, found.name).await? {
         no_content()
     } else {
         Err(ApiError::not_found())
@@ -208,10 +214,10 @@ pub(crate) async fn close(api: &Api, call: &Call, name: &str) -> Answer {
 }
 
 pub(crate) async fn close_of_user(api: &Api, call: &Call, user: &str) -> Answer {
-    own_or(call, user, call.is_administrator())?;
-    let found = visible(api, call).await?;
+    require_own_or(call, user, call.is_administrator())?;
+    let found = visible_connections(api, call).await?;
     for connection in found.into_iter().filter(|c| c.user == user) {
-        end(api, call, connection.name).await?;
+        close_connection(api, call, connection.name).await?;
     }
     no_content()
 }
@@ -221,7 +227,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn suites_come_apart_as_erlangs() {
+    fn cipher_suites_are_split_as_in_erlang() {
         let of = |name: &str| Suite::of(name).map(|s| (s.key_exchange, s.cipher));
         let pair = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
         let old = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384";

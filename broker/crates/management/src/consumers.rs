@@ -1,4 +1,4 @@
-//! `/api/consumers` (O2), and those of one queue.
+//! `/api/consumers`, and the consumers of one queue.
 
 use crate::access::Call;
 use crate::ask::Api;
@@ -14,8 +14,8 @@ use metadata::{QueueId, QueueRecord, QueuesById};
 use serde_json::{Value as Json, json as object};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Consumers of a queue, or of all, as the API shows them.
-pub(crate) async fn shown(api: &Api, only: Option<QueueId>) -> Result<Vec<Json>, ApiError> {
+/// The JSON of the consumers of one queue, or of all.
+pub(crate) async fn consumer_list(api: &Api, only: Option<QueueId>) -> Result<Vec<Json>, ApiError> {
     let mut consumers = api.ask(|reply| ControlRequest::Consumers { reply }).await?;
     consumers.retain(|c| only.is_none_or(|q| q.0 == c.queue));
     if consumers.is_empty() {
@@ -36,15 +36,16 @@ pub(crate) async fn shown(api: &Api, only: Option<QueueId>) -> Result<Vec<Json>,
     let queues: BTreeMap<_, _> = queues.await?.into_iter().collect();
     let names = api.read(node_names).await?;
     let nodes = nodes::facts(api).await?.into_iter();
-    let down: Vec<u64> = nodes.filter(|n| !n.running).map(|n| n.id.0).collect();
+    let unreachable: Vec<u64> = nodes.filter(|n| !n.running).map(|n| n.id.0).collect();
     let mut shown: Vec<Json> = consumers
         .iter()
         .filter_map(|c| {
             let (queue, timeout) = queues.get(&c.queue)?;
             let connection = by_session.get(&(c.session_node, c.session_number));
-            let status = Activity::of(c, queue, &down);
+            let status = Activity::of(c, queue, &unreachable);
             let mut shown = show(c, (queue, status), connection.copied(), &names);
-            // Of other protocols nothing times out, nor where the node has none.
+            // Only AMQP 0-9-1 deliveries time out, and only if the queue or the node sets a
+            // timeout.
             let amqp = connection.is_some_and(|c| c.protocol == "amqp091");
             let timeout = timeout.or(api.config().consumer_timeout_ms);
             if let (true, Some(timeout)) = (amqp, timeout) {
@@ -58,24 +59,25 @@ pub(crate) async fn shown(api: &Api, only: Option<QueueId>) -> Result<Vec<Json>,
     Ok(shown)
 }
 
-/// What RabbitMQ calls how a consumer is. Messages go to those that are up, or the single active one, only.
+/// RabbitMQ's `activity_status`. Only consumers that are `up` or `single_active` receive messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
     Up,
     SingleActive,
     Waiting,
-    /// Its node is out of reach: what it has is given to others if it does not come back.
+    /// The consumer's node is unreachable. Its deliveries are requeued if the node does not come
+    /// back.
     SuspectedDown,
 }
 
 impl Activity {
-    /// `down` are nodes that are out of reach.
-    fn of(consumer: &ConsumerFacts, queue: &QueueRecord, down: &[u64]) -> Activity {
+    /// `unreachable` lists the unreachable nodes.
+    fn of(consumer: &ConsumerFacts, queue: &QueueRecord, unreachable: &[u64]) -> Activity {
         let single = queue.arguments.get("x-single-active-consumer");
         let single = matches!(single, Some(Value::Bool(true)));
         match (consumer.active, single) {
             (false, _) => Activity::Waiting,
-            (true, _) if down.contains(&consumer.session_node) => Activity::SuspectedDown,
+            (true, _) if unreachable.contains(&consumer.session_node) => Activity::SuspectedDown,
             (true, true) => Activity::SingleActive,
             (true, false) => Activity::Up,
         }
@@ -112,10 +114,10 @@ fn show(
         "active": matches!(activity, Activity::Up | Activity::SingleActive),
         "activity_status": activity.name(),
         "arguments": consumer.arguments,
-        // A client that is gone, or whose node did not answer, has no channel to show.
+        // A client that disconnected, or whose node did not answer, has no channel details.
         "channel_details": channel.map_or_else(
             || object!({}),
-            |(connection, channel)| channels::brief(connection, channel, names),
+            |(connection, channel)| channels::summary(connection, channel, names),
         ),
     })
 }
@@ -128,12 +130,12 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
             return Err(ApiError::not_found());
         }
     }
-    let everything = call.is_monitor();
-    let mut all = shown(api, None).await?;
-    // As connections and channels: one's own, and all for who monitors.
+    let is_monitor = call.is_monitor();
+    let mut all = consumer_list(api, None).await?;
+    // As for connections and channels: users see their own consumers, monitoring users see all.
     all.retain(|c| {
         let mine = || c["channel_details"]["user"] == *call.user.name;
-        vhost.is_none_or(|v| c["queue"]["vhost"] == v) && (everything || mine())
+        vhost.is_none_or(|v| c["queue"]["vhost"] == v) && (is_monitor || mine())
     });
     let tag = |c: &Json| c["consumer_tag"].as_str().unwrap_or_default().to_owned();
     let tagged = all.into_iter().map(|c| (tag(&c), c)).collect();

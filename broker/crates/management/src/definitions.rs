@@ -1,4 +1,4 @@
-//! `/api/definitions` (O2): everything that was declared, as one document, and back.
+//! `/api/definitions`: export and import of all declared objects as one document.
 
 use crate::access::Call;
 use crate::ask::Api;
@@ -18,7 +18,8 @@ use serde_json::{Map, Value as Json, json as object};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What there may be many of. It is gathered while the tree changes: only what belongs together is exported.
+/// Queues, exchanges and bindings, of which there may be many. The walks run while the tree
+/// changes, so bindings without a source or destination in the export are dropped.
 struct Topology {
     queues: Vec<Arc<QueueRecord>>,
     exchanges: Vec<Arc<ExchangeRecord>>,
@@ -26,7 +27,8 @@ struct Topology {
 }
 
 impl Topology {
-    /// Exclusive queues belong to a connection and system exchanges to the vhost: neither is exported.
+    /// Exclusive queues belong to a connection and system exchanges to the vhost: neither is
+    /// exported.
     async fn gather(api: &Api) -> Result<Topology, ApiError> {
         let bindings = api.walk(BindingCursor::default(), |_, b| Some(b.clone()));
         let mut bindings = bindings.await?;
@@ -57,7 +59,7 @@ impl Topology {
         })
     }
 
-    /// Leaves out what is in none of these virtual hosts.
+    /// Drops the objects that belong to none of these virtual hosts.
     fn keep_vhosts(&mut self, vhosts: &BTreeSet<Name>) {
         self.queues.retain(|q| vhosts.contains(&q.vhost));
         self.exchanges.retain(|x| vhosts.contains(&x.vhost));
@@ -65,23 +67,23 @@ impl Topology {
     }
 }
 
-/// Everything else, copied out of the tree in one turn.
-struct Rest {
+/// All other objects, copied from the tree in one turn.
+struct ClusterRecords {
     users: Vec<Arc<UserRecord>>,
     vhosts: Vec<VhostRecord>,
     permissions: Vec<Arc<PermissionRecord>>,
     topic_permissions: Vec<Arc<TopicPermissionRecord>>,
     parameters: Vec<Json>,
     globals: Vec<Json>,
-    /// Operator policies and limits are among the parameters, as RabbitMQ has them.
+    /// Operator policies and limits are exported as parameters, as in RabbitMQ.
     policies: Vec<Arc<PolicyRecord>>,
     cluster: String,
 }
 
-impl Rest {
-    fn of(tree: &Tree, configured: &str) -> Rest {
+impl ClusterRecords {
+    fn scope(tree: &Tree, configured: &str) -> ClusterRecords {
         let policies = tree.policies(PolicyScope::User).into_iter();
-        Rest {
+        ClusterRecords {
             users: tree.users().cloned().collect(),
             vhosts: tree.vhosts().into_iter().cloned().collect(),
             permissions: tree.permissions().cloned().collect(),
@@ -94,24 +96,27 @@ impl Rest {
     }
 }
 
-fn document(topology: &Topology, rest: Rest) -> Map<String, Json> {
+fn document(topology: &Topology, records: ClusterRecords) -> Map<String, Json> {
     fn shown<T>(all: &[Arc<T>], show: fn(&T) -> Json) -> Vec<Json> {
         all.iter().map(|record| show(record)).collect()
     }
     let parts = [
-        ("users", shown(&rest.users, users::show)),
+        ("users", shown(&records.users, users::show)),
         (
             "vhosts",
-            rest.vhosts.iter().map(vhosts::definition).collect(),
+            records.vhosts.iter().map(vhosts::definition).collect(),
         ),
-        ("permissions", shown(&rest.permissions, permissions::show)),
+        (
+            "permissions",
+            shown(&records.permissions, permissions::show),
+        ),
         (
             "topic_permissions",
-            shown(&rest.topic_permissions, permissions::show_topic),
+            shown(&records.topic_permissions, permissions::show_topic),
         ),
-        ("parameters", rest.parameters),
-        ("global_parameters", rest.globals),
-        ("policies", shown(&rest.policies, policies::show)),
+        ("parameters", records.parameters),
+        ("global_parameters", records.globals),
+        ("policies", shown(&records.policies, policies::show)),
         ("queues", shown(&topology.queues, queues::definition)),
         (
             "exchanges",
@@ -125,11 +130,12 @@ fn document(topology: &Topology, rest: Rest) -> Map<String, Json> {
         .collect()
 }
 
-/// Only a vhost's part of a document, with names that are its own: what belongs to the cluster is left out.
-fn part(whole: &mut Map<String, Json>, vhost: &str) {
+/// Reduces a document to one vhost and removes the vhost from its entries. Cluster-wide objects are
+/// dropped.
+fn keep_only_vhost(document_json: &mut Map<String, Json>, vhost: &str) {
     const PARTS: [&str; 5] = ["parameters", "policies", "queues", "exchanges", "bindings"];
-    whole.retain(|kind, _| PARTS.contains(&kind.as_str()));
-    for list in whole.values_mut().filter_map(Json::as_array_mut) {
+    document_json.retain(|kind, _| PARTS.contains(&kind.as_str()));
+    for list in document_json.values_mut().filter_map(Json::as_array_mut) {
         list.retain(|entry| entry["vhost"] == vhost);
         for entry in list.iter_mut().filter_map(Json::as_object_mut) {
             entry.remove("vhost");
@@ -139,54 +145,56 @@ fn part(whole: &mut Map<String, Json>, vhost: &str) {
 
 pub(crate) async fn export(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
     if let Some(vhost) = vhost {
-        api.visible(call, vhost).await?;
+        api.require_vhost_visible(call, vhost).await?;
     }
     let configured = api.config().cluster_name.clone();
     let mut topology = Topology::gather(api).await?;
-    let rest = api.read(move |tree| Rest::of(tree, &configured)).await?;
-    topology.keep_vhosts(&rest.vhosts.iter().map(|v| v.name.clone()).collect());
-    let cluster = rest.cluster.clone();
-    let mut whole = document(&topology, rest);
+    let records = api
+        .read(move |tree| ClusterRecords::scope(tree, &configured))
+        .await?;
+    topology.keep_vhosts(&records.vhosts.iter().map(|v| v.name.clone()).collect());
+    let cluster = records.cluster.clone();
+    let mut document_json = document(&topology, records);
     let format = match vhost {
         Some(vhost) => {
-            part(&mut whole, vhost);
-            whole.insert("description".to_owned(), object!(""));
-            whole.insert("metadata".to_owned(), object!({}));
-            whole.insert("original_vhost_name".to_owned(), object!(vhost));
+            keep_only_vhost(&mut document_json, vhost);
+            document_json.insert("description".to_owned(), object!(""));
+            document_json.insert("metadata".to_owned(), object!({}));
+            document_json.insert("original_vhost_name".to_owned(), object!(vhost));
             "single_virtual_host"
         }
         None => {
-            whole.insert("original_cluster_name".to_owned(), object!(cluster));
+            document_json.insert("original_cluster_name".to_owned(), object!(cluster));
             "cluster"
         }
     };
-    let of = match vhost {
+    let scope = match vhost {
         Some(vhost) => format!("virtual host '{vhost}'"),
         None => format!("cluster '{cluster}'"),
     };
     let explanation = format!(
-        "Definitions of {of} from Posthorn {}",
-        api.config().program.version
+        "Definitions of {scope} from Posthorn {}",
+        api.config().version.version
     );
     for (key, value) in [
         ("rabbitmq_definition_format", format),
         ("explanation", explanation.as_str()),
-        ("rabbit_version", overview::SPEAKS_LIKE),
-        ("rabbitmq_version", overview::SPEAKS_LIKE),
+        ("rabbit_version", overview::RABBITMQ_VERSION),
+        ("rabbitmq_version", overview::RABBITMQ_VERSION),
         ("product_name", "Posthorn"),
-        ("product_version", api.config().program.version),
+        ("product_version", api.config().version.version),
     ] {
-        whole.insert(key.to_owned(), object!(value));
+        document_json.insert(key.to_owned(), object!(value));
     }
-    json(Json::Object(whole))
+    json(Json::Object(document_json))
 }
 
-/// Imports what the document holds, in the order in which things need each other; into one vhost where one is named. Queues and
-/// exchanges that are there stay as they are, as in RabbitMQ; the first refusal ends the import and names the entry. Entries before it remain: importing
-/// again goes on.
+/// Imports a document in dependency order, into one vhost if given. As in RabbitMQ, existing queues
+/// and exchanges are left unchanged. The first error stops the import and names the entry; entries
+/// before it stay imported, so the import can be repeated.
 pub(crate) async fn import(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
     if let Some(vhost) = vhost {
-        api.visible(call, vhost).await?;
+        api.require_vhost_visible(call, vhost).await?;
     }
     let document = call
         .object()
@@ -204,7 +212,7 @@ pub(crate) async fn import(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
         "exchanges",
         "bindings",
     ];
-    // Users and vhosts are the cluster's.
+    // Users and vhosts belong to the cluster.
     let kinds = KINDS.into_iter().skip(if vhost.is_some() { 5 } else { 0 });
     for kind in kinds {
         let list = match document.get(kind) {
@@ -222,11 +230,12 @@ pub(crate) async fn import(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
             if let Some(vhost) = vhost {
                 entry.insert("vhost".to_owned(), object!(vhost));
             }
-            let done = import_one(api, call, kind, &Members(&entry)).await;
-            done.map_err(|e| {
+            let result = import_one(api, call, kind, &Members(&entry)).await;
+            result.map_err(|e| {
                 let reason = Json::from(format!("{kind}[{at}]: {}", e.text()));
                 match e.status {
-                    // What an entry needs: the path that was asked for is there.
+                    // An entry refers to a missing object. The requested path itself exists, so the
+                    // status is not 404.
                     StatusCode::NOT_FOUND => ApiError::bad_request(reason),
                     _ => ApiError { reason, ..e },
                 }
@@ -236,14 +245,14 @@ pub(crate) async fn import(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
     no_content()
 }
 
-async fn is_there(
+async fn exists(
     api: &Api,
     vhost: &str,
     name: &str,
-    found: fn(&Tree, &str, &str) -> bool,
+    lookup: fn(&Tree, &str, &str) -> bool,
 ) -> Result<bool, ApiError> {
     let (vhost, name) = (vhost.to_owned(), name.to_owned());
-    api.read(move |tree| found(tree, &vhost, &name)).await
+    api.read(move |tree| lookup(tree, &vhost, &name)).await
 }
 
 async fn import_one(
@@ -285,14 +294,14 @@ async fn import_one(
         }
         "queues" => {
             let (vhost, name) = (vhost()?, named()?);
-            if is_there(api, vhost, name, |tree, v, n| tree.queue(v, n).is_some()).await? {
+            if exists(api, vhost, name, |tree, v, n| tree.queue(v, n).is_some()).await? {
                 return Ok(());
             }
             let mut entry = entry.0.clone();
-            // RabbitMQ's files say the type beside the arguments.
+            // RabbitMQ exports the queue type beside the arguments.
             let kind = entry.get("type").and_then(Json::as_str);
             let kind = kind.filter(|k| *k != "classic").map(|k| object!(k));
-            // And old ones that it is not known.
+            // Files of old RabbitMQ versions have the type `undefined`.
             if let Some(arguments) = entry.get_mut("arguments").and_then(Json::as_object_mut)
                 && arguments
                     .get("x-queue-type")
@@ -314,7 +323,7 @@ async fn import_one(
         }
         "exchanges" => {
             let (vhost, name) = (vhost()?, named()?);
-            if is_there(api, vhost, name, |tree, v, n| tree.exchange(v, n).is_some()).await? {
+            if exists(api, vhost, name, |tree, v, n| tree.exchange(v, n).is_some()).await? {
                 return Ok(());
             }
             Change::DeclareExchange(exchanges::record(vhost, name, entry)?)

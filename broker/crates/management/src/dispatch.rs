@@ -1,4 +1,4 @@
-//! From a request to its handler: limits, login, the table of paths.
+//! Request handling: limits, authentication, and dispatch by method and path.
 
 use crate::access::Call;
 use crate::ask::Api;
@@ -21,7 +21,7 @@ use metadata::PolicyScope;
 use percent_encoding::percent_decode_str;
 use serde_json::Value as Json;
 
-/// Elements a path may have.
+/// Maximum number of elements of a path.
 const MAX_ELEMENTS: usize = 12;
 
 pub(crate) type Answer = Result<Response, ApiError>;
@@ -34,7 +34,7 @@ pub(crate) fn no_content() -> Answer {
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// The answer to a PUT: 204 when it was there before, else 201.
+/// The response to a PUT: 204 if the object existed, otherwise 201.
 pub(crate) fn put(existed: bool) -> Answer {
     let status = if existed {
         StatusCode::NO_CONTENT
@@ -49,8 +49,8 @@ pub(crate) fn router(api: Api) -> Router {
 }
 
 async fn serve(State(api): State<Api>, request: Request) -> Response {
-    let patience = api.config().request_timeout;
-    let answer = tokio::time::timeout(patience, answer(&api, request)).await;
+    let timeout = api.config().request_timeout;
+    let answer = tokio::time::timeout(timeout, answer(&api, request)).await;
     let answer = answer.unwrap_or_else(|_| Err(ApiError::unavailable("the request took too long")));
     let mut answer = answer.unwrap_or_else(|error| error.into_response());
     ui::protect(&mut answer);
@@ -60,14 +60,14 @@ async fn serve(State(api): State<Api>, request: Request) -> Response {
 async fn answer(api: &Api, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     let method = match parts.method.as_str() {
-        // hyper drops the body of an answer to HEAD.
+        // hyper drops the body of a response to HEAD.
         "HEAD" => "GET".to_owned(),
         other => other.to_owned(),
     };
     match (method.as_str(), parts.uri.path()) {
         ("GET", "/livez") => return health::livez(api),
         ("GET", "/readyz") => return health::readyz(api).await,
-        (method, path) if ui::owns(path) => return ui::get(method, path, &parts.headers),
+        (method, path) if ui::is_ui_path(path) => return ui::get(method, path, &parts.headers),
         _ => {}
     }
     let path = elements(parts.uri.path())?;
@@ -76,15 +76,16 @@ async fn answer(api: &Api, request: Request) -> Answer {
         return Err(ApiError::not_found());
     };
     if method == "OPTIONS" {
-        // Nothing about anything but this program (RFC 9110, 9.3.7): asked without a password by browsers.
-        let allowed = routes::allowed(path).ok_or_else(ApiError::not_found)?;
+        // Browsers send OPTIONS without credentials. The response reveals only which methods the
+        // path supports (RFC 9110, 9.3.7).
+        let allowed = routes::allowed_methods(path).ok_or_else(ApiError::not_found)?;
         return Ok(([(header::ALLOW, allowed)], ()).into_response());
     }
     if method != "GET" {
         origin::check(&parts.headers, !body.is_end_stream())?;
     }
     let peer = parts.extensions.get::<ConnectInfo<Peer>>();
-    // Without knowing where from, loopback rules cannot be kept.
+    // Loopback restrictions cannot be enforced without the peer's address.
     let peer = peer.ok_or_else(|| ApiError::not_authorized("Not_Authorized"))?;
     let is_operator = parts.extensions.get::<OperatorCertificate>().is_some()
         && !parts.headers.contains_key(header::AUTHORIZATION);
@@ -107,34 +108,34 @@ async fn answer(api: &Api, request: Request) -> Answer {
     }
     let (body, _memory) = api.read_body(body, limit).await?;
     let body = match path {
-        ["definitions", ..] => file_of_form(&parts.headers, body)?,
+        ["definitions", ..] => uploaded_file(&parts.headers, body)?,
         _ => body,
     };
     let call = Call {
         user,
         is_operator,
-        makes: matches!(method.as_str(), "PUT" | "POST"),
+        is_put_or_post: matches!(method.as_str(), "PUT" | "POST"),
         query: Query::parse(parts.uri.query()),
         body,
         reason: text(&parts.headers, "x-reason").map(str::to_owned),
     };
-    let needs = match routes::find(&method, path) {
-        Ok((_, _, needs, _)) => needs,
+    let required_tag = match routes::find(&method, path) {
+        Ok((_, _, tag, _)) => tag,
         Err(error) => {
             tracing::debug!(
                 event = "management_no_route",
                 method,
                 path = parts.uri.path()
             );
-            return Ok(no_route(error, path));
+            return Ok(no_route_response(error, path));
         }
     };
-    needs.check(&call)?;
+    required_tag.check(&call)?;
     dispatch(api, &call, &method, path).await
 }
 
-/// The file that a form uploads; a body of another type as it is.
-fn file_of_form(headers: &HeaderMap, body: Bytes) -> Result<Bytes, ApiError> {
+/// Returns the uploaded file of a form, or the body unchanged for any other content type.
+fn uploaded_file(headers: &HeaderMap, body: Bytes) -> Result<Bytes, ApiError> {
     let kind = text(headers, header::CONTENT_TYPE.as_str());
     let Some(boundary) = kind.and_then(form::boundary) else {
         return Ok(body);
@@ -144,10 +145,10 @@ fn file_of_form(headers: &HeaderMap, body: Bytes) -> Result<Bytes, ApiError> {
     Ok(body.slice(file))
 }
 
-/// Which methods the path takes, where it takes others (RFC 9110, 15.5.6).
-fn no_route(error: ApiError, path: &[&str]) -> Response {
+/// A 405 response lists the methods of the path in `Allow` (RFC 9110, 15.5.6).
+fn no_route_response(error: ApiError, path: &[&str]) -> Response {
     let response = error.into_response();
-    match routes::allowed(path) {
+    match routes::allowed_methods(path) {
         Some(allowed) => ([(header::ALLOW, allowed)], response).into_response(),
         None => response,
     }
@@ -157,7 +158,8 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// The decoded elements of a path. `%2F` is part of an element; one trailing slash is forgiven.
+/// Splits a path and decodes its elements. `%2F` does not separate elements; one trailing slash is
+/// ignored.
 fn elements(path: &str) -> Result<Vec<String>, ApiError> {
     let path = path.strip_prefix('/').unwrap_or(path);
     let path = path.strip_suffix('/').unwrap_or(path);
@@ -208,17 +210,17 @@ pub(crate) async fn dispatch(api: &Api, call: &Call, method: &str, path: &[&str]
     }
 }
 
-/// The table of paths has it and nobody takes it.
-fn nothing() -> Answer {
+/// The route table accepts the path but no handler exists.
+fn unhandled() -> Answer {
     Err(ApiError::not_implemented())
 }
 
 async fn other_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
     match (method, path) {
         ("GET", ["overview"]) => overview::overview(api, call).await,
-        ("GET", ["version"]) => json(Json::from(overview::SPEAKS_LIKE)),
+        ("GET", ["version"]) => json(Json::from(overview::RABBITMQ_VERSION)),
         ("GET", ["whoami"]) => overview::whoami(call),
-        ("GET", ["openapi.json"]) => json(routes::openapi(api.config().program.version)),
+        ("GET", ["openapi.json"]) => json(routes::openapi(api.config().version.version)),
         ("GET", ["extensions"]) => auth_paths::extensions(),
         ("GET", ["healthchecks", "node"]) => json(serde_json::json!({"status": "ok"})),
         ("GET", ["aliveness-test", vhost]) => health::aliveness(api, call, vhost).await,
@@ -231,7 +233,7 @@ async fn other_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Ans
         ("PUT", ["vhost-limits", vhost, limit]) => limits::set(api, call, vhost, limit).await,
         ("DELETE", ["vhost-limits", vhost, limit]) => limits::clear(api, vhost, limit).await,
         ("POST", ["rebalance", "queues"]) => nodes::rebalance(api, call).await,
-        _ => nothing(),
+        _ => unhandled(),
     }
 }
 
@@ -241,7 +243,7 @@ async fn auth_paths(api: &Api, method: &str, path: &[&str]) -> Answer {
         ("GET", ["attempts", node]) => auth_paths::attempts(api, node).await,
         ("DELETE", ["attempts", node]) => auth_paths::reset_attempts(api, node).await,
         ("GET", ["hash_password", password]) => auth_paths::hash_password(api, password).await,
-        _ => nothing(),
+        _ => unhandled(),
     }
 }
 
@@ -261,7 +263,7 @@ async fn client_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> An
         ("GET", ["channels", name]) => channels::get(api, call, name).await,
         ("GET", ["consumers"]) => consumers::list(api, call, None).await,
         ("GET", ["consumers", vhost]) => consumers::list(api, call, Some(vhost)).await,
-        _ => nothing(),
+        _ => unhandled(),
     }
 }
 
@@ -289,7 +291,7 @@ async fn parameter_paths(api: &Api, call: &Call, method: &str, path: &[&str]) ->
         ("DELETE", ["global-parameters", name]) => parameters::delete_global(api, name).await,
         ("GET", ["cluster-name"]) => parameters::get_cluster_name(api).await,
         ("PUT", ["cluster-name"]) => parameters::put_cluster_name(api, call).await,
-        _ => nothing(),
+        _ => unhandled(),
     }
 }
 
@@ -301,10 +303,10 @@ async fn queue_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Ans
         ("PUT", [vhost, name]) => queues::declare(api, call, vhost, name).await,
         ("DELETE", [vhost, name]) => queues::delete(api, call, vhost, name).await,
         ("DELETE", [vhost, name, "contents"]) => queues::purge(api, call, vhost, name).await,
-        ("POST", [vhost, name, "actions"]) => queues::act(api, call, vhost, name).await,
+        ("POST", [vhost, name, "actions"]) => queues::reject_action(api, call, vhost, name).await,
         ("POST", [vhost, name, "get"]) => messages::get(api, call, vhost, name).await,
         ("GET", [vhost, name, "bindings"]) => bindings::of_queue(api, call, vhost, name).await,
-        _ => nothing(),
+        _ => unhandled(),
     }
 }
 
@@ -322,7 +324,7 @@ async fn exchange_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> 
         ("GET", [vhost, name, "bindings", "destination"]) => {
             bindings::of_exchange(api, call, vhost, name, false).await
         }
-        _ => nothing(),
+        _ => unhandled(),
     }
 }
 
@@ -347,10 +349,10 @@ async fn binding_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> A
                 ("POST", []) => bindings::bind(api, call, &pair).await,
                 ("GET", [key]) => bindings::get(api, call, &pair, key).await,
                 ("DELETE", [key]) => bindings::unbind(api, call, &pair, key).await,
-                _ => nothing(),
+                _ => unhandled(),
             }
         }
-        _ => nothing(),
+        _ => unhandled(),
     }
 }
 
@@ -367,7 +369,7 @@ async fn policy_paths(
         ("GET", [vhost, name]) => policies::get(api, call, scope, vhost, name).await,
         ("PUT", [vhost, name]) => policies::put(api, call, scope, vhost, name).await,
         ("DELETE", [vhost, name]) => policies::delete(api, call, scope, vhost, name).await,
-        _ => nothing(),
+        _ => unhandled(),
     }
 }
 
@@ -384,7 +386,7 @@ async fn vhost_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Ans
         ("POST", [name, "start", node]) => vhosts::start(api, name, node).await,
         ("POST", [name, "deletion", "protection"]) => vhosts::protect(api, name, true).await,
         ("DELETE", [name, "deletion", "protection"]) => vhosts::protect(api, name, false).await,
-        _ => nothing(),
+        _ => unhandled(),
     }
 }
 
@@ -399,7 +401,7 @@ async fn node_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answ
         ("PUT", [name, "log-levels"]) => nodes::set_log_level(api, call, name).await,
         ("PUT", [name, "memory-watermark"]) => nodes::memory_watermark(api, call, name).await,
         ("PUT", [name, "disk-free-limit"]) => nodes::disk_free_limit(api, call, name).await,
-        _ => nothing(),
+        _ => unhandled(),
     }
 }
 
@@ -409,13 +411,13 @@ async fn definition_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -
         ("POST" | "PUT", []) => definitions::import(api, call, None).await,
         ("GET", [vhost]) => definitions::export(api, call, Some(vhost)).await,
         ("POST" | "PUT", [vhost]) => definitions::import(api, call, Some(vhost)).await,
-        _ => nothing(),
+        _ => unhandled(),
     }
 }
 
 async fn user_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
     if !matches!((method, path), ("GET", ["user-limits", ..])) {
-        call.administrator()?;
+        call.require_administrator()?;
     }
     match (method, path) {
         ("GET", ["users"]) => users::list(api, call).await,
@@ -449,6 +451,6 @@ async fn user_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answ
         ("GET", ["user-limits", name]) => users::limits(api, Some(name)).await,
         ("PUT", ["user-limits", name, limit]) => users::set_limit(api, call, name, limit).await,
         ("DELETE", ["user-limits", name, limit]) => users::clear_limit(api, name, limit).await,
-        _ => nothing(),
+        _ => unhandled(),
     }
 }

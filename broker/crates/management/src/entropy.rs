@@ -1,4 +1,4 @@
-//! Salts and keys from the operating system.
+//! Random bytes from the operating system, for salts and keys.
 
 use std::io::Read;
 

@@ -1,18 +1,18 @@
-//! Errors as RabbitMQ's clients know them: `{"error": ..., "reason": ...}`.
+//! Error responses in RabbitMQ's format: `{"error": ..., "reason": ...}`.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use metadata::ChangeError;
 use serde_json::{Value as Json, json};
 
-/// The word that clients compare with.
+/// RabbitMQ clients compare with this text.
 const OBJECT_NOT_FOUND: &str = "Object Not Found";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) error: &'static str,
-    /// A text, or where RabbitMQ has one a list of a word and what is wrong.
+    /// A string, or RabbitMQ's list of an error code and its detail.
     pub(crate) reason: Json,
 }
 
@@ -33,7 +33,8 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, OBJECT_NOT_FOUND, "Not Found")
     }
 
-    /// What a request to change something needs is not there: RabbitMQ has another word for it.
+    /// An object that a change requires does not exist. RabbitMQ uses a different `error` value
+    /// here than for a missing path.
     pub(crate) fn missing(reason: impl Into<Json>) -> ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "not_found", reason)
     }
@@ -42,7 +43,7 @@ impl ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, "not_authorized", reason)
     }
 
-    /// Logged in, and not permitted: RabbitMQ spells this one in its own way.
+    /// The user is authenticated but lacks permission. RabbitMQ spells this value with an s.
     pub(crate) fn not_authorised(reason: impl Into<Json>) -> ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, "not_authorised", reason)
     }
@@ -109,13 +110,14 @@ impl ApiError {
 }
 
 impl ApiError {
-    /// With the code in front, as from the connection that RabbitMQ makes for such a request.
+    /// Prefixes the AMQP reply code, as in errors of the AMQP connection that RabbitMQ opens for
+    /// such requests.
     pub(crate) fn with_amqp_code(self, code: &str) -> ApiError {
         let reason = Json::from(format!("{code} - {}", self.text()));
         ApiError { reason, ..self }
     }
 
-    /// The reason for people.
+    /// The reason as readable text.
     pub(crate) fn text(&self) -> String {
         let text = self.reason.as_str().map(str::to_owned);
         text.unwrap_or_else(|| self.reason.to_string())
@@ -137,10 +139,10 @@ impl From<ChangeError> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        // It says it all, with the methods beside it, and RabbitMQ's has nothing to read.
-        let silent = self.status == StatusCode::METHOD_NOT_ALLOWED;
+        // RabbitMQ sends 405 without a body. The `Allow` header lists the methods.
+        let has_no_body = self.status == StatusCode::METHOD_NOT_ALLOWED;
         let body = json!({"error": self.error, "reason": self.reason});
-        let mut response = match silent {
+        let mut response = match has_no_body {
             true => self.status.into_response(),
             false => (self.status, axum::Json(body)).into_response(),
         };

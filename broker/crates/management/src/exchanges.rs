@@ -13,49 +13,49 @@ use metadata::{Change, ExchangeCursor, ExchangeRecord, Name, Right, Tree};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
-struct Known {
+struct ExchangeView {
     record: Arc<ExchangeRecord>,
     policy: Option<Name>,
 }
 
-impl Known {
-    fn of(tree: &Tree, record: &Arc<ExchangeRecord>) -> Known {
-        Known {
+impl ExchangeView {
+    fn filter(tree: &Tree, record: &Arc<ExchangeRecord>) -> ExchangeView {
+        ExchangeView {
             policy: tree.effective_exchange_policy(record).name.clone(),
             record: record.clone(),
         }
     }
 }
 
-fn show(api: &Api, known: &Known, traffic: &TrafficFacts, range: Option<&Range>) -> Json {
-    let mut shown = definition(&known.record);
-    // RabbitMQ leaves it out where there is none.
-    if let Some(policy) = &known.policy {
+fn show(api: &Api, views: &ExchangeView, traffic: &TrafficFacts, range: Option<&Range>) -> Json {
+    let mut shown = definition(&views.record);
+    // RabbitMQ omits the key if there is no policy.
+    if let Some(policy) = &views.policy {
         shown["policy"] = object!(&**policy);
     }
-    let (vhost, name) = (&*known.record.vhost, &*known.record.name);
-    let figures = rates::exchange_counts(traffic.exchange(vhost, name));
+    let (vhost, name) = (&*views.record.vhost, &*views.record.name);
+    let counts = rates::exchange_counts(traffic.exchange(vhost, name));
     let at = (Key::Exchange(vhost.to_owned(), name.to_owned()), range);
     let mut stats = object!({});
-    rates::show_counts(api, at, &mut stats, (&rates::EXCHANGE, &figures));
+    rates::show_counts(api, at, &mut stats, (&rates::EXCHANGE, &counts));
     shown["message_stats"] = stats;
     shown
 }
 
-/// What was published to them.
-async fn traffic(api: &Api, known: &[Known]) -> Result<TrafficFacts, ApiError> {
-    let names = known.iter().map(|x| &x.record);
-    let of = TrafficFilter {
+/// Publish counts of these exchanges.
+async fn traffic(api: &Api, views: &[ExchangeView]) -> Result<TrafficFacts, ApiError> {
+    let names = views.iter().map(|x| &x.record);
+    let filter = TrafficFilter {
         exchanges: names
             .map(|x| (x.vhost.to_string(), x.name.to_string()))
             .collect(),
         ..TrafficFilter::default()
     };
-    api.traffic(of).await
+    api.traffic(filter).await
 }
 
-/// What the API calls the default exchange in paths.
-pub(crate) fn plain(name: &str) -> &str {
+/// Maps `amq.default`, the name of the default exchange in paths, to its real name.
+pub(crate) fn exchange_name(name: &str) -> &str {
     if name == "amq.default" { "" } else { name }
 }
 
@@ -63,47 +63,51 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
     let window = Window::of(&call.query)?;
     let range = Range::of(&call.query, "msg_rates")?;
     if let Some(vhost) = vhost {
-        api.visible(call, vhost).await?;
+        api.require_vhost_visible(call, vhost).await?;
     }
     let visible = api.visible_vhosts(call).await?;
     let only = vhost.map(str::to_owned);
-    let mut known = api
+    let mut views = api
         .walk(ExchangeCursor::default(), move |tree, x| {
-            let fits = only.as_deref().is_none_or(|o| *x.vhost == *o)
+            let matches = only.as_deref().is_none_or(|o| *x.vhost == *o)
                 && visible.as_ref().is_none_or(|set| set.contains(&*x.vhost));
-            fits.then(|| Known::of(tree, x))
+            matches.then(|| ExchangeView::filter(tree, x))
         })
         .await?;
-    known.sort_unstable_by(|a, b| {
+    views.sort_unstable_by(|a, b| {
         let (a, b) = (&a.record, &b.record);
         (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name))
     });
-    let (part, cut) = window.cut(known, |x| &x.record.name)?;
+    let (part, cut) = window.cut(views, |x| &x.record.name)?;
     let traffic = traffic(api, &part).await?;
     let shown = part.iter().map(|x| show(api, x, &traffic, range.as_ref()));
     Ok(cut.respond(shown.collect()))
 }
 
-async fn find(api: &Api, vhost: &str, name: &str) -> Result<Option<Known>, ApiError> {
+async fn find(api: &Api, vhost: &str, name: &str) -> Result<Option<ExchangeView>, ApiError> {
     let (vhost, name) = (vhost.to_owned(), name.to_owned());
-    api.read(move |tree| tree.exchange(&vhost, &name).map(|x| Known::of(tree, x)))
-        .await
+    api.read(move |tree| {
+        tree.exchange(&vhost, &name)
+            .map(|x| ExchangeView::filter(tree, x))
+    })
+    .await
 }
 
 pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
-    api.visible(call, vhost).await?;
+    api.require_vhost_visible(call, vhost).await?;
     let range = Range::of(&call.query, "msg_rates")?;
-    let known = find(api, vhost, plain(name)).await?;
-    let known = known.ok_or_else(ApiError::not_found)?;
-    let traffic = traffic(api, std::slice::from_ref(&known)).await?;
-    let mut shown = show(api, &known, &traffic, range.as_ref());
-    // By channel and by queue RabbitMQ counts only with detailed rates, which it says here that it has not.
+    let views = find(api, vhost, exchange_name(name)).await?;
+    let views = views.ok_or_else(ApiError::not_found)?;
+    let traffic = traffic(api, std::slice::from_ref(&views)).await?;
+    let mut shown = show(api, &views, &traffic, range.as_ref());
+    // RabbitMQ counts per channel and per queue only with detailed rates, which are reported as
+    // disabled.
     shown["incoming"] = object!([]);
     shown["outgoing"] = object!([]);
     json(call.query.columns_of(shown))
 }
 
-/// As it stands in a definitions document.
+/// The exchange's entry in a definitions document.
 pub(crate) fn definition(record: &ExchangeRecord) -> Json {
     object!({
         "name": &*record.name,
@@ -116,7 +120,7 @@ pub(crate) fn definition(record: &ExchangeRecord) -> Json {
     })
 }
 
-/// The exchange that a request describes.
+/// Parses the exchange of a request.
 pub(crate) fn record(
     vhost: &str,
     name: &str,
@@ -134,18 +138,18 @@ pub(crate) fn record(
 }
 
 pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
-    let name = plain(name);
-    api.member(call, vhost).await?;
+    let name = exchange_name(name);
+    api.require_vhost_access(call, vhost).await?;
     let body = call.object()?;
     let record = record(vhost, name, &Members(&body))?;
     let exchange = ResourceName::Exchange(name.to_owned());
-    let mut needs = vec![(Right::Configure, exchange.clone())];
+    let mut required = vec![(Right::Configure, exchange.clone())];
     let alternate = record.arguments.get("alternate-exchange");
     if let Some(alternate) = alternate.and_then(Value::as_str) {
-        needs.push((Right::Read, exchange));
-        needs.push((Right::Write, ResourceName::Exchange(alternate.to_owned())));
+        required.push((Right::Read, exchange));
+        required.push((Right::Write, ResourceName::Exchange(alternate.to_owned())));
     }
-    api.permitted(call, vhost, needs).await?;
+    api.require_permissions(call, vhost, required).await?;
     let existed = find(api, vhost, name).await?.is_some();
     if !existed && name.starts_with("amq.") {
         return Err(ApiError::not_authorised(format!(
@@ -157,10 +161,10 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
 }
 
 pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
-    let name = plain(name);
-    api.member(call, vhost).await?;
+    let name = exchange_name(name);
+    api.require_vhost_access(call, vhost).await?;
     let exchange = ResourceName::Exchange(name.to_owned());
-    api.permitted(call, vhost, vec![(Right::Configure, exchange)])
+    api.require_permissions(call, vhost, vec![(Right::Configure, exchange)])
         .await?;
     if find(api, vhost, name).await?.is_none() {
         return Err(ApiError::not_found());

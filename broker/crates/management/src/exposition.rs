@@ -2,10 +2,10 @@
 
 use std::fmt::{Display, Write as _};
 
-/// Text in the making.
+/// Builds a page of metrics.
 pub(crate) struct Page {
     text: String,
-    /// Of every name.
+    /// Prefix of all metric names.
     prefix: &'static str,
 }
 
@@ -17,7 +17,7 @@ impl Page {
         }
     }
 
-    /// What names begin with from here on; what they began with before.
+    /// Sets the prefix of the following names and returns the previous one.
     pub(crate) fn prefix(&mut self, prefix: &'static str) -> &'static str {
         std::mem::replace(&mut self.prefix, prefix)
     }
@@ -26,17 +26,17 @@ impl Page {
         self.text
     }
 
-    /// Bytes that are there.
+    /// Length of the text in bytes.
     pub(crate) fn len(&self) -> usize {
         self.text.len()
     }
 
-    /// What is there, and begins anew.
+    /// Returns the text so far and empties the page.
     pub(crate) fn take(&mut self) -> String {
         std::mem::take(&mut self.text)
     }
 
-    /// Begins a metric.
+    /// Writes the `TYPE` and `HELP` lines of a metric.
     pub(crate) fn head(&mut self, name: &str, kind: &str, help: &str) {
         let prefix = self.prefix;
         let _ = writeln!(
@@ -52,7 +52,7 @@ impl Page {
             self.text.push(if at == 0 { '{' } else { ',' });
             self.text.push_str(key);
             self.text.push_str("=\"");
-            self.escaped(text);
+            self.push_escaped(text);
             self.text.push('"');
         }
         if !labels.is_empty() {
@@ -61,7 +61,7 @@ impl Page {
         let _ = writeln!(self.text, " {value}");
     }
 
-    fn escaped(&mut self, text: &str) {
+    fn push_escaped(&mut self, text: &str) {
         for c in text.chars() {
             match c {
                 '\\' => self.text.push_str("\\\\"),
@@ -72,7 +72,7 @@ impl Page {
         }
     }
 
-    /// A metric with one sample.
+    /// Writes a metric with one sample.
     pub(crate) fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.head(name, kind, help);
         self.sample(name, &[], value);
@@ -84,7 +84,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn names_cannot_break_a_line() {
+    fn label_values_are_escaped() {
         let mut page = Page::new("p_");
         page.head("m", "gauge", "Help");
         page.sample("m", &[("a", "x\"y\\z\n"), ("b", "é")], 4);

@@ -1,4 +1,4 @@
-//! `/api/feature-flags` and `/api/deprecated-features` (O8).
+//! `/api/feature-flags` and `/api/deprecated-features`.
 
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
@@ -10,7 +10,7 @@ use metadata::{Change, Name, QueueCursor};
 use serde_json::{Value as Json, json as object};
 use std::collections::BTreeSet;
 
-/// Flags that any node knows or that are on, and who can have them.
+/// Feature flags that are enabled or that any node supports, and the nodes.
 struct Flags {
     nodes: Vec<NodeFacts>,
     enabled: BTreeSet<Name>,
@@ -18,13 +18,13 @@ struct Flags {
 }
 
 impl Flags {
-    async fn look(api: &Api) -> Result<Flags, ApiError> {
+    async fn gather(api: &Api) -> Result<Flags, ApiError> {
         let nodes = nodes::facts(api).await?;
         let enabled = api.read(|tree| tree.enabled_features().cloned().collect());
         let enabled: BTreeSet<Name> = enabled.await?;
         let mut all = enabled.clone();
-        for program in nodes.iter().filter_map(|n| n.program.as_ref()) {
-            all.extend(program.features.iter().cloned());
+        for version in nodes.iter().filter_map(|n| n.version.as_ref()) {
+            all.extend(version.features.iter().cloned());
         }
         Ok(Flags {
             nodes,
@@ -33,56 +33,59 @@ impl Flags {
         })
     }
 
-    /// Nodes that are not known to know the flag: of an older version, or down. One that is on is known to all.
-    fn lacking(&self, flag: &str) -> Vec<Name> {
+    /// Nodes that do not support the flag or whose support is unknown: older versions and
+    /// unreachable nodes. An enabled flag is supported by all nodes.
+    fn unsupported_nodes(&self, flag: &str) -> Vec<Name> {
         if self.enabled.contains(flag) {
             return Vec::new();
         }
-        let knows = |n: &NodeFacts| n.program.as_ref().is_some_and(|p| p.knows(flag));
-        let lacking = self.nodes.iter().filter(|n| !knows(n));
-        lacking.map(|n| n.name.as_str().into()).collect()
+        let supports = |n: &NodeFacts| n.version.as_ref().is_some_and(|p| p.knows(flag));
+        let unsupported_nodes = self.nodes.iter().filter(|n| !supports(n));
+        unsupported_nodes.map(|n| n.name.as_str().into()).collect()
     }
 
     fn show(&self, api: &Api, flag: &Name) -> Json {
-        let own = api.config().program.features;
-        let own = own.iter().find(|f| f.name == &**flag);
-        let lacking = self.lacking(flag);
-        let state = match (self.enabled.contains(flag), lacking.is_empty()) {
+        let own_features = api.config().version.features;
+        let own_features = own_features.iter().find(|f| f.name == &**flag);
+        let unsupported_nodes = self.unsupported_nodes(flag);
+        let state = match (self.enabled.contains(flag), unsupported_nodes.is_empty()) {
             (true, _) => "enabled",
             (false, true) => "disabled",
             (false, false) => "unavailable",
         };
         object!({
             "name": &**flag,
-            "desc": own.map_or("", |f| f.description),
+            "desc": own_features.map_or("", |f| f.description),
             "doc_url": "",
             "state": state,
             "stability": "stable",
             "provided_by": "posthorn",
-            "not_known_by": lacking.iter().map(|n| &**n).collect::<Vec<&str>>(),
+            "not_known_by": unsupported_nodes.iter().map(|n| &**n).collect::<Vec<&str>>(),
         })
     }
 }
 
 pub(crate) async fn list(api: &Api) -> Answer {
-    let flags = Flags::look(api).await?;
+    let flags = Flags::gather(api).await?;
     let shown = flags.all.iter().map(|flag| flags.show(api, flag));
     json(Json::Array(shown.collect()))
 }
 
-/// `all` turns on every one that all nodes know, if it is known of all nodes what they know.
+/// `all` enables every flag that all nodes support. It fails if the supported flags of any node are
+/// unknown.
 pub(crate) async fn enable(api: &Api, name: &str) -> Answer {
-    let flags = Flags::look(api).await?;
+    let flags = Flags::gather(api).await?;
     let wanted: Vec<&Name> = match name {
         "all" => {
-            let silent = flags.nodes.iter().filter(|n| n.program.is_none());
-            let silent: Vec<Name> = silent.map(|n| n.name.as_str().into()).collect();
+            let unknown = flags.nodes.iter().filter(|n| n.version.is_none());
+            let unknown: Vec<Name> = unknown.map(|n| n.name.as_str().into()).collect();
             let any_off = flags.all.len() > flags.enabled.len();
-            if any_off && !silent.is_empty() {
-                return Err(refused(name, &silent));
+            if any_off && !unknown.is_empty() {
+                return Err(refused(name, &unknown));
             }
             let all = flags.all.iter();
-            all.filter(|f| flags.lacking(f).is_empty()).collect()
+            all.filter(|f| flags.unsupported_nodes(f).is_empty())
+                .collect()
         }
         one => flags.all.get(one).into_iter().collect(),
     };
@@ -92,9 +95,9 @@ pub(crate) async fn enable(api: &Api, name: &str) -> Answer {
         )));
     }
     for flag in wanted {
-        let lacking = flags.lacking(flag);
-        if !lacking.is_empty() {
-            return Err(refused(flag, &lacking));
+        let unsupported_nodes = flags.unsupported_nodes(flag);
+        if !unsupported_nodes.is_empty() {
+            return Err(refused(flag, &unsupported_nodes));
         }
         let change = Change::EnableKnownFeature {
             name: flag.clone(),
@@ -105,11 +108,11 @@ pub(crate) async fn enable(api: &Api, name: &str) -> Answer {
     no_content()
 }
 
-fn refused(flag: &str, lacking: &[Name]) -> ApiError {
-    ApiError::bad_request(not_supported(flag, lacking).to_string())
+fn refused(flag: &str, unsupported_nodes: &[Name]) -> ApiError {
+    ApiError::bad_request(not_supported(flag, unsupported_nodes).to_string())
 }
 
-/// What RabbitMQ has deprecated and is there all the same. Nothing of it will be taken away here without notice.
+/// Features that RabbitMQ deprecated and that are supported here without a planned removal.
 const DEPRECATED: &[(&str, &str)] = &[
     (
         "global_qos",
@@ -141,7 +144,7 @@ pub(crate) async fn deprecated_in_use(api: &Api) -> Answer {
             (!q.durable && q.exclusive.is_none()).then_some(())
         })
         .await?;
-    // Which channels use a limit of their own is not looked at: that would be a walk over all of them.
+    // Checking `global_qos` would require a walk over all channels, so it is never reported.
     let used = DEPRECATED.iter().filter(|(name, _)| match *name {
         "transient_nonexcl_queues" => !transient.is_empty(),
         _ => false,

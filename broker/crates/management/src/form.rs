@@ -1,9 +1,9 @@
-//! Form uploads (`multipart/form-data`, RFC 7578): the file of a form, as browsers and `curl -F file=@FILE` send it.
+//! Form uploads (`multipart/form-data`, RFC 7578), as browsers and `curl -F file=@FILE` send them.
 
-/// Bytes that a boundary may have (RFC 2046, 5.1.1).
+/// Maximum length of a boundary in bytes (RFC 2046, 5.1.1).
 const MAX_BOUNDARY: usize = 70;
 
-/// The boundary that a `Content-Type` names, if it is that of a form.
+/// Returns the boundary of a `multipart/form-data` content type.
 pub(crate) fn boundary(content_type: &str) -> Option<&str> {
     let (kind, parameters) = content_type.split_once(';')?;
     if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
@@ -18,10 +18,11 @@ pub(crate) fn boundary(content_type: &str) -> Option<&str> {
     (!boundary.is_empty() && boundary.len() <= MAX_BOUNDARY).then_some(boundary)
 }
 
-/// Where in a body the part with this name lies. None: the body has no such part, or is no form.
+/// Returns the byte range of the part with this name. None if the body has no such part or is not a
+/// form.
 pub(crate) fn part(body: &[u8], boundary: &str, name: &str) -> Option<std::ops::Range<usize>> {
     let delimiter = [b"\r\n--", boundary.as_bytes()].concat();
-    // The first delimiter needs no line before it.
+    // The first delimiter may lack the preceding line break.
     let first = delimiter.get(2..)?;
     let mut at = match body.starts_with(first) {
         true => first.len(),
@@ -42,9 +43,9 @@ pub(crate) fn part(body: &[u8], boundary: &str, name: &str) -> Option<std::ops::
     }
 }
 
-fn find(body: &[u8], from: usize, what: &[u8]) -> Option<usize> {
+fn find(body: &[u8], from: usize, needle: &[u8]) -> Option<usize> {
     let rest = body.get(from..)?;
-    Some(from + rest.windows(what.len()).position(|w| w == what)?)
+    Some(from + rest.windows(needle.len()).position(|w| w == needle)?)
 }
 
 fn is_named(headers: &[u8], name: &str) -> bool {
@@ -66,7 +67,7 @@ fn is_named(headers: &[u8], name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// As curl sends it.
+    /// A form in curl's format.
     const FORM: &[u8] =
         b"--XX\r\nContent-Disposition: form-data; name=\"redirect\"\r\n\r\n../#/\r\n\
         --XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"d.json\"\r\n\
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn file_of_a_form_is_found() {
+    fn file_part_is_found() {
         assert_eq!(file(FORM), Some(&b"{\"a\":\r\n1}"[..]));
         let after_text = [b"preamble\r\n", FORM].concat();
         assert_eq!(file(&after_text), Some(&b"{\"a\":\r\n1}"[..]));
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn no_prefix_of_a_form_is_taken_for_one() {
+    fn truncated_form_never_yields_a_partial_file() {
         let end = FORM.len() - "--\r\n".len();
         for length in 0..end - 1 {
             let cut = FORM.get(..length).unwrap();
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn boundaries_are_read() {
+    fn boundary_is_parsed_and_validated() {
         assert_eq!(boundary("multipart/form-data; boundary=XX"), Some("XX"));
         let quoted = "Multipart/Form-Data; charset=utf-8; Boundary=\"a b\"";
         assert_eq!(boundary(quoted), Some("a b"));

@@ -1,7 +1,8 @@
-//! Which connections an HTTP listener keeps when more come than it may hold.
+//! Connection admission of HTTP listeners, with eviction when the limit is reached.
 //!
-//! A connection is protected while it carries a request whose sender is known (or, where nobody logs in, any complete
-//! request). All others only wait for one, and the one that has waited longest makes room for a newcomer.
+//! A connection is protected while it carries a request of an authenticated client (or, on
+//! listeners without authentication, any complete request). All other connections are idle; the one
+//! that has been idle longest is evicted to admit a new connection.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,13 +10,13 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// One address may hold this part of all connections.
+/// One address may hold 1/`ADDRESS_DIVISOR` of all connections.
 const ADDRESS_DIVISOR: usize = 2;
 
-/// Bits of an IPv6 address that tell networks apart: one host usually has all addresses of a /64.
+/// Prefix length that identifies an IPv6 client: one host usually controls a whole /64.
 const IPV6_NETWORK: u32 = 64;
 
-/// Admits connections to the listeners that share it. Cloning counts a reference.
+/// Limits the connections of all listeners that share it. Cloning increments a reference count.
 #[derive(Clone)]
 pub struct Gate(Arc<Shared>);
 
@@ -23,47 +24,48 @@ struct Shared {
     limit: usize,
     address_limit: usize,
     open: Mutex<Open>,
-    /// A connection ended, or waits for a request again.
+    /// Notified when a connection ends or becomes idle.
     changed: Notify,
 }
 
 #[derive(Default)]
 struct Open {
-    /// For the next connection, and for the next that begins to wait.
-    next: u64,
+    /// Sequence number of the next connection or idle period.
+    sequence: u64,
     connections: BTreeMap<u64, Entry>,
 }
 
 struct Entry {
     address: IpAddr,
-    /// Since when it waits for a request; None: it is protected.
-    waiting: Option<u64>,
-    shed: Arc<Notify>,
+    /// Sequence number at which the connection became idle; None: it is protected.
+    idle_since: Option<u64>,
+    evict: Arc<Notify>,
 }
 
 impl Open {
-    fn stamp(&mut self) -> u64 {
-        self.next += 1;
-        self.next
+    fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
     }
 
-    /// Removes the connection that has waited longest, of one address or of all. False: none waits.
-    fn shed(&mut self, of: Option<IpAddr>) -> bool {
+    /// Evicts the connection that has been idle longest, of one address or of all. Returns false if
+    /// none is idle.
+    fn evict(&mut self, of: Option<IpAddr>) -> bool {
         let candidates = self.connections.iter();
         let candidates = candidates.filter(|(_, entry)| of.is_none_or(|a| a == entry.address));
-        let waiting = candidates.filter_map(|(id, entry)| Some((entry.waiting?, *id)));
-        let Some((_, id)) = waiting.min() else {
+        let idle_since = candidates.filter_map(|(id, entry)| Some((entry.idle_since?, *id)));
+        let Some((_, id)) = idle_since.min() else {
             return false;
         };
         if let Some(entry) = self.connections.remove(&id) {
-            entry.shed.notify_one();
+            entry.evict.notify_one();
         }
         true
     }
 }
 
 impl Gate {
-    /// For so many connections together, at least one.
+    /// Creates a gate for `limit` connections, at least one.
     pub fn new(limit: usize) -> Gate {
         let limit = limit.max(1);
         Gate(Arc::new(Shared {
@@ -74,41 +76,43 @@ impl Gate {
         }))
     }
 
-    /// Takes a connection in, and sheds one that waits where there is no room. None: its address holds its share with
-    /// requests under way. Waits while all connections carry requests.
+    /// Admits a connection, evicting an idle one if the limit is reached. Returns None if the
+    /// address has reached its share with protected connections. Waits while all connections are
+    /// protected.
     pub(crate) async fn admit(&self, from: IpAddr) -> Option<ConnectionPermit> {
         let address = network(from);
         loop {
             let mut changed = pin!(self.0.changed.notified());
-            // Before looking, or a change right after it would be missed.
+            // Registers before checking, so that no notification is missed.
             changed.as_mut().enable();
             {
                 let mut open = self.0.open();
-                let held = open.connections.values();
-                let held = held.filter(|entry| entry.address == address).count();
-                if held >= self.0.address_limit && self.0.limit > 1 && !open.shed(Some(address)) {
+                let permits = open.connections.values();
+                let permits = permits.filter(|entry| entry.address == address).count();
+                if permits >= self.0.address_limit && self.0.limit > 1 && !open.evict(Some(address))
+                {
                     return None;
                 }
-                if open.connections.len() < self.0.limit || open.shed(None) {
-                    return Some(self.enter(&mut open, address));
+                if open.connections.len() < self.0.limit || open.evict(None) {
+                    return Some(self.insert(&mut open, address));
                 }
             }
             changed.await;
         }
     }
 
-    fn enter(&self, open: &mut Open, address: IpAddr) -> ConnectionPermit {
-        let (id, shed) = (open.stamp(), Arc::new(Notify::new()));
+    fn insert(&self, open: &mut Open, address: IpAddr) -> ConnectionPermit {
+        let (id, evict) = (open.next_sequence(), Arc::new(Notify::new()));
         let entry = Entry {
             address,
-            waiting: Some(id),
-            shed: shed.clone(),
+            idle_since: Some(id),
+            evict: evict.clone(),
         };
         open.connections.insert(id, entry);
         ConnectionPermit {
             gate: self.clone(),
             id,
-            shed,
+            evict,
         }
     }
 }
@@ -125,32 +129,32 @@ impl std::fmt::Debug for Gate {
     }
 }
 
-/// An admitted connection. Dropping it makes room.
+/// An admitted connection. Dropping it frees its slot.
 pub(crate) struct ConnectionPermit {
     gate: Gate,
     id: u64,
-    shed: Arc<Notify>,
+    evict: Arc<Notify>,
 }
 
 impl ConnectionPermit {
-    /// Resolves when the connection has to make room for another.
-    pub(crate) async fn is_shed(&self) {
-        self.shed.notified().await;
+    /// Resolves when the connection is evicted.
+    pub(crate) async fn evicted(&self) {
+        self.evict.notified().await;
     }
 
-    /// It is not shed until [`ConnectionPermit::wait`].
+    /// Protects the connection from eviction until [`ConnectionPermit::set_idle`].
     pub(crate) fn protect(&self) {
         if let Some(entry) = self.gate.0.open().connections.get_mut(&self.id) {
-            entry.waiting = None;
+            entry.idle_since = None;
         }
     }
 
-    /// It waits for a request from now on.
-    pub(crate) fn wait(&self) {
+    /// Marks the connection as idle from now on.
+    pub(crate) fn set_idle(&self) {
         let mut open = self.gate.0.open();
-        let stamp = open.stamp();
+        let next_sequence = open.next_sequence();
         if let Some(entry) = open.connections.get_mut(&self.id) {
-            entry.waiting = Some(stamp);
+            entry.idle_since = Some(next_sequence);
             drop(open);
             self.gate.0.changed.notify_waiters();
         }
@@ -164,14 +168,14 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// The address as shares count it.
+/// The address by which connections are counted: a /64 network for IPv6.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(six) => {
-            let bits = six.to_bits() >> IPV6_NETWORK << IPV6_NETWORK;
+        IpAddr::V6(v6) => {
+            let bits = v6.to_bits() >> IPV6_NETWORK << IPV6_NETWORK;
             IpAddr::V6(Ipv6Addr::from_bits(bits))
         }
-        four => four,
+        v4 => v4,
     }
 }
 
@@ -188,25 +192,28 @@ mod tests {
         runtime.unwrap().block_on(test);
     }
 
-    fn is_open(gate: &Gate, place: &ConnectionPermit) -> bool {
-        gate.0.open().connections.contains_key(&place.id)
+    fn is_open(gate: &Gate, permit: &ConnectionPermit) -> bool {
+        gate.0.open().connections.contains_key(&permit.id)
     }
 
     #[test]
-    fn newcomer_replaces_the_connection_that_waited_longest() {
+    fn new_connection_evicts_longest_idle_connection() {
         run(async {
             let gate = Gate::new(4);
-            let mut held = Vec::new();
+            let mut permits = Vec::new();
             for n in 0..4 {
-                held.push(gate.admit(from(n)).await.unwrap());
+                permits.push(gate.admit(from(n)).await.unwrap());
             }
-            held[0].protect();
+            permits[0].protect();
             let newcomer = gate.admit(from(9)).await.unwrap();
-            let open: Vec<bool> = held.iter().map(|place| is_open(&gate, place)).collect();
+            let open: Vec<bool> = permits
+                .iter()
+                .map(|permit| is_open(&gate, permit))
+                .collect();
             assert_eq!(open, [true, false, true, true]);
-            held[1].is_shed().await;
-            // A place that was shed frees nobody else's when it is dropped.
-            drop(held.remove(1));
+            permits[1].evicted().await;
+            // Dropping an evicted permit does not free another connection's slot.
+            drop(permits.remove(1));
             assert_eq!(gate.0.open().connections.len(), 4);
             assert!(is_open(&gate, &newcomer));
         });
@@ -230,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_one_ipv6_network_share() {
+    fn ipv6_addresses_of_one_network_share_a_limit() {
         let of = |text: &str| network(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
@@ -238,19 +245,19 @@ mod tests {
     }
 
     #[test]
-    fn newcomer_waits_while_all_connections_carry_requests() {
+    fn new_connection_waits_while_all_connections_are_protected() {
         run(async {
             let gate = Gate::new(1);
-            let busy = gate.admit(from(1)).await.unwrap();
-            busy.protect();
+            let protected = gate.admit(from(1)).await.unwrap();
+            protected.protect();
             let mut newcomer = pin!(gate.admit(from(2)));
-            let early = std::future::poll_fn(|cx| {
+            let is_pending = std::future::poll_fn(|cx| {
                 std::task::Poll::Ready(newcomer.as_mut().poll(cx).is_pending())
             });
-            assert!(early.await);
-            busy.wait();
+            assert!(is_pending.await);
+            protected.set_idle();
             assert!(newcomer.await.is_some());
-            assert!(!is_open(&gate, &busy));
+            assert!(!is_open(&gate, &protected));
         });
     }
 }

@@ -19,9 +19,9 @@ fn failed(body: Json) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, axum::Json(body)).into_response()
 }
 
-/// Answers at once: a busy node lives, one whose shard hangs does not.
+/// Responds at once: 200 if the node is merely busy, 503 if shard 0 hangs.
 pub(crate) fn livez(api: &Api) -> Answer {
-    if api.alive() {
+    if api.is_alive() {
         return ok();
     }
     Ok(failed(object!({
@@ -43,17 +43,17 @@ pub(crate) async fn readyz(api: &Api) -> Answer {
 pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
     match check {
         ["node-is-quorum-critical"] => {
-            call.monitor()?;
+            call.require_monitoring()?;
             quorum_critical(api).await
         }
         ["lost-queues"] => {
-            call.monitor()?;
+            call.require_monitoring()?;
             lost_queues(api).await
         }
         ["alarms"] => alarms(api, false).await,
         ["local-alarms"] => alarms(api, true).await,
         ["ready-to-serve-clients"] => readyz(api).await,
-        // They are there as soon as the node knows of them: there is nothing that starts for one.
+        // A vhost is usable as soon as the node knows it: no per-vhost process has to start.
         ["virtual-hosts"] => ok(),
         ["certificate-expiration", within, unit] => certificates(api, within, unit),
         ["port-listener", port] => {
@@ -69,7 +69,7 @@ pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
         }
         ["protocol-listener", protocol] => {
             let listeners = &api.config().listeners;
-            // RabbitMQ's checks know versions of AMQP, its listeners do not.
+            // RabbitMQ's health checks accept protocol versions, its listener names have none.
             let wanted = match *protocol {
                 "amqp091" | "amqp0-9-1" | "amqp0.9.1" => "amqp",
                 other => other,
@@ -85,9 +85,9 @@ pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
     }
 }
 
-/// Whether there is a listener; what there is instead.
-fn listener(listeners: &[(String, u16)], there: bool, kind: &str, wanted: &str) -> Answer {
-    if there {
+/// Responds whether a listener exists, and lists the existing ones if not.
+fn listener(listeners: &[(String, u16)], exists: bool, kind: &str, wanted: &str) -> Answer {
+    if exists {
         let shown: Json = match wanted.parse::<u16>() {
             Ok(port) if kind == "port" => object!(port),
             _ => object!(wanted),
@@ -112,7 +112,7 @@ fn listener(listeners: &[(String, u16)], there: bool, kind: &str, wanted: &str) 
     })))
 }
 
-/// Certificates of client listeners that expire within the time.
+/// Reports client listeners whose certificates expire within the given time.
 fn certificates(api: &Api, within: &str, unit: &str) -> Answer {
     let Ok(within) = within.parse::<u32>() else {
         return Err(ApiError::bad_request("Invalid expiration value."));
@@ -130,8 +130,8 @@ fn certificates(api: &Api, within: &str, unit: &str) -> Answer {
     };
     let config = api.config();
     let expires = config.certificates_expire.as_ref().and_then(|e| (e.0)());
-    let by = api.moment().wall.0 / 1000 + u64::from(within) * days * 86_400;
-    let Some(expires) = expires.filter(|expires| *expires <= by) else {
+    let deadline = api.moment().wall.0 / 1000 + u64::from(within) * days * 86_400;
+    let Some(expires) = expires.filter(|expires| *expires <= deadline) else {
         return ok();
     };
     let listeners = config.listeners.iter().filter(|(p, _)| p.ends_with("/ssl"));
@@ -145,9 +145,10 @@ fn certificates(api: &Api, within: &str, unit: &str) -> Answer {
     })))
 }
 
-/// RabbitMQ declares a queue, publishes and gets. Here readiness says the same and leaves nothing behind.
+/// RabbitMQ declares a queue, publishes and consumes. Here the readiness check covers this without
+/// leaving a queue behind.
 pub(crate) async fn aliveness(api: &Api, call: &Call, vhost: &str) -> Answer {
-    api.visible(call, vhost).await?;
+    api.require_vhost_visible(call, vhost).await?;
     readyz(api).await
 }
 
@@ -194,10 +195,11 @@ async fn quorum_critical(api: &Api) -> Answer {
     })))
 }
 
-/// Lost queues that the answer names; its reason counts all.
-const NAMED_LOST_QUEUES: usize = 1_000;
+/// Maximum number of lost queues in a response. Its reason counts all of them.
+const MAX_LISTED_LOST_QUEUES: usize = 1_000;
 
-/// Queues whose only copy was on a node that lost its data directory: an operator deletes them.
+/// Reports queues whose only replica was on a node that lost its data directory. An operator has to
+/// delete them.
 async fn lost_queues(api: &Api) -> Answer {
     let (count, queues) = api
         .read(|tree| {
@@ -211,7 +213,10 @@ async fn lost_queues(api: &Api) -> Answer {
                     "node": &**node,
                 }))
             });
-            (count, shown.take(NAMED_LOST_QUEUES).collect::<Vec<Json>>())
+            (
+                count,
+                shown.take(MAX_LISTED_LOST_QUEUES).collect::<Vec<Json>>(),
+            )
         })
         .await?;
     if count == 0 {
@@ -229,24 +234,24 @@ async fn lost_queues(api: &Api) -> Answer {
 async fn alarms(api: &Api, local: bool) -> Answer {
     let nodes = nodes::facts(api).await?;
     let own = api.config().node;
-    let mut raised = Vec::new();
+    let mut active_alarms = Vec::new();
     for node in nodes.iter().filter(|n| !local || n.id == own) {
         for (resource, on) in [("memory", node.memory_alarm), ("disk", node.disk_alarm)] {
             if on {
-                raised.push(object!({"node": node.name, "resource": resource}));
+                active_alarms.push(object!({"node": node.name, "resource": resource}));
             }
         }
     }
-    if api.config().measured().files_short {
+    if api.config().node_resources().is_short_of_files {
         let own = nodes.iter().find(|n| n.id == own).map(|n| n.name.clone());
-        raised.push(object!({"node": own, "resource": "file_descriptors"}));
+        active_alarms.push(object!({"node": own, "resource": "file_descriptors"}));
     }
-    if raised.is_empty() {
+    if active_alarms.is_empty() {
         return ok();
     }
     Ok(failed(object!({
         "status": "failed",
         "reason": "There are alarms in effect",
-        "alarms": raised,
+        "alarms": active_alarms,
     })))
 }

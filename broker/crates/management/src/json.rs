@@ -1,15 +1,15 @@
-//! Between JSON and the tree's values.
+//! Conversion between JSON and table values.
 
 use crate::error::ApiError;
 use message::{Table, Value};
 use serde_json::{Map, Value as Json, json};
 
-/// Objects and lists within each other, in a request.
+/// Maximum nesting depth of objects and lists in a request.
 const MAX_DEPTH: usize = 16;
-/// A printed term that is as long has a line for each element.
+/// A printed term of this many characters or more has one line per element.
 const TERM_LINE: usize = 79;
 
-/// A value as RabbitMQ's texts have it: an Erlang term.
+/// Formats a value as an Erlang term, as in RabbitMQ's error texts.
 pub(crate) fn term(value: &Json) -> String {
     match value {
         Json::String(text) => format!("<<\"{text}\">>"),
@@ -62,19 +62,19 @@ fn to_value(json: &Json, depth: usize) -> Result<Value, ApiError> {
     })
 }
 
-/// Members of a request's object, with errors that name them.
+/// Typed access to the members of a request's JSON object. Errors name the member.
 pub(crate) struct Members<'a>(pub(crate) &'a Map<String, Json>);
 
 impl Members<'_> {
-    fn bad(key: &str, wanted: &str) -> ApiError {
+    fn invalid(key: &str, wanted: &str) -> ApiError {
         ApiError::bad_request(format!("'{key}' should be {wanted}"))
     }
 
     pub(crate) fn flag(&self, key: &str, default: bool) -> Result<bool, ApiError> {
-        self.flag_if_any(key).map(|flag| flag.unwrap_or(default))
+        self.optional_flag(key).map(|flag| flag.unwrap_or(default))
     }
 
-    pub(crate) fn flag_if_any(&self, key: &str) -> Result<Option<bool>, ApiError> {
+    pub(crate) fn optional_flag(&self, key: &str) -> Result<Option<bool>, ApiError> {
         match self.0.get(key) {
             None | Some(Json::Null) => Ok(None),
             Some(Json::Bool(v)) => Ok(Some(*v)),
@@ -88,23 +88,24 @@ impl Members<'_> {
         match self.0.get(key) {
             None | Some(Json::Null) => Ok(None),
             Some(Json::String(v)) => Ok(Some(v)),
-            Some(_) => Err(Self::bad(key, "a string")),
+            Some(_) => Err(Self::invalid(key, "a string")),
         }
     }
 
     pub(crate) fn required_text(&self, key: &str) -> Result<&str, ApiError> {
         self.require(&[key])?;
-        self.text(key)?.ok_or_else(|| Self::bad(key, "a string"))
+        self.text(key)?
+            .ok_or_else(|| Self::invalid(key, "a string"))
     }
 
-    /// 400 that names all of these that are not there.
+    /// Fails with 400 and names every missing key.
     pub(crate) fn require(&self, keys: &[&str]) -> Result<(), ApiError> {
         let missing = keys.iter().filter(|key| !self.0.contains_key(**key));
         let missing: Vec<String> = missing.map(|k| format!("{{key_missing,{k}}}")).collect();
         if missing.is_empty() {
             return Ok(());
         }
-        // RabbitMQ prints a list of Erlang's terms: on one line where there is room.
+        // RabbitMQ prints a list of Erlang terms: on one line if it fits.
         let line = format!("[{}]", missing.join(","));
         let text = match line.len() < TERM_LINE {
             true => line,
@@ -113,14 +114,16 @@ impl Members<'_> {
         Err(ApiError::bad_request(text))
     }
 
-    /// A number, or a string that holds one.
+    /// Parses a number or a string that contains one.
     pub(crate) fn integer(&self, key: &str) -> Result<Option<i64>, ApiError> {
         let number = match self.0.get(key) {
             None | Some(Json::Null) => return Ok(None),
             Some(Json::String(text)) => text.parse().ok(),
             Some(other) => other.as_i64(),
         };
-        number.map(Some).ok_or_else(|| Self::bad(key, "a number"))
+        number
+            .map(Some)
+            .ok_or_else(|| Self::invalid(key, "a number"))
     }
 
     pub(crate) fn table(&self, key: &str) -> Result<Option<Table>, ApiError> {
@@ -129,20 +132,20 @@ impl Members<'_> {
             Some(Json::Object(object)) => to_table(object).map(Some),
             // RabbitMQ's own clients send an empty list for an empty table.
             Some(Json::Array(list)) if list.is_empty() => Ok(Some(Table::default())),
-            Some(_) => Err(Self::bad(key, "an object")),
+            Some(_) => Err(Self::invalid(key, "an object")),
         }
     }
 
-    /// A list of words, or one string of words with commas between.
+    /// Parses a list of strings, or one comma-separated string.
     pub(crate) fn words(&self, key: &str) -> Result<Option<Vec<metadata::Name>>, ApiError> {
         let words: Vec<&str> = match self.0.get(key) {
             None | Some(Json::Null) => return Ok(None),
             Some(Json::String(text)) => text.split(',').collect(),
             Some(Json::Array(list)) => {
                 let words = list.iter().map(Json::as_str).collect::<Option<Vec<_>>>();
-                words.ok_or_else(|| Self::bad(key, "a list of strings"))?
+                words.ok_or_else(|| Self::invalid(key, "a list of strings"))?
             }
-            Some(_) => return Err(Self::bad(key, "a list of strings")),
+            Some(_) => return Err(Self::invalid(key, "a list of strings")),
         };
         let words = words.into_iter().map(str::trim).filter(|w| !w.is_empty());
         Ok(Some(words.map(Into::into).collect()))
@@ -155,7 +158,7 @@ mod unit {
     use serde_json::json;
 
     #[test]
-    fn values_go_there_and_back() {
+    fn table_round_trips_through_json() {
         let body = json!({"n": 1, "f": 1.5, "s": "é", "b": true, "l": [1, "x"], "o": {"k": null}});
         let Json::Object(object) = &body else {
             panic!()
@@ -164,7 +167,7 @@ mod unit {
     }
 
     #[test]
-    fn deep_bodies_are_refused() {
+    fn nesting_beyond_the_limit_is_refused() {
         let mut deep = json!(1);
         for _ in 0..100 {
             deep = json!([deep]);
@@ -177,7 +180,7 @@ mod unit {
     }
 
     #[test]
-    fn members_are_read_with_errors_that_name_them() {
+    fn member_errors_name_the_member() {
         let body =
             json!({"t": "x", "n": "7", "tags": "a, b,", "list": ["c"], "args": [], "b": "true"});
         let Json::Object(object) = &body else {
@@ -204,7 +207,7 @@ mod unit {
     }
 
     #[test]
-    fn terms_are_erlangs() {
+    fn terms_match_erlang_syntax() {
         let value = json!({"a": [1, 1.5, "x"], "b": null});
         assert_eq!(
             term(&value),

@@ -1,4 +1,4 @@
-//! How long the queues of virtual hosts are together.
+//! Total queue lengths of virtual hosts.
 
 use crate::ask::Api;
 use crate::error::ApiError;
@@ -9,21 +9,23 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Messages of a virtual host: all, ready, unacknowledged.
+/// Messages per virtual host: all, ready, unacknowledged.
 pub(crate) type Depths = BTreeMap<Name, [u64; 3]>;
 
-/// Where there are more queues than this, sums are as old as [`KEPT`] at the most rather than made for each request.
+/// With more queues than this, the sums are cached for up to [`CACHE_DURATION`].
 const MANY: usize = 1_000;
-const KEPT: Duration = Duration::from_secs(5);
+const CACHE_DURATION: Duration = Duration::from_secs(5);
 
-/// Sums that were made lately.
+/// The sums computed last.
 #[derive(Default)]
 pub(crate) struct RecentSums(Mutex<Option<(Time, Arc<Depths>)>>);
 
 impl RecentSums {
     fn get(&self, now: Time) -> Option<Arc<Depths>> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = kept.as_ref().filter(|(made, _)| now.since(*made) < KEPT);
+        let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = cached
+            .as_ref()
+            .filter(|(computed_at, _)| now.since(*computed_at) < CACHE_DURATION);
         fresh.map(|(_, depths)| depths.clone())
     }
 
@@ -32,15 +34,15 @@ impl RecentSums {
     }
 }
 
-/// Of virtual hosts that have queues somebody answers for.
+/// Sums for all virtual hosts with a queue that reported statistics.
 pub(crate) async fn of_all(api: &Api) -> Result<Arc<Depths>, ApiError> {
     let now = api.moment().now;
-    let many = api.read(|tree| tree.queue_count()).await? > MANY;
-    if many && let Some(depths) = api.lately().get(now) {
+    let is_cached = api.read(|tree| tree.queue_count()).await? > MANY;
+    if is_cached && let Some(depths) = api.recent_depths().get(now) {
         return Ok(depths);
     }
     let facts = api.queue_facts(None).await?;
-    let figures: Vec<(QueueId, [u64; 3])> = facts
+    let lengths_by_queue: Vec<(QueueId, [u64; 3])> = facts
         .iter()
         .filter_map(|f| {
             let stats = f.stats.as_ref()?;
@@ -49,8 +51,8 @@ pub(crate) async fn of_all(api: &Api) -> Result<Arc<Depths>, ApiError> {
         })
         .collect();
     let mut depths = Depths::new();
-    // A short turn of the shard for each part.
-    for part in figures.chunks(MANY) {
+    // Split into parts to keep each turn of the shard short.
+    for part in lengths_by_queue.chunks(MANY) {
         let part = part.to_vec();
         let sums = api
             .read(move |tree| {
@@ -68,8 +70,8 @@ pub(crate) async fn of_all(api: &Api) -> Result<Arc<Depths>, ApiError> {
         }
     }
     let depths = Arc::new(depths);
-    if many {
-        api.lately().set(now, depths.clone());
+    if is_cached {
+        api.recent_depths().set(now, depths.clone());
     }
     Ok(depths)
 }

@@ -1,7 +1,8 @@
-//! The HTTP API with RabbitMQ's paths and JSON (O2, O3), the web UI (O2), and the Prometheus endpoint (O1).
+//! The HTTP API with RabbitMQ's paths and JSON, the web UI, and the Prometheus endpoint.
 //!
-//! Control plane only: everything goes to shard 0 of the node as a [`control::ControlRequest`] and comes back through
-//! its reply; nothing here touches the data path. Passwords are checked on blocking threads, a few at a time.
+//! Control plane only: every handler sends a [`control::ControlRequest`] to shard 0 of the node and
+//! awaits its reply; nothing here touches the data path. Passwords are hashed on blocking threads,
+//! a few at a time.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -61,10 +62,11 @@ use std::time::Duration;
 
 pub use entropy::fill as random_bytes;
 
-/// The way to shard 0 of the node. Must not block; a request that it drops is answered with 503.
+/// Sends a request to shard 0 of the node. Must not block. If it drops the request, the client gets
+/// 503.
 pub type Node = Arc<dyn Fn(ControlRequest) + Send + Sync>;
 
-/// Sets the share of memory from which on the node's alarm is on, until it ends.
+/// Sets the memory high watermark of this node, as a share of memory, until the node restarts.
 #[derive(Clone)]
 pub struct SetWatermark(pub Arc<dyn Fn(f64) + Send + Sync>);
 
@@ -74,7 +76,8 @@ impl std::fmt::Debug for SetWatermark {
     }
 }
 
-/// Sets the free disk space in bytes below which publishers are blocked, until the node ends.
+/// Sets the free disk space limit of this node in bytes, until the node restarts. Publishers are
+/// blocked below it.
 #[derive(Clone)]
 pub struct SetDiskLimit(pub Arc<dyn Fn(u64) + Send + Sync>);
 
@@ -84,7 +87,8 @@ impl std::fmt::Debug for SetDiskLimit {
     }
 }
 
-/// When the certificates of client listeners end, in seconds since 1970; None without TLS.
+/// Returns the earliest expiry of the client listeners' certificates in seconds since 1970, or None
+/// without TLS.
 #[derive(Clone)]
 pub struct Expiry(pub Arc<dyn Fn() -> Option<u64> + Send + Sync>);
 
@@ -97,12 +101,12 @@ impl std::fmt::Debug for Expiry {
 type SetLevel = dyn Fn(Option<&str>, &str) -> Result<(), String> + Send + Sync;
 type ShownLevels = dyn Fn() -> Vec<(&'static str, &'static str)> + Send + Sync;
 
-/// The levels of this node's log, until it ends.
+/// Reads and sets the log levels of this node, until it restarts.
 #[derive(Clone)]
 pub struct LogLevels {
-    /// Of a category, or of all; an error says what is known.
+    /// Sets the level of one category, or of all if None. An error lists the valid values.
     pub set: Arc<SetLevel>,
-    /// By category.
+    /// Returns the current level of each category.
     pub shown: Arc<ShownLevels>,
 }
 
@@ -112,7 +116,7 @@ impl std::fmt::Debug for LogLevels {
     }
 }
 
-/// What this node uses of its machine.
+/// Measures the resources that this node uses.
 #[derive(Clone)]
 pub struct Measure(pub Arc<dyn Fn() -> NodeResources + Send + Sync>);
 
@@ -122,7 +126,7 @@ impl std::fmt::Debug for Measure {
     }
 }
 
-/// What tells the time of samples.
+/// The clock that timestamps rate samples.
 #[derive(Clone)]
 pub struct Clock(pub Arc<dyn env::Clock + Send + Sync>);
 
@@ -132,46 +136,47 @@ impl std::fmt::Debug for Clock {
     }
 }
 
-/// Facts about this node that the API shows, and its limits.
+/// Facts about this node that the API shows, and the API's limits.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub node: NodeId,
-    /// The node's name: what `/api/nodes/{name}` calls it.
+    /// The node's name, as in `/api/nodes/{name}`.
     pub name: String,
-    /// What people call the cluster, until they have given it another name.
+    /// The cluster's name until a user sets another.
     pub cluster_name: String,
-    /// What runs this node.
-    pub program: Version,
-    /// For `/api/overview`: protocol and port of each listener.
+    /// The version of Posthorn that this node runs.
+    pub version: Version,
+    /// Protocol and port of each listener, for `/api/overview`.
     pub listeners: Vec<(String, u16)>,
     /// Users who may log in from loopback only (`loopback_users`).
     pub loopback_users: Vec<String>,
-    /// Of new vhosts that do not say theirs; None: classic.
+    /// Queue type of new vhosts that do not set `default_queue_type`; None: classic.
     pub default_queue_type: Option<QueueType>,
-    /// How long clients may keep a delivery where the queue does not say (`consumer_timeout`); None: for ever.
+    /// Delivery acknowledgement timeout of queues that do not set one (`consumer_timeout`); None:
+    /// no timeout.
     pub consumer_timeout_ms: Option<u64>,
-    /// Connections of one [`Gate`] together, where memory allows so many.
+    /// Maximum number of connections per [`Gate`]. The memory limit may reduce it.
     pub max_connections: usize,
-    /// For all HTTP connections and request bodies together.
+    /// Memory shared by all HTTP connections and request bodies.
     pub memory: HttpMemory,
-    /// A request is answered by then.
+    /// Deadline for answering a request.
     pub request_timeout: Duration,
-    /// The head of a request arrives by then, counted from its first byte.
+    /// Time limit for the head of a request, counted from its first byte.
     pub head_timeout: Duration,
-    /// A connection without a byte for so long is closed.
+    /// A connection that transfers no byte for this long is closed.
     pub idle_timeout: Duration,
-    /// None: the watermark stays as configured.
+    /// None: the watermark cannot be changed at runtime.
     pub memory_watermark: Option<SetWatermark>,
-    /// None: so does the limit of free disk space.
+    /// None: the free disk space limit cannot be changed at runtime.
     pub disk_free_limit: Option<SetDiskLimit>,
-    /// None: they stay as configured.
+    /// None: the log levels cannot be changed at runtime.
     pub log_levels: Option<LogLevels>,
-    /// None: no certificates.
+    /// None: the listeners have no certificates.
     pub certificates_expire: Option<Expiry>,
-    /// None: nothing is known of the machine.
+    /// None: resource usage is unknown.
     pub resources: Option<Measure>,
     pub clock: Clock,
-    /// Shared by the API, which counts, and metrics.
+    /// Updated by the API and read by the metrics endpoint.
     pub login_counter: LoginCounter,
 }
 
@@ -181,7 +186,7 @@ pub const MAX_BODY: usize = 256 * 1024;
 pub const MAX_DEFINITIONS: usize = 4 * 1024 * 1024;
 
 impl Config {
-    pub(crate) fn measured(&self) -> NodeResources {
+    pub(crate) fn node_resources(&self) -> NodeResources {
         let measure = self.resources.as_ref();
         measure.map_or_else(NodeResources::default, |measure| (measure.0)())
     }
@@ -191,7 +196,7 @@ impl Config {
             node,
             name: name.into(),
             cluster_name: "posthorn".to_owned(),
-            program: Version::default(),
+            version: Version::default(),
             listeners: Vec::new(),
             loopback_users: vec!["guest".to_owned()],
             default_queue_type: None,
@@ -212,8 +217,9 @@ impl Config {
     }
 }
 
-/// The management application: `/api/...`, `/livez`, `/readyz`, and the web UI at `/`. Wants [`Peer`] as connect info; [`serve`] gives it. It samples
-/// rates in the background while it lives, on the tokio runtime that it must be made in.
+/// The management application: `/api/...`, `/livez`, `/readyz`, and the web UI at `/`. Requires
+/// [`Peer`] as connect info, which [`serve`] provides. Must be called within a tokio runtime: it
+/// spawns a task that samples rates until the router is dropped.
 pub fn router(node: Node, config: Config) -> std::io::Result<Router> {
     let runtime = tokio::runtime::Handle::try_current().map_err(std::io::Error::other)?;
     let api = ask::Api::new(node, config)?;
@@ -221,7 +227,8 @@ pub fn router(node: Node, config: Config) -> std::io::Result<Router> {
     Ok(dispatch::router(api))
 }
 
-/// The Prometheus application: `/metrics`, `/metrics/per-object`. No login, as with RabbitMQ.
+/// The Prometheus application: `/metrics`, `/metrics/per-object`. It requires no login, as in
+/// RabbitMQ.
 pub fn prometheus(node: Node, config: Config) -> std::io::Result<Router> {
     Ok(metrics::router(ask::Api::new(node, config)?))
 }
@@ -234,34 +241,36 @@ pub use probes::{probes, serve_probes};
 pub use serving::MAX_HEAD;
 
 impl Config {
-    /// For the listeners of the HTTP API, which share one.
+    /// The gate shared by all listeners of the HTTP API.
     pub fn api_gate(&self) -> Gate {
         Gate::new(self.max_connections.min(self.memory.connections()))
     }
 
-    /// For the operator's listener. Of its own: whatever users do, the operator gets in.
+    /// The operator's listener has its own gate, so that user connections cannot lock the operator
+    /// out.
     pub fn operator_gate(&self) -> Gate {
         Gate::new(self.max_connections.min(MAX_OPERATORS))
     }
 
-    /// For the listeners of metrics. Of their own, so that neither keeps the other out.
+    /// The metrics listeners have their own gate, so that API clients and scrapers cannot lock each
+    /// other out.
     pub fn metrics_gate(&self) -> Gate {
         Gate::new(self.max_connections.min(MAX_SCRAPERS))
     }
 }
 
-/// Connections for metrics.
+/// Maximum number of connections to the metrics listeners.
 const MAX_SCRAPERS: usize = 32;
 
-/// Connections of operators.
+/// Maximum number of connections to the operator's listener.
 const MAX_OPERATORS: usize = 64;
 
-/// TLS of a listener.
+/// TLS configuration of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenerTls {
     pub server: Arc<tls::Server>,
-    /// The name of client certificates whose holders are the operator, who is no user and needs no password. The server
-    /// must verify client certificates.
+    /// Clients whose certificate has this name are the operator, which has no user record and needs
+    /// no password. The server must verify client certificates.
     pub operator: Option<Arc<str>>,
 }
 
@@ -274,8 +283,9 @@ impl From<Arc<tls::Server>> for ListenerTls {
     }
 }
 
-/// Serves an application on a listener until `stop` resolves, then lets requests under way finish. Over TLS (HTTPS) where
-/// there is a server for it. Must run inside a tokio runtime with time and I/O enabled.
+/// Serves an application on a listener until `stop` resolves, then waits for running requests. Uses
+/// HTTPS if the listener has a TLS configuration. Must run inside a tokio runtime with time and I/O
+/// enabled.
 pub async fn serve(
     (listener, tls): (std::net::TcpListener, Option<ListenerTls>),
     app: Router,
@@ -286,14 +296,14 @@ pub async fn serve(
         Some(ListenerTls { server, operator }) => (Some(server), operator),
         None => (None, None),
     };
-    let terms = serving::Terms {
+    let terms = serving::ListenerConfig {
         gate: gate.clone(),
         tls,
         operator,
-        patience: listen::ConnectionTimeouts {
+        timeouts: listen::ConnectionTimeouts {
             idle: config.idle_timeout,
             head: config.head_timeout,
-            // The answer that says that it took too long gets through.
+            // Leaves time to send the 503 response after a request timeout.
             request: config.request_timeout.saturating_mul(2),
         },
         head: MAX_HEAD,

@@ -1,4 +1,4 @@
-//! `/api/vhost-limits`. The module `users` has `/api/user-limits`.
+//! `/api/vhost-limits`. The module `users` implements `/api/user-limits`.
 
 use crate::access::Call;
 use crate::ask::Api;
@@ -16,14 +16,14 @@ pub(crate) fn values(limits: &[(Name, i64)]) -> Map<String, Json> {
 }
 
 pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
-    // Who monitors sees all of them, as virtual hosts.
-    let everything = call.is_monitor();
+    // Monitoring users see the limits of all vhosts, as they see all vhosts.
+    let is_monitor = call.is_monitor();
     match vhost {
-        Some(vhost) if !everything => api.visible(call, vhost).await?,
-        Some(vhost) if !api.read(known(vhost)).await? => return Err(ApiError::not_found()),
+        Some(vhost) if !is_monitor => api.require_vhost_visible(call, vhost).await?,
+        Some(vhost) if !api.read(vhost_exists(vhost)).await? => return Err(ApiError::not_found()),
         _ => {}
     }
-    let visible = match everything {
+    let visible = match is_monitor {
         true => None,
         false => api.visible_vhosts(call).await?,
     };
@@ -39,14 +39,14 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
     json(Json::Array(shown.collect()))
 }
 
-/// Why a limit is not set.
+/// The reason why a limit is rejected.
 pub(crate) enum LimitError {
-    /// Nobody knows it: name and value as a term.
+    /// Unknown limit: its name and value as a term.
     Unknown(String),
-    NoNumber(String),
+    NotNumber(String),
 }
 
-/// The value of a limit, if it is one of these and a number.
+/// Parses the value of a limit. Fails if the limit is not in `known` or the value is not a number.
 pub(crate) fn number(limit: &str, value: &Json, known: &[&str]) -> Result<i64, LimitError> {
     if !known.contains(&limit) {
         return Err(LimitError::Unknown(format!(
@@ -55,13 +55,13 @@ pub(crate) fn number(limit: &str, value: &Json, known: &[&str]) -> Result<i64, L
             term(value)
         )));
     }
-    let no_number = || format!("{limit} should be a number, actually was {}", term(value));
+    let reason = || format!("{limit} should be a number, actually was {}", term(value));
     value
         .as_i64()
-        .ok_or_else(|| LimitError::NoNumber(no_number()))
+        .ok_or_else(|| LimitError::NotNumber(reason()))
 }
 
-/// What a limit's body gives.
+/// Parses the limit value in a request body.
 pub(crate) fn value(
     call: &Call,
     limit: &str,
@@ -76,28 +76,28 @@ pub(crate) fn value(
     ))
 }
 
-/// RabbitMQ's words for a vhost's limit that is not set.
-pub(crate) fn refusal(bad: LimitError) -> String {
+/// RabbitMQ's error text for a rejected vhost limit.
+pub(crate) fn rejection_text(bad: LimitError) -> String {
     match bad {
         LimitError::Unknown(terms) => {
             format!("Validation failed\n\nUnrecognised terms {terms} in limits\n")
         }
-        LimitError::NoNumber(why) => format!("Validation failed\n\n{why}\n"),
+        LimitError::NotNumber(why) => format!("Validation failed\n\n{why}\n"),
     }
 }
 
 pub(crate) async fn set(api: &Api, call: &Call, vhost: &str, limit: &str) -> Answer {
-    if !api.read(known(vhost)).await? {
-        return Err(call.no_vhost());
+    if !api.read(vhost_exists(vhost)).await? {
+        return Err(call.vhost_not_found());
     }
     let value = value(call, limit, VHOST_LIMITS)?;
-    let value = value.map_err(|bad| ApiError::bad_request(refusal(bad)))?;
+    let value = value.map_err(|bad| ApiError::bad_request(rejection_text(bad)))?;
     change(api, vhost, limit, Some(value)).await
 }
 
-/// A limit that nobody knows is not set.
+/// Clearing an unknown limit succeeds without effect.
 pub(crate) async fn clear(api: &Api, vhost: &str, limit: &str) -> Answer {
-    if !api.read(known(vhost)).await? {
+    if !api.read(vhost_exists(vhost)).await? {
         return Err(ApiError::missing("vhost_not_found"));
     }
     if !VHOST_LIMITS.contains(&limit) {
@@ -106,7 +106,7 @@ pub(crate) async fn clear(api: &Api, vhost: &str, limit: &str) -> Answer {
     change(api, vhost, limit, None).await
 }
 
-fn known(vhost: &str) -> impl FnOnce(&Tree) -> bool + Send + 'static {
+fn vhost_exists(vhost: &str) -> impl FnOnce(&Tree) -> bool + Send + 'static {
     let vhost = vhost.to_owned();
     move |tree| tree.vhost_exists(&vhost)
 }

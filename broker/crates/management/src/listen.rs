@@ -1,4 +1,4 @@
-//! A connection that ends when its client takes too long.
+//! A connection with timeouts for idle clients and slow requests.
 
 use crate::stream::Stream;
 use std::future::Future as _;
@@ -12,22 +12,22 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// Where a request comes from.
+/// Address of the client that sent a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-/// How long a client may take.
+/// Time limits for a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionTimeouts {
-    /// Without a byte.
+    /// Without a transferred byte.
     pub(crate) idle: Duration,
-    /// For the whole head of a request, counted from its first byte.
+    /// For the head of a request, counted from its first byte.
     pub(crate) head: Duration,
-    /// For a whole request to arrive, and for an answer to be taken.
+    /// For receiving a whole request, and for sending the response.
     pub(crate) request: Duration,
 }
 
-/// Whether the head of the request that arrives is complete.
+/// Tells whether the head of the current request is complete.
 #[derive(Clone, Default)]
 pub(crate) struct HeadProgress(Arc<AtomicBool>);
 
@@ -36,7 +36,7 @@ impl HeadProgress {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// The next bytes belong to another head.
+    /// The following bytes belong to the next head.
     pub(crate) fn begin(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -46,76 +46,76 @@ impl HeadProgress {
     }
 }
 
-/// What a connection is busy with, and since when: a client that sends or takes a byte now and then is not silent, but
-/// its request, or the answer to it, still has to get through in time.
+/// The current transfer and its start time. A client that sends or receives a byte now and then is
+/// not idle, but its request or the response still has to finish in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Busy {
-    No,
+enum Transfer {
+    None,
     Reading(Instant),
     Writing(Instant),
 }
 
 pub(crate) struct Connection {
     stream: Stream,
-    patience: ConnectionTimeouts,
-    quiet: Pin<Box<Sleep>>,
-    busy: Busy,
+    timeouts: ConnectionTimeouts,
+    idle: Pin<Box<Sleep>>,
+    transfer: Transfer,
     progress: HeadProgress,
-    over: Pin<Box<Sleep>>,
+    transfer_timeout: Pin<Box<Sleep>>,
 }
 
 impl Connection {
     pub(crate) fn new(
         stream: Stream,
-        patience: ConnectionTimeouts,
+        timeouts: ConnectionTimeouts,
         progress: HeadProgress,
     ) -> Connection {
         Connection {
             stream,
-            quiet: Box::pin(tokio::time::sleep(patience.idle)),
-            busy: Busy::No,
+            idle: Box::pin(tokio::time::sleep(timeouts.idle)),
+            transfer: Transfer::None,
             progress,
-            over: Box::pin(tokio::time::sleep(patience.request)),
-            patience,
+            transfer_timeout: Box::pin(tokio::time::sleep(timeouts.request)),
+            timeouts,
         }
     }
 
-    /// A byte moved, or an error if none has for too long.
-    fn watched<T>(
+    /// Restarts the idle timeout after a transfer; fails if it has elapsed.
+    fn with_idle_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
         poll: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if poll.is_ready() {
-            let next = Instant::now() + self.patience.idle;
-            self.quiet.as_mut().reset(next);
+            let next = Instant::now() + self.timeouts.idle;
+            self.idle.as_mut().reset(next);
             return poll;
         }
-        match self.quiet.as_mut().poll(cx) {
+        match self.idle.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
         }
     }
 
-    /// Begins to be busy with something, or goes on with it; false when that takes too long.
-    fn in_time(&mut self, cx: &mut Context<'_>, what: fn(Instant) -> Busy) -> bool {
+    /// Starts or continues a transfer; returns false if it exceeds its time limit.
+    fn in_time(&mut self, cx: &mut Context<'_>, transfer_kind: fn(Instant) -> Transfer) -> bool {
         let now = Instant::now();
-        let began = match (self.busy, what(now)) {
-            (Busy::Reading(since), Busy::Reading(_)) => Busy::Reading(since),
-            (Busy::Writing(since), Busy::Writing(_)) => Busy::Writing(since),
-            (_, begins) => begins,
+        let current = match (self.transfer, transfer_kind(now)) {
+            (Transfer::Reading(since), Transfer::Reading(_)) => Transfer::Reading(since),
+            (Transfer::Writing(since), Transfer::Writing(_)) => Transfer::Writing(since),
+            (_, new) => new,
         };
-        let (allowed, since) = match began {
-            Busy::Reading(since) if !self.progress.is_complete() => (self.patience.head, since),
-            Busy::Reading(since) | Busy::Writing(since) => (self.patience.request, since),
-            Busy::No => (self.patience.request, now),
+        let (allowed, since) = match current {
+            Transfer::Reading(since) if !self.progress.is_complete() => (self.timeouts.head, since),
+            Transfer::Reading(since) | Transfer::Writing(since) => (self.timeouts.request, since),
+            Transfer::None => (self.timeouts.request, now),
         };
         let deadline = since + allowed;
-        if began != self.busy || self.over.deadline() != deadline {
-            self.busy = began;
-            self.over.as_mut().reset(deadline);
+        if current != self.transfer || self.transfer_timeout.deadline() != deadline {
+            self.transfer = current;
+            self.transfer_timeout.as_mut().reset(deadline);
         }
-        self.over.as_mut().poll(cx).is_pending()
+        self.transfer_timeout.as_mut().poll(cx).is_pending()
     }
 }
 
@@ -127,12 +127,14 @@ impl AsyncRead for Connection {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let poll = Pin::new(&mut self.stream).poll_read(cx, buf);
-        let arrived = buf.filled().len() > before;
-        // A request has begun when its first byte is here, and is there in whole when its answer is written.
-        if (arrived || matches!(self.busy, Busy::Reading(_))) && !self.in_time(cx, Busy::Reading) {
+        let has_data = buf.filled().len() > before;
+        // A request starts with its first byte and is complete when its response is written.
+        if (has_data || matches!(self.transfer, Transfer::Reading(_)))
+            && !self.in_time(cx, Transfer::Reading)
+        {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        self.watched(cx, poll)
+        self.with_idle_timeout(cx, poll)
     }
 }
 
@@ -142,11 +144,11 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if !self.in_time(cx, Busy::Writing) {
+        if !self.in_time(cx, Transfer::Writing) {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.watched(cx, poll)
+        self.with_idle_timeout(cx, poll)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

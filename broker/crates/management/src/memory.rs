@@ -1,39 +1,41 @@
-//! Memory that HTTP clients may make a node use, known users or not.
+//! Memory budget of HTTP clients, authenticated or not.
 
-/// HTTP gets this part of the memory that the process may use.
+/// HTTP may use 1/`DIVISOR` of the process's memory limit.
 const DIVISOR: u64 = 16;
-/// Least and most that HTTP gets, in bytes.
-const LEAST: u64 = 4 << 20;
-const MOST: u64 = 256 << 20;
-/// Memory limit of a process where none is configured, in bytes.
-const UNKNOWN_LIMIT: u64 = 1 << 30;
-/// The most memory that one connection takes: a head, an answer's buffer, both again under TLS, and its task.
-const CONNECTION: u64 = 64 << 10;
-/// The JSON of a body takes so many times the memory of its text.
+/// Bounds of the HTTP budget, in bytes.
+const MIN_BYTES: u64 = 4 << 20;
+const MAX_BYTES: u64 = 256 << 20;
+/// Assumed memory limit if none is configured, in bytes.
+const DEFAULT_LIMIT: u64 = 1 << 30;
+/// Upper bound of the memory of one connection: request head, response buffer, both again for TLS,
+/// and its task.
+const CONNECTION_BYTES: u64 = 64 << 10;
+/// Memory of a parsed JSON body, as a multiple of its length.
 const PARSED_FACTOR: usize = 4;
 
-/// Bytes for all HTTP connections and for all bodies of requests together.
+/// Memory budget in bytes for all HTTP connections and request bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpMemory(u64);
 
 impl HttpMemory {
-    /// Derived from the bytes that the process may use.
+    /// Derives the budget from the memory limit of the process in bytes.
     pub fn of_limit(limit: Option<u64>) -> HttpMemory {
-        let limit = limit.unwrap_or(UNKNOWN_LIMIT);
-        HttpMemory((limit / DIVISOR).clamp(LEAST, MOST))
+        let limit = limit.unwrap_or(DEFAULT_LIMIT);
+        HttpMemory((limit / DIVISOR).clamp(MIN_BYTES, MAX_BYTES))
     }
 
-    /// Half of it is for connections.
+    /// Maximum number of connections: they use half of the budget.
     pub(crate) fn connections(self) -> usize {
-        usize::try_from(self.0 / 2 / CONNECTION).unwrap_or(usize::MAX)
+        usize::try_from(self.0 / 2 / CONNECTION_BYTES).unwrap_or(usize::MAX)
     }
 
-    /// Half of it is for bodies, in [`HttpMemory::body_cost`]'s unit.
+    /// Budget for bodies, the other half, in KiB (the unit of [`HttpMemory::body_cost`]).
     pub(crate) fn bodies(self) -> usize {
         usize::try_from(self.0 / 2 / 1024).unwrap_or(usize::MAX)
     }
 
-    /// Memory that a body of `length` bytes takes while its request is served, in KiB. One body is always let in.
+    /// Memory in KiB that a body of `bytes` bytes uses while its request is served. Capped so that
+    /// a single body is always admitted.
     pub(crate) fn body_cost(self, bytes: usize) -> u32 {
         let cost = bytes.saturating_mul(PARSED_FACTOR).div_ceil(1024);
         u32::try_from(cost.min(self.bodies())).unwrap_or(u32::MAX)
@@ -51,13 +53,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_and_bodies_stay_within_a_part_of_the_limit() {
+    fn connections_and_bodies_stay_within_budget() {
         for limit in [64 << 20, 256 << 20, 512 << 20, 4 << 30, 1 << 40] {
             let memory = HttpMemory::of_limit(Some(limit));
-            let connections = memory.connections() as u64 * CONNECTION;
+            let connections = memory.connections() as u64 * CONNECTION_BYTES;
             let bodies = memory.bodies() as u64 * 1024;
             assert!(
-                connections + bodies <= (limit / DIVISOR).clamp(LEAST, MOST),
+                connections + bodies <= (limit / DIVISOR).clamp(MIN_BYTES, MAX_BYTES),
                 "{limit}"
             );
             assert!(memory.connections() >= 32, "{limit}");

@@ -1,10 +1,11 @@
-//! Messages through the API: `exchanges/.../publish` and `queues/.../get` (O9). For looking and trying, not for traffic.
+//! Publishing and getting messages over HTTP: `exchanges/.../publish` and `queues/.../get`. For
+//! inspection and tests, not for production traffic.
 
 use crate::access::{Call, ResourceName};
 use crate::ask::Api;
 use crate::dispatch::{Answer, json};
 use crate::error::ApiError;
-use crate::exchanges::plain;
+use crate::exchanges::exchange_name;
 use crate::json::{Members, to_table};
 use crate::queues;
 use axum::http::StatusCode;
@@ -19,23 +20,24 @@ use metadata::Right;
 use queue::{Delivery, SettlementOutcome};
 use serde_json::{Map, Value as Json, json as object};
 
-/// Messages that one request takes at the most, and bytes of bodies after which it takes no more.
+/// Maximum number of messages of one get request, and the size of bodies in bytes after which it
+/// stops.
 const MAX_MESSAGES: i64 = 1000;
 const MAX_BYTES: usize = 16 * 1024 * 1024;
-/// Bytes of a short string.
+/// Maximum length of an AMQP short string in bytes.
 const MAX_SHORT: usize = 255;
-/// Ten years, as over AMQP.
+/// Ten years, the limit for AMQP too.
 const MAX_TTL_MS: u64 = 315_360_000_000;
 
-/// A message as a request describes it.
-struct Wanted {
+/// The message of a publish request.
+struct PublishRequest {
     exchange: String,
     key: String,
     properties: Map<String, Json>,
     payload: Vec<u8>,
 }
 
-fn short<'a>(members: &Members<'a>, key: &str) -> Result<Option<&'a str>, ApiError> {
+fn short_string<'a>(members: &Members<'a>, key: &str) -> Result<Option<&'a str>, ApiError> {
     let text = members.0.get(key);
     let text = match text {
         None | Some(Json::Null) => return Ok(None),
@@ -49,7 +51,7 @@ fn short<'a>(members: &Members<'a>, key: &str) -> Result<Option<&'a str>, ApiErr
     Ok(Some(text))
 }
 
-fn number<T: TryFrom<i64>>(members: &Members<'_>, key: &str) -> Result<Option<T>, ApiError> {
+fn parse_number<T: TryFrom<i64>>(members: &Members<'_>, key: &str) -> Result<Option<T>, ApiError> {
     let number = members.integer(key);
     let number = number.map_err(|_| ApiError::bad_request(object!(["not_int", key])))?;
     let Some(number) = number else {
@@ -60,7 +62,7 @@ fn number<T: TryFrom<i64>>(members: &Members<'_>, key: &str) -> Result<Option<T>
         .map_err(|_| ApiError::bad_request(format!("'{key}' is out of range: {number}")))
 }
 
-/// Milliseconds of an `expiration`, or why it is none: what is taken over AMQP is taken here.
+/// Parses an `expiration` in milliseconds, with the rules of AMQP. The error is RabbitMQ's term.
 fn ttl(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let end = digits.find(|c: char| !c.is_ascii_digit());
@@ -80,7 +82,7 @@ fn ttl(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The 0.9.1 properties, their encoding, and what the node needs of them.
+/// The encoded AMQP 0-9-1 properties, and the values that the node needs.
 struct Encoded {
     raw: Bytes,
     durable: bool,
@@ -89,9 +91,9 @@ struct Encoded {
     user_id: Option<String>,
 }
 
-fn encode(given: &Map<String, Json>) -> Result<Encoded, ApiError> {
-    let m = Members(given);
-    let expiration = short(&m, "expiration")?;
+fn encode(properties_json: &Map<String, Json>) -> Result<Encoded, ApiError> {
+    let m = Members(properties_json);
+    let expiration = short_string(&m, "expiration")?;
     let ttl_ms = match expiration {
         None => None,
         Some(text) => Some(ttl(text).map_err(|why| {
@@ -100,22 +102,22 @@ fn encode(given: &Map<String, Json>) -> Result<Encoded, ApiError> {
         })?),
     };
     let properties = Properties {
-        content_type: short(&m, "content_type")?,
-        content_encoding: short(&m, "content_encoding")?,
+        content_type: short_string(&m, "content_type")?,
+        content_encoding: short_string(&m, "content_encoding")?,
         headers: None,
-        delivery_mode: number(&m, "delivery_mode")?,
-        priority: number(&m, "priority")?,
-        correlation_id: short(&m, "correlation_id")?,
-        reply_to: short(&m, "reply_to")?,
+        delivery_mode: parse_number(&m, "delivery_mode")?,
+        priority: parse_number(&m, "priority")?,
+        correlation_id: short_string(&m, "correlation_id")?,
+        reply_to: short_string(&m, "reply_to")?,
         expiration,
-        message_id: short(&m, "message_id")?,
-        timestamp: number(&m, "timestamp")?,
-        kind: short(&m, "type")?,
-        user_id: short(&m, "user_id")?,
-        app_id: short(&m, "app_id")?,
-        cluster_id: short(&m, "cluster_id")?,
+        message_id: short_string(&m, "message_id")?,
+        timestamp: parse_number(&m, "timestamp")?,
+        kind: short_string(&m, "type")?,
+        user_id: short_string(&m, "user_id")?,
+        app_id: short_string(&m, "app_id")?,
+        cluster_id: short_string(&m, "cluster_id")?,
     };
-    let headers = match given.get("headers") {
+    let headers = match properties_json.get("headers") {
         Some(Json::Object(headers)) => to_table(headers)?,
         None | Some(Json::Null) => message::Table::default(),
         Some(_) => return Err(ApiError::bad_request("'headers' should be an object")),
@@ -143,18 +145,22 @@ fn encode(given: &Map<String, Json>) -> Result<Encoded, ApiError> {
     })
 }
 
-fn build(wanted: &Wanted, encoded: &Encoded, received: WallTime) -> Result<Message, String> {
+fn build(
+    request: &PublishRequest,
+    encoded: &Encoded,
+    received: WallTime,
+) -> Result<Message, String> {
     let builder = MessageBuilder {
         protocol: Protocol::Amqp091,
         durable: encoded.durable,
         priority: encoded.priority,
         ttl_ms: encoded.ttl_ms,
         received,
-        exchange: &wanted.exchange,
-        routing_keys: &[&wanted.key],
+        exchange: &request.exchange,
+        routing_keys: &[&request.key],
         properties: &encoded.raw,
     };
-    let body: &[u8] = &wanted.payload;
+    let body: &[u8] = &request.payload;
     let built = builder.build(body.len(), [body]);
     built.map_err(|e| format!("invalid message: {e}"))
 }
@@ -175,7 +181,7 @@ fn payload(body: &Members<'_>) -> Result<Vec<u8>, ApiError> {
 }
 
 pub(crate) async fn publish(api: &Api, call: &Call, vhost: &str, exchange: &str) -> Answer {
-    api.member(call, vhost).await?;
+    api.require_vhost_access(call, vhost).await?;
     let body = call.object()?;
     let body = Members(&body);
     body.require(&["routing_key", "properties", "payload", "payload_encoding"])?;
@@ -189,20 +195,20 @@ pub(crate) async fn publish(api: &Api, call: &Call, vhost: &str, exchange: &str)
         let why = format!("'routing_key' is longer than {MAX_SHORT} bytes");
         return Err(ApiError::bad_request(why));
     }
-    let wanted = Wanted {
-        exchange: plain(exchange).to_owned(),
+    let request = PublishRequest {
+        exchange: exchange_name(exchange).to_owned(),
         key: key.to_owned(),
         payload: payload(&body)?,
         properties,
     };
-    let encoded = encode(&wanted.properties)?;
-    may_publish(api, call, vhost, &wanted, &encoded).await?;
+    let encoded = encode(&request.properties)?;
+    check_publish_permissions(api, call, vhost, &request, &encoded).await?;
     let vhost = vhost.into();
     let published = api
         .ask(|reply| ControlRequest::Publish {
             vhost,
             user: call.user.name.clone(),
-            build: Box::new(move |received| build(&wanted, &encoded, received)),
+            build: Box::new(move |received| build(&request, &encoded, received)),
             reply,
         })
         .await??;
@@ -214,7 +220,8 @@ pub(crate) async fn publish(api: &Api, call: &Call, vhost: &str, exchange: &str)
     json(object!({"routed": published.routed}))
 }
 
-/// RabbitMQ publishes over a connection of its own, and tells how that was closed: 400, not 401. Other errors stay.
+/// RabbitMQ publishes over its own AMQP connection and reports its close reason: 400, not 401.
+/// Other errors are kept.
 fn access_refused(error: ApiError) -> ApiError {
     match error.status {
         StatusCode::UNAUTHORIZED | StatusCode::BAD_REQUEST => {
@@ -224,20 +231,23 @@ fn access_refused(error: ApiError) -> ApiError {
     }
 }
 
-/// As over AMQP: the right to write, the topic's right, an exchange that takes publishes, one's own name.
-async fn may_publish(
+/// The checks of an AMQP publish: write permission, topic permission, not an internal exchange,
+/// `user_id` is the user's name.
+async fn check_publish_permissions(
     api: &Api,
     call: &Call,
     vhost: &str,
-    wanted: &Wanted,
+    request: &PublishRequest,
     encoded: &Encoded,
 ) -> Result<(), ApiError> {
-    let to = ResourceName::Exchange(wanted.exchange.clone());
-    let permitted = api.permitted(call, vhost, vec![(Right::Write, to)]).await;
+    let to = ResourceName::Exchange(request.exchange.clone());
+    let permitted = api
+        .require_permissions(call, vhost, vec![(Right::Write, to)])
+        .await;
     permitted.map_err(access_refused)?;
-    let of = vhost;
+    let vhost_name = vhost;
     let (user, vhost, is_operator) = (call.user.clone(), vhost.to_owned(), call.is_operator);
-    let (exchange, key) = (wanted.exchange.clone(), wanted.key.clone());
+    let (exchange, key) = (request.exchange.clone(), request.key.clone());
     let found = api
         .read(move |tree| {
             let record = tree.exchange(&vhost, &exchange)?;
@@ -251,15 +261,15 @@ async fn may_publish(
         None => return Err(ApiError::missing("exchange_not_found")),
         Some((true, _)) => {
             let why = format!(
-                "cannot publish to internal exchange '{}' in vhost '{of}'",
-                wanted.exchange
+                "cannot publish to internal exchange '{}' in vhost '{vhost_name}'",
+                request.exchange
             );
             return Err(access_refused(ApiError::bad_request(why)));
         }
         Some((_, false)) => {
             let why = format!(
-                "write access to topic '{}' in exchange '{}' in vhost '{of}' refused for user '{}'",
-                wanted.key, wanted.exchange, call.user.name
+                "write access to topic '{}' in exchange '{}' in vhost '{vhost_name}' refused for user '{}'",
+                request.key, request.exchange, call.user.name
             );
             return Err(access_refused(ApiError::not_authorised(why)));
         }
@@ -277,11 +287,12 @@ async fn may_publish(
     }
 }
 
-/// What becomes of messages that were taken.
+/// The settlement that an `ackmode` requests.
 fn outcome(mode: &str) -> Result<SettlementOutcome, ApiError> {
     match mode {
         "ack_requeue_false" => Ok(SettlementOutcome::Accepted),
-        // Only looked at: no failed attempt, or looking often enough would kill the message (Q9).
+        // The message was only inspected. Released does not count as a delivery attempt, so
+        // repeated inspection cannot exceed the delivery limit.
         "ack_requeue_true" => Ok(SettlementOutcome::Released),
         "reject_requeue_true" => Ok(SettlementOutcome::Requeue),
         "reject_requeue_false" => Ok(SettlementOutcome::Rejected),
@@ -293,7 +304,7 @@ fn outcome(mode: &str) -> Result<SettlementOutcome, ApiError> {
 }
 
 pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
-    api.member(call, vhost).await?;
+    api.require_vhost_access(call, vhost).await?;
     let body = call.object()?;
     let body = Members(&body);
     body.require(&["ackmode", "count", "encoding"])?;
@@ -307,17 +318,17 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
             return Err(ApiError::bad_request(why));
         }
     };
-    let truncate = number::<u32>(&body, "truncate")?.map(|n| n as usize);
+    let truncate = parse_number::<u32>(&body, "truncate")?.map(|n| n as usize);
     if !(0..=MAX_MESSAGES).contains(&count) {
         let why = format!("count is a number from 0 to {MAX_MESSAGES}");
         return Err(ApiError::bad_request(why));
     }
-    let queue = queues::to_read(api, call, vhost, name).await?;
+    let queue = queues::find_readable(api, call, vhost, name).await?;
     if count == 0 {
         return json(object!([]));
     }
     let count = u32::try_from(count).unwrap_or(1);
-    let taken = api
+    let deliveries = api
         .ask(|reply| ControlRequest::Get {
             queue,
             user: call.user.name.clone(),
@@ -327,7 +338,7 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
             reply,
         })
         .await??;
-    let shown = taken.iter().map(|d| show(d, auto, truncate));
+    let shown = deliveries.iter().map(|d| show(d, auto, truncate));
     json(Json::Array(shown.collect()))
 }
 
@@ -351,7 +362,7 @@ fn show(delivery: &Delivery, auto: bool, truncate: Option<usize>) -> Json {
     })
 }
 
-/// Those that the message has, with what a client over AMQP would find in its headers too.
+/// The message's properties, including the headers that an AMQP client would receive.
 fn properties(delivery: &Delivery) -> Json {
     let mut shown = Map::new();
     let raw = delivery.message.properties();
@@ -402,7 +413,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn expirations_are_those_of_amqp() {
+    fn expiration_follows_amqp_rules() {
         assert_eq!((ttl("0"), ttl("+7")), (Ok(0), Ok(7)));
         assert_eq!(ttl("315360000000"), Ok(MAX_TTL_MS));
         for (text, why) in [

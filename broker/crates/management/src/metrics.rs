@@ -1,8 +1,9 @@
-//! The Prometheus endpoint under RabbitMQ's names (O1): `/metrics` sums up, `/metrics/per-object` lists queues,
-//! connections and channels, `/metrics/detailed` lists the families that are asked for.
+//! The Prometheus endpoint with RabbitMQ's metric names: `/metrics` aggregates,
+//! `/metrics/per-object` lists queues, connections and channels, `/metrics/detailed` lists the
+//! requested families.
 //!
-//! Each node reports what it leads and who is connected to it, so that sums over nodes are right. `/metrics` reads sums that
-//! the shards keep; lists are gathered and sent in pieces.
+//! Each node reports the queues that it leads and its own connections, so that sums over nodes are
+//! correct. `/metrics` reads sums that the shards maintain; lists are gathered and sent in chunks.
 
 mod globals;
 mod objects;
@@ -40,7 +41,7 @@ pub(crate) fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-/// Nobody logs in here, so every complete request counts.
+/// This endpoint has no authentication, so every complete request protects its connection.
 async fn protect(request: Request, next: Next) -> Response {
     if let Some(protection) = request.extensions().get::<Protection>() {
         protection.protect();
@@ -52,7 +53,7 @@ async fn aggregated(State(api): State<Api>) -> Response {
     respond(collect(&api).await.map(Page::into_text))
 }
 
-/// Everything: what is summed up where nothing can be listed, and each object.
+/// The node's metrics, aggregated where they cannot be listed, and every object.
 async fn per_object(State(api): State<Api>) -> Response {
     let samples = async {
         let (page, _) = collect_node(&api).await?;
@@ -83,8 +84,8 @@ async fn ask_own_queues(api: &Api) -> Result<Vec<QueueFacts>, ApiError> {
     api.ask(|reply| ControlRequest::OwnQueues { reply }).await
 }
 
-/// What this node has counted.
-async fn own_counters(api: &Api) -> Result<Counters, ApiError> {
+/// The counters of this node.
+async fn node_counters(api: &Api) -> Result<Counters, ApiError> {
     let nodes = api
         .ask(|reply| ControlRequest::Counters {
             everywhere: false,
@@ -96,20 +97,20 @@ async fn own_counters(api: &Api) -> Result<Counters, ApiError> {
     Ok(mine.map(|(_, counters)| counters).unwrap_or_default())
 }
 
-fn listens(config: &Config, what: &str) -> bool {
+fn has_listener(config: &Config, protocol: &str) -> bool {
     let mut listeners = config.listeners.iter();
-    listeners.any(|(name, _)| name.contains(what))
+    listeners.any(|(name, _)| name.contains(protocol))
 }
 
-/// Logins at this node over the protocols of clients.
+/// Login counts on this node over client protocols.
 pub(crate) async fn client_logins(api: &Api) -> Result<LoginsByProtocol, ApiError> {
-    Ok(logins_of(api.config(), &own_counters(api).await?))
+    Ok(client_logins_of(api.config(), &node_counters(api).await?))
 }
 
-/// A protocol that nobody has used yet has zeros: rates need a beginning.
-fn logins_of(config: &Config, counters: &Counters) -> LoginsByProtocol {
+/// A protocol that is not used yet is reported with zeros: rates need a first sample.
+fn client_logins_of(config: &Config, counters: &Counters) -> LoginsByProtocol {
     let mut logins = counters.logins.clone();
-    let mqtt = listens(config, "mqtt").then_some("mqtt");
+    let mqtt = has_listener(config, "mqtt").then_some("mqtt");
     for known in ["amqp091"].into_iter().chain(mqtt) {
         logins.entry(known.to_owned()).or_default();
     }
@@ -157,13 +158,13 @@ async fn collect(api: &Api) -> Result<Page, ApiError> {
     Ok(page)
 }
 
-/// What is the node's, not an object's.
+/// Metrics of the node itself rather than of an object.
 async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
     let mut page = Page::new("rabbitmq_");
     let config = api.config();
     let nodes = nodes::facts(api).await?;
     let own = nodes.iter().find(|n| n.id == config.node);
-    let counters = own_counters(api).await?;
+    let counters = node_counters(api).await?;
     let configured = config.cluster_name.clone();
     let (cluster, id, lost_queues) = api
         .read(move |tree| {
@@ -174,7 +175,7 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
     page.head("build_info", "untyped", "Product and version");
     let build = [
         ("product_name", "Posthorn"),
-        ("product_version", config.program.version),
+        ("product_version", config.version.version),
     ];
     page.sample("build_info", &build, 1);
     page.head("identity_info", "untyped", "Node and cluster identity");
@@ -185,8 +186,8 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
     ];
     page.sample("identity_info", &identity, 1);
     churn(&mut page, &counters);
-    let of_clients = logins_of(config, &counters);
-    logins(&mut page, &config.login_counter.all(of_clients));
+    let client_logins = client_logins_of(config, &counters);
+    logins(&mut page, &config.login_counter.all(client_logins));
     let alarm = |on: Option<bool>| u8::from(on.unwrap_or(false));
     page.one(
         "alarms_memory_used_watermark",
@@ -200,20 +201,20 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
         "is 1 if free disk space watermark alarm is in effect",
         alarm(own.map(|n| n.disk_alarm)),
     );
-    machine(&mut page, &config.measured());
-    let has_mqtt = listens(config, "mqtt");
+    machine(&mut page, &config.node_resources());
+    let has_mqtt = has_listener(config, "mqtt");
     globals(&mut page, &counters.protocols, has_mqtt);
     dead_letters(&mut page, &counters, has_mqtt);
     if has_mqtt {
         mqtt(&mut page, &counters);
     }
-    let theirs = page.prefix("posthorn_");
+    let previous_prefix = page.prefix("posthorn_");
     page.one(
         "lost_queues",
         GAUGE,
         "Queues whose only copy was on a node that lost its data directory",
         lost_queues,
     );
-    page.prefix(theirs);
+    page.prefix(previous_prefix);
     Ok((page, counters))
 }

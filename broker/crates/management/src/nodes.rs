@@ -23,17 +23,26 @@ fn auth_mechanisms() -> Json {
     Json::Array(shown.to_vec())
 }
 
-/// Of RabbitMQ's plugins those that do what is built in here: tools look for them.
+/// RabbitMQ plugins whose functions are built in. Tools check for their names.
 fn plugins(config: &Config) -> Vec<&'static str> {
-    let listens = |what: &str| config.listeners.iter().any(|(name, _)| name.contains(what));
-    let with = [
+    let has_listener = |protocol: &str| {
+        config
+            .listeners
+            .iter()
+            .any(|(name, _)| name.contains(protocol))
+    };
+    let optional = [
         ("web-mqtt", "rabbitmq_web_mqtt"),
         ("mqtt", "rabbitmq_mqtt"),
         ("prometheus", "rabbitmq_prometheus"),
     ];
-    let with = with.into_iter().filter(|(listener, _)| listens(listener));
-    let with = with.map(|(_, plugin)| plugin);
-    std::iter::once("rabbitmq_management").chain(with).collect()
+    let optional = optional
+        .into_iter()
+        .filter(|(listener, _)| has_listener(listener));
+    let optional = optional.map(|(_, plugin)| plugin);
+    std::iter::once("rabbitmq_management")
+        .chain(optional)
+        .collect()
 }
 
 fn show(api: &Api, node: &NodeFacts, own: &Counters) -> Json {
@@ -57,38 +66,38 @@ fn show(api: &Api, node: &NodeFacts, own: &Counters) -> Json {
         "cluster_links": [],
     });
     if node.id == config.node {
-        let measured = config.measured();
-        show_resources(&mut shown, &measured);
+        let resources = config.node_resources();
+        show_resources(&mut shown, &resources);
         shown["sockets_used"] = object!(own.connections);
-        if let Some(used) = rates::used(&measured, own.connections) {
-            let figures = (&rates::USE[..], &used[..]);
-            rates::show_levels(api, (Key::OwnUse, None), &mut shown, figures);
+        if let Some(used) = rates::resource_usage(&resources, own.connections) {
+            let levels = (&rates::RESOURCE_USAGE[..], &used[..]);
+            rates::show_levels(api, (Key::OwnUse, None), &mut shown, levels);
         }
-        let figures = (&rates::CHURN[..], &rates::churn(own)[..]);
-        rates::show_counts(api, (Key::OwnChurn, None), &mut shown, figures);
+        let levels = (&rates::CHURN[..], &rates::churn(own)[..]);
+        rates::show_counts(api, (Key::OwnChurn, None), &mut shown, levels);
         shown["os_pid"] = object!(std::process::id().to_string());
         shown["rates_mode"] = object!(overview::RATES_MODE);
     }
     if let Some(seconds) = node.uptime_s {
-        // Milliseconds, as RabbitMQ counts them.
+        // RabbitMQ reports milliseconds.
         shown["uptime"] = object!(seconds.saturating_mul(1000));
     }
     shown
 }
 
-/// Of the node that answers: nobody measures another's machine.
-fn show_resources(shown: &mut Json, measured: &NodeResources) {
+/// Resource usage of this node. That of other nodes is not available.
+fn show_resources(shown: &mut Json, resources: &NodeResources) {
     for (name, figure) in [
-        ("mem_used", measured.memory_used),
-        ("mem_limit", measured.memory_limit),
-        ("disk_free", measured.disk_free),
-        ("disk_free_limit", measured.disk_free_limit),
-        ("fd_used", measured.descriptors_used),
-        ("fd_total", measured.descriptors),
-        ("sockets_total", measured.connections),
-        ("proc_used", measured.threads),
-        ("proc_total", measured.thread_limit),
-        ("processors", measured.processors),
+        ("mem_used", resources.memory_used),
+        ("mem_limit", resources.memory_limit),
+        ("disk_free", resources.disk_free),
+        ("disk_free_limit", resources.disk_free_limit),
+        ("fd_used", resources.descriptors_used),
+        ("fd_total", resources.descriptors),
+        ("sockets_total", resources.connections),
+        ("proc_used", resources.threads),
+        ("proc_total", resources.thread_limit),
+        ("processors", resources.processors),
     ] {
         if let Some(figure) = figure {
             shown[name] = object!(figure);
@@ -103,15 +112,16 @@ pub(crate) async fn facts(api: &Api) -> Result<Vec<NodeFacts>, ApiError> {
 }
 
 pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
-    call.monitor()?;
+    call.require_monitoring()?;
     let nodes = facts(api).await?;
-    let own = overview::own_counters(api).await?;
+    let own = overview::node_counters(api).await?;
     json(Json::Array(
         nodes.iter().map(|n| show(api, n, &own)).collect(),
     ))
 }
 
-/// A node by its name. One that came back under a new identity and its former self share a name: the running one counts.
+/// Finds a node by name. A node that returned under a new identity shares its name with the old
+/// one: prefer the running one.
 pub(crate) async fn find(api: &Api, name: &str) -> Result<NodeFacts, ApiError> {
     let nodes = facts(api).await?;
     let mut named: Vec<_> = nodes.into_iter().filter(|n| n.name == name).collect();
@@ -120,19 +130,20 @@ pub(crate) async fn find(api: &Api, name: &str) -> Result<NodeFacts, ApiError> {
 }
 
 pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
-    call.monitor()?;
+    call.require_monitoring()?;
     let node = find(api, name).await?;
-    json(show(api, &node, &overview::own_counters(api).await?))
+    json(show(api, &node, &overview::node_counters(api).await?))
 }
 
-/// Forgets a node that left or is drained. 202: its replicas are moved, and its vote is taken, first; ask again.
+/// Forgets a node that left or is drained. Responds with 202 while its replicas are moved and its
+/// Raft membership is removed: the client has to repeat the request.
 pub(crate) async fn forget(api: &Api, call: &Call, name: &str) -> Answer {
-    call.administrator()?;
+    call.require_administrator()?;
     let nodes = facts(api).await?;
     let named: Vec<_> = nodes.into_iter().filter(|n| n.name == name).collect();
-    // Of two with this name the one that is down is meant.
-    let leaves = named.iter().min_by_key(|n| n.running);
-    let node = leaves.ok_or_else(ApiError::not_found)?.id;
+    // If two nodes have this name, the one that is down is meant.
+    let target = named.iter().min_by_key(|n| n.running);
+    let node = target.ok_or_else(ApiError::not_found)?.id;
     let state = api
         .ask(|reply| ControlRequest::Membership(MembershipRequest::Forget { node, reply }))
         .await??;
@@ -146,26 +157,26 @@ pub(crate) async fn forget(api: &Api, call: &Call, name: &str) -> Answer {
 }
 
 pub(crate) async fn maintenance(api: &Api, call: &Call, name: &str, on: bool) -> Answer {
-    call.administrator()?;
-    this_one(api, name).await?;
+    call.require_administrator()?;
+    require_this_node(api, name).await?;
     let progress = api
         .ask(|reply| ControlRequest::Maintenance { on, reply })
         .await?;
     if !on {
         return no_content();
     }
-    let left = progress.leaders_left > 0;
+    let has_leaders_left = progress.leaders_left > 0;
     json(object!({
-        "state": if left { "draining" } else { "drained" },
+        "state": if has_leaders_left { "draining" } else { "drained" },
         "leaders": progress.leaders_left,
         "connections": progress.connections_left,
     }))
 }
 
-/// `{"relative": 0.4}`: from there on the memory alarm is on, until the node ends.
+/// Sets the memory high watermark, `{"relative": 0.4}`, until the node restarts.
 pub(crate) async fn memory_watermark(api: &Api, call: &Call, name: &str) -> Answer {
-    call.administrator()?;
-    this_one(api, name).await?;
+    call.require_administrator()?;
+    require_this_node(api, name).await?;
     let Some(set) = &api.config().memory_watermark else {
         return Err(ApiError::not_found());
     };
@@ -180,10 +191,10 @@ pub(crate) async fn memory_watermark(api: &Api, call: &Call, name: &str) -> Answ
     no_content()
 }
 
-/// `{"absolute": 50000000}`: below so many bytes of free disk space the alarm is on, until the node ends.
+/// Sets the free disk space limit in bytes, `{"absolute": 50000000}`, until the node restarts.
 pub(crate) async fn disk_free_limit(api: &Api, call: &Call, name: &str) -> Answer {
-    call.administrator()?;
-    this_one(api, name).await?;
+    call.require_administrator()?;
+    require_this_node(api, name).await?;
     let Some(set) = &api.config().disk_free_limit else {
         return Err(ApiError::not_found());
     };
@@ -196,7 +207,7 @@ pub(crate) async fn disk_free_limit(api: &Api, call: &Call, name: &str) -> Answe
 }
 
 async fn log_levels<'a>(api: &'a Api, name: &str) -> Result<&'a LogLevels, ApiError> {
-    this_one(api, name).await?;
+    require_this_node(api, name).await?;
     api.config()
         .log_levels
         .as_ref()
@@ -227,8 +238,8 @@ pub(crate) async fn set_log_level(api: &Api, call: &Call, name: &str) -> Answer 
     no_content()
 }
 
-/// Fails unless `name` is the node that answers: only it can do this to itself.
-async fn this_one(api: &Api, name: &str) -> Result<(), ApiError> {
+/// Fails unless `name` is this node: the operation can only be done locally.
+async fn require_this_node(api: &Api, name: &str) -> Result<(), ApiError> {
     let node = find(api, name).await?;
     if node.id == api.config().node {
         return Ok(());
@@ -240,7 +251,7 @@ async fn this_one(api: &Api, name: &str) -> Result<(), ApiError> {
 }
 
 pub(crate) async fn rebalance(api: &Api, call: &Call) -> Answer {
-    call.administrator()?;
+    call.require_administrator()?;
     let moved = api
         .ask(|reply| ControlRequest::RebalanceQueues { reply })
         .await?;

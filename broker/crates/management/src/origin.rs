@@ -1,15 +1,16 @@
-//! Whether a page of another site makes a browser send a request. A browser that has asked for a password itself sends it
-//! along with such requests; a client that is no browser says nothing about where a request comes from.
+//! Protection against cross-site request forgery. A browser that obtained credentials from its own
+//! password prompt also sends them with requests from other sites' pages. Clients other than
+//! browsers send no origin headers.
 
 use crate::error::ApiError;
 use crate::form;
 use axum::http::{HeaderMap, header};
 
-/// Refuses a request that may change something and that another site's page makes a browser send.
+/// Rejects a modifying request that a page of another site caused a browser to send.
 pub(crate) fn check(headers: &HeaderMap, has_body: bool) -> Result<(), ApiError> {
     let site = text(headers, "sec-fetch-site");
     let origin = text(headers, header::ORIGIN.as_str());
-    // Fetch Metadata, 2.4. Browsers send it over HTTPS and to loopback only.
+    // Fetch Metadata, section 2.4. Browsers send it only over HTTPS and to loopback.
     let is_foreign = matches!(site, Some("cross-site" | "same-site"))
         || (headers.contains_key(header::ORIGIN)
             && origin.is_none_or(|origin| !is_own(origin, text(headers, header::HOST.as_str()))));
@@ -18,7 +19,8 @@ pub(crate) fn check(headers: &HeaderMap, has_body: bool) -> Result<(), ApiError>
             "pages of other sites may not change anything here",
         ));
     }
-    // Of the types that a page may send to another site without asking (Fetch, 2.2.2), none is JSON.
+    // A page can send some content types to another site without a preflight request (Fetch,
+    // section 2.2.2). JSON is not among them.
     let kind = text(headers, header::CONTENT_TYPE.as_str()).unwrap_or("");
     if origin.is_some() && has_body && !is_json(kind) && form::boundary(kind).is_none() {
         return Err(ApiError::unsupported_type(
@@ -37,8 +39,8 @@ fn is_json(kind: &str) -> bool {
     kind.trim().eq_ignore_ascii_case("application/json")
 }
 
-/// Whether an origin (RFC 6454, 6.2) names the host that the request went to. A proxy in front may have ended TLS, so
-/// that the schemes need not be equal.
+/// Returns true if an origin (RFC 6454, section 6.2) names the host of the request. The schemes may
+/// differ because a proxy may have terminated TLS.
 fn is_own(origin: &str, host: Option<&str>) -> bool {
     let (Some((scheme, authority)), Some(host)) = (origin.split_once("://"), host) else {
         return false;
@@ -46,12 +48,12 @@ fn is_own(origin: &str, host: Option<&str>) -> bool {
     let default = match scheme {
         "http" => ":80",
         "https" => ":443",
-        // Of browsers' extensions and the like.
+        // Browser extensions and other schemes.
         _ => return false,
     };
-    let own = host.strip_suffix(default).unwrap_or(host);
-    let named = authority.strip_suffix(default).unwrap_or(authority);
-    !own.is_empty() && own.eq_ignore_ascii_case(named)
+    let host = host.strip_suffix(default).unwrap_or(host);
+    let origin_host = authority.strip_suffix(default).unwrap_or(authority);
+    !host.is_empty() && host.eq_ignore_ascii_case(origin_host)
 }
 
 #[cfg(test)]
@@ -59,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins_are_compared_with_the_host() {
+    fn only_origin_of_the_requested_host_is_same_site() {
         for (origin, host) in [
             ("http://node:15672", "node:15672"),
             ("https://broker.example", "broker.example"),

@@ -9,13 +9,13 @@ use crate::rates::{self, Key, Range};
 use control::{ControlRequest, Counters};
 use serde_json::{Value as Json, json as object};
 
-/// The version of RabbitMQ whose API this is; clients switch on it.
-pub(crate) const SPEAKS_LIKE: &str = "4.1.0";
+/// The RabbitMQ version whose API is implemented; clients depend on it.
+pub(crate) const RABBITMQ_VERSION: &str = "4.1.0";
 
-/// RabbitMQ's word for counts that are not kept by channel and queue.
+/// RabbitMQ's name for rates that are not kept per channel and queue.
 pub(crate) const RATES_MODE: &str = "basic";
 
-/// Types of exchanges that can be declared.
+/// Exchange types that can be declared.
 pub(crate) fn exchange_types() -> Json {
     let all = [
         (
@@ -41,17 +41,17 @@ pub(crate) fn exchange_types() -> Json {
     Json::Array(shown.to_vec())
 }
 
-/// Counters of all nodes together.
+/// Counters summed over all nodes.
 pub(crate) async fn counters(api: &Api) -> Result<Counters, ApiError> {
-    counted(api, true).await
+    sum_counters(api, true).await
 }
 
-/// Those of the node that answers.
-pub(crate) async fn own_counters(api: &Api) -> Result<Counters, ApiError> {
-    counted(api, false).await
+/// Counters of this node.
+pub(crate) async fn node_counters(api: &Api) -> Result<Counters, ApiError> {
+    sum_counters(api, false).await
 }
 
-async fn counted(api: &Api, everywhere: bool) -> Result<Counters, ApiError> {
+async fn sum_counters(api: &Api, everywhere: bool) -> Result<Counters, ApiError> {
     let nodes = api
         .ask(|reply| ControlRequest::Counters { everywhere, reply })
         .await?;
@@ -102,9 +102,9 @@ pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
         .await?;
     let mut shown = object!({
         "product_name": "Posthorn",
-        "product_version": config.program.version,
-        "management_version": SPEAKS_LIKE,
-        "rabbitmq_version": SPEAKS_LIKE,
+        "product_version": config.version.version,
+        "management_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
         "cluster_name": cluster,
         "node": config.name,
         "statistics_db_node": config.name,
@@ -114,7 +114,8 @@ pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
         "default_queue_type": config.default_queue_type.unwrap_or_default().name(),
         "enable_queue_totals": false,
         "is_op_policy_updating_enabled": true,
-        // In seconds, as RabbitMQ names them; what is not the cluster's is kept for ten minutes.
+        // In seconds, with RabbitMQ's names. Samples of individual objects are kept for ten
+        // minutes.
         "sample_retention_policies": {
             "global": [600, 3600, 28800, 86400],
             "basic": [600],

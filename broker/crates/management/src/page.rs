@@ -1,4 +1,4 @@
-//! Query strings, and lists cut into pages as RabbitMQ's clients ask for them.
+//! Query strings, and pagination, sorting and column selection of lists in RabbitMQ's format.
 
 use crate::error::ApiError;
 use auth::Pattern;
@@ -7,10 +7,10 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Value as Json, json};
 use std::cmp::Ordering;
 
-/// Items of a page when the request does not say, and at the most.
-const PAGE: usize = 100;
-const MAX_PAGE: usize = 500;
-/// Parameters looked at.
+/// Default and maximum number of items of a page.
+const DEFAULT_PAGE_SIZE: usize = 100;
+const MAX_PAGE_SIZE: usize = 500;
+/// Maximum number of parsed query parameters.
 const MAX_PARAMETERS: usize = 32;
 
 /// The decoded query string.
@@ -42,7 +42,7 @@ impl Query {
             .map(|(_, v)| v.as_str())
     }
 
-    /// All values of a key that may be there several times.
+    /// All values of a key that may be repeated.
     pub(crate) fn all(&self, key: &str) -> impl Iterator<Item = &str> {
         let pairs = self.0.iter().filter(move |(k, _)| k == key);
         pairs.map(|(_, v)| v.as_str())
@@ -52,12 +52,12 @@ impl Query {
         self.get(key) == Some("true")
     }
 
-    /// What of a document is wanted: all of it unless `columns` says.
+    /// Reduces a document to the requested `columns`; returns it unchanged without that parameter.
     pub(crate) fn columns_of(&self, document: Json) -> Json {
-        let look = Look::of(self);
-        match look.columns.is_empty() {
+        let presentation = Presentation::of(self);
+        match presentation.columns.is_empty() {
             true => document,
-            false => look.pick(&document),
+            false => presentation.pick(&document),
         }
     }
 
@@ -66,21 +66,24 @@ impl Query {
         number.transpose().map_err(|_| bad_pagination())
     }
 
-    /// Page and size, if the list is wanted in pages.
-    fn paged(&self) -> Result<Option<(usize, usize)>, ApiError> {
+    /// Page number and page size, if the request asks for pages.
+    fn page_request(&self) -> Result<Option<(usize, usize)>, ApiError> {
         let Some(page) = self.number("page")? else {
             return Ok(None);
         };
         let size = self.number("page_size")?;
-        let most = i64::try_from(MAX_PAGE).unwrap_or(i64::MAX);
-        let within =
-            |n: i64, most: i64| usize::try_from(n).ok().filter(|_| (1..=most).contains(&n));
-        let fitting = (within(page, i64::MAX), size.map(|size| within(size, most)));
-        match fitting {
-            (Some(page), None) => Ok(Some((page, PAGE))),
+        let max = i64::try_from(MAX_PAGE_SIZE).unwrap_or(i64::MAX);
+        let in_range =
+            |n: i64, max: i64| usize::try_from(n).ok().filter(|_| (1..=max).contains(&n));
+        let valid = (
+            in_range(page, i64::MAX),
+            size.map(|size| in_range(size, max)),
+        );
+        match valid {
+            (Some(page), None) => Ok(Some((page, DEFAULT_PAGE_SIZE))),
             (Some(page), Some(Some(size))) => Ok(Some((page, size))),
             _ => {
-                // Erlang's word for what is not there.
+                // Erlang's term for a missing value.
                 let size = size.map_or("undefined".to_owned(), |size| size.to_string());
                 Err(ApiError::pagination(format!(
                     "Invalid pagination parameters: page number {page}, page size {size}"
@@ -94,35 +97,36 @@ fn bad_pagination() -> ApiError {
     ApiError::bad_request("Pagination parameters are invalid")
 }
 
-/// Which part of a list is wanted, in which order, and what of each item.
+/// Filter, pagination, sort order and columns that a request asks for.
 pub(crate) struct Window {
     filter: Option<Pattern>,
-    paged: Option<(usize, usize)>,
-    look: Look,
+    page_request: Option<(usize, usize)>,
+    presentation: Presentation,
 }
 
-/// Order and columns: found in the items' JSON, so only there can they be applied.
+/// Sort order and columns. They refer to members of the items' JSON, so they apply only after
+/// rendering.
 #[derive(Clone, Default)]
-struct Look {
-    /// A path within an item, as in `message_stats.publish`.
+struct Presentation {
+    /// A path within an item, such as `message_stats.publish`.
     sort: Option<String>,
     reverse: bool,
     columns: Vec<String>,
 }
 
-fn at<'a>(item: &'a Json, path: &str) -> &'a Json {
+fn member_or_null<'a>(item: &'a Json, path: &str) -> &'a Json {
     path.split('.').fold(item, |value, key| &value[key])
 }
 
-/// None: the item has no such member.
+/// Returns None if the item has no such member.
 fn member<'a>(item: &'a Json, path: &str) -> Option<&'a Json> {
     path.split('.').try_fold(item, |value, key| value.get(key))
 }
 
-type Rank = (u8, f64, String);
+type SortKey = (u8, f64, String);
 
-/// Numbers before texts; what an item does not have goes first.
-fn rank(value: &Json) -> Rank {
+/// Sort key: missing values first, then booleans, numbers and strings.
+fn sort_key(value: &Json) -> SortKey {
     match value {
         Json::Null => (0, 0.0, String::new()),
         Json::Bool(v) => (1, f64::from(u8::from(*v)), String::new()),
@@ -132,10 +136,10 @@ fn rank(value: &Json) -> Rank {
     }
 }
 
-impl Look {
-    fn of(query: &Query) -> Look {
+impl Presentation {
+    fn of(query: &Query) -> Presentation {
         let columns = query.get("columns").unwrap_or("").split(',');
-        Look {
+        Presentation {
             sort: query
                 .get("sort")
                 .filter(|s| !s.is_empty())
@@ -153,17 +157,17 @@ impl Look {
         let Some(path) = &self.sort else {
             return;
         };
-        let mut ranked: Vec<_> = items
+        let mut keyed: Vec<_> = items
             .iter_mut()
-            .map(|i| (rank(at(i, path)), std::mem::take(i)))
+            .map(|i| (sort_key(member_or_null(i, path)), std::mem::take(i)))
             .collect();
-        ranked.sort_by(|(a, _), (b, _)| self.compare(a, b));
-        for (place, (_, item)) in items.iter_mut().zip(ranked) {
-            *place = item;
+        keyed.sort_by(|(a, _), (b, _)| self.compare(a, b));
+        for (slot, (_, item)) in items.iter_mut().zip(keyed) {
+            *slot = item;
         }
     }
 
-    fn compare(&self, a: &Rank, b: &Rank) -> Ordering {
+    fn compare(&self, a: &SortKey, b: &SortKey) -> Ordering {
         let numbers = a.1.total_cmp(&b.1);
         let order = a.0.cmp(&b.0).then(numbers).then_with(|| a.2.cmp(&b.2));
         if self.reverse { order.reverse() } else { order }
@@ -172,18 +176,18 @@ impl Look {
     fn pick(&self, item: &Json) -> Json {
         let mut picked = json!({});
         for path in &self.columns {
-            // What is null is there, and shown.
+            // A member that is null is present and kept.
             let Some(value) = member(item, path) else {
                 continue;
             };
-            let mut place = &mut picked;
+            let mut slot = &mut picked;
             for key in path.split('.') {
-                if !place.is_object() {
-                    *place = json!({});
+                if !slot.is_object() {
+                    *slot = json!({});
                 }
-                place = &mut place[key];
+                slot = &mut slot[key];
             }
-            *place = value.clone();
+            *slot = value.clone();
         }
         picked
     }
@@ -203,21 +207,21 @@ impl Window {
                 }
             }),
         };
-        let paged = query.paged()?;
-        let look = Look::of(query);
+        let page_request = query.page_request()?;
+        let presentation = Presentation::of(query);
         Ok(Window {
             filter,
-            paged,
-            look,
+            page_request,
+            presentation,
         })
     }
 
-    /// Whether [`Window::cut`] gives a page only.
+    /// Returns true if [`Window::cut`] returns only one page.
     pub(crate) fn is_paged(&self) -> bool {
-        self.paged.is_some() && self.look.sort.is_none()
+        self.page_request.is_some() && self.presentation.sort.is_none()
     }
 
-    /// The part of a list that is wanted: to be turned into JSON and given to [`Cut::respond`].
+    /// Filters and pages a list before it is rendered. Pass the rendered items to [`Cut::respond`].
     pub(crate) fn cut<T>(
         &self,
         mut items: Vec<T>,
@@ -229,11 +233,11 @@ impl Window {
         }
         let filtered = items.len();
         let mut cut = Cut {
-            about: None,
+            metadata: None,
             window: None,
-            look: self.look.clone(),
+            presentation: self.presentation.clone(),
         };
-        let Some((page, size)) = self.paged else {
+        let Some((page, size)) = self.page_request else {
             return Ok((items, cut));
         };
         let pages = filtered.div_ceil(size);
@@ -243,7 +247,7 @@ impl Window {
             )));
         }
         let skip = (page - 1) * size;
-        cut.about = Some(json!({
+        cut.metadata = Some(json!({
             "total_count": total,
             "filtered_count": filtered,
             "item_count": size.min(filtered - skip.min(filtered)),
@@ -251,7 +255,7 @@ impl Window {
             "page_size": size,
             "page_count": pages.max(1),
         }));
-        if self.look.sort.is_some() {
+        if self.presentation.sort.is_some() {
             cut.window = Some((skip, size));
             return Ok((items, cut));
         }
@@ -260,53 +264,53 @@ impl Window {
     }
 }
 
-/// What goes around a page, nothing around a whole list; and what can only be done with the items' JSON.
+/// Page metadata, and the steps that need the items' JSON. A whole list has no metadata.
 pub(crate) struct Cut {
-    about: Option<Json>,
-    /// The page, where it depends on the order.
+    metadata: Option<Json>,
+    /// Offset and size of the page if the list must be sorted before paging.
     window: Option<(usize, usize)>,
-    look: Look,
+    presentation: Presentation,
 }
 
 impl Cut {
-    /// Cuts a sorted page before its items are turned into JSON, where they can tell what they would have at the path that
-    /// the request sorts by. None: they cannot, and [`Cut::respond`] does it.
-    pub(crate) fn choose<T>(
+    /// Sorts and pages the items before they are rendered, if `value` can compute their sort key.
+    /// Otherwise [`Cut::respond`] does it.
+    pub(crate) fn sort_and_page<T>(
         &mut self,
         items: Vec<T>,
         value: impl Fn(&T, &str) -> Option<Json>,
     ) -> Vec<T> {
-        let (Some(path), Some((skip, size))) = (&self.look.sort, self.window) else {
+        let (Some(path), Some((skip, size))) = (&self.presentation.sort, self.window) else {
             return items;
         };
-        let ranks: Option<Vec<Rank>> = items
+        let sort_keys: Option<Vec<SortKey>> = items
             .iter()
-            .map(|item| value(item, path).map(|v| rank(&v)))
+            .map(|item| value(item, path).map(|v| sort_key(&v)))
             .collect();
-        let Some(ranks) = ranks else {
+        let Some(sort_keys) = sort_keys else {
             return items;
         };
-        let mut ranked: Vec<_> = ranks.into_iter().zip(items).collect();
-        ranked.sort_by(|(a, _), (b, _)| self.look.compare(a, b));
+        let mut keyed: Vec<_> = sort_keys.into_iter().zip(items).collect();
+        keyed.sort_by(|(a, _), (b, _)| self.presentation.compare(a, b));
         self.window = None;
-        self.look.sort = None;
-        let page = ranked.into_iter().skip(skip).take(size);
+        self.presentation.sort = None;
+        let page = keyed.into_iter().skip(skip).take(size);
         page.map(|(_, item)| item).collect()
     }
 
     pub(crate) fn respond(self, mut items: Vec<Json>) -> Response {
-        self.look.order(&mut items);
+        self.presentation.order(&mut items);
         if let Some((skip, size)) = self.window {
             items = items.into_iter().skip(skip).take(size).collect();
         }
-        if !self.look.columns.is_empty() {
-            items = items.iter().map(|i| self.look.pick(i)).collect();
+        if !self.presentation.columns.is_empty() {
+            items = items.iter().map(|i| self.presentation.pick(i)).collect();
         }
-        match self.about {
+        match self.metadata {
             None => axum::Json(items).into_response(),
-            Some(mut about) => {
-                about["items"] = Json::Array(items);
-                axum::Json(about).into_response()
+            Some(mut metadata) => {
+                metadata["items"] = Json::Array(items);
+                axum::Json(metadata).into_response()
             }
         }
     }
@@ -317,7 +321,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn query_strings_are_decoded() {
+    fn query_string_is_decoded() {
         let query = Query::parse(Some("a=1&name=%2F+x&flag&if-empty=true"));
         assert_eq!(query.get("name"), Some("/ x"));
         assert_eq!(query.get("flag"), Some(""));
@@ -326,13 +330,13 @@ mod unit {
     }
 
     #[test]
-    fn pages_are_cut() {
+    fn list_is_filtered_and_paged() {
         let names: Vec<String> = (0..25).map(|n| format!("q{n:02}")).collect();
         let cut = |text: &str| {
             let query = Query::parse(Some(text));
             let window = Window::of(&query)?;
             let (part, cut) = window.cut(names.clone(), |n| n)?;
-            Ok::<_, ApiError>((part.len(), cut.about.map(|a| a["page_count"].clone())))
+            Ok::<_, ApiError>((part.len(), cut.metadata.map(|a| a["page_count"].clone())))
         };
         assert_eq!(cut("").unwrap(), (25, None));
         assert_eq!(cut("name=q1").unwrap(), (10, None));
@@ -361,7 +365,7 @@ mod unit {
     }
 
     #[test]
-    fn items_are_ordered_and_reduced_to_columns() {
+    fn items_are_sorted_and_reduced_to_columns() {
         let items = || {
             vec![
                 json!({"name": "a", "n": 2, "s": {"p": 1}}),
@@ -369,10 +373,10 @@ mod unit {
                 json!({"name": "c", "n": 10, "s": {"p": 5}}),
             ]
         };
-        let look = |text: &str| Look::of(&Query::parse(Some(text)));
+        let presentation = |text: &str| Presentation::of(&Query::parse(Some(text)));
         let ordered = |text: &str| {
             let mut all = items();
-            look(text).order(&mut all);
+            presentation(text).order(&mut all);
             let names = all.iter().map(|i| i["name"].as_str().unwrap().to_owned());
             names.collect::<Vec<_>>().join("")
         };
@@ -380,11 +384,11 @@ mod unit {
         assert_eq!(ordered("sort=n&sort_reverse=true"), "cab");
         assert_eq!(ordered("sort=s.p"), "acb");
         assert_eq!(ordered(""), "abc");
-        let picked = look("columns=name,s.q,none").pick(&items()[1]);
+        let picked = presentation("columns=name,s.q,none").pick(&items()[1]);
         assert_eq!(picked, json!({"name": "b", "s": {"q": 1}}));
         let null = json!({"name": "b", "policy": null});
         assert_eq!(
-            look("columns=policy,none").pick(&null),
+            presentation("columns=policy,none").pick(&null),
             json!({"policy": null})
         );
     }

@@ -1,7 +1,8 @@
-//! `/api/parameters`, `/api/global-parameters` and the cluster's name.
+//! `/api/parameters`, `/api/global-parameters` and the cluster name.
 //!
-//! RabbitMQ keeps vhost limits and operator policies as parameters of a vhost, and its definitions files have them as
-//! such; both ways lead to the same things here. Other components are extensions' (federation, shovel): there are none.
+//! RabbitMQ stores vhost limits and operator policies as parameters of a vhost and exports them as
+//! such. Both APIs change the same objects here. Other components belong to RabbitMQ plugins
+//! (federation, shovel) and are not supported.
 
 use crate::access::Call;
 use crate::ask::Api;
@@ -14,16 +15,16 @@ use serde_json::{Map, Value as Json, json as object};
 
 pub(crate) const LIMITS: &str = "vhost-limits";
 pub(crate) const OPERATOR_POLICY: &str = "operator_policy";
-/// RabbitMQ keeps policies in the same place too, and does not take them by this path.
+/// RabbitMQ stores policies as parameters too, but rejects changes through this path.
 const POLICY: &str = "policy";
-/// Read only: what the cluster calls itself.
+/// Read-only: the identifier of the cluster.
 const CLUSTER_ID: &str = "internal_cluster_id";
 
-fn parameter(component: &str, vhost: &str, name: &str, value: Json) -> Json {
+fn parameter_json(component: &str, vhost: &str, name: &str, value: Json) -> Json {
     object!({"component": component, "vhost": vhost, "name": name, "value": value})
 }
 
-/// All of them, by component, vhost and name.
+/// All parameters, sorted by component, vhost and name.
 pub(crate) fn all(tree: &Tree) -> Vec<Json> {
     let operator = tree.policies(PolicyScope::Operator).into_iter().map(|p| {
         let mut value = policies::show(p);
@@ -31,24 +32,24 @@ pub(crate) fn all(tree: &Tree) -> Vec<Json> {
             members.remove("vhost");
             members.remove("name");
         }
-        parameter(OPERATOR_POLICY, &p.vhost, &p.name, value)
+        parameter_json(OPERATOR_POLICY, &p.vhost, &p.name, value)
     });
     let limits = tree.vhosts().into_iter().filter(|v| !v.limits.is_empty());
     let limits = limits.map(|v| {
         let value = Json::Object(limits::values(&v.limits));
-        parameter(LIMITS, &v.name, "limits", value)
+        parameter_json(LIMITS, &v.name, "limits", value)
     });
     operator.chain(limits).collect()
 }
 
-fn unknown(component: &str) -> ApiError {
+fn unknown_component(component: &str) -> ApiError {
     ApiError::bad_request(format!(
         "Validation failed\n\ncomponent {component} not found\n"
     ))
 }
 
-fn is(parameter: &Json, key: &str, wanted: Option<&str>) -> bool {
-    wanted.is_none_or(|w| parameter[key] == w)
+fn has_value(parameter_json: &Json, key: &str, expected: Option<&str>) -> bool {
+    expected.is_none_or(|w| parameter_json[key] == w)
 }
 
 async fn matching(
@@ -58,15 +59,17 @@ async fn matching(
     vhost: Option<&str>,
 ) -> Result<Vec<Json>, ApiError> {
     if let Some(vhost) = vhost {
-        api.visible(call, vhost).await?;
+        api.require_vhost_visible(call, vhost).await?;
     }
     let visible = api.visible_vhosts(call).await?;
     let mut found = api.read(all).await?;
     found.retain(|p| {
-        let of = p["vhost"].as_str().unwrap_or_default();
-        is(p, "component", component)
-            && is(p, "vhost", vhost)
-            && visible.as_ref().is_none_or(|set| set.contains(of))
+        let parameter_vhost = p["vhost"].as_str().unwrap_or_default();
+        has_value(p, "component", component)
+            && has_value(p, "vhost", vhost)
+            && visible
+                .as_ref()
+                .is_none_or(|set| set.contains(parameter_vhost))
     });
     Ok(found)
 }
@@ -92,7 +95,7 @@ pub(crate) async fn get(
     named.map_or_else(|| Err(ApiError::not_found()), json)
 }
 
-/// Operator policies are administrators', whatever path they are changed by; so are limits.
+/// Changing operator policies and limits requires an administrator, through any path.
 pub(crate) async fn put(
     api: &Api,
     call: &Call,
@@ -100,7 +103,7 @@ pub(crate) async fn put(
     vhost: &str,
     name: &str,
 ) -> Answer {
-    api.visible(call, vhost).await?;
+    api.require_vhost_visible(call, vhost).await?;
     if component == POLICY {
         let why = "policies may not be set using this method";
         return Err(ApiError::bad_request(why));
@@ -108,9 +111,9 @@ pub(crate) async fn put(
     let body = call.object()?;
     Members(&body).require(&["value"])?;
     if ![LIMITS, OPERATOR_POLICY].contains(&component) {
-        return Err(unknown(component));
+        return Err(unknown_component(component));
     }
-    call.administrator()?;
+    call.require_administrator()?;
     let value = body.get("value").and_then(Json::as_object);
     let value = value.ok_or_else(|| ApiError::bad_request("'value' should be an object"))?;
     let before = matching(api, call, Some(component), Some(vhost)).await?;
@@ -118,7 +121,7 @@ pub(crate) async fn put(
     put_answer(before.iter().any(|p| p["name"] == name))
 }
 
-/// Also what definitions files have.
+/// Also used for importing definitions.
 pub(crate) async fn set(
     api: &Api,
     component: &str,
@@ -130,7 +133,8 @@ pub(crate) async fn set(
         LIMITS => {
             for (limit, number) in value {
                 let number = limits::number(limit, number, limits::VHOST_LIMITS);
-                let number = number.map_err(|bad| ApiError::bad_request(limits::refusal(bad)))?;
+                let number =
+                    number.map_err(|bad| ApiError::bad_request(limits::rejection_text(bad)))?;
                 let change = Change::SetVhostLimit {
                     vhost: vhost.into(),
                     limit: limit.as_str().into(),
@@ -144,7 +148,7 @@ pub(crate) async fn set(
             let record = policies::record(scope, vhost, name, &Members(value))?;
             api.change(Change::PutPolicy(record)).await?;
         }
-        other => return Err(unknown(other)),
+        other => return Err(unknown_component(other)),
     }
     Ok(())
 }
@@ -157,10 +161,10 @@ pub(crate) async fn delete(
     name: &str,
 ) -> Answer {
     let found = matching(api, call, Some(component), Some(vhost)).await?;
-    let Some(parameter) = found.into_iter().find(|p| p["name"] == name) else {
+    let Some(parameter_json) = found.into_iter().find(|p| p["name"] == name) else {
         return Err(ApiError::not_found());
     };
-    call.administrator()?;
+    call.require_administrator()?;
     if component == OPERATOR_POLICY {
         let change = Change::DeletePolicy {
             vhost: vhost.into(),
@@ -169,7 +173,7 @@ pub(crate) async fn delete(
         };
         api.change(change).await?;
     } else {
-        for limit in parameter["value"].as_object().into_iter().flatten() {
+        for limit in parameter_json["value"].as_object().into_iter().flatten() {
             let change = Change::SetVhostLimit {
                 vhost: vhost.into(),
                 limit: limit.0.as_str().into(),
@@ -181,14 +185,14 @@ pub(crate) async fn delete(
     no_content()
 }
 
-/// What people call the cluster: its parameter, or else the name that the configuration gave this node.
+/// The cluster's name: the global parameter, otherwise the name from this node's configuration.
 pub(crate) fn cluster_name(tree: &Tree, configured: &str) -> String {
-    let set = tree.global_parameter(CLUSTER_NAME);
-    let set = set.and_then(|json| serde_json::from_str::<String>(json).ok());
-    set.unwrap_or_else(|| configured.to_owned())
+    let stored = tree.global_parameter(CLUSTER_NAME);
+    let stored = stored.and_then(|json| serde_json::from_str::<String>(json).ok());
+    stored.unwrap_or_else(|| configured.to_owned())
 }
 
-/// Global parameters by name, with those that are always there.
+/// All global parameters by name, including the built-in ones.
 pub(crate) fn globals(tree: &Tree, configured: &str) -> Vec<Json> {
     let mut all = Map::new();
     all.insert(
@@ -224,15 +228,15 @@ pub(crate) async fn put_global(api: &Api, call: &Call, name: &str) -> Answer {
     let body = call.object()?;
     Members(&body).require(&["value"])?;
     let value = body.get("value").unwrap_or(&Json::Null);
-    let wanted = name.to_owned();
+    let expected = name.to_owned();
     let existed = api
-        .read(move |tree| tree.global_parameter(&wanted).is_some())
+        .read(move |tree| tree.global_parameter(&expected).is_some())
         .await?;
     set_global(api, name, value).await?;
     put_answer(existed)
 }
 
-/// Also what definitions files have. Another cluster's id is not this one's.
+/// Also used for importing definitions. An imported cluster identifier is ignored.
 pub(crate) async fn set_global(api: &Api, name: &str, value: &Json) -> Result<(), ApiError> {
     if name == CLUSTER_ID {
         return Ok(());
@@ -248,11 +252,11 @@ pub(crate) async fn set_global(api: &Api, name: &str, value: &Json) -> Result<()
 }
 
 pub(crate) async fn delete_global(api: &Api, name: &str) -> Answer {
-    let wanted = name.to_owned();
-    let there = api
-        .read(move |tree| tree.global_parameter(&wanted).is_some())
+    let expected = name.to_owned();
+    let exists = api
+        .read(move |tree| tree.global_parameter(&expected).is_some())
         .await?;
-    if !there {
+    if !exists {
         return Err(ApiError::not_found());
     }
     let name = name.into();

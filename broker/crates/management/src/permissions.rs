@@ -4,7 +4,7 @@ use crate::access::Call;
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content, put as put_answer};
 use crate::error::ApiError;
-use crate::exchanges::plain;
+use crate::exchanges::exchange_name;
 use crate::json::Members;
 use crate::page::Window;
 use axum::http::StatusCode;
@@ -32,17 +32,18 @@ pub(crate) fn show_topic(p: &TopicPermissionRecord) -> Json {
     })
 }
 
-/// Those that fit, or 404 when what the path names is not there; filtered by user.
+/// Responds with the permissions that match, filtered by user, or 404 if the object of the path
+/// does not exist.
 async fn matching(
     api: &Api,
     call: &Call,
-    there: impl FnOnce(&Tree) -> bool + Send + 'static,
-    fits: impl Fn(&PermissionRecord) -> bool + Send + 'static,
+    exists: impl FnOnce(&Tree) -> bool + Send + 'static,
+    matches: impl Fn(&PermissionRecord) -> bool + Send + 'static,
 ) -> Answer {
     let found = api
         .read(move |tree| {
-            let fitting = || tree.permissions().filter(|p| fits(p)).cloned();
-            there(tree).then(|| fitting().collect::<Vec<_>>())
+            let matching_permissions = || tree.permissions().filter(|p| matches(p)).cloned();
+            exists(tree).then(|| matching_permissions().collect::<Vec<_>>())
         })
         .await?;
     let found = found.ok_or_else(ApiError::not_found)?;
@@ -53,13 +54,13 @@ async fn matching(
 async fn matching_topics(
     api: &Api,
     call: &Call,
-    there: impl FnOnce(&Tree) -> bool + Send + 'static,
-    fits: impl Fn(&TopicPermissionRecord) -> bool + Send + 'static,
+    exists: impl FnOnce(&Tree) -> bool + Send + 'static,
+    matches: impl Fn(&TopicPermissionRecord) -> bool + Send + 'static,
 ) -> Answer {
     let found = api
         .read(move |tree| {
-            let fitting = || tree.topic_permissions().filter(|p| fits(p)).cloned();
-            there(tree).then(|| fitting().collect::<Vec<_>>())
+            let matching_permissions = || tree.topic_permissions().filter(|p| matches(p)).cloned();
+            exists(tree).then(|| matching_permissions().collect::<Vec<_>>())
         })
         .await?;
     let found = found.ok_or_else(ApiError::not_found)?;
@@ -83,7 +84,7 @@ pub(crate) async fn of_user(api: &Api, call: &Call, user: &str) -> Answer {
 }
 
 pub(crate) async fn of_vhost(api: &Api, call: &Call, vhost: &str) -> Answer {
-    call.administrator()?;
+    call.require_administrator()?;
     let (a, b) = (vhost.to_owned(), vhost.to_owned());
     matching(
         api,
@@ -113,24 +114,24 @@ pub(crate) async fn get(api: &Api, vhost: &str, user: &str) -> Answer {
 
 pub(crate) async fn put(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
     let body = call.object()?;
-    both_there(api, vhost, user).await?;
+    require_vhost_and_user(api, vhost, user).await?;
     let record = record(vhost, user, &Members(&body))?;
     let existed = find(api, vhost, user).await?.is_some();
     put_change(api, Change::PutPermission(record)).await?;
     put_answer(existed)
 }
 
-/// What the path names comes before what the body says.
-async fn both_there(api: &Api, vhost: &str, user: &str) -> Result<(), ApiError> {
+/// Checks that the objects of the path exist, before the body is validated.
+async fn require_vhost_and_user(api: &Api, vhost: &str, user: &str) -> Result<(), ApiError> {
     let (vhost, user) = (vhost.to_owned(), user.to_owned());
-    let there = move |tree: &Tree| tree.vhost_exists(&vhost) && tree.user(&user).is_some();
-    match api.read(there).await? {
+    let exists = move |tree: &Tree| tree.vhost_exists(&vhost) && tree.user(&user).is_some();
+    match api.read(exists).await? {
         true => Ok(()),
         false => Err(ApiError::bad_request("vhost_or_user_not_found")),
     }
 }
 
-/// A user or vhost that is not there is the request's fault: what its path names is to be made.
+/// Maps a missing user or vhost to 400, because the path names an object to create.
 pub(crate) async fn put_change(api: &Api, change: Change) -> Result<(), ApiError> {
     match api.change(change).await {
         Err(error) if error.status == StatusCode::NOT_FOUND => {
@@ -140,7 +141,7 @@ pub(crate) async fn put_change(api: &Api, change: Change) -> Result<(), ApiError
     }
 }
 
-/// The rights that a request describes.
+/// Parses the permissions of a request.
 pub(crate) fn record(
     vhost: &str,
     user: &str,
@@ -156,7 +157,7 @@ pub(crate) fn record(
     })
 }
 
-/// The topic rights that a request describes.
+/// Parses the topic permissions of a request.
 pub(crate) fn topic_record(
     vhost: &str,
     user: &str,
@@ -166,7 +167,7 @@ pub(crate) fn topic_record(
     Ok(TopicPermissionRecord {
         user: user.into(),
         vhost: vhost.into(),
-        exchange: plain(body.required_text("exchange")?).into(),
+        exchange: exchange_name(body.required_text("exchange")?).into(),
         write: body.required_text("write")?.into(),
         read: body.required_text("read")?.into(),
     })
@@ -200,7 +201,7 @@ pub(crate) async fn topics_of_user(api: &Api, call: &Call, user: &str) -> Answer
 }
 
 pub(crate) async fn topics_of_vhost(api: &Api, call: &Call, vhost: &str) -> Answer {
-    call.administrator()?;
+    call.require_administrator()?;
     let (a, b) = (vhost.to_owned(), vhost.to_owned());
     matching_topics(
         api,
@@ -226,19 +227,20 @@ pub(crate) async fn get_topics(api: &Api, call: &Call, vhost: &str, user: &str) 
     .await
 }
 
-/// For any exchange: with RabbitMQ what the path names is all of them together.
+/// Returns true if the user has topic permissions for any exchange of the vhost: in RabbitMQ the
+/// path names all of them together.
 async fn has_topics(api: &Api, vhost: &str, user: &str) -> Result<bool, ApiError> {
     let (vhost, user) = (vhost.to_owned(), user.to_owned());
-    let look = move |tree: &Tree| {
+    let any_topic_permission = move |tree: &Tree| {
         let mut all = tree.topic_permissions();
         all.any(|p| *p.vhost == *vhost && *p.user == *user)
     };
-    api.read(look).await
+    api.read(any_topic_permission).await
 }
 
 pub(crate) async fn put_topic(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
     let body = call.object()?;
-    both_there(api, vhost, user).await?;
+    require_vhost_and_user(api, vhost, user).await?;
     let record = topic_record(vhost, user, &Members(&body))?;
     let existed = has_topics(api, vhost, user).await?;
     put_change(api, Change::PutTopicPermission(record)).await?;
@@ -257,7 +259,7 @@ pub(crate) async fn delete_topics(
     let change = Change::DeleteTopicPermission {
         user: user.into(),
         vhost: vhost.into(),
-        exchange: exchange.map(|x| plain(x).into()),
+        exchange: exchange.map(|x| exchange_name(x).into()),
     };
     api.change(change).await?;
     no_content()

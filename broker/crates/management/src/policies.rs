@@ -28,7 +28,7 @@ pub(crate) async fn list(
     vhost: Option<&str>,
 ) -> Answer {
     if let Some(vhost) = vhost {
-        api.visible(call, vhost).await?;
+        api.require_vhost_visible(call, vhost).await?;
     }
     let visible = api.visible_vhosts(call).await?;
     let only = vhost.map(str::to_owned);
@@ -65,23 +65,29 @@ pub(crate) async fn get(
     vhost: &str,
     name: &str,
 ) -> Answer {
-    api.visible(call, vhost).await?;
+    api.require_vhost_visible(call, vhost).await?;
     match find(api, scope, vhost, name).await? {
         Some(policy) => json(show(&policy)),
         None => Err(ApiError::not_found()),
     }
 }
 
-/// Policies are their makers'; operator policies the administrators' only.
-async fn allowed(api: &Api, call: &Call, scope: PolicyScope, vhost: &str) -> Result<(), ApiError> {
+/// Checks that the user may change policies: policymakers change policies, only administrators
+/// change operator policies.
+async fn require_policy_access(
+    api: &Api,
+    call: &Call,
+    scope: PolicyScope,
+    vhost: &str,
+) -> Result<(), ApiError> {
     match scope {
-        PolicyScope::User => call.policymaker()?,
-        PolicyScope::Operator => call.administrator()?,
+        PolicyScope::User => call.require_policymaker()?,
+        PolicyScope::Operator => call.require_administrator()?,
     }
     if call.is_administrator() {
-        return api.visible(call, vhost).await;
+        return api.require_vhost_visible(call, vhost).await;
     }
-    api.member(call, vhost).await
+    api.require_vhost_access(call, vhost).await
 }
 
 pub(crate) async fn put(
@@ -91,7 +97,7 @@ pub(crate) async fn put(
     vhost: &str,
     name: &str,
 ) -> Answer {
-    allowed(api, call, scope, vhost).await?;
+    require_policy_access(api, call, scope, vhost).await?;
     let body = call.object()?;
     let record = record(scope, vhost, name, &Members(&body))?;
     let existed = find(api, scope, vhost, name).await?.is_some();
@@ -99,11 +105,11 @@ pub(crate) async fn put(
     put_answer(existed)
 }
 
-fn failed(why: String) -> ApiError {
-    ApiError::bad_request(format!("Validation failed\n\n{why}\n"))
+fn validation_failed(reason: String) -> ApiError {
+    ApiError::bad_request(format!("Validation failed\n\n{reason}\n"))
 }
 
-/// The policy that a request describes.
+/// Parses the policy of a request.
 pub(crate) fn record(
     scope: PolicyScope,
     vhost: &str,
@@ -111,10 +117,10 @@ pub(crate) fn record(
     body: &Members<'_>,
 ) -> Result<PolicyRecord, ApiError> {
     body.require(&["pattern", "definition"])?;
-    let given = |key: &str| body.0.get(key).unwrap_or(&Json::Null);
-    let pattern = given("pattern");
+    let member_or_null = |key: &str| body.0.get(key).unwrap_or(&Json::Null);
+    let pattern = member_or_null("pattern");
     let pattern = pattern.as_str().ok_or_else(|| {
-        failed(format!(
+        validation_failed(format!(
             "pattern should be a binary but was {}",
             term(pattern)
         ))
@@ -122,7 +128,7 @@ pub(crate) fn record(
     let priority = match body.0.get("priority") {
         None => 0,
         Some(priority) => priority.as_i64().ok_or_else(|| {
-            failed(format!(
+            validation_failed(format!(
                 "priority should be a number, actually was {}",
                 term(priority)
             ))
@@ -136,7 +142,7 @@ pub(crate) fn record(
         .into_iter()
         .find(|value| value.name() == apply_to)
         .ok_or_else(|| {
-            failed(format!(
+            validation_failed(format!(
                 "apply-to '{apply_to}' unrecognised; should be one of: 'queues', 'classic_queues',  'quorum_queues', \
                  'streams', 'exchanges', or 'all'"
             ))
@@ -159,7 +165,7 @@ pub(crate) async fn delete(
     vhost: &str,
     name: &str,
 ) -> Answer {
-    allowed(api, call, scope, vhost).await?;
+    require_policy_access(api, call, scope, vhost).await?;
     if find(api, scope, vhost, name).await?.is_none() {
         return Err(ApiError::not_found());
     }

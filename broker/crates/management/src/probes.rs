@@ -1,4 +1,5 @@
-//! A listener for `/livez` and `/readyz` alone, so that clients of the HTTP API cannot keep an orchestrator's probes out.
+//! A listener that serves only `/livez` and `/readyz`, so that clients of the HTTP API cannot block
+//! an orchestrator's probes.
 
 use crate::ask::Api;
 use crate::dispatch::Answer;
@@ -12,16 +13,16 @@ use axum::routing::get;
 use std::future::Future;
 use std::time::Duration;
 
-/// Connections of all probes together; the one that waits longest for a request makes room for the next.
+/// Maximum number of probe connections; the one idle longest is evicted for a new connection.
 const MAX_CONNECTIONS: usize = 32;
-/// Largest head of a probe, in bytes: the least that the HTTP implementation takes.
+/// Maximum length of a probe's request head in bytes: the minimum of the HTTP implementation.
 const MAX_HEAD: usize = 8 * 1024;
-/// For a probe to be asked.
-const ASK_TIMEOUT: Duration = Duration::from_secs(2);
-/// For the answer to be made and taken.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for receiving a probe's request head.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limit for sending the response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The application of the probes' listener.
+/// Creates the application of the probe listener.
 pub fn probes(node: Node, config: Config) -> std::io::Result<Router> {
     let api = Api::new(node, config)?;
     let app = Router::new()
@@ -38,24 +39,25 @@ async fn readyz(State(api): State<Api>) -> Response {
     respond(health::readyz(&api).await)
 }
 
-fn respond(answer: Answer) -> Response {
-    answer.unwrap_or_else(|error| error.into_response())
+fn respond(result: Answer) -> Response {
+    result.unwrap_or_else(|error| error.into_response())
 }
 
-/// Serves [`probes`] until `stop` resolves. On a runtime of its own it answers whatever the HTTP API is busy with.
+/// Serves [`probes`] until `stop` resolves. Run it on its own runtime, so that it responds while
+/// the HTTP API is busy.
 pub async fn serve_probes(
     listener: std::net::TcpListener,
     app: Router,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let terms = serving::Terms {
+    let terms = serving::ListenerConfig {
         gate: Gate::new(MAX_CONNECTIONS),
         tls: None,
         operator: None,
-        patience: ConnectionTimeouts {
-            idle: ANSWER_TIMEOUT,
-            head: ASK_TIMEOUT,
-            request: ANSWER_TIMEOUT,
+        timeouts: ConnectionTimeouts {
+            idle: RESPONSE_TIMEOUT,
+            head: REQUEST_TIMEOUT,
+            request: RESPONSE_TIMEOUT,
         },
         head: MAX_HEAD,
         keep_alive: false,

@@ -23,16 +23,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// What the tree knows of a queue, copied out.
-struct Known {
+/// A queue's state in the metadata tree.
+struct QueueView {
     record: Arc<QueueRecord>,
     policy: Arc<EffectivePolicy>,
     is_lost: bool,
 }
 
-impl Known {
-    fn of(tree: &Tree, record: &Arc<QueueRecord>) -> Known {
-        Known {
+impl QueueView {
+    fn of(tree: &Tree, record: &Arc<QueueRecord>) -> QueueView {
+        QueueView {
             policy: tree.effective_policy(record),
             is_lost: tree.lost_on(record.id).is_some(),
             record: record.clone(),
@@ -42,7 +42,7 @@ impl Known {
 
 pub(crate) type NodeNames = BTreeMap<NodeId, String>;
 
-/// Also of nodes that were replaced and had the only copy of a queue.
+/// Node names by ID. Includes replaced nodes that had the only replica of a queue.
 pub(crate) fn node_names(tree: &Tree) -> NodeNames {
     let mut names: NodeNames = tree.nodes().map(|n| (n.id, n.name.to_string())).collect();
     for (queue, node) in tree.lost_queues() {
@@ -54,13 +54,13 @@ pub(crate) fn node_names(tree: &Tree) -> NodeNames {
 }
 
 fn name_of(names: &NodeNames, id: NodeId) -> String {
-    let known = names.get(&id).cloned();
-    // A member that was forgotten meanwhile.
-    known.unwrap_or_else(|| format!("{:016x}", id.0))
+    let view = names.get(&id).cloned();
+    // The member was removed from the cluster meanwhile.
+    view.unwrap_or_else(|| format!("{:016x}", id.0))
 }
 
-/// Counts and how they change.
-fn show_figures(
+/// Adds counts and their rates.
+fn show_stats(
     api: &Api,
     shown: &mut Json,
     id: QueueId,
@@ -79,12 +79,12 @@ fn show_figures(
 
 fn show(
     api: &Api,
-    known: &Known,
+    view: &QueueView,
     facts: Option<&QueueFacts>,
     names: &NodeNames,
     samples: &Samples,
 ) -> Json {
-    let record = &known.record;
+    let record = &view.record;
     let list =
         |ids: &[NodeId]| -> Vec<String> { ids.iter().map(|id| name_of(names, *id)).collect() };
     let stats = facts.and_then(|f| f.stats.as_ref());
@@ -115,15 +115,15 @@ fn show(
         "leader": leader,
         "members": list(members.unwrap_or(&record.members)),
         "online": list(online),
-        "state": state_of(known.is_lost, stats),
-        "policy": known.policy.name.as_deref(),
-        "operator_policy": known.policy.operator_name.as_deref(),
-        "effective_policy_definition": from_table(&known.policy.definition),
+        "state": state_of(view.is_lost, stats),
+        "policy": view.policy.name.as_deref(),
+        "operator_policy": view.policy.operator_name.as_deref(),
+        "effective_policy_definition": from_table(&view.policy.definition),
         "user_who_performed_action": &*record.declared_by,
     });
-    // Figures of a queue that nobody answers for are left out rather than invented.
+    // Statistics are omitted if no node answered for the queue.
     if let Some((facts, stats)) = facts.and_then(|f| Some((f, f.stats.as_ref()?))) {
-        show_figures(
+        show_stats(
             api,
             &mut shown,
             record.id,
@@ -131,11 +131,12 @@ fn show(
             samples,
         );
         shown["message_bytes"] = object!(stats.bytes + stats.dead_bytes);
-        if let Some(out) = stats.unacknowledged_bytes {
-            shown["message_bytes_ready"] = object!(stats.bytes.saturating_sub(out));
-            shown["message_bytes_unacknowledged"] = object!(out);
+        if let Some(unacknowledged) = stats.unacknowledged_bytes {
+            shown["message_bytes_ready"] = object!(stats.bytes.saturating_sub(unacknowledged));
+            shown["message_bytes_unacknowledged"] = object!(unacknowledged);
         }
         if record.kind.descriptor().all_persistent {
+            // Such queues store every message on disk, whatever its delivery mode.
             shown["messages_persistent"] = shown["messages"].clone();
             shown["message_bytes_persistent"] = shown["message_bytes"].clone();
             shown["messages_dlx"] = object!(stats.dead);
@@ -154,16 +155,17 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
     let window = Window::of(&call.query)?;
     let samples = Samples::of(call)?;
     if let Some(vhost) = vhost {
-        api.visible(call, vhost).await?;
+        api.require_vhost_visible(call, vhost).await?;
     }
     let visible = api.visible_vhosts(call).await?;
     let only = vhost.map(str::to_owned);
-    // Records are shared: this copies references. Sorting is done here, not on the shard.
+    // Records are reference-counted, so this copies only references. Sorting here keeps it off the
+    // shard.
     let mut records = api
         .walk(QueueCursor::default(), move |_, q| {
-            let fits = only.as_deref().is_none_or(|v| *q.vhost == *v)
+            let matches = only.as_deref().is_none_or(|v| *q.vhost == *v)
                 && visible.as_ref().is_none_or(|v| v.contains(&*q.vhost));
-            fits.then(|| q.clone())
+            matches.then(|| q.clone())
         })
         .await?;
     let (names, lost) = api
@@ -176,20 +178,23 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
     let all = records.len();
     let (part, mut cut) = window.cut(records, |q| &q.name)?;
     let facts = facts_of(api, &part, (window.is_paged(), all)).await?;
-    let part = cut.choose(part, |q, path| {
+    let part = cut.sort_and_page(part, |q, path| {
         value_at(q, lost.contains(&q.id), facts.get(&q.id), path)
     });
     let ids: Vec<QueueId> = part.iter().map(|q| q.id).collect();
-    let known = api
-        .walk(QueuesById::from(ids), |tree, q| Some(Known::of(tree, q)))
+    let view = api
+        .walk(QueuesById::from(ids), |tree, q| {
+            Some(QueueView::of(tree, q))
+        })
         .await?;
-    let shown = known
+    let shown = view
         .iter()
         .map(|k| show(api, k, facts.get(&k.record.id), &names, &samples));
     Ok(cut.respond(shown.collect()))
 }
 
-/// "lost": its only copy was on a node that lost its data directory. "down": nobody answers for it now.
+/// "lost": the only replica was on a node that lost its data directory. "down": no node answers for
+/// the queue now.
 fn state_of(is_lost: bool, stats: Option<&QueueStats>) -> &'static str {
     match (is_lost, stats) {
         (true, _) => "lost",
@@ -198,7 +203,7 @@ fn state_of(is_lost: bool, stats: Option<&QueueStats>) -> &'static str {
     }
 }
 
-/// What [`show`] has at a path, without making it; None where that takes more than a look.
+/// The value that [`show`] renders at a path, without rendering. None if computing it is expensive.
 fn value_at(
     record: &QueueRecord,
     is_lost: bool,
@@ -206,45 +211,47 @@ fn value_at(
     path: &str,
 ) -> Option<Json> {
     let stats = facts.and_then(|f| f.stats.as_ref());
-    let figure = |of: fn(&QueueStats) -> u64| Some(object!(stats.map(of)));
+    let stat = |read: fn(&QueueStats) -> u64| Some(object!(stats.map(read)));
     match path {
         "name" => Some(object!(&*record.name)),
         "vhost" => Some(object!(&*record.vhost)),
         "type" => Some(object!(record.kind.name())),
         "state" => Some(object!(state_of(is_lost, stats))),
-        "messages" => figure(|s| s.ready + s.unacknowledged + s.dead),
-        "messages_ready" => figure(|s| s.ready),
-        "messages_unacknowledged" => figure(|s| s.unacknowledged),
-        "message_bytes" => figure(|s| s.bytes + s.dead_bytes),
+        "messages" => stat(|s| s.ready + s.unacknowledged + s.dead),
+        "messages_ready" => stat(|s| s.ready),
+        "messages_unacknowledged" => stat(|s| s.unacknowledged),
+        "message_bytes" => stat(|s| s.bytes + s.dead_bytes),
         "message_bytes_ready" => {
             let ready = |s: &QueueStats| Some(s.bytes.saturating_sub(s.unacknowledged_bytes?));
             Some(object!(stats.and_then(ready)))
         }
         "message_bytes_unacknowledged" => Some(object!(stats.and_then(|s| s.unacknowledged_bytes))),
-        "consumers" => figure(|s| s.consumers.into()),
+        "consumers" => stat(|s| s.consumers.into()),
         _ => None,
     }
 }
 
-/// A page of a few queues, or of a small part of all, asks for those only.
+/// Gets statistics of the queues of a page: individually if the page is small, otherwise of all
+/// queues.
 async fn facts_of(
     api: &Api,
     part: &[Arc<QueueRecord>],
     (paged, all): (bool, usize),
 ) -> Result<BTreeMap<QueueId, QueueFacts>, ApiError> {
-    const FEW: usize = 16;
-    /// Asking for one is a question to each shard, whatever there is; for all, an answer about each queue.
-    const SMALL_PART: usize = 20;
+    const MAX_SINGLE_REQUESTS: usize = 16;
+    /// An individual request goes to every shard; a request for all returns every queue.
+    const MAX_PAGE_FRACTION: usize = 20;
     let mut facts = Vec::new();
     if part.is_empty() {
-        // Nothing to ask for.
-    } else if paged && (part.len() <= FEW || part.len() * SMALL_PART <= all) {
-        let mut asked = JoinSet::new();
+        // No statistics are needed.
+    } else if paged && (part.len() <= MAX_SINGLE_REQUESTS || part.len() * MAX_PAGE_FRACTION <= all)
+    {
+        let mut requests = JoinSet::new();
         for queue in part {
             let (api, id) = (api.clone(), queue.id);
-            asked.spawn(async move { api.queue_facts(Some(id)).await });
+            requests.spawn(async move { api.queue_facts(Some(id)).await });
         }
-        while let Some(answer) = asked.join_next().await {
+        while let Some(answer) = requests.join_next().await {
             let answer = answer.map_err(|_| ApiError::unavailable("the node is stopping"))?;
             facts.extend(answer?);
         }
@@ -255,48 +262,49 @@ async fn facts_of(
 }
 
 /// The record of a queue, or 404.
-async fn find(api: &Api, vhost: &str, name: &str) -> Result<Known, ApiError> {
+async fn find(api: &Api, vhost: &str, name: &str) -> Result<QueueView, ApiError> {
     let (vhost, name) = (vhost.to_owned(), name.to_owned());
-    let known = api
-        .read(move |tree| tree.queue(&vhost, &name).map(|q| Known::of(tree, q)))
+    let view = api
+        .read(move |tree| tree.queue(&vhost, &name).map(|q| QueueView::of(tree, q)))
         .await?;
-    known.ok_or_else(ApiError::not_found)
+    view.ok_or_else(ApiError::not_found)
 }
 
 pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
-    api.visible(call, vhost).await?;
+    api.require_vhost_visible(call, vhost).await?;
     let samples = Samples::of(call)?;
-    let known = find(api, vhost, name).await?;
-    let id = known.record.id;
+    let view = find(api, vhost, name).await?;
+    let id = view.record.id;
     let facts = api.queue_facts(Some(id)).await?;
     let names = api.read(node_names).await?;
     let facts = facts.iter().find(|f| f.id == id);
-    let mut shown = show(api, &known, facts, &names, &samples);
-    let consumers = consumers::shown(api, Some(id)).await?;
+    let mut shown = show(api, &view, facts, &names, &samples);
+    let consumers = consumers::consumer_list(api, Some(id)).await?;
     let tag_of = |which: &str| {
         let found = consumers.iter().find(|c| c[which] == true);
         found.map_or(Json::Null, |c| c["consumer_tag"].clone())
     };
     shown["exclusive_consumer_tag"] = tag_of("exclusive");
-    let single = known.record.arguments.get("x-single-active-consumer");
+    let single = view.record.arguments.get("x-single-active-consumer");
     shown["single_active_consumer_tag"] = match single {
         Some(message::Value::Bool(true)) => tag_of("active"),
         _ => Json::Null,
     };
-    if let Some(owner) = known.record.exclusive {
+    if let Some(owner) = view.record.exclusive {
         show_owner(api, &mut shown, owner).await?;
     }
     shown["consumer_details"] = Json::Array(consumers);
-    // As for exchanges: not counted by channel.
+    // As for exchanges, counts per channel are not kept.
     shown["incoming"] = object!([]);
     shown["deliveries"] = object!([]);
     json(call.query.columns_of(shown))
 }
 
-/// Mirrors are no more, and what could be done with them; as in RabbitMQ the path is there.
-pub(crate) async fn act(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
-    api.visible(call, vhost).await?;
-    to_change(api, vhost, name).await?;
+/// RabbitMQ keeps this path for actions on mirrored queues, which no longer exist: every action is
+/// rejected.
+pub(crate) async fn reject_action(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+    api.require_vhost_visible(call, vhost).await?;
+    find_or_queue_not_found(api, vhost, name).await?;
     let body = call.object()?;
     Members(&body).require(&["action"])?;
     Err(ApiError::bad_request(object!([
@@ -305,8 +313,12 @@ pub(crate) async fn act(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
     ])))
 }
 
-/// As [`find`], for requests that want something of the queue.
-async fn to_change(api: &Api, vhost: &str, name: &str) -> Result<Known, ApiError> {
+/// Like [`find`], with RabbitMQ's error for requests other than GET.
+async fn find_or_queue_not_found(
+    api: &Api,
+    vhost: &str,
+    name: &str,
+) -> Result<QueueView, ApiError> {
     let missing = |error: ApiError| match error.status {
         StatusCode::NOT_FOUND => ApiError::missing("queue_not_found"),
         _ => error,
@@ -314,7 +326,7 @@ async fn to_change(api: &Api, vhost: &str, name: &str) -> Result<Known, ApiError
     find(api, vhost, name).await.map_err(missing)
 }
 
-/// The connection that an exclusive queue belongs to, while it is there.
+/// Adds the connection that owns an exclusive queue, if it still exists.
 async fn show_owner(api: &Api, shown: &mut Json, owner: SessionId) -> Result<(), ApiError> {
     let connections = api
         .ask(|reply| ControlRequest::Connections { reply })
@@ -328,23 +340,25 @@ async fn show_owner(api: &Api, shown: &mut Json, owner: SessionId) -> Result<(),
     Ok(())
 }
 
-/// The queue whose messages a request is to take, if it may.
-pub(crate) async fn to_read(
+/// Returns the queue whose messages a request consumes, after checking permissions.
+pub(crate) async fn find_readable(
     api: &Api,
     call: &Call,
     vhost: &str,
     name: &str,
 ) -> Result<QueueId, ApiError> {
     let queue = ResourceName::Queue(name.to_owned());
-    let permitted = api.permitted(call, vhost, vec![(Right::Read, queue)]).await;
+    let permitted = api
+        .require_permissions(call, vhost, vec![(Right::Read, queue)])
+        .await;
     permitted.map_err(|e| e.with_amqp_code("ACCESS_REFUSED"))?;
-    let record = to_change(api, vhost, name).await?.record;
-    unlocked(&record).map_err(|e| e.with_amqp_code("405 RESOURCE_LOCKED"))?;
+    let record = find_or_queue_not_found(api, vhost, name).await?.record;
+    require_not_exclusive(&record).map_err(|e| e.with_amqp_code("405 RESOURCE_LOCKED"))?;
     Ok(record.id)
 }
 
-/// No request here is of the connection that an exclusive queue belongs to.
-fn unlocked(record: &QueueRecord) -> Result<(), ApiError> {
+/// Fails for exclusive queues: an HTTP request never belongs to the owning connection.
+fn require_not_exclusive(record: &QueueRecord) -> Result<(), ApiError> {
     if record.exclusive.is_none() {
         return Ok(());
     }
@@ -356,21 +370,22 @@ fn unlocked(record: &QueueRecord) -> Result<(), ApiError> {
 }
 
 pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
-    api.member(call, vhost).await?;
+    api.require_vhost_access(call, vhost).await?;
     let body = call.object()?;
     let record = record(api, call, vhost, name, &Members(&body)).await?;
     let queue = ResourceName::Queue(name.to_owned());
-    let mut needs = vec![(Right::Configure, queue.clone())];
+    let mut required = vec![(Right::Configure, queue.clone())];
     let arguments = &record.arguments;
     if let Some(dead) = arguments
         .get("x-dead-letter-exchange")
         .and_then(Value::as_str)
     {
-        // As over AMQP: who declares a dead letter exchange reads the queue and writes to the exchange.
-        needs.push((Right::Read, queue));
-        needs.push((Right::Write, ResourceName::Exchange(dead.to_owned())));
+        // As over AMQP, a dead letter exchange requires read permission on the queue and write on
+        // the exchange.
+        required.push((Right::Read, queue));
+        required.push((Right::Write, ResourceName::Exchange(dead.to_owned())));
     }
-    api.permitted(call, vhost, needs).await?;
+    api.require_permissions(call, vhost, required).await?;
     let exists = find(api, vhost, name).await.is_ok();
     if !exists && name.starts_with("amq.") {
         return Err(ApiError::not_authorised(format!(
@@ -385,7 +400,7 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
     }
 }
 
-/// As it stands in a definitions document.
+/// The queue's entry in a definitions document.
 pub(crate) fn definition(record: &QueueRecord) -> Json {
     object!({
         "name": &*record.name,
@@ -397,7 +412,7 @@ pub(crate) fn definition(record: &QueueRecord) -> Json {
     })
 }
 
-/// The queue that a request describes, with members chosen for it.
+/// Parses the queue of a request and places its members.
 pub(crate) async fn record(
     api: &Api,
     call: &Call,
@@ -408,12 +423,15 @@ pub(crate) async fn record(
     let arguments = body.table("arguments")?.unwrap_or_default();
     let durable = body.flag("durable", true)?;
     let auto_delete = body.flag("auto_delete", false)?;
-    let (of, called) = (vhost.to_owned(), name.to_owned());
-    let lasting = durable && !auto_delete;
+    let (vhost_name, queue_name) = (vhost.to_owned(), name.to_owned());
+    let is_durable_and_kept = durable && !auto_delete;
     let (kind, arguments) = api
         .read(move |tree| {
-            let arguments = tree.with_default_type(&of, lasting, arguments);
-            (tree.queue_kind(&of, &called, &arguments), arguments)
+            let arguments = tree.with_default_type(&vhost_name, is_durable_and_kept, arguments);
+            (
+                tree.queue_kind(&vhost_name, &queue_name, &arguments),
+                arguments,
+            )
         })
         .await?;
     let kind = kind?;
@@ -429,10 +447,10 @@ pub(crate) async fn record(
         members: Vec::new(),
         declared_by: call.user.name.clone(),
     };
-    let asked = Box::new(record.clone());
+    let requests = Box::new(record.clone());
     record.members = api
-        .ask(|reply| ControlRequest::Place {
-            record: asked,
+        .ask(|reply| ControlRequest::PlaceQueue {
+            record: requests,
             reply,
         })
         .await?;
@@ -440,19 +458,19 @@ pub(crate) async fn record(
 }
 
 pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
-    api.member(call, vhost).await?;
+    api.require_vhost_access(call, vhost).await?;
     let queue = ResourceName::Queue(name.to_owned());
-    api.permitted(call, vhost, vec![(Right::Configure, queue)])
+    api.require_permissions(call, vhost, vec![(Right::Configure, queue)])
         .await?;
-    let Known {
+    let QueueView {
         record, is_lost, ..
     } = find(api, vhost, name).await?;
-    unlocked(&record)?;
+    require_not_exclusive(&record)?;
     let if_unused = call.query.is_true("if-unused");
     let if_empty = call.query.is_true("if-empty");
-    // A lost one has no message and no consumer.
+    // A lost queue has no messages and no consumers.
     if (if_unused || if_empty) && !is_lost {
-        // The queue itself decides: only it knows whether a message comes in between.
+        // Only the queue itself can check this without a race with publishers.
         let body = RequestBody::Delete {
             if_unused,
             if_empty,
@@ -469,12 +487,12 @@ pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> A
 }
 
 pub(crate) async fn purge(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
-    api.member(call, vhost).await?;
+    api.require_vhost_access(call, vhost).await?;
     let queue = ResourceName::Queue(name.to_owned());
-    api.permitted(call, vhost, vec![(Right::Read, queue)])
+    api.require_permissions(call, vhost, vec![(Right::Read, queue)])
         .await?;
     let record = find(api, vhost, name).await?.record;
-    unlocked(&record)?;
+    require_not_exclusive(&record)?;
     request(api, record.id, RequestBody::Purge).await?;
     no_content()
 }

@@ -1,5 +1,5 @@
-//! `/api/queues/quorum`: who holds the replicas of quorum queues (Q16, O8). Paths and words are RabbitMQ's; `replace` and
-//! `evacuate` are ours.
+//! `/api/queues/quorum`: replica management of quorum queues. Paths and JSON are RabbitMQ's, except
+//! for `replace` and `evacuate`.
 
 use crate::access::Call;
 use crate::ask::Api;
@@ -17,25 +17,26 @@ use metadata::{QueueCursor, QueueId, QueueRecord};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
-/// The path behind `/api/queues/quorum`. None: it is not one of these, but of a vhost with the name `quorum`.
+/// Handles a path below `/api/queues/quorum`. None if it is not a replica path: it may belong to a
+/// vhost named `quorum`.
 pub(crate) async fn route(api: &Api, call: &Call, method: &str, path: &[&str]) -> Option<Answer> {
     let answer = match (method, path) {
         ("GET", [vhost, name, "status"]) => status(api, call, vhost, name).await,
         ("POST", [vhost, name, "replicas", "add"]) => {
-            let changed = of_one(api, call, vhost, name, MemberChange::Add).await;
+            let changed = change_one(api, call, vhost, name, MemberChange::Add).await;
             changed.and_then(|()| no_content())
         }
         ("DELETE" | "POST", [vhost, name, "replicas", "delete"]) => {
-            let changed = of_one(api, call, vhost, name, MemberChange::Remove).await;
+            let changed = change_one(api, call, vhost, name, MemberChange::Remove).await;
             changed.map(|()| StatusCode::ACCEPTED.into_response())
         }
         ("POST", [vhost, name, "replicas", "replace"]) => replace(api, call, vhost, name).await,
         ("POST", ["replicas", "on", node, "grow"]) => grow(api, call, node).await,
         ("DELETE" | "POST", ["replicas", "on", node, "shrink"]) => {
-            of_node(api, call, node, MemberChange::Remove).await
+            change_on_node(api, call, node, MemberChange::Remove).await
         }
         ("POST", ["replicas", "on", node, "evacuate"]) => {
-            of_node(api, call, node, MemberChange::Evacuate).await
+            change_on_node(api, call, node, MemberChange::Evacuate).await
         }
         _ => return None,
     };
@@ -56,7 +57,7 @@ async fn queue(api: &Api, vhost: &str, name: &str) -> Result<Arc<QueueRecord>, A
 }
 
 async fn status(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
-    api.visible(call, vhost).await?;
+    api.require_vhost_visible(call, vhost).await?;
     let record = queue(api, vhost, name).await?;
     if !record.kind.is_replicated() {
         return Err(ApiError::unavailable(format!(
@@ -81,10 +82,10 @@ async fn status(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     json(Json::Array(named.collect()))
 }
 
-/// What the queue's members are called in RabbitMQ's own answer. Figures that nobody told are null.
+/// A replica in RabbitMQ's format. Values of a replica that did not answer are null.
 fn show(facts: &ReplicaFacts) -> Json {
     let replica = facts.replica.as_ref();
-    let figure = |read: fn(&control::ReplicaStatus) -> u64| replica.map(read);
+    let value = |read: fn(&control::ReplicaStatus) -> u64| replica.map(read);
     object!({
         "Raft State": match replica {
             None => "noproc",
@@ -98,12 +99,12 @@ fn show(facts: &ReplicaFacts) -> Json {
             Vote::None => "none",
             Vote::Unknown => "unknown",
         },
-        "Last Log Index": figure(|r| r.last_index),
-        "Last Written": figure(|r| r.written),
-        "Last Applied": figure(|r| r.applied),
-        "Commit Index": figure(|r| r.commit),
-        "Snapshot Index": figure(|r| r.checkpoint),
-        "Term": figure(|r| r.term),
+        "Last Log Index": value(|r| r.last_index),
+        "Last Written": value(|r| r.written),
+        "Last Applied": value(|r| r.applied),
+        "Commit Index": value(|r| r.commit),
+        "Snapshot Index": value(|r| r.checkpoint),
+        "Term": value(|r| r.term),
     })
 }
 
@@ -122,7 +123,7 @@ async fn change(
     .await
 }
 
-/// A node of the cluster by its name in the request's body.
+/// Finds the node that the request's body names.
 async fn node_in_body(api: &Api, call: &Call, key: &str) -> Result<NodeId, ApiError> {
     let body = call.object()?;
     let name = Members(&body).required_text(key)?.to_owned();
@@ -132,46 +133,47 @@ async fn node_in_body(api: &Api, call: &Call, key: &str) -> Result<NodeId, ApiEr
     Ok(found.id)
 }
 
-async fn of_one(
+async fn change_one(
     api: &Api,
     call: &Call,
     vhost: &str,
     name: &str,
-    what: impl FnOnce(NodeId) -> MemberChange,
+    member_change: impl FnOnce(NodeId) -> MemberChange,
 ) -> Result<(), ApiError> {
-    call.administrator()?;
+    call.require_administrator()?;
     let record = queue(api, vhost, name).await?;
     let node = node_in_body(api, call, "node").await?;
-    one_outcome(change(api, vec![record.id], what(node)).await?)
+    single_outcome(change(api, vec![record.id], member_change(node)).await?)
 }
 
-fn one_outcome(outcomes: Vec<MemberOutcome>) -> Result<(), ApiError> {
+fn single_outcome(outcomes: Vec<MemberOutcome>) -> Result<(), ApiError> {
     match outcomes.into_iter().next().map(|o| o.result) {
         Some(Ok(_)) => Ok(()),
-        Some(Err(refused)) => Err(refused.into()),
+        Some(Err(error)) => Err(error.into()),
         None => Err(ApiError::not_found()),
     }
 }
 
-/// `{"node": "old", "with": "new"}`
+/// Replaces a member: `{"node": "old", "with": "new"}`.
 async fn replace(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
-    call.administrator()?;
+    call.require_administrator()?;
     let record = queue(api, vhost, name).await?;
     let old = node_in_body(api, call, "node").await?;
     let new = node_in_body(api, call, "with").await?;
-    let what = MemberChange::Replace { old, new };
-    one_outcome(change(api, vec![record.id], what).await?)?;
+    let member_change = MemberChange::Replace { old, new };
+    single_outcome(change(api, vec![record.id], member_change).await?)?;
     Ok(StatusCode::ACCEPTED.into_response())
 }
 
-/// A replica on the node for every queue that matches and has none there: `vhost_pattern`, `queue_pattern` and `strategy`,
-/// which is `all`, or `even` for those with an even number of members.
+/// Adds a replica on the node to every matching queue that has none there. The body has
+/// `vhost_pattern`, `queue_pattern` and `strategy`: `all`, or `even` for queues with an even number
+/// of members.
 async fn grow(api: &Api, call: &Call, node: &str) -> Answer {
-    call.administrator()?;
+    call.require_administrator()?;
     let node = nodes::find(api, node).await?;
     let body = call.object()?;
     let members = Members(&body);
-    let even = match members.required_text("strategy")? {
+    let only_even = match members.required_text("strategy")? {
         "all" => false,
         "even" => true,
         other => {
@@ -187,31 +189,36 @@ async fn grow(api: &Api, call: &Call, node: &str) -> Answer {
             node.name
         )));
     }
-    let fits = move |q: &QueueRecord| {
+    let matches = move |q: &QueueRecord| {
         !q.members.contains(&node.id)
-            && (!even || q.members.len().is_multiple_of(2))
+            && (!only_even || q.members.len().is_multiple_of(2))
             && vhosts.matches(&q.vhost)
             && names.matches(&q.name)
     };
-    let outcomes = of_many(api, fits, MemberChange::Add(node.id)).await?;
+    let outcomes = change_many(api, matches, MemberChange::Add(node.id)).await?;
     json(outcomes)
 }
 
-/// Shrink and evacuate: every queue with a replica on the node, which need not run, that matches if patterns are given.
-async fn of_node(api: &Api, call: &Call, node: &str, what: fn(NodeId) -> MemberChange) -> Answer {
-    call.administrator()?;
+/// Shrink and evacuate: every matching queue with a replica on the node, which may be down.
+async fn change_on_node(
+    api: &Api,
+    call: &Call,
+    node: &str,
+    member_change: fn(NodeId) -> MemberChange,
+) -> Answer {
+    call.require_administrator()?;
     let node = nodes::find(api, node).await?.id;
     let body = call.object()?;
     let (vhosts, names) = patterns(&Members(&body))?;
-    let fits = move |q: &QueueRecord| {
+    let matches = move |q: &QueueRecord| {
         q.members.contains(&node) && vhosts.matches(&q.vhost) && names.matches(&q.name)
     };
-    let outcomes = of_many(api, fits, what(node)).await?;
-    // The groups follow after the answer.
+    let outcomes = change_many(api, matches, member_change(node)).await?;
+    // The Raft groups change their membership after the response.
     Ok((StatusCode::ACCEPTED, axum::Json(outcomes)).into_response())
 }
 
-/// `vhost_pattern` and `queue_pattern`; not said: all.
+/// Parses `vhost_pattern` and `queue_pattern`; both default to all.
 fn patterns(body: &Members<'_>) -> Result<(Pattern, Pattern), ApiError> {
     let pattern = |key: &str| {
         let text = body.text(key)?.unwrap_or(".*");
@@ -220,21 +227,21 @@ fn patterns(body: &Members<'_>) -> Result<(Pattern, Pattern), ApiError> {
     Ok((pattern("vhost_pattern")?, pattern("queue_pattern")?))
 }
 
-async fn of_many(
+async fn change_many(
     api: &Api,
-    fits: impl Fn(&QueueRecord) -> bool + Send + 'static,
-    what: MemberChange,
+    matches: impl Fn(&QueueRecord) -> bool + Send + 'static,
+    member_change: MemberChange,
 ) -> Result<Json, ApiError> {
     let mut records: Vec<Arc<QueueRecord>> = api
         .walk(QueueCursor::default(), move |_, q| {
-            (q.kind.is_replicated() && fits(q)).then(|| q.clone())
+            (q.kind.is_replicated() && matches(q)).then(|| q.clone())
         })
         .await?;
     records.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));
     let ids = records.iter().map(|q| q.id).collect();
     let outcomes = match records.is_empty() {
         true => Vec::new(),
-        false => change(api, ids, what).await?,
+        false => change(api, ids, member_change).await?,
     };
     let names = api.read(node_names).await?;
     let shown = records.iter().filter_map(|q| {

@@ -1,37 +1,37 @@
-//! The paths of the API: which there are, who may call them, what they do. A request for anything else goes no further,
-//! and `/api/openapi.json` is made from this table, so that it says neither more nor less.
+//! The table of API routes: method, path, required tag and summary. Requests without a route are
+//! rejected, and `/api/openapi.json` is generated from this table.
 
 use crate::access::Call;
 use crate::error::ApiError;
-use Needs::{Administrator, Login, Management, Monitor, Policymaker};
+use RequiredTag::{Administrator, Login, Management, Monitor, Policymaker};
 use serde_json::{Map, Value as Json, json};
 
-/// The tags that open a path. Rights in vhosts are looked at beyond that.
+/// The user tag that a route requires. Handlers check permissions in vhosts in addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Needs {
+pub(crate) enum RequiredTag {
     /// Any user.
     Login,
-    /// One of the tags that open this API.
+    /// Any tag that grants access to this API.
     Management,
     Policymaker,
     Monitor,
     Administrator,
 }
 
-impl Needs {
+impl RequiredTag {
     pub(crate) fn check(self, call: &Call) -> Result<(), ApiError> {
         if self != Login {
-            call.management()?;
+            call.require_management()?;
         }
         match self {
             Login | Management => Ok(()),
-            Policymaker => call.policymaker(),
-            Monitor => call.monitor(),
-            Administrator => call.administrator(),
+            Policymaker => call.require_policymaker(),
+            Monitor => call.require_monitoring(),
+            Administrator => call.require_administrator(),
         }
     }
 
-    fn words(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
             Login => "any user",
             Management => "any management tag",
@@ -42,45 +42,45 @@ impl Needs {
     }
 }
 
-/// Method, path below `/api` with its parameters in braces, who may, and what it does.
-pub(crate) type Route = (&'static str, &'static str, Needs, &'static str);
+/// Method, path below `/api` with parameters in braces, required tag, and summary.
+pub(crate) type Route = (&'static str, &'static str, RequiredTag, &'static str);
 
 #[rustfmt::skip]
 pub(crate) const ROUTES: &[Route] = &[
     ("GET", "overview", Management, "The cluster at a glance: totals, rates, listeners"),
-    ("GET", "version", Login, "The RabbitMQ version whose behaviour clients find here"),
-    ("GET", "whoami", Login, "The user that asks"),
+    ("GET", "version", Login, "The RabbitMQ version whose API is implemented"),
+    ("GET", "whoami", Login, "The authenticated user"),
     ("GET", "openapi.json", Management, "This document"),
-    ("GET", "cluster-name", Management, "What people call the cluster"),
-    ("PUT", "cluster-name", Administrator, "Names the cluster"),
+    ("GET", "cluster-name", Management, "The cluster name"),
+    ("PUT", "cluster-name", Administrator, "Sets the cluster name"),
     ("GET", "extensions", Management, "Extensions of the API"),
-    ("GET", "auth", Login, "How this API logs in"),
-    ("GET", "auth/attempts/{node}", Monitor, "Logins at this node by protocol"),
-    ("DELETE", "auth/attempts/{node}", Administrator, "Counts logins anew"),
-    ("GET", "auth/hash_password/{password}", Administrator, "A password as password_hash takes it"),
+    ("GET", "auth", Login, "Authentication methods of this API"),
+    ("GET", "auth/attempts/{node}", Monitor, "Login attempts on a node by protocol"),
+    ("DELETE", "auth/attempts/{node}", Administrator, "Resets the login attempt counts"),
+    ("GET", "auth/hash_password/{password}", Administrator, "Hashes a password for use as password_hash"),
     ("GET", "feature-flags", Management, "Feature flags and their state"),
-    ("PUT", "feature-flags/{name}/enable", Administrator, "Turns a feature flag on"),
-    ("GET", "deprecated-features", Management, "Features that will go"),
-    ("GET", "deprecated-features/used", Management, "Of those, the ones in use"),
+    ("PUT", "feature-flags/{name}/enable", Administrator, "Enables a feature flag"),
+    ("GET", "deprecated-features", Management, "Deprecated features"),
+    ("GET", "deprecated-features/used", Management, "Deprecated features in use"),
     ("GET", "nodes", Monitor, "Nodes"),
     ("GET", "nodes/{node}", Monitor, "A node"),
-    ("DELETE", "nodes/{node}", Administrator, "Forgets a node that is gone"),
-    ("PUT", "nodes/{node}/maintenance", Administrator, "Drains a node"),
-    ("DELETE", "nodes/{node}/maintenance", Administrator, "Takes a node back"),
-    ("PUT", "nodes/{node}/memory-watermark", Administrator, "Share of memory from which on publishers wait"),
-    ("PUT", "nodes/{node}/disk-free-limit", Administrator, "Free disk space below which publishers wait"),
-    ("GET", "nodes/{node}/log-levels", Monitor, "What the node logs, by category"),
-    ("PUT", "nodes/{node}/log-levels", Administrator, "Level of one category of the log, or of all, until the node ends"),
-    ("POST", "rebalance/queues", Administrator, "Moves queue leaders so that each node has its share"),
-    ("GET", "definitions", Administrator, "Everything that was declared"),
-    ("POST", "definitions", Administrator, "Declares what a document says"),
-    ("PUT", "definitions", Administrator, "The same"),
-    ("GET", "definitions/{vhost}", Administrator, "What was declared in a vhost"),
-    ("POST", "definitions/{vhost}", Administrator, "Declares what a document says in a vhost"),
-    ("PUT", "definitions/{vhost}", Administrator, "The same"),
+    ("DELETE", "nodes/{node}", Administrator, "Forgets a node that left the cluster"),
+    ("PUT", "nodes/{node}/maintenance", Administrator, "Puts a node into maintenance mode"),
+    ("DELETE", "nodes/{node}/maintenance", Administrator, "Ends the maintenance mode of a node"),
+    ("PUT", "nodes/{node}/memory-watermark", Administrator, "Sets the memory high watermark of a node until it restarts"),
+    ("PUT", "nodes/{node}/disk-free-limit", Administrator, "Sets the free disk space limit of a node until it restarts"),
+    ("GET", "nodes/{node}/log-levels", Monitor, "Log levels of a node by category"),
+    ("PUT", "nodes/{node}/log-levels", Administrator, "Sets the log level of one or all categories until the node restarts"),
+    ("POST", "rebalance/queues", Administrator, "Rebalances queue leaders over the nodes"),
+    ("GET", "definitions", Administrator, "Exports the definitions of the cluster"),
+    ("POST", "definitions", Administrator, "Imports definitions"),
+    ("PUT", "definitions", Administrator, "Imports definitions"),
+    ("GET", "definitions/{vhost}", Administrator, "Exports the definitions of a vhost"),
+    ("POST", "definitions/{vhost}", Administrator, "Imports definitions into a vhost"),
+    ("PUT", "definitions/{vhost}", Administrator, "Imports definitions into a vhost"),
     ("GET", "parameters", Policymaker, "Parameters of vhosts"),
-    ("GET", "parameters/{component}", Policymaker, "Of one component"),
-    ("GET", "parameters/{component}/{vhost}", Policymaker, "Of one component in a vhost"),
+    ("GET", "parameters/{component}", Policymaker, "Parameters of one component"),
+    ("GET", "parameters/{component}/{vhost}", Policymaker, "Parameters of one component in a vhost"),
     ("GET", "parameters/{component}/{vhost}/{name}", Policymaker, "A parameter"),
     ("PUT", "parameters/{component}/{vhost}/{name}", Policymaker, "Sets a parameter"),
     ("DELETE", "parameters/{component}/{vhost}/{name}", Policymaker, "Clears a parameter"),
@@ -90,7 +90,7 @@ pub(crate) const ROUTES: &[Route] = &[
     ("DELETE", "global-parameters/{name}", Administrator, "Clears a global parameter"),
     ("GET", "connections", Management, "Client connections"),
     ("GET", "connections/{connection}", Management, "A connection"),
-    ("DELETE", "connections/{connection}", Management, "Closes a connection; the client is told what X-Reason says"),
+    ("DELETE", "connections/{connection}", Management, "Closes a connection with the reason in X-Reason"),
     ("GET", "connections/{connection}/channels", Management, "Channels of a connection"),
     ("GET", "connections/username/{user}", Management, "Connections of a user"),
     ("DELETE", "connections/username/{user}", Management, "Closes all connections of a user"),
@@ -103,28 +103,28 @@ pub(crate) const ROUTES: &[Route] = &[
     ("GET", "exchanges/{vhost}/{exchange}", Management, "An exchange"),
     ("PUT", "exchanges/{vhost}/{exchange}", Management, "Declares an exchange"),
     ("DELETE", "exchanges/{vhost}/{exchange}", Management, "Deletes an exchange"),
-    ("GET", "exchanges/{vhost}/{exchange}/bindings/source", Management, "Bindings that start here"),
-    ("GET", "exchanges/{vhost}/{exchange}/bindings/destination", Management, "Bindings that end here"),
-    ("POST", "exchanges/{vhost}/{exchange}/publish", Management, "Publishes a message and waits until it is safe"),
+    ("GET", "exchanges/{vhost}/{exchange}/bindings/source", Management, "Bindings with this exchange as source"),
+    ("GET", "exchanges/{vhost}/{exchange}/bindings/destination", Management, "Bindings with this exchange as destination"),
+    ("POST", "exchanges/{vhost}/{exchange}/publish", Management, "Publishes a message and waits for its confirmation"),
     ("GET", "queues", Management, "Queues"),
-    ("GET", "queues/detailed", Management, "Queues, as RabbitMQ's clients ask for all that is known of them"),
+    ("GET", "queues/detailed", Management, "Queues with all details"),
     ("GET", "queues/{vhost}", Management, "Queues of a vhost"),
     ("GET", "queues/{vhost}/{queue}", Management, "A queue"),
     ("PUT", "queues/{vhost}/{queue}", Management, "Declares a queue"),
     ("DELETE", "queues/{vhost}/{queue}", Management, "Deletes a queue"),
-    ("DELETE", "queues/{vhost}/{queue}/contents", Management, "Drops what is ready"),
-    ("GET", "queues/quorum/{vhost}/{queue}/status", Management, "A quorum queue's replicas"),
-    ("POST", "queues/quorum/{vhost}/{queue}/replicas/add", Administrator, "One more member"),
-    ("DELETE", "queues/quorum/{vhost}/{queue}/replicas/delete", Administrator, "One member less"),
-    ("POST", "queues/quorum/{vhost}/{queue}/replicas/delete", Administrator, "The same, for clients whose DELETE has no body"),
-    ("POST", "queues/quorum/{vhost}/{queue}/replicas/replace", Administrator, "One member for another"),
-    ("POST", "queues/quorum/replicas/on/{node}/grow", Administrator, "Replicas of many queues on a node"),
-    ("DELETE", "queues/quorum/replicas/on/{node}/shrink", Administrator, "No replicas on a node any more"),
-    ("POST", "queues/quorum/replicas/on/{node}/shrink", Administrator, "The same"),
-    ("POST", "queues/quorum/replicas/on/{node}/evacuate", Administrator, "The same, with others in their place"),
-    ("GET", "queues/{vhost}/{queue}/bindings", Management, "Bindings that end here"),
-    ("POST", "queues/{vhost}/{queue}/actions", Administrator, "Actions of RabbitMQ's mirrored queues: there are none any more"),
-    ("POST", "queues/{vhost}/{queue}/get", Management, "Takes messages from the front, or looks at them"),
+    ("DELETE", "queues/{vhost}/{queue}/contents", Management, "Purges a queue"),
+    ("GET", "queues/quorum/{vhost}/{queue}/status", Management, "Replicas of a quorum queue"),
+    ("POST", "queues/quorum/{vhost}/{queue}/replicas/add", Administrator, "Adds a member to a quorum queue"),
+    ("DELETE", "queues/quorum/{vhost}/{queue}/replicas/delete", Administrator, "Removes a member from a quorum queue"),
+    ("POST", "queues/quorum/{vhost}/{queue}/replicas/delete", Administrator, "Removes a member from a quorum queue, for clients whose DELETE has no body"),
+    ("POST", "queues/quorum/{vhost}/{queue}/replicas/replace", Administrator, "Replaces a member of a quorum queue"),
+    ("POST", "queues/quorum/replicas/on/{node}/grow", Administrator, "Adds replicas of quorum queues on a node"),
+    ("DELETE", "queues/quorum/replicas/on/{node}/shrink", Administrator, "Removes replicas of quorum queues from a node"),
+    ("POST", "queues/quorum/replicas/on/{node}/shrink", Administrator, "Removes replicas of quorum queues from a node"),
+    ("POST", "queues/quorum/replicas/on/{node}/evacuate", Administrator, "Moves replicas of quorum queues from a node to other nodes"),
+    ("GET", "queues/{vhost}/{queue}/bindings", Management, "Bindings of a queue"),
+    ("POST", "queues/{vhost}/{queue}/actions", Administrator, "Actions of RabbitMQ's mirrored queues: none is supported"),
+    ("POST", "queues/{vhost}/{queue}/get", Management, "Gets messages from the head of a queue"),
     ("GET", "bindings", Management, "Bindings"),
     ("GET", "bindings/{vhost}", Management, "Bindings of a vhost"),
     ("GET", "bindings/{vhost}/e/{source}/q/{destination}", Management, "Bindings between an exchange and a queue"),
@@ -138,22 +138,22 @@ pub(crate) const ROUTES: &[Route] = &[
     ("GET", "policies", Management, "Policies"),
     ("GET", "policies/{vhost}", Management, "Policies of a vhost"),
     ("GET", "policies/{vhost}/{name}", Management, "A policy"),
-    ("PUT", "policies/{vhost}/{name}", Policymaker, "Makes or replaces a policy"),
+    ("PUT", "policies/{vhost}/{name}", Policymaker, "Creates or replaces a policy"),
     ("DELETE", "policies/{vhost}/{name}", Policymaker, "Deletes a policy"),
     ("GET", "operator-policies", Management, "Operator policies"),
     ("GET", "operator-policies/{vhost}", Management, "Operator policies of a vhost"),
     ("GET", "operator-policies/{vhost}/{name}", Management, "An operator policy"),
-    ("PUT", "operator-policies/{vhost}/{name}", Administrator, "Makes or replaces an operator policy"),
+    ("PUT", "operator-policies/{vhost}/{name}", Administrator, "Creates or replaces an operator policy"),
     ("DELETE", "operator-policies/{vhost}/{name}", Administrator, "Deletes an operator policy"),
     ("GET", "vhosts", Management, "Virtual hosts"),
     ("GET", "vhosts/{vhost}", Management, "A virtual host"),
-    ("PUT", "vhosts/{vhost}", Administrator, "Makes or changes a virtual host"),
-    ("DELETE", "vhosts/{vhost}", Administrator, "Deletes a virtual host and all that is in it"),
-    ("POST", "vhosts/{vhost}/start/{node}", Administrator, "Starts a virtual host on a node: it is, wherever a node runs"),
+    ("PUT", "vhosts/{vhost}", Administrator, "Creates or changes a virtual host"),
+    ("DELETE", "vhosts/{vhost}", Administrator, "Deletes a virtual host and its contents"),
+    ("POST", "vhosts/{vhost}/start/{node}", Administrator, "Starts a virtual host on a node; without effect, because it runs on every node"),
     ("POST", "vhosts/{vhost}/deletion/protection", Administrator, "Protects a virtual host from deletion"),
-    ("DELETE", "vhosts/{vhost}/deletion/protection", Administrator, "Ends the protection"),
-    ("GET", "vhosts/{vhost}/permissions", Administrator, "Rights in a virtual host"),
-    ("GET", "vhosts/{vhost}/topic-permissions", Administrator, "Topic rights in a virtual host"),
+    ("DELETE", "vhosts/{vhost}/deletion/protection", Administrator, "Removes the deletion protection"),
+    ("GET", "vhosts/{vhost}/permissions", Administrator, "Permissions in a virtual host"),
+    ("GET", "vhosts/{vhost}/topic-permissions", Administrator, "Topic permissions in a virtual host"),
     ("GET", "vhosts/{vhost}/connections", Management, "Connections to a virtual host"),
     ("GET", "vhosts/{vhost}/channels", Management, "Channels in a virtual host"),
     ("GET", "vhost-limits", Management, "Limits of virtual hosts"),
@@ -161,75 +161,84 @@ pub(crate) const ROUTES: &[Route] = &[
     ("PUT", "vhost-limits/{vhost}/{limit}", Administrator, "Sets max-connections or max-queues"),
     ("DELETE", "vhost-limits/{vhost}/{limit}", Administrator, "Clears a limit"),
     ("GET", "users", Administrator, "Users"),
-    ("GET", "users/without-permissions", Administrator, "Users without rights in any virtual host"),
+    ("GET", "users/without-permissions", Administrator, "Users without permissions in any virtual host"),
     ("POST", "users/bulk-delete", Administrator, "Deletes several users"),
     ("GET", "users/{user}", Administrator, "A user"),
-    ("PUT", "users/{user}", Administrator, "Makes or changes a user"),
+    ("PUT", "users/{user}", Administrator, "Creates or changes a user"),
     ("DELETE", "users/{user}", Administrator, "Deletes a user"),
-    ("GET", "users/{user}/permissions", Administrator, "A user's rights"),
-    ("GET", "users/{user}/topic-permissions", Administrator, "A user's topic rights"),
+    ("GET", "users/{user}/permissions", Administrator, "Permissions of a user"),
+    ("GET", "users/{user}/topic-permissions", Administrator, "Topic permissions of a user"),
     ("GET", "user-limits", Management, "Limits of users"),
     ("GET", "user-limits/{user}", Management, "Limits of a user"),
     ("PUT", "user-limits/{user}/{limit}", Administrator, "Sets max-connections or max-channels"),
     ("DELETE", "user-limits/{user}/{limit}", Administrator, "Clears a limit"),
-    ("GET", "permissions", Administrator, "Rights of all users"),
-    ("GET", "permissions/{vhost}/{user}", Administrator, "A user's rights in a virtual host"),
-    ("PUT", "permissions/{vhost}/{user}", Administrator, "Sets them"),
-    ("DELETE", "permissions/{vhost}/{user}", Administrator, "Takes them away"),
-    ("GET", "topic-permissions", Administrator, "Topic rights of all users"),
-    ("GET", "topic-permissions/{vhost}/{user}", Administrator, "A user's topic rights in a virtual host"),
-    ("PUT", "topic-permissions/{vhost}/{user}", Administrator, "Sets those for an exchange"),
-    ("DELETE", "topic-permissions/{vhost}/{user}", Administrator, "Takes all away"),
-    ("DELETE", "topic-permissions/{vhost}/{user}/{exchange}", Administrator, "Takes those for an exchange away"),
-    ("GET", "aliveness-test/{vhost}", Management, "Whether the node serves"),
-    ("GET", "healthchecks/node", Management, "Whether the node answers; a check that RabbitMQ keeps for old clients"),
+    ("GET", "permissions", Administrator, "Permissions of all users"),
+    ("GET", "permissions/{vhost}/{user}", Administrator, "Permissions of a user in a virtual host"),
+    ("PUT", "permissions/{vhost}/{user}", Administrator, "Sets permissions of a user in a virtual host"),
+    ("DELETE", "permissions/{vhost}/{user}", Administrator, "Clears permissions of a user in a virtual host"),
+    ("GET", "topic-permissions", Administrator, "Topic permissions of all users"),
+    ("GET", "topic-permissions/{vhost}/{user}", Administrator, "Topic permissions of a user in a virtual host"),
+    ("PUT", "topic-permissions/{vhost}/{user}", Administrator, "Sets topic permissions of a user for an exchange"),
+    ("DELETE", "topic-permissions/{vhost}/{user}", Administrator, "Clears all topic permissions of a user in a virtual host"),
+    ("DELETE", "topic-permissions/{vhost}/{user}/{exchange}", Administrator, "Clears topic permissions of a user for an exchange"),
+    ("GET", "aliveness-test/{vhost}", Management, "Checks that the node is ready to serve clients"),
+    ("GET", "healthchecks/node", Management, "Checks that the node responds; kept for old clients"),
     ("GET", "health/checks/alarms", Management, "Alarms in the cluster"),
     ("GET", "health/checks/local-alarms", Management, "Alarms of this node"),
-    ("GET", "health/checks/port-listener/{port}", Management, "Whether this node listens on a port"),
-    ("GET", "health/checks/protocol-listener/{protocol}", Management, "Whether this node speaks a protocol"),
-    ("GET", "health/checks/virtual-hosts", Management, "Whether all virtual hosts can be used"),
-    ("GET", "health/checks/node-is-quorum-critical", Monitor, "Whether queues would lose their majority without this node"),
+    ("GET", "health/checks/port-listener/{port}", Management, "Checks that this node listens on a port"),
+    ("GET", "health/checks/protocol-listener/{protocol}", Management, "Checks that this node has a listener for a protocol"),
+    ("GET", "health/checks/virtual-hosts", Management, "Checks that all virtual hosts are usable"),
+    ("GET", "health/checks/node-is-quorum-critical", Monitor, "Checks that no quorum queue would lose its quorum without this node"),
     ("GET", "health/checks/lost-queues", Monitor, "Queues whose only copy was on a node that lost its data directory"),
-    ("GET", "health/checks/ready-to-serve-clients", Management, "As /readyz"),
-    ("GET", "health/checks/certificate-expiration/{within}/{unit}", Management, "Certificates that expire soon"),
+    ("GET", "health/checks/ready-to-serve-clients", Management, "Checks that the node is ready to serve clients, as /readyz"),
+    ("GET", "health/checks/certificate-expiration/{within}/{unit}", Management, "Checks for certificates that expire within a period"),
 ];
 
 fn is_parameter(element: &str) -> bool {
     element.starts_with('{')
 }
 
-fn fits(pattern: &str, path: &[&str]) -> bool {
+fn matches(pattern: &str, path: &[&str]) -> bool {
     let mut pattern = pattern.split('/');
     for element in path {
         match pattern.next() {
-            Some(wanted) if is_parameter(wanted) || wanted == *element => {}
+            Some(expected) if is_parameter(expected) || expected == *element => {}
             _ => return false,
         }
     }
     pattern.next().is_none()
 }
 
-/// How many elements of the path the pattern names.
-fn named(pattern: &str) -> usize {
+/// The number of literal elements of a pattern.
+fn literal_count(pattern: &str) -> usize {
     pattern.split('/').filter(|e| !is_parameter(e)).count()
 }
 
-/// The route of a request: 404 when there is no such path, 405 when it does not take the method. Of several that fit the
-/// one counts that names most of the path: `users/bulk-delete` is no user.
+/// Finds the route of a request: 404 if the path does not exist, 405 if it does not support the
+/// method. Among matching routes, the one with the most literal elements wins: `users/bulk-delete`
+/// is not a user.
 pub(crate) fn find(method: &str, path: &[&str]) -> Result<&'static Route, ApiError> {
-    let there = || ROUTES.iter().filter(|(_, pattern, ..)| fits(pattern, path));
-    let best = there().filter(|(m, ..)| *m == method);
-    match best.max_by_key(|(_, pattern, ..)| named(pattern)) {
+    let candidates = || {
+        ROUTES
+            .iter()
+            .filter(|(_, pattern, ..)| matches(pattern, path))
+    };
+    let best = candidates().filter(|(m, ..)| *m == method);
+    match best.max_by_key(|(_, pattern, ..)| literal_count(pattern)) {
         Some(route) => Ok(route),
-        None if there().next().is_some() => Err(ApiError::method()),
+        None if candidates().next().is_some() => Err(ApiError::method()),
         None => Err(ApiError::not_found()),
     }
 }
 
-/// The methods of a path as `Allow` says them (RFC 9110, 10.2.1); None when there is no such path.
-pub(crate) fn allowed(path: &[&str]) -> Option<String> {
+/// The methods of a path for the `Allow` header (RFC 9110, 10.2.1). None if the path does not
+/// exist.
+pub(crate) fn allowed_methods(path: &[&str]) -> Option<String> {
     let mut methods: Vec<&str> = Vec::new();
-    for (method, ..) in ROUTES.iter().filter(|(_, pattern, ..)| fits(pattern, path)) {
+    for (method, ..) in ROUTES
+        .iter()
+        .filter(|(_, pattern, ..)| matches(pattern, path))
+    {
         if *method == "GET" && !methods.contains(&"HEAD") {
             methods.push("HEAD");
         }
@@ -244,10 +253,10 @@ pub(crate) fn allowed(path: &[&str]) -> Option<String> {
     Some(methods.join(", "))
 }
 
-/// The table as an OpenAPI 3.1 document.
+/// Renders the table as an OpenAPI 3.1 document.
 pub(crate) fn openapi(version: &str) -> Json {
     let mut paths = Map::new();
-    for (method, path, needs, summary) in ROUTES {
+    for (method, path, required_tag, summary) in ROUTES {
         let parameters = path.split('/').filter_map(|element| {
             let name = element.strip_prefix('{')?.strip_suffix('}')?;
             Some(
@@ -256,7 +265,7 @@ pub(crate) fn openapi(version: &str) -> Json {
         });
         let mut operation = json!({
             "summary": summary,
-            "description": format!("Needs: {}.", needs.words()),
+            "description": format!("Needs: {}.", required_tag.description()),
             "parameters": parameters.collect::<Vec<_>>(),
             "responses": responses(),
         });
@@ -287,7 +296,7 @@ pub(crate) fn openapi(version: &str) -> Json {
     })
 }
 
-/// What any path may answer.
+/// The responses that any path may return.
 fn responses() -> Json {
     let error = |text: &str| {
         json!({"description": text, "content": {"application/json": {
@@ -295,18 +304,18 @@ fn responses() -> Json {
         }}})
     };
     json!({
-        "200": {"description": "What was asked for", "content": {"application/json": {}}},
-        "201": {"description": "Made"},
-        "202": {"description": "It is wanted, and will be so", "content": {"application/json": {}}},
+        "200": {"description": "The requested object", "content": {"application/json": {}}},
+        "201": {"description": "Created"},
+        "202": {"description": "Accepted; the change is in progress", "content": {"application/json": {}}},
         "204": {"description": "Done"},
-        "400": error("The request cannot be carried out as it is"),
-        "401": error("Not logged in, or not permitted"),
-        "404": error("There is no such thing"),
-        "405": {"description": "The path does not take the method"},
-        "412": error("What is there does not allow it"),
+        "400": error("The request is invalid"),
+        "401": error("Not authenticated, or not authorized"),
+        "404": error("The object does not exist"),
+        "405": {"description": "The path does not support the method"},
+        "412": error("The state of the object does not allow the request"),
         "413": error("The body is too large"),
-        "403": error("A page of another site sent the request"),
-        "503": {"description": "Not now, or a check that failed", "content": {"application/json": {}}},
+        "403": error("The request was sent by a page of another site"),
+        "503": {"description": "Temporarily unavailable, or a failed health check", "content": {"application/json": {}}},
     })
 }
 
@@ -315,7 +324,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn the_most_exact_route_is_found() {
+    fn most_specific_route_wins() {
         let of = |method, path: &str| {
             let path: Vec<&str> = path.split('/').collect();
             find(method, &path).map(|(_, pattern, ..)| *pattern)
@@ -340,8 +349,8 @@ mod unit {
     }
 
     #[test]
-    fn a_path_says_which_methods_it_takes() {
-        let of = |path: &str| allowed(&path.split('/').collect::<Vec<_>>());
+    fn allowed_methods_of_a_path_are_listed() {
+        let of = |path: &str| allowed_methods(&path.split('/').collect::<Vec<_>>());
         assert_eq!(of("overview").as_deref(), Some("HEAD, GET, OPTIONS"));
         assert_eq!(
             of("queues/a/b").as_deref(),
@@ -352,12 +361,12 @@ mod unit {
     }
 
     #[test]
-    fn no_route_is_there_twice() {
+    fn routes_are_unique() {
         for (at, (method, path, ..)) in ROUTES.iter().enumerate() {
-            let again = ROUTES[..at]
+            let is_duplicate = ROUTES[..at]
                 .iter()
                 .any(|(m, p, ..)| (m, p) == (method, path));
-            assert!(!again, "{method} {path}");
+            assert!(!is_duplicate, "{method} {path}");
         }
     }
 }

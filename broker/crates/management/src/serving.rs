@@ -1,4 +1,4 @@
-//! HTTP/1.1 on a listener, within limits on memory and time for clients that nobody knows yet.
+//! HTTP/1.1 on a listener, with limits on memory and time for unauthenticated clients.
 
 use crate::gate::{ConnectionPermit, Gate};
 use crate::listen::{Connection, ConnectionTimeouts, HeadProgress, Peer};
@@ -24,26 +24,27 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Largest head of a request, in bytes; also what is buffered of a body or an answer. A larger head is answered with 431.
+/// Maximum length of a request head in bytes; also the buffer size for bodies. A longer head gets
+/// status 431.
 pub const MAX_HEAD: usize = 16 * 1024;
 
-/// Pause after an accept that failed (no descriptors left), so that it does not spin.
+/// Pause after a failed accept (such as no free file descriptors), to avoid a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// How a listener treats its connections.
-pub(crate) struct Terms {
+/// Configuration of a listener.
+pub(crate) struct ListenerConfig {
     pub(crate) gate: Gate,
     pub(crate) tls: Option<Arc<tls::Server>>,
-    /// The name of the client certificates whose holders are the operator.
+    /// The client certificate name of the operator.
     pub(crate) operator: Option<Arc<str>>,
-    pub(crate) patience: ConnectionTimeouts,
-    /// Largest head, in bytes.
+    pub(crate) timeouts: ConnectionTimeouts,
+    /// Maximum length of a request head in bytes.
     pub(crate) head: usize,
-    /// Whether a connection takes more than one request.
+    /// Allows several requests per connection.
     pub(crate) keep_alive: bool,
 }
 
-/// Protects the connection of a request whose sender is known.
+/// Lets a handler protect its connection from eviction once the client is authenticated.
 #[derive(Clone)]
 pub(crate) struct Protection(Arc<ConnectionPermit>);
 
@@ -53,53 +54,55 @@ impl Protection {
     }
 }
 
-/// The request comes over a connection whose client has the operator's certificate.
+/// Marks a request of a client with the operator's certificate.
 #[derive(Clone, Copy)]
 pub(crate) struct OperatorCertificate;
 
-impl Terms {
-    fn is_operator(&self, shown: &ClientCertificate) -> bool {
-        let (Some(tls), Some(operator), Some(shown)) = (&self.tls, &self.operator, shown.get())
+impl ListenerConfig {
+    fn is_operator(&self, client_certificate: &ClientCertificate) -> bool {
+        let (Some(tls), Some(operator), Some(client_certificate)) =
+            (&self.tls, &self.operator, client_certificate.get())
         else {
             return false;
         };
-        tls.name_of(shown).is_some_and(|name| *name == **operator)
+        tls.name_of(client_certificate)
+            .is_some_and(|name| *name == **operator)
     }
 }
 
-/// Serves until `stop` resolves, then lets requests under way finish.
+/// Serves until `stop` resolves, then waits for running requests.
 pub(crate) async fn run(
     listener: std::net::TcpListener,
-    terms: Terms,
+    config: ListenerConfig,
     app: Router,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
-    let terms = Arc::new(terms);
-    let (ending, end) = watch::channel(());
+    let config = Arc::new(config);
+    let (shutdown_sender, shutdown) = watch::channel(());
     let mut stop = pin!(stop);
     loop {
         let next = async {
             let (stream, peer) = accept(&listener).await;
-            (terms.gate.admit(peer.ip()).await, stream, peer)
+            (config.gate.admit(peer.ip()).await, stream, peer)
         };
         tokio::select! {
             () = &mut stop => break,
-            (place, stream, peer) = next => {
-                let Some(place) = place else {
+            (permit, stream, peer) = next => {
+                let Some(permit) = permit else {
                     tracing::debug!(event = "management_connection_refused", %peer);
                     continue;
                 };
-                let connection = serve_one(stream, peer, place, terms.clone(), app.clone(), end.clone());
+                let connection = serve_one(stream, peer, permit, config.clone(), app.clone(), shutdown.clone());
                 tokio::spawn(connection);
             }
         }
     }
-    drop((listener, end));
-    // Each connection has a receiver, and ends when it sees that the sender says so.
-    ending.send_replace(());
-    ending.closed().await;
+    drop((listener, shutdown));
+    // Each connection holds a receiver and ends after it sees this change.
+    shutdown_sender.send_replace(());
+    shutdown_sender.closed().await;
     Ok(())
 }
 
@@ -118,65 +121,72 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 async fn serve_one(
     stream: TcpStream,
     peer: SocketAddr,
-    place: ConnectionPermit,
-    terms: Arc<Terms>,
+    permit: ConnectionPermit,
+    config: Arc<ListenerConfig>,
     app: Router,
-    mut end: watch::Receiver<()>,
+    mut shutdown: watch::Receiver<()>,
 ) {
-    let place = Arc::new(place);
+    let permit = Arc::new(permit);
     let progress = HeadProgress::default();
-    let config = terms.tls.as_ref().map(|tls| tls.config());
-    let shown = ClientCertificate::default();
-    let stream = Stream::new(stream, config.clone(), shown.clone());
-    let io = Connection::new(stream, terms.patience, progress.clone());
+    let tls_config = config.tls.as_ref().map(|tls| tls.config());
+    let client_certificate = ClientCertificate::default();
+    let stream = Stream::new(stream, tls_config.clone(), client_certificate.clone());
+    let io = Connection::new(stream, config.timeouts, progress.clone());
     let app = TowerToHyperService::new(app);
-    let (held, of_listener) = (place.clone(), terms.clone());
+    let (connection_permit, listener_config) = (permit.clone(), config.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
         progress.complete();
         request.extensions_mut().insert(ConnectInfo(Peer(peer)));
-        request.extensions_mut().insert(Protection(held.clone()));
-        if of_listener.is_operator(&shown) {
+        request
+            .extensions_mut()
+            .insert(Protection(connection_permit.clone()));
+        if listener_config.is_operator(&client_certificate) {
             request.extensions_mut().insert(OperatorCertificate);
         }
-        // The client's certificate was verified with authorities that may have changed since.
-        let in_use = of_listener.tls.as_ref().map(|tls| tls.config());
-        let is_outdated = of_listener.operator.is_some() && !same(&config, &in_use);
-        let (answer, progress, place) = (app.call(request), progress.clone(), held.clone());
+        // The trusted authorities may have changed since the client's certificate was verified.
+        let current_config = listener_config.tls.as_ref().map(|tls| tls.config());
+        let is_config_outdated =
+            listener_config.operator.is_some() && !is_same(&tls_config, &current_config);
+        let (answer, progress, permit) = (
+            app.call(request),
+            progress.clone(),
+            connection_permit.clone(),
+        );
         async move {
-            // An answer dropped unsent ends it too.
-            let ended = Ended { progress, place };
+            // A response that is dropped before it is sent also ends the request.
+            let guard = RequestGuard { progress, permit };
             let mut answer: Response<Body> = answer.await?;
-            if is_outdated {
+            if is_config_outdated {
                 let close = HeaderValue::from_static("close");
                 answer.headers_mut().insert(header::CONNECTION, close);
             }
-            Ok::<_, Infallible>(answer.map(|body| Answer {
+            Ok::<_, Infallible>(answer.map(|body| GuardedBody {
                 body,
-                _ended: ended,
+                _guard: guard,
             }))
         }
     });
     let connection = http1::Builder::new()
-        .max_buf_size(terms.head)
+        .max_buf_size(config.head)
         .header_read_timeout(None)
-        .keep_alive(terms.keep_alive)
+        .keep_alive(config.keep_alive)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);
-    let mut ends = false;
+    let mut is_shutting_down = false;
     loop {
         tokio::select! {
-            // How it ended is its client's business.
+            // The outcome concerns only the client.
             _ = connection.as_mut() => return,
-            () = place.is_shed() => return,
-            _ = end.changed(), if !ends => {
-                ends = true;
+            () = permit.evicted() => return,
+            _ = shutdown.changed(), if !is_shutting_down => {
+                is_shutting_down = true;
                 connection.as_mut().graceful_shutdown();
             }
         }
     }
 }
 
-fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
+fn is_same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => Arc::ptr_eq(a, b),
         (None, None) => true,
@@ -184,26 +194,26 @@ fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
     }
 }
 
-/// Says that a request has got its answer, or never will.
-struct Ended {
+/// Ends a request when it is dropped: the connection is idle again.
+struct RequestGuard {
     progress: HeadProgress,
-    place: Arc<ConnectionPermit>,
+    permit: Arc<ConnectionPermit>,
 }
 
-impl Drop for Ended {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.progress.begin();
-        self.place.wait();
+        self.permit.set_idle();
     }
 }
 
-/// The body of an answer. When it is dropped, all of it has been passed on.
-struct Answer {
+/// A response body. It is dropped after it was passed on completely.
+struct GuardedBody {
     body: Body,
-    _ended: Ended,
+    _guard: RequestGuard,
 }
 
-impl http_body::Body for Answer {
+impl http_body::Body for GuardedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

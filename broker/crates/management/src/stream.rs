@@ -1,4 +1,4 @@
-//! The bytes of a connection, with TLS or without.
+//! The byte stream of a connection, plain or TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -10,42 +10,43 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-/// The certificate (DER) that the client showed and TLS has verified; empty before the handshake and without one.
+/// The client's verified certificate (DER). Empty before the handshake, or if the client sent none.
 pub(crate) type ClientCertificate = Arc<OnceLock<Box<[u8]>>>;
 
 pub(crate) enum Stream {
     Plain(TcpStream),
-    /// The TLS handshake, driven by the first read or write: other connections are accepted meanwhile.
-    Shaking(Box<Accept<TcpStream>>, ClientCertificate),
+    /// A TLS handshake in progress. Reads and writes drive it, so it does not block accepting other
+    /// connections.
+    Handshake(Box<Accept<TcpStream>>, ClientCertificate),
     Secure(Box<TlsStream<TcpStream>>),
-    /// TLS was not agreed on. The handshake must not be polled again.
+    /// The TLS handshake failed and must not be polled again.
     Failed,
 }
 
-/// What both kinds of streams are.
+/// The operations that both kinds of streams support.
 trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
 
 impl Stream {
-    /// For a connection that was just accepted. `shown` gets the client's certificate.
+    /// Wraps an accepted connection. `client_certificate` receives the client's certificate.
     pub fn new(
         stream: TcpStream,
         tls: Option<Arc<ServerConfig>>,
-        shown: ClientCertificate,
+        client_certificate: ClientCertificate,
     ) -> Stream {
         match tls {
             None => Stream::Plain(stream),
             Some(config) => {
                 let accept = TlsAcceptor::from(config).accept(stream);
-                Stream::Shaking(Box::new(accept), shown)
+                Stream::Handshake(Box::new(accept), client_certificate)
             }
         }
     }
 
-    /// The stream that carries HTTP, once it is there.
+    /// Returns the stream that carries HTTP, once the handshake is complete.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut dyn Duplex>>> {
-        if let Stream::Shaking(accept, shown) = self {
+        if let Stream::Handshake(accept, client_certificate) = self {
             match Future::poll(Pin::new(accept), cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(error)) => {
@@ -56,7 +57,7 @@ impl Stream {
                 Poll::Ready(Ok(stream)) => {
                     let chain = stream.get_ref().1.peer_certificates();
                     if let Some(certificate) = chain.and_then(|chain| chain.first()) {
-                        let _ = shown.set(certificate.to_vec().into());
+                        let _ = client_certificate.set(certificate.to_vec().into());
                     }
                     *self = Stream::Secure(Box::new(stream));
                 }
@@ -65,7 +66,7 @@ impl Stream {
         match self {
             Stream::Plain(stream) => Poll::Ready(Ok(Pin::new(stream))),
             Stream::Secure(stream) => Poll::Ready(Ok(Pin::new(stream))),
-            Stream::Shaking(..) => Poll::Pending,
+            Stream::Handshake(..) => Poll::Pending,
             Stream::Failed => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
@@ -98,8 +99,8 @@ impl AsyncWrite for Stream {
         match &mut *self {
             Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Secure(stream) => Pin::new(stream).poll_shutdown(cx),
-            // Nothing was said of which leave would have to be taken.
-            Stream::Shaking(..) | Stream::Failed => Poll::Ready(Ok(())),
+            // No TLS session exists, so no close_notify is due.
+            Stream::Handshake(..) | Stream::Failed => Poll::Ready(Ok(())),
         }
     }
 }

@@ -1,5 +1,6 @@
-//! The web UI: files compiled into the binary, served at `/` and below `/ui/`. They need no login: the page calls the API with the
-//! credentials of its user. The server never sets a cookie, so no other site's page can act in a user's name.
+//! The web UI: files compiled into the binary, served at `/` and below `/ui/`. They require no
+//! authentication: the page calls the API with the user's credentials. The server never sets a
+//! cookie, so no other site's page can act on behalf of a user.
 
 use crate::dispatch::Answer;
 use crate::error::ApiError;
@@ -29,7 +30,7 @@ macro_rules! file {
     };
 }
 
-/// Where, what it is, and what is in it.
+/// Path, content type and content.
 type File = (&'static str, &'static str, &'static [u8]);
 
 #[rustfmt::skip]
@@ -71,32 +72,32 @@ pub(crate) const FILES: &[File] = &[
     file!(SCRIPT, "js/pages/vhosts.js"),
 ];
 
-/// Bytes of the digest that make a tag.
+/// Number of digest bytes in an entity tag.
 const TAG_BYTES: usize = 16;
 
-struct Served {
+struct ServedFile {
     kind: &'static str,
     content: Bytes,
-    /// Strong: of the bytes alone.
+    /// A strong entity tag, derived from the content only.
     tag: HeaderValue,
 }
 
-static SERVED: LazyLock<BTreeMap<&'static str, Served>> = LazyLock::new(|| {
-    let served = FILES.iter().filter_map(|(path, kind, content)| {
+static SERVED: LazyLock<BTreeMap<&'static str, ServedFile>> = LazyLock::new(|| {
+    let file = FILES.iter().filter_map(|(path, kind, content)| {
         let digest = Sha256::digest(content);
         let tag = format!("\"{}\"", URL_SAFE_NO_PAD.encode(&digest[..TAG_BYTES]));
-        let served = Served {
+        let file = ServedFile {
             kind,
             content: Bytes::from_static(content),
             tag: HeaderValue::from_str(&tag).ok()?,
         };
-        Some((*path, served))
+        Some((*path, file))
     });
-    served.collect()
+    file.collect()
 });
 
-/// What a browser may do with whatever this port answers: run and load nothing that is not from here, guess no types, show it in
-/// no frame, tell no other site where it was.
+/// Security headers of every response of this listener: scripts and resources only from this
+/// origin, no content type sniffing, no framing, no referrer.
 const HEADERS: [(HeaderName, HeaderValue); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -119,35 +120,39 @@ pub(crate) fn protect(response: &mut Response) {
     response.headers_mut().extend(HEADERS);
 }
 
-/// Whether the path is the UI's, so that it needs no login.
-pub(crate) fn owns(path: &str) -> bool {
+/// Returns true for paths of the UI, which require no authentication.
+pub(crate) fn is_ui_path(path: &str) -> bool {
     path == "/" || path.starts_with("/ui/")
 }
 
-/// The path is looked up as it stands: nothing in it is decoded, so it cannot lead anywhere else.
+/// Looks up the path verbatim: it is not decoded, so it cannot name any other file.
 pub(crate) fn get(method: &str, path: &str, headers: &HeaderMap) -> Answer {
-    let served = SERVED.get(path).ok_or_else(ApiError::not_found)?;
+    let file = SERVED.get(path).ok_or_else(ApiError::not_found)?;
     if method != "GET" {
         return Err(ApiError::method());
     }
-    // A browser asks each time whether its copy is still right: after an upgrade no old file meets a new one.
-    let cached = [
-        (header::ETAG, served.tag.clone()),
+    // Browsers must revalidate each file, so that after an upgrade no old file is used with a new
+    // one.
+    let cache_headers = [
+        (header::ETAG, file.tag.clone()),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
-    if knows(headers, &served.tag) {
-        return Ok((StatusCode::NOT_MODIFIED, cached).into_response());
+    if matches_tag(headers, &file.tag) {
+        return Ok((StatusCode::NOT_MODIFIED, cache_headers).into_response());
     }
-    let kind = [(header::CONTENT_TYPE, HeaderValue::from_static(served.kind))];
-    Ok((cached, kind, served.content.clone()).into_response())
+    let kind = [(header::CONTENT_TYPE, HeaderValue::from_static(file.kind))];
+    Ok((cache_headers, kind, file.content.clone()).into_response())
 }
 
-/// RFC 9110, 13.1.2: a list of tags, or `*`. Weak comparison: a proxy that compressed the answer made the tag weak.
-fn knows(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+/// Evaluates `If-None-Match` (RFC 9110, 13.1.2): a list of tags, or `*`. The comparison is weak,
+/// because a proxy that compressed the response may have weakened the tag.
+fn matches_tag(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     let all = headers.get_all(header::IF_NONE_MATCH).into_iter();
     let mut tags = all
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .map(str::trim);
-    tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == *tag)
+    tags.any(|candidate| {
+        candidate == "*" || candidate.strip_prefix("W/").unwrap_or(candidate) == *tag
+    })
 }

@@ -1,4 +1,4 @@
-//! `/api/users` and `/api/user-limits`, for administrators only; the dispatcher enforces that.
+//! `/api/users` and `/api/user-limits`. Only for administrators, which the dispatcher checks.
 
 use crate::access::Call;
 use crate::ask::Api;
@@ -17,9 +17,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const USER_LIMITS: &[&str] = &["max-connections", "max-channels"];
-/// Longest password taken.
+/// Maximum length of a password in bytes.
 const MAX_PASSWORD: usize = 1024;
-/// Characters of Base64 of RabbitMQ's salt of 4 bytes and a hash of 64, and of one of 16.
+/// Base64 lengths of RabbitMQ's 4-byte salt followed by a SHA-512 hash (64 bytes) or an MD5 hash
+/// (16 bytes).
 const SHA512_TEXT: usize = 92;
 const MD5_TEXT: usize = 28;
 
@@ -60,41 +61,45 @@ pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
 pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {
     let body = call.object()?;
     let existed = find(api, name).await?.is_some();
-    let rights = rights(api, name, body.get("permissions")).await?;
+    let permissions_of_request = permissions_of_request(api, name, body.get("permissions")).await?;
     let record = record(api, name, &Members(&body)).await?;
     api.change(Change::PutUser(record)).await?;
-    for right in rights {
-        permissions::put_change(api, Change::PutPermission(right)).await?;
+    for permission in permissions_of_request {
+        permissions::put_change(api, Change::PutPermission(permission)).await?;
     }
     put_answer(existed)
 }
 
-/// Rights that are given together with a user: an object of virtual hosts.
-async fn rights(
+/// Parses the permissions in a request for a user: an object keyed by virtual host.
+async fn permissions_of_request(
     api: &Api,
     user: &str,
-    given: Option<&Json>,
+    permissions_json: Option<&Json>,
 ) -> Result<Vec<PermissionRecord>, ApiError> {
-    let given = match given {
+    let permissions_json = match permissions_json {
         None | Some(Json::Null) => return Ok(Vec::new()),
-        Some(Json::Object(given)) => given,
+        Some(Json::Object(permissions_json)) => permissions_json,
         Some(_) => return Err(ApiError::bad_request("'permissions' should be an object")),
     };
-    let mut rights = Vec::new();
-    for (vhost, of) in given {
+    let mut permissions_of_request = Vec::new();
+    for (vhost, vhost_permissions) in permissions_json {
         let name = vhost.clone();
         if !api.read(move |tree| tree.vhost_exists(&name)).await? {
             return Err(ApiError::bad_request(object!(["no_such_vhost", vhost])));
         }
-        let of = of
+        let vhost_permissions = vhost_permissions
             .as_object()
             .ok_or_else(|| ApiError::bad_request(format!("'{vhost}' should be an object")))?;
-        rights.push(permissions::record(vhost, user, &Members(of))?);
+        permissions_of_request.push(permissions::record(
+            vhost,
+            user,
+            &Members(vhost_permissions),
+        )?);
     }
-    Ok(rights)
+    Ok(permissions_of_request)
 }
 
-/// The user that a request describes. Limits that it does not name stay as they are.
+/// Parses the user of a request. Limits that the request omits are kept.
 pub(crate) async fn record(
     api: &Api,
     name: &str,
@@ -102,8 +107,8 @@ pub(crate) async fn record(
 ) -> Result<UserRecord, ApiError> {
     let tags = match body.words("tags")? {
         Some(tags) => tags,
-        // As clients said it before there were tags.
-        None => match body.flag_if_any("administrator")? {
+        // Clients that predate tags send this flag.
+        None => match body.optional_flag("administrator")? {
             Some(true) => vec!["administrator".into()],
             Some(false) => Vec::new(),
             None => return Err(ApiError::bad_request("tags_not_present")),
@@ -112,8 +117,8 @@ pub(crate) async fn record(
     let password = password(api, body).await?;
     let limits = match body.table("limits")? {
         None => {
-            let before = find(api, name).await?;
-            before.map_or(Vec::new(), |u| u.limits.clone())
+            let existing = find(api, name).await?;
+            existing.map_or(Vec::new(), |u| u.limits.clone())
         }
         Some(table) => {
             let limit = |(name, value): (Name, Value)| match value.as_integer() {
@@ -133,8 +138,8 @@ pub(crate) async fn record(
     })
 }
 
-/// None for a user who may not log in with a password: an empty `password_hash` says so, and neither of the two, as with
-/// RabbitMQ.
+/// Parses a password. As in RabbitMQ, None disables password login: an empty `password_hash`, or
+/// neither key.
 async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>, ApiError> {
     let algorithm = match body.text("hashing_algorithm")? {
         None => None,
@@ -149,10 +154,11 @@ async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>,
         (Some(_), Some(_)) => Err(ApiError::bad_request(
             "both_password_and_password_hash_are_provided",
         )),
-        // Nobody logs in with an empty password, with RabbitMQ either.
+        // As in RabbitMQ, an empty password never allows a login.
         (Some(""), None) | (None, None | Some("")) => Ok(None),
         (None, Some(hash)) => {
-            // RabbitMQ's files and clients may not say, and those before 3.6 never do: by its length it is one of these.
+            // Without `hashing_algorithm` (never set before RabbitMQ 3.6), the length identifies
+            // the algorithm.
             let algorithm = algorithm.unwrap_or(match hash.len() {
                 SHA512_TEXT => HashAlgorithm::Sha512,
                 MD5_TEXT => HashAlgorithm::Md5,
@@ -173,14 +179,14 @@ async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>,
                     "a password has {MAX_PASSWORD} bytes at the most"
                 )));
             }
-            hashed(api, password, algorithm.unwrap_or(HashAlgorithm::Argon2id))
+            hash_password(api, password, algorithm.unwrap_or(HashAlgorithm::Argon2id))
                 .await
                 .map(Some)
         }
     }
 }
 
-pub(crate) async fn hashed(
+pub(crate) async fn hash_password(
     api: &Api,
     password: &str,
     algorithm: HashAlgorithm,
@@ -204,12 +210,15 @@ pub(crate) async fn delete(api: &Api, name: &str) -> Answer {
     no_content()
 }
 
-/// Those that can use no vhost.
+/// Users without permissions in any vhost.
 pub(crate) async fn without_permissions(api: &Api, call: &Call) -> Answer {
     let users: Vec<Arc<UserRecord>> = api
         .read(|tree| {
-            let used: BTreeSet<_> = tree.permissions().map(|p| p.user.clone()).collect();
-            let users = tree.users().filter(|u| !used.contains(&u.name));
+            let users_with_permissions: BTreeSet<_> =
+                tree.permissions().map(|p| p.user.clone()).collect();
+            let users = tree
+                .users()
+                .filter(|u| !users_with_permissions.contains(&u.name));
             users.cloned().collect()
         })
         .await?;
@@ -217,7 +226,7 @@ pub(crate) async fn without_permissions(api: &Api, call: &Call) -> Answer {
     Ok(cut.respond(part.iter().map(|u| show(u)).collect()))
 }
 
-/// `{"users": ["a", "b"]}`: those that are there go.
+/// Deletes the existing users among `{"users": ["a", "b"]}`.
 pub(crate) async fn bulk_delete(api: &Api, call: &Call) -> Answer {
     let body = call.object()?;
     let body = Members(&body);
@@ -245,7 +254,7 @@ pub(crate) async fn set_limit(api: &Api, call: &Call, name: &str, limit: &str) -
             let why = format!("Unrecognised terms {terms} in user-limits");
             return Err(ApiError::bad_request(why));
         }
-        Err(LimitError::NoNumber(why)) => return Err(ApiError::bad_request(why)),
+        Err(LimitError::NotNumber(why)) => return Err(ApiError::bad_request(why)),
     };
     if find(api, name).await?.is_none() {
         return Err(ApiError::bad_request(object!(["no_such_user", name])));
@@ -259,7 +268,7 @@ pub(crate) async fn set_limit(api: &Api, call: &Call, name: &str, limit: &str) -
     no_content()
 }
 
-/// A limit that nobody knows is not set.
+/// Clearing an unknown limit succeeds without effect.
 pub(crate) async fn clear_limit(api: &Api, name: &str, limit: &str) -> Answer {
     if !USER_LIMITS.contains(&limit) {
         return match find(api, name).await? {

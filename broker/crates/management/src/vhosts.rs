@@ -15,7 +15,7 @@ use metadata::{Change, Name, PermissionRecord, QueueType, VhostRecord};
 use serde_json::{Map, Value as Json, json as object};
 use std::sync::Arc;
 
-/// As it stands in a definitions document.
+/// The vhost's entry in a definitions document.
 pub(crate) fn definition(vhost: &VhostRecord) -> Json {
     let tags: Vec<&str> = vhost.tags.iter().map(|t| &**t).collect();
     let kind = vhost.default_queue_type.unwrap_or_default().name();
@@ -45,10 +45,10 @@ fn show(
 ) -> Json {
     let mut shown = definition(vhost);
     let counts = traffic.vhosts.get(&*vhost.name).copied();
-    let figures = rates::counts(&counts.unwrap_or_default());
+    let stats_of = rates::counts(&counts.unwrap_or_default());
     let at = (Key::Vhost(vhost.name.to_string()), samples.counts.as_ref());
     let mut stats = object!({});
-    rates::show_counts(api, at, &mut stats, (&rates::COUNTS, &figures));
+    rates::show_counts(api, at, &mut stats, (&rates::COUNTS, &stats_of));
     shown["message_stats"] = stats;
     let lengths = depths.get(&vhost.name).copied().unwrap_or_default();
     let key = Key::VhostDepth(vhost.name.to_string());
@@ -60,7 +60,7 @@ fn show(
 }
 
 pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
-    // Who monitors sees which there are, and not what is in them.
+    // Monitoring users see all vhosts, but not their contents.
     let visible = match call.is_monitor() {
         true => None,
         false => api.visible_vhosts(call).await?,
@@ -72,19 +72,19 @@ pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
     let samples = Samples::of(call)?;
     found.retain(|v| visible.as_ref().is_none_or(|set| set.contains(&*v.name)));
     let (part, cut) = Window::of(&call.query)?.cut(found, |v| &v.name)?;
-    let figures = (&traffic(api, &part).await?, &*lengths::of_all(api).await?);
+    let stats_of = (&traffic(api, &part).await?, &*lengths::of_all(api).await?);
     let shown = part.iter();
-    let shown = shown.map(|v| show(api, v, &nodes, figures, &samples));
+    let shown = shown.map(|v| show(api, v, &nodes, stats_of, &samples));
     Ok(cut.respond(shown.collect()))
 }
 
-/// What clients did in them.
+/// Traffic counts of these vhosts.
 async fn traffic(api: &Api, vhosts: &[VhostRecord]) -> Result<TrafficFacts, ApiError> {
-    let of = TrafficFilter {
+    let filter = TrafficFilter {
         vhosts: vhosts.iter().map(|v| v.name.to_string()).collect(),
         ..TrafficFilter::default()
     };
-    api.traffic(of).await
+    api.traffic(filter).await
 }
 
 async fn find(api: &Api, name: &str) -> Result<Option<Arc<VhostRecord>>, ApiError> {
@@ -93,7 +93,7 @@ async fn find(api: &Api, name: &str) -> Result<Option<Arc<VhostRecord>>, ApiErro
 }
 
 pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
-    api.visible(call, name).await?;
+    api.require_vhost_visible(call, name).await?;
     let samples = Samples::of(call)?;
     let vhost = find(api, name).await?.ok_or_else(ApiError::not_found)?;
     let nodes = nodes::facts(api).await?;
@@ -103,19 +103,20 @@ pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
 }
 
 pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {
-    call.administrator()?;
+    call.require_administrator()?;
     let body = call.object()?;
     let before = find(api, name).await?;
     declare(api, call, name, &Members(&body), before.as_deref()).await?;
     put_answer(before.is_some())
 }
 
-/// The type that a request names, if it does: at the top, or as in RabbitMQ's definitions files in `metadata`.
+/// Parses the default queue type: a top-level key, or in `metadata` as in RabbitMQ's definitions
+/// files.
 fn default_type(body: &Members<'_>) -> Result<Option<QueueType>, ApiError> {
-    let inner = body.0.get("metadata").and_then(Json::as_object);
-    let inner = inner.and_then(|m| m.get("default_queue_type")?.as_str());
-    // "undefined" is what RabbitMQ writes when there is none.
-    let name = body.text("default_queue_type")?.or(inner);
+    let metadata = body.0.get("metadata").and_then(Json::as_object);
+    let type_in_metadata = metadata.and_then(|m| m.get("default_queue_type")?.as_str());
+    // RabbitMQ exports "undefined" if no type is set.
+    let name = body.text("default_queue_type")?.or(type_in_metadata);
     match name {
         None | Some("undefined" | "") => Ok(None),
         Some(name) => {
@@ -126,7 +127,8 @@ fn default_type(body: &Members<'_>) -> Result<Option<QueueType>, ApiError> {
     }
 }
 
-/// Makes or changes a vhost: what the request does not say stays as in `old`. Who makes one may use it, as with RabbitMQ.
+/// Creates or changes a vhost. Omitted values are kept from `old`. As in RabbitMQ, the creator gets
+/// permissions in a new vhost.
 pub(crate) async fn declare(
     api: &Api,
     call: &Call,
@@ -135,11 +137,15 @@ pub(crate) async fn declare(
     old: Option<&VhostRecord>,
 ) -> Result<(), ApiError> {
     let kind = default_type(body)?;
-    let there = find(api, name).await?;
-    // A new one that does not say gets the node's.
-    let kind = kind.or_else(|| api.config().default_queue_type.filter(|_| there.is_none()));
+    let existing = find(api, name).await?;
+    // A new vhost without a type gets the node's default.
+    let kind = kind.or_else(|| {
+        api.config()
+            .default_queue_type
+            .filter(|_| existing.is_none())
+    });
     api.change(change(name, body, old)?).await?;
-    let before = there.as_ref().and_then(|v| v.default_queue_type);
+    let before = existing.as_ref().and_then(|v| v.default_queue_type);
     let quorum = kind.filter(|k| *k != QueueType::default());
     if kind.is_some() && quorum != before {
         let change = Change::SetDefaultQueueType {
@@ -151,7 +157,7 @@ pub(crate) async fn declare(
     if !matches!(body.0.get("tracing"), None | Some(Json::Null)) {
         let vhost = name.into();
         let on = body.flag("tracing", false)?;
-        if on != there.as_ref().is_some_and(|v| v.traced) {
+        if on != existing.as_ref().is_some_and(|v| v.traced) {
             api.change(Change::TraceVhost { vhost, on }).await?;
         }
     }
@@ -162,22 +168,23 @@ pub(crate) async fn declare(
         })
         .await?;
     }
-    // The operator is no user that could be given permissions.
-    if there.is_none() && !call.is_operator {
-        let everything: Name = ".*".into();
+    // The operator has no user record that could hold permissions.
+    if existing.is_none() && !call.is_operator {
+        let all_names: Name = ".*".into();
         let permission = PermissionRecord {
             user: call.user.name.clone(),
             vhost: name.into(),
-            configure: everything.clone(),
-            write: everything.clone(),
-            read: everything,
+            configure: all_names.clone(),
+            write: all_names.clone(),
+            read: all_names,
         };
         api.change(Change::PutPermission(permission)).await?;
     }
     Ok(())
 }
 
-/// A virtual host is there on every node that runs; RabbitMQ's may have stopped.
+/// A vhost runs on every running node, so there is nothing to start. In RabbitMQ it may have
+/// stopped.
 pub(crate) async fn start(api: &Api, name: &str, node: &str) -> Answer {
     let failed =
         |why: &str| ApiError::bad_request(format!("Request to node {node} failed with {why}"));
@@ -200,17 +207,17 @@ pub(crate) async fn protect(api: &Api, name: &str, on: bool) -> Answer {
     no_content()
 }
 
-/// The vhost that a request describes; what it does not say stays as it was.
+/// Builds the change of a request. Omitted values are kept from `old`.
 fn change(name: &str, body: &Members<'_>, old: Option<&VhostRecord>) -> Result<Change, ApiError> {
-    let nothing = Map::new();
-    // In definitions files of RabbitMQ it is there, and there only.
-    let inner = body.0.get("metadata").and_then(Json::as_object);
-    let inner = Members(inner.unwrap_or(&nothing));
-    let description: Name = match body.text("description")?.or(inner.text("description")?) {
+    let empty = Map::new();
+    // RabbitMQ's definitions files have these keys only in `metadata`.
+    let metadata = body.0.get("metadata").and_then(Json::as_object);
+    let metadata = Members(metadata.unwrap_or(&empty));
+    let description: Name = match body.text("description")?.or(metadata.text("description")?) {
         Some(text) => text.into(),
         None => old.map_or_else(|| "".into(), |v| v.description.clone()),
     };
-    let tags = match body.words("tags")?.or(inner.words("tags")?) {
+    let tags = match body.words("tags")?.or(metadata.words("tags")?) {
         Some(tags) => tags,
         None => old.map_or_else(Vec::new, |v| v.tags.clone()),
     };
@@ -222,7 +229,7 @@ fn change(name: &str, body: &Members<'_>, old: Option<&VhostRecord>) -> Result<C
 }
 
 pub(crate) async fn delete(api: &Api, call: &Call, name: &str) -> Answer {
-    call.administrator()?;
+    call.require_administrator()?;
     if find(api, name).await?.is_none() {
         return Err(ApiError::not_found());
     }

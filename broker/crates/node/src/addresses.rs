@@ -1,4 +1,4 @@
-//! Listeners and names: where this node listens and how others reach it.
+//! Listener addresses, and the name and address under which other nodes reach this one.
 
 use crate::config::{Config, Listen};
 use std::io;
@@ -21,23 +21,26 @@ pub enum AddressError {
     Plain(String),
 }
 
-/// The address of a listener; None when there is none.
+/// Resolves a listener's address; None if it is disabled.
 pub fn resolve(listen: Listen) -> Option<SocketAddr> {
     match listen {
         Listen::None => None,
         Listen::At(address) => Some(address),
         Listen::Any(port) => {
-            let six = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port);
-            let four = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port);
-            // A machine without IPv6 cannot bind even an ephemeral port there.
-            let has_six = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
-            Some(if has_six { six } else { four })
+            let v6 = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port);
+            let v4 = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port);
+            // Without IPv6, not even an ephemeral port can be bound.
+            let has_ipv6 = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+            Some(if has_ipv6 { v6 } else { v4 })
         }
     }
 }
 
-/// Binds one listener that nobody shares.
-pub fn bind_alone(what: &'static str, listen: Listen) -> Result<Option<TcpListener>, AddressError> {
+/// Binds a listener for a single thread.
+pub fn bind_exclusive(
+    what: &'static str,
+    listen: Listen,
+) -> Result<Option<TcpListener>, AddressError> {
     let Some(address) = resolve(listen) else {
         return Ok(None);
     };
@@ -51,7 +54,8 @@ pub fn bind_alone(what: &'static str, listen: Listen) -> Result<Option<TcpListen
     bind(address).map(Some)
 }
 
-/// Binds the same address once per shard. The port is probed first: sharing it with another process would go unnoticed.
+/// Binds the same address once per shard. The port is bound exclusively first: otherwise sharing it
+/// with another process would go unnoticed.
 pub fn bind_shared(
     what: &'static str,
     listen: Listen,
@@ -60,7 +64,7 @@ pub fn bind_shared(
     let Some(mut address) = resolve(listen) else {
         return Ok(Vec::new());
     };
-    drop(bind_alone(what, Listen::At(address))?);
+    drop(bind_exclusive(what, Listen::At(address))?);
     let mut listeners = Vec::new();
     for _ in 0..shards {
         let bound = reactor::bind(address).map_err(|e| AddressError::Bind {
@@ -74,15 +78,17 @@ pub fn bind_shared(
     Ok(listeners)
 }
 
-/// This host's name as the kernel has it.
+/// The host name as known to the kernel.
 pub fn host_name() -> Result<String, AddressError> {
     let unknown = |what: &str| AddressError::NoHostName(what.to_owned());
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map_err(|e| unknown(&e.to_string()))?;
     let name = name.trim();
-    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    if name.is_empty() || name.len() > 253 || !name.chars().all(known) {
-        return Err(unknown("it has characters that no host name has"));
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if name.is_empty() || name.len() > 253 || !name.chars().all(is_valid) {
+        return Err(unknown(
+            "it contains characters that are invalid in a host name",
+        ));
     }
     Ok(name.to_ascii_lowercase())
 }
@@ -95,7 +101,7 @@ pub fn node_name(config: &Config) -> Result<String, AddressError> {
     Ok(config.cluster.node.clone())
 }
 
-/// host:port under which other nodes reach this one.
+/// The host:port under which other nodes reach this one.
 pub fn advertised(config: &Config, bound: Option<SocketAddr>) -> Result<String, AddressError> {
     let host = match bound {
         _ if !config.cluster.advertised_host.is_empty() => config.cluster.advertised_host.clone(),
@@ -110,7 +116,7 @@ pub fn advertised(config: &Config, bound: Option<SocketAddr>) -> Result<String, 
     Ok(format!("{host}:{port}"))
 }
 
-/// Refuses links between nodes that anyone on the network could read or forge.
+/// Refuses links between nodes that others on the network could read or forge.
 pub fn check_plain(config: &Config) -> Result<(), AddressError> {
     let cluster = &config.cluster;
     if cluster.auth.is_some() {
@@ -154,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_links_stay_on_loopback() -> Result<(), String> {
+    fn links_without_tls_are_restricted_to_loopback() -> Result<(), String> {
         for good in [
             &[][..],
             &[
@@ -184,13 +190,13 @@ mod tests {
     }
 
     #[test]
-    fn a_port_in_use_is_told() -> Result<(), Box<dyn std::error::Error>> {
+    fn port_in_use_is_reported() -> Result<(), Box<dyn std::error::Error>> {
         let shared = bind_shared("amqp", Listen::loopback(0), 3)?;
         assert_eq!(shared.len(), 3);
         let port = shared[0].address().port();
         assert!(shared.iter().all(|l| l.address().port() == port));
-        let again = bind_shared("amqp", Listen::loopback(port), 1);
-        assert!(again.is_err_and(|e| e.to_string().contains("amqp")));
+        let second = bind_shared("amqp", Listen::loopback(port), 1);
+        assert!(second.is_err_and(|e| e.to_string().contains("amqp")));
         Ok(())
     }
 }

@@ -3,14 +3,14 @@
 use reactor::{Inbound, Mailbox};
 use std::sync::{Mutex, PoisonError};
 
-/// What can be alarming.
+/// The cause of an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The log found no space.
+    /// The log ran out of disk space.
     LogFull,
-    /// Less free space than `disk_free_limit.absolute`.
+    /// Free space is below `disk_free_limit.absolute`.
     LowDisk,
-    /// More memory than `vm_memory_high_watermark.relative` allows.
+    /// Memory usage is above `vm_memory_high_watermark.relative`.
     Memory,
 }
 
@@ -27,7 +27,7 @@ impl State {
     }
 }
 
-/// The alarms of the node, told to every shard as they change.
+/// The alarms of the node. Every change is sent to every shard.
 pub struct Alarms {
     state: Mutex<State>,
     mailboxes: Vec<Mailbox>,
@@ -42,7 +42,7 @@ impl Alarms {
     }
 
     pub fn set(&self, cause: Cause, on: bool) {
-        // Held while telling, so that shards hear changes in their order.
+        // Held while sending, so that all shards receive changes in order.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let before = *state;
         match cause {
@@ -77,7 +77,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn shards_hear_changes_only() {
+    fn shards_receive_only_changes() {
         let wake = Arc::new(Wake::for_thread());
         let (mailbox, inlet) = reactor::mailbox(wake);
         let alarms = Alarms::new(vec![mailbox]);
@@ -86,7 +86,7 @@ mod tests {
         alarms.set(Cause::LowDisk, false);
         alarms.set(Cause::Memory, true);
         alarms.set(Cause::LogFull, false);
-        let told: Vec<(&str, bool)> = inlet
+        let received: Vec<(&str, bool)> = inlet
             .drain()
             .into_iter()
             .filter_map(|m| match m {
@@ -94,6 +94,9 @@ mod tests {
                 _ => None,
             })
             .collect();
-        assert_eq!(told, [("disk", true), ("memory", true), ("disk", false)]);
+        assert_eq!(
+            received,
+            [("disk", true), ("memory", true), ("disk", false)]
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Threads that verify passwords, because hashing is deliberately expensive and would stall a shard.
+//! Threads that verify passwords: hashing is deliberately expensive and would stall a shard.
 
 use reactor::{Inbound, Mailbox};
 use shard::Check;
@@ -6,17 +6,18 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Threads at the most. They have no more than half of the processors, so that logins do not stop the others' work.
+/// Maximum number of threads. They use at most half of the processors, so that logins do not starve
+/// other work.
 const MAX_THREADS: u16 = 4;
 
 struct Work {
     check: Check,
-    /// Where the answer goes.
+    /// The shard that receives the result.
     shard: Mailbox,
 }
 
-/// A way in. The pool ends when the last one is gone. How much waits is bounded by the shards that ask
-/// (`shard::logins`).
+/// A handle of the pool, which ends when the last handle is dropped. The shards bound the queue
+/// length (`shard::logins`).
 #[derive(Clone)]
 pub(crate) struct CheckPool(Sender<Work>);
 
@@ -26,28 +27,28 @@ impl CheckPool {
         let inbox = Arc::new(Mutex::new(inbox));
         for n in 0..(cpus / 2).clamp(1, MAX_THREADS) {
             let inbox = inbox.clone();
-            // They end when the last shard is gone; nobody needs to wait for that.
+            // The threads end when the last shard is gone; nothing waits for them.
             std::thread::Builder::new()
                 .name(format!("login-{n}"))
-                .spawn(move || work(&inbox))?;
+                .spawn(move || run_worker(&inbox))?;
         }
         Ok(CheckPool(sender))
     }
 
-    /// What a shard begins its checks with.
+    /// Returns the function with which a shard starts a check.
     pub fn for_shard(&self, shard: Mailbox) -> shard::StartCheck {
         let pool = self.clone();
         Box::new(move |check| {
             let shard = shard.clone();
-            // A pool that is gone: the process ends.
+            // Sending fails only if the pool is gone, which means that the process is ending.
             let _ = pool.0.send(Work { check, shard });
         })
     }
 }
 
-fn work(inbox: &Mutex<Receiver<Work>>) {
+fn run_worker(inbox: &Mutex<Receiver<Work>>) {
     loop {
-        // Held while waiting: the others wait for the lock instead.
+        // Held while receiving: the other threads wait for the lock instead.
         let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Work { check, shard }) = next else {
             return;

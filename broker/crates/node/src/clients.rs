@@ -1,4 +1,4 @@
-//! Where clients connect: listeners without TLS and with it, and the certificates of those and of the HTTP API.
+//! Client listeners with and without TLS, and the certificates of client and HTTP listeners.
 
 use crate::addresses::{self, AddressError};
 use crate::config::{Config, Listen};
@@ -67,11 +67,11 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Reads the certificates for which there is a listener.
+    /// Loads the certificates of all enabled TLS listeners.
     pub fn new(config: &Config, registrations: Vec<Registration>) -> Result<Clients, NodeError> {
         let endpoints = endpoints(&registrations);
         let mut certificates = Vec::new();
-        let mut load = |wanted, options: tls::Options| match wanted {
+        let mut load = |is_enabled, options: tls::Options| match is_enabled {
             false => Ok(None),
             true => {
                 let (server, watched) = tls::Server::load(options)?;
@@ -122,12 +122,12 @@ impl Clients {
     /// Fails if a port is in use.
     pub fn check_ports(&self) -> Result<(), AddressError> {
         for endpoint in &self.endpoints {
-            drop(addresses::bind_alone(endpoint.name, endpoint.listen)?);
+            drop(addresses::bind_exclusive(endpoint.name, endpoint.listen)?);
         }
         Ok(())
     }
 
-    /// The listeners of each shard.
+    /// Binds the listeners of each shard.
     pub fn bind(&self, shards: u16) -> Result<Vec<Vec<ClientListener>>, AddressError> {
         let mut all: Vec<Vec<ClientListener>> = Vec::new();
         all.resize_with(usize::from(shards), Vec::new);
@@ -156,22 +156,22 @@ impl Clients {
         (name, listener.socket.address())
     }
 
-    /// Of the HTTP API, where it has one.
+    /// TLS of the HTTP API, if enabled.
     pub fn management(&self) -> Option<Arc<tls::Server>> {
         self.management.clone()
     }
 
-    /// Of metrics, where they have one.
+    /// TLS of the metrics endpoint, if enabled.
     pub fn prometheus(&self) -> Option<Arc<tls::Server>> {
         self.prometheus.clone()
     }
 
-    /// Of the operator's listener, where there is one.
+    /// TLS of the operator's listener, if enabled.
     pub fn operator(&self) -> Option<Arc<tls::Server>> {
         self.operator.clone()
     }
 
-    /// When the first of the certificates ends, in seconds since 1970; None when there is no TLS.
+    /// Returns the earliest expiry of the certificates in seconds since 1970; None without TLS.
     pub fn expiry(&self) -> Arc<dyn Fn() -> Option<u64> + Send + Sync> {
         let http = [&self.management, &self.prometheus, &self.operator];
         let http = http.into_iter().flatten();
@@ -179,7 +179,7 @@ impl Clients {
         Arc::new(move || servers.iter().map(|server| server.expires()).min())
     }
 
-    /// Who look after the files; for one caller.
+    /// Takes the watchers of the certificate files. They can be taken once.
     pub fn certificates(&mut self) -> Vec<tls::Watched> {
         std::mem::take(&mut self.certificates)
     }

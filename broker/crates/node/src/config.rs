@@ -1,6 +1,8 @@
-//! The configuration (O7): `key = value` files, `conf.d`, environment, `--set`; everything checked at start.
+//! The configuration: `key = value` files, `conf.d`, environment, `--set`. Everything is validated
+//! at the start.
 //!
-//! Later sources win: built-in defaults, the file, `conf.d/*.conf` beside it in name order, environment, `--set`.
+//! Later sources win: built-in defaults, the file, `conf.d/*.conf` beside it in name order,
+//! environment, `--set`.
 
 mod budget_keys;
 mod keys;
@@ -25,11 +27,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tls::{LoginFrom, SanType, Verify, Versions};
 
-/// Everything that can be set. Field by field described in [`keys`].
+/// All settings. [`keys`] describes each of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub data_dir: PathBuf,
-    /// 0: from the CPUs this process may use.
+    /// 0: determined from the CPUs available to this process.
     pub shards: u16,
     pub log: LogConfig,
     pub amqp: Listen,
@@ -39,12 +41,12 @@ pub struct Config {
     pub tls: TlsConfig,
     pub management_tls: Listen,
     pub prometheus_tls: Listen,
-    /// Certificate and key of metrics, where they have their own.
+    /// Certificate and key of the metrics endpoint, if it has its own.
     pub prometheus_files: TlsConfig,
-    /// What is missing in it is that of `tls`.
+    /// Missing values are taken from `tls`.
     pub management_files: TlsConfig,
     pub operator: OperatorConfig,
-    /// By their numbers; empty: the usual ones.
+    /// By index; empty: the default mechanisms.
     pub mechanisms: BTreeMap<u32, Mechanism>,
     pub management: Listen,
     pub prometheus: Listen,
@@ -53,22 +55,23 @@ pub struct Config {
     pub default_user: String,
     pub default_pass: String,
     pub default_vhost: String,
-    /// Of the first vhost and of those made through this node that do not say theirs; None: classic.
+    /// Queue type of the first vhost and of new vhosts created through this node that do not set
+    /// one; None: classic.
     pub default_queue_type: Option<QueueType>,
     pub loopback_users: Vec<String>,
-    /// None: nobody may.
+    /// None: anonymous login is disabled.
     pub anonymous_user: Option<String>,
     pub anonymous_pass: String,
     pub limits: Limits,
     pub disk_free_limit: u64,
-    /// `product` in the server properties of AMQP.
+    /// `product` in the AMQP server properties.
     pub product: String,
-    /// `version` in the server properties of AMQP.
+    /// `version` in the AMQP server properties.
     pub version: String,
-    /// Share of the memory limit of the cgroup (or the machine).
+    /// As a share of the memory limit of the cgroup or the machine.
     pub memory_watermark: f64,
     pub memory_budget: BudgetConfig,
-    /// Members that quorum queues are grown to; 0: none.
+    /// Number of members to which quorum queues are grown; 0: never grown.
     pub target_group_size: u32,
     pub wal_file_bytes: u64,
     pub shutdown_timeout: Duration,
@@ -85,10 +88,11 @@ pub struct ClusterConfig {
     pub name: String,
     /// Empty: the host's name.
     pub node: String,
-    /// Empty: nobody says.
+    /// Empty: no zone.
     pub zone: String,
     pub peers: Vec<PeerAddress>,
-    /// How many nodes form the cluster when `peers` is one DNS name; 0: as many as `peers` has entries.
+    /// Number of nodes that form the cluster if `peers` is a single DNS name; 0: the number of
+    /// entries in `peers`.
     pub initial_size: usize,
     pub listener: Listen,
     /// Empty: the host's name.
@@ -114,7 +118,7 @@ pub struct TlsConfig {
     pub keyfile: Option<PathBuf>,
     pub verify_peer: bool,
     pub fail_if_no_peer_cert: bool,
-    /// By their numbers; empty: all.
+    /// By index; empty: all versions.
     pub versions: BTreeMap<u32, &'static str>,
     pub login_from: LoginFrom,
     pub san_type: SanType,
@@ -122,7 +126,7 @@ pub struct TlsConfig {
 }
 
 impl TlsConfig {
-    /// Of a listener; what is missing is an error of [`load`].
+    /// TLS options of a listener. [`load`] has checked that nothing is missing.
     pub fn options(&self) -> tls::Options {
         let spoken =
             |version| self.versions.is_empty() || self.versions.values().any(|v| *v == version);
@@ -149,7 +153,7 @@ impl TlsConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatorConfig {
     pub listener: Listen,
-    /// The authority is that of the operator's certificates.
+    /// The authority is the one that signs the operator's certificates.
     pub files: TlsConfig,
     /// The common name of the operator's certificate.
     pub certificate_name: String,
@@ -172,29 +176,29 @@ pub struct Limits {
     pub heartbeat_s: u16,
     pub max_message_size: u32,
     pub handshake_timeout: Duration,
-    /// None: for ever.
+    /// None: no timeout.
     pub consumer_timeout_ms: Option<u64>,
     pub max_connections: usize,
     pub accepts_per_turn: usize,
-    /// 0: no bound.
+    /// 0: unlimited.
     pub accepts_per_second: u32,
     pub peer_buffer: usize,
 }
 
 impl Config {
-    /// Whether MQTT clients can connect, in whatever way.
-    pub fn takes_mqtt(&self) -> bool {
+    /// Returns true if any MQTT listener is enabled.
+    pub fn has_mqtt_listener(&self) -> bool {
         let (mqtt, web) = (&self.mqtt, &self.web_mqtt);
         let all = [mqtt.plain, mqtt.tls, web.plain, web.tls];
         all.iter().any(|l| *l != Listen::None)
     }
 
-    /// Of the HTTP API, which knows users by their passwords only.
+    /// TLS options of the HTTP API, which authenticates users only by password.
     pub fn management_options(&self) -> tls::Options {
         self.http_options(&self.management_files)
     }
 
-    /// Of the operator's listener, which takes no client without a certificate.
+    /// TLS options of the operator's listener, which requires client certificates.
     pub fn operator_options(&self) -> tls::Options {
         tls::Options {
             cacertfile: self.operator.files.cacertfile.clone(),
@@ -204,7 +208,7 @@ impl Config {
         }
     }
 
-    /// Of metrics, which nobody logs in to.
+    /// TLS options of the metrics endpoint, which has no authentication.
     pub fn prometheus_options(&self) -> tls::Options {
         self.http_options(&self.prometheus_files)
     }
@@ -219,7 +223,7 @@ impl Config {
         files.options()
     }
 
-    /// How clients may log in, the best first.
+    /// SASL mechanisms in order of preference.
     pub fn mechanisms(&self) -> Vec<Mechanism> {
         match self.mechanisms.is_empty() {
             true => Mechanism::DEFAULT.to_vec(),

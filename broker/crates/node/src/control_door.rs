@@ -1,4 +1,4 @@
-//! The way of the control plane to shard 0, open before there is a shard.
+//! Entry point of the control plane, available before shard 0 exists.
 
 use crate::links::LinkStatus;
 use control::{ControlRequest, Readiness};
@@ -6,7 +6,8 @@ use reactor::{Inbound, Mailbox};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Passes requests to shard 0. While the node starts or stops it answers readiness itself and drops the rest.
+/// Forwards requests to shard 0. While the node starts or stops, it answers readiness itself and
+/// drops other requests.
 pub struct ControlDoor {
     shard: OnceLock<Mailbox>,
     links: Arc<LinkStatus>,
@@ -22,9 +23,9 @@ impl ControlDoor {
         }
     }
 
-    /// The shards run.
+    /// Called when the shards run.
     pub fn open(&self, shard: Mailbox) {
-        // Opened once; a second time would be the same shard.
+        // Called once; a second call would pass the same shard.
         let _ = self.shard.set(shard);
     }
 
@@ -32,9 +33,9 @@ impl ControlDoor {
         self.stopping.store(true, Ordering::Release);
     }
 
-    /// Never blocks. A request that cannot be passed on is dropped, which its asker sees.
+    /// Never blocks. A request that cannot be forwarded is dropped, which its sender notices.
     pub fn ask(&self, request: ControlRequest) {
-        let why = if self.stopping.load(Ordering::Acquire) {
+        let not_ready_reason = if self.stopping.load(Ordering::Acquire) {
             Some("stopping".to_owned())
         } else if self.shard.get().is_none() {
             let waiting = self.links.waiting();
@@ -42,8 +43,10 @@ impl ControlDoor {
         } else {
             None
         };
-        match (request, why) {
-            (ControlRequest::Readiness { reply }, Some(why)) => reply(Readiness::NotReady(why)),
+        match (request, not_ready_reason) {
+            (ControlRequest::Readiness { reply }, Some(not_ready_reason)) => {
+                reply(Readiness::NotReady(not_ready_reason))
+            }
             (request, _) => {
                 if let Some(shard) = self.shard.get()
                     && shard.post(Inbound::Control(request)).is_err()
@@ -69,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_before_and_after_the_shard() {
+    fn readiness_is_answered_while_starting_and_stopping() {
         let door = ControlDoor::new(Arc::default());
         assert_eq!(
             readiness(&door),

@@ -1,4 +1,4 @@
-//! A node's directory at start: locked, identified, its log read back.
+//! The data directory of a node: locking, identity, and recovery of the log.
 
 use crate::config::Config;
 use crate::identity::{ClusterRecord, Identity, IdentityError};
@@ -12,8 +12,8 @@ use wal::{GroupId, Record, RecordBody, Recovered, Wal, WalConfig, WalError};
 
 const LOCK: &str = "lock";
 
-/// A record of no group, so that the log is not empty once this node belongs to a cluster.
-const MARK: GroupId = GroupId(u64::MAX);
+/// Group of a marker record: with it, the log is never empty once this node belongs to a cluster.
+const MARKER_GROUP: GroupId = GroupId(u64::MAX);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
@@ -31,7 +31,7 @@ pub enum DataDirError {
         #[source]
         error: IdentityError,
     },
-    #[error("data directory {path}: {error}{}", what_to_do(.error))]
+    #[error("data directory {path}: {error}{}", remedy(.error))]
     Log {
         path: PathBuf,
         #[source]
@@ -39,8 +39,8 @@ pub enum DataDirError {
     },
 }
 
-/// What helps when the log says no: nothing is thrown away without a person's word.
-fn what_to_do(error: &WalError) -> &'static str {
+/// The remedy for a damaged log. Nothing is deleted without an operator.
+fn remedy(error: &WalError) -> &'static str {
     match error {
         WalError::Corrupt { .. } | WalError::Missing { .. } => {
             "\nNothing was changed. A single node: put a copy of the directory in its place. A node of a cluster \
@@ -51,7 +51,7 @@ fn what_to_do(error: &WalError) -> &'static str {
     }
 }
 
-/// The locked directory. Other processes are kept out until it is dropped.
+/// The locked directory. Other processes cannot use it until it is dropped.
 pub struct DataDir {
     path: PathBuf,
     disk: Arc<RealDisk>,
@@ -60,7 +60,7 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Locks the directory, making it when it is not there, and begins a new incarnation.
+    /// Locks the directory, creating it if needed, and starts a new incarnation.
     pub fn open(path: &Path, name: &str, rng: &mut dyn Rng) -> Result<DataDir, DataDirError> {
         let io = |error| DataDirError::Io {
             path: path.to_owned(),
@@ -98,12 +98,12 @@ impl DataDir {
         self.disk.clone()
     }
 
-    /// How many files of the directory are open.
+    /// Counter of the open files in the directory.
     pub fn open_files(&self) -> Arc<OpenFiles> {
         self.disk.open_files()
     }
 
-    /// How much is written before free space should be looked at.
+    /// Number of bytes to write before free space is checked again.
     pub fn write_budget(&self) -> Arc<WriteBudget> {
         self.disk.write_budget()
     }
@@ -113,7 +113,8 @@ impl DataDir {
         guard.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes the cluster into the identity, durably; once, from any thread.
+    /// Returns a function that stores the cluster in the identity, durably. It is called once, from
+    /// any thread.
     pub fn persist(&self) -> impl FnMut(&ClusterRecord) -> Result<(), String> + Send + use<> {
         let (disk, identity) = (self.disk.clone(), self.identity.clone());
         move |record| {
@@ -126,7 +127,7 @@ impl DataDir {
         }
     }
 
-    /// Opens the log and reads it back. It is not empty afterwards.
+    /// Opens and recovers the log. Afterwards it is not empty.
     pub fn open_log(&self, config: &Config, salt: u64) -> Result<(Wal, Recovered), DataDirError> {
         let wrap = |error| DataDirError::Log {
             path: self.path.clone(),
@@ -146,15 +147,16 @@ impl DataDir {
             );
         }
         if recovered.files.is_empty() {
-            // Before this node may promise anything: from now on an empty log means a lost one.
-            let mark = Record {
-                group: MARK,
+            // Written before this node makes any promise: from now on an empty log means a lost
+            // one.
+            let marker = Record {
+                group: MARKER_GROUP,
                 body: RecordBody::Deleted,
             };
-            wal.append(&[mark]).map_err(wrap)?;
+            wal.append(&[marker]).map_err(wrap)?;
             wal.sync().map_err(wrap)?;
         }
-        recovered.groups.remove(&MARK);
+        recovered.groups.remove(&MARKER_GROUP);
         Ok((wal, recovered))
     }
 }

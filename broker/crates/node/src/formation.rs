@@ -1,8 +1,10 @@
-//! When a node without a cluster may form one. One pure function, and its truth table.
+//! The decision of a node without a cluster: wait, form or join. One pure function, and its truth
+//! table.
 //!
-//! The rule that makes a second cluster impossible: every configured node must be seen at the same time, none of them
-//! may belong to a cluster, all must agree on who "every" is, and one of them, by its name, is the only one that may form.
-//! A node that lost its directory meets peers that are members, so it joins; a node that meets nobody waits.
+//! A second cluster is impossible because every configured node must be seen at the same time, none
+//! of them may belong to a cluster, all must agree on the list of nodes, and only the one with the
+//! smallest name may form. A node that lost its directory meets peers that are members, so it
+//! joins; a node that reaches no peer waits.
 //!
 //! | # | what is seen of the configured peers                         | decision                            |
 //! |---|--------------------------------------------------------------|-------------------------------------|
@@ -20,20 +22,20 @@ use crate::identity::Founder;
 use env::NodeId;
 use metadata::Name;
 
-/// A configured peer as it is seen now.
+/// A configured peer as currently seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerView {
-    /// No link; the address as configured.
+    /// No link; the configured address.
     Silent {
         address: String,
     },
-    Myself,
-    /// Answers, and belongs to no cluster.
+    ThisNode,
+    /// Reachable, and not a member of any cluster.
     Unclustered {
         founder: Founder,
         /// Fingerprint of its list of peers.
         peers_hash: u64,
-        /// Feature flags that it is known to know.
+        /// Feature flags that it supports.
         features: Vec<Name>,
     },
     Member {
@@ -41,16 +43,16 @@ pub enum PeerView {
     },
 }
 
-/// What [`decide_formation`] looks at.
+/// Input of [`decide_formation`].
 #[derive(Clone, Debug)]
 pub struct View {
     pub me: Founder,
     pub peers_hash: u64,
-    /// Feature flags that this node knows.
+    /// Feature flags that this node supports.
     pub features: Vec<Name>,
-    /// How many nodes form the cluster.
+    /// Number of nodes that form the cluster.
     pub initial_size: usize,
-    /// Every configured peer, this node included when it is configured.
+    /// All configured peers, including this node if it is among them.
     pub peers: Vec<PeerView>,
 }
 
@@ -59,7 +61,8 @@ pub enum Decision {
     Wait {
         why: String,
     },
-    /// Become a cluster of these nodes, sorted by name, with the feature flags that all of them know.
+    /// Form a cluster of these nodes, sorted by name, with the feature flags that all of them
+    /// support.
     Form {
         founders: Vec<Founder>,
         features: Vec<Name>,
@@ -73,7 +76,7 @@ fn wait(why: impl Into<String>) -> Decision {
     Decision::Wait { why: why.into() }
 }
 
-/// See the table above; rows are tried in order.
+/// Implements the table above; rows are evaluated in order.
 pub fn decide_formation(view: &View) -> Decision {
     let mut members = view.peers.iter().filter_map(|p| match p {
         PeerView::Member { cluster } => Some(*cluster),
@@ -100,7 +103,7 @@ pub fn decide_formation(view: &View) -> Decision {
         let (seen, size) = (view.peers.len(), view.initial_size);
         return wait(format!("{seen} of {size} nodes seen"));
     }
-    if !view.peers.contains(&PeerView::Myself) {
+    if !view.peers.contains(&PeerView::ThisNode) {
         return wait(
             "this node is not among cluster.peers and can only join a cluster that exists",
         );
@@ -108,7 +111,7 @@ pub fn decide_formation(view: &View) -> Decision {
     form_or_wait(view)
 }
 
-/// Rows 6 to 9: everyone is there and without a cluster.
+/// Rows 6 to 9: all peers are reachable and without a cluster.
 fn form_or_wait(view: &View) -> Decision {
     let mut founders = vec![view.me.clone()];
     let mut common = view.features.clone();
@@ -193,7 +196,7 @@ mod tests {
 
     #[test]
     fn truth_table() {
-        use PeerView::Myself;
+        use PeerView::ThisNode;
         let (a, b) = (founder(1, "a"), founder(2, "b"));
         let other_list = PeerView::Unclustered {
             founder: founder(3, "c"),
@@ -210,19 +213,19 @@ mod tests {
             (
                 1,
                 &a,
-                vec![Myself, member(5), member(6)],
+                vec![ThisNode, member(5), member(6)],
                 waits("different clusters"),
             ),
             (
                 2,
                 &a,
-                vec![Myself, member(5), silent("c")],
+                vec![ThisNode, member(5), silent("c")],
                 Ok(Decision::Join { cluster: 5 }),
             ),
             (
                 2,
                 &a,
-                vec![Myself, member(5), fresh(3, "c")],
+                vec![ThisNode, member(5), fresh(3, "c")],
                 Ok(Decision::Join { cluster: 5 }),
             ),
             (
@@ -234,20 +237,20 @@ mod tests {
             (
                 3,
                 &a,
-                vec![Myself, fresh(2, "b"), silent("c:1")],
+                vec![ThisNode, fresh(2, "b"), silent("c:1")],
                 waits("no answer yet from c:1"),
             ),
             (
                 3,
                 &a,
-                vec![Myself, silent("b"), silent("c")],
+                vec![ThisNode, silent("b"), silent("c")],
                 waits("no answer yet from b, c"),
             ),
-            (4, &a, vec![Myself, fresh(2, "b")], waits("2 of 3")),
+            (4, &a, vec![ThisNode, fresh(2, "b")], waits("2 of 3")),
             (
                 4,
                 &a,
-                vec![Myself, fresh(2, "b"), fresh(3, "c"), fresh(4, "d")],
+                vec![ThisNode, fresh(2, "b"), fresh(3, "c"), fresh(4, "d")],
                 waits("4 of 3"),
             ),
             (
@@ -259,34 +262,39 @@ mod tests {
             (
                 6,
                 &a,
-                vec![Myself, fresh(2, "b"), other_list],
+                vec![ThisNode, fresh(2, "b"), other_list],
                 waits("c has other cluster.peers"),
             ),
             (
                 7,
                 &a,
-                vec![Myself, fresh(2, "a"), fresh(3, "c")],
+                vec![ThisNode, fresh(2, "a"), fresh(3, "c")],
                 waits("two nodes have the name a"),
             ),
             (
                 7,
                 &a,
-                vec![Myself, fresh(2, "b"), fresh(2, "c")],
+                vec![ThisNode, fresh(2, "b"), fresh(2, "c")],
                 waits("the same node"),
             ),
             (
                 7,
                 &a,
-                vec![Myself, Myself, fresh(2, "b")],
+                vec![ThisNode, ThisNode, fresh(2, "b")],
                 waits("the same node"),
             ),
             (
                 8,
                 &b,
-                vec![fresh(1, "a"), Myself, fresh(3, "c")],
+                vec![fresh(1, "a"), ThisNode, fresh(3, "c")],
                 waits("a forms the cluster"),
             ),
-            (9, &a, vec![Myself, fresh(2, "b"), fresh(3, "c")], Ok(form)),
+            (
+                9,
+                &a,
+                vec![ThisNode, fresh(2, "b"), fresh(3, "c")],
+                Ok(form),
+            ),
         ];
         for (row, me, peers, expected) in rows {
             match (seen(me.clone(), peers), expected) {
@@ -302,23 +310,24 @@ mod tests {
     }
 
     #[test]
-    fn what_one_founder_does_not_tell_nobody_begins_with() {
+    fn cluster_starts_with_features_that_all_founders_support() {
         let silent_one = PeerView::Unclustered {
             founder: founder(3, "c"),
             peers_hash: 9,
             features: Vec::new(),
         };
-        let peers = vec![PeerView::Myself, fresh(2, "b"), silent_one];
+        let peers = vec![PeerView::ThisNode, fresh(2, "b"), silent_one];
         let Decision::Form { features, .. } = seen(founder(1, "a"), peers) else {
-            panic!("all are there");
+            panic!("expected Form");
         };
         assert!(features.is_empty());
     }
 
     proptest! {
-        /// Whatever each of three nodes sees of the others, at most one forms, and nobody while anyone is a member or silent.
+        /// Whatever each of three nodes sees of the others, at most one forms a cluster, and none
+        /// while any peer is a member or silent.
         #[test]
-        fn never_two_clusters(seen_as in proptest::collection::vec(0u8..3, 6)) {
+        fn at_most_one_node_forms_a_cluster(seen_as in proptest::collection::vec(0u8..3, 6)) {
             let names = ["a", "b", "c"];
             let mut forming = 0;
             let mut others = seen_as.into_iter();
@@ -327,7 +336,7 @@ mod tests {
                 let mut all_fresh = true;
                 for (j, other) in names.iter().enumerate() {
                     if i == j {
-                        peers.push(PeerView::Myself);
+                        peers.push(PeerView::ThisNode);
                         continue;
                     }
                     let state = others.next().unwrap_or(0);

@@ -1,7 +1,9 @@
-//! Who this node is: `identity.json`, the first thing written into a data directory and the first thing read.
+//! The node's identity: `identity.json`, the first file written to a data directory and the first
+//! one read.
 //!
-//! Behind the object stands its CRC-32 in 32 characters of white space, high bit first, a space for 0 and a tab for 1: programs of before,
-//! which know no such field, pass over it. A file without it (theirs, or one that people wrote) is read as it is.
+//! The JSON object is followed by its CRC-32 as 32 characters of white space, high bit first: a
+//! space for 0 and a tab for 1. Older versions ignore it. A file without a checksum (written by an
+//! older version or by hand) is accepted.
 
 use env::{Disk, Incarnation, NodeId, Rng};
 use metadata::Name;
@@ -11,38 +13,38 @@ use std::io;
 pub const FILE: &str = "identity.json";
 const TEMPORARY: &str = "identity.json.new";
 
-/// Newest format this program knows.
+/// Newest supported format.
 const FORMAT: u32 = 1;
 
-/// Largest identity file; 101 founders take 40 KiB.
+/// Maximum size of the identity file in bytes; 101 founders take 40 KiB.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Characters of the checksum.
+/// Length of the checksum in characters.
 const CHECKSUM: usize = 32;
 
-/// Founders of one cluster at the most.
+/// Maximum number of founders of a cluster.
 pub const MAX_FOUNDERS: usize = 101;
 
-/// A node's identity. Every value of it that was ever acted on is durable.
+/// A node's identity. It is stored durably before the node acts on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub node: NodeId,
-    /// Grown with each start, before anything else happens.
+    /// Incremented at each start, before anything else happens.
     pub incarnation: Incarnation,
     /// The name at the last start.
     pub name: String,
-    /// None: has never belonged to a cluster.
+    /// None: the node has never belonged to a cluster.
     pub cluster: Option<ClusterRecord>,
 }
 
-/// The cluster a node belongs to, for as long as its directory lives.
+/// The cluster to which the node belongs, for the lifetime of its data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterRecord {
     /// Never 0.
     pub id: u64,
     /// The cluster's first voters, the same on every node.
     pub founders: Vec<Founder>,
-    /// Feature flags that all founders know; empty on a node that is none of them.
+    /// Feature flags that all founders support; empty on a node that is not a founder.
     pub features: Vec<Name>,
 }
 
@@ -58,7 +60,7 @@ pub enum IdentityError {
     #[error("{FILE}: {0}")]
     Io(#[from] io::Error),
     #[error(
-        "{FILE}: format {found} is newer than this program knows ({FORMAT}); the file is left untouched"
+        "{FILE}: format {found} is newer than this version supports ({FORMAT}); the file is left untouched"
     )]
     Newer { found: u32 },
     #[error("{FILE} is damaged: {what}; the file is left untouched")]
@@ -69,7 +71,7 @@ pub enum IdentityError {
     )]
     Lost { found: &'static str },
     #[error(
-        "`wal/` holds no log file, but {FILE} says that this node belongs to cluster {cluster}: what it promised to others is lost. \
+        "`wal/` holds no log file, but {FILE} says that this node belongs to cluster {cluster}: records that it acknowledged to other nodes are lost. \
          Restore the directory, or remove all of it so that the node joins its cluster anew"
     )]
     LogLost { cluster: String },
@@ -77,7 +79,7 @@ pub enum IdentityError {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stored {
+struct StoredIdentity {
     format: u32,
     node_id: String,
     name: String,
@@ -103,14 +105,15 @@ struct StoredFounder {
     address: String,
 }
 
-/// Only this is read of a format that is not ours.
+/// The only part that is read of an unknown format.
 #[derive(Deserialize)]
 struct FormatOnly {
     format: u32,
 }
 
 impl Identity {
-    /// Reads the identity, or makes one in an empty directory, and begins a new incarnation durably.
+    /// Reads the identity, or creates one in an empty directory, and durably starts a new
+    /// incarnation.
     pub fn start(
         disk: &dyn Disk,
         name: &str,
@@ -118,7 +121,7 @@ impl Identity {
     ) -> Result<Identity, IdentityError> {
         let mut identity = match read(disk)? {
             Some(identity) => identity,
-            None => fresh(disk, rng)?,
+            None => create_identity(disk, rng)?,
         };
         if let Some(cluster) = &identity.cluster
             && !has_log_file(disk)?
@@ -132,9 +135,9 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Durable when it returns.
+    /// Stores the identity; it is durable when this returns.
     pub fn store(&self, disk: &dyn Disk) -> Result<(), IdentityError> {
-        let stored = Stored {
+        let stored = StoredIdentity {
             format: FORMAT,
             node_id: id_text(self.node.0),
             name: self.name.clone(),
@@ -158,7 +161,7 @@ impl Identity {
     }
 }
 
-/// Files that wait to be used again (`.spare`) hold nothing of the log.
+/// Preallocated files (`.spare`) contain no log records.
 fn has_log_file(disk: &dyn Disk) -> io::Result<bool> {
     Ok(disk.list("wal")?.iter().any(|name| name.ends_with(".wal")))
 }
@@ -171,15 +174,15 @@ fn checksum(object: &[u8]) -> [u8; CHECKSUM] {
     })
 }
 
-/// Whether what stands behind the object is its checksum, or nothing.
-fn is_whole(text: &[u8]) -> bool {
+/// Returns true if the object is followed by its checksum, or by nothing.
+fn has_valid_checksum(text: &[u8]) -> bool {
     let end = text.iter().rposition(|b| *b == b'}').map_or(0, |at| at + 1);
     let (object, rest) = text.split_at(end);
     let rest = rest.strip_suffix(b"\n").unwrap_or(rest);
     rest.is_empty() || rest == checksum(object)
 }
 
-fn fresh(disk: &dyn Disk, rng: &mut dyn Rng) -> Result<Identity, IdentityError> {
+fn create_identity(disk: &dyn Disk, rng: &mut dyn Rng) -> Result<Identity, IdentityError> {
     for found in [
         "wal",
         "segments",
@@ -192,15 +195,15 @@ fn fresh(disk: &dyn Disk, rng: &mut dyn Rng) -> Result<Identity, IdentityError> 
         }
     }
     Ok(Identity {
-        node: NodeId(nonzero(rng)),
+        node: NodeId(random_nonzero(rng)),
         incarnation: Incarnation(0),
         name: String::new(),
         cluster: None,
     })
 }
 
-/// Random and not 0.
-pub fn nonzero(rng: &mut dyn Rng) -> u64 {
+/// A random number other than 0.
+pub fn random_nonzero(rng: &mut dyn Rng) -> u64 {
     loop {
         let id = rng.next_u64();
         if id != 0 {
@@ -209,12 +212,12 @@ pub fn nonzero(rng: &mut dyn Rng) -> u64 {
     }
 }
 
-/// Ids as people see them.
+/// Formats an ID for display and storage.
 pub fn id_text(id: u64) -> String {
     format!("{id:016x}")
 }
 
-fn id_from(text: &str) -> Result<u64, IdentityError> {
+fn parse_id(text: &str) -> Result<u64, IdentityError> {
     match u64::from_str_radix(text, 16) {
         Ok(id) if id != 0 && text.len() == 16 => Ok(id),
         _ => Err(damaged("an id is not 16 hexadecimal digits above 0")),
@@ -256,13 +259,13 @@ fn read(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
         let found = format.format;
         return Err(IdentityError::Newer { found });
     }
-    if !is_whole(&bytes) {
+    if !has_valid_checksum(&bytes) {
         return Err(damaged("its checksum does not match"));
     }
-    let stored: Stored = serde_json::from_slice(&bytes).map_err(damaged)?;
+    let stored: StoredIdentity = serde_json::from_slice(&bytes).map_err(damaged)?;
     let cluster = stored.cluster.map(read_cluster).transpose()?;
     Ok(Some(Identity {
-        node: NodeId(id_from(&stored.node_id)?),
+        node: NodeId(parse_id(&stored.node_id)?),
         incarnation: Incarnation(stored.incarnation),
         name: stored.name,
         cluster,
@@ -276,13 +279,13 @@ fn read_cluster(stored: StoredCluster) -> Result<ClusterRecord, IdentityError> {
     let mut founders = Vec::with_capacity(stored.founders.len());
     for f in stored.founders {
         founders.push(Founder {
-            id: NodeId(id_from(&f.id)?),
+            id: NodeId(parse_id(&f.id)?),
             name: f.name,
             address: f.address,
         });
     }
     Ok(ClusterRecord {
-        id: id_from(&stored.id)?,
+        id: parse_id(&stored.id)?,
         founders,
         features: stored.features.into_iter().map(Name::from).collect(),
     })
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_its_id_and_grows_its_incarnation() -> Result {
+    fn restart_keeps_id_and_increments_incarnation() -> Result {
         let disk = SimDisk::new();
         let mut rng = SeededRng::new(1);
         let first = Identity::start(&disk, "a", &mut rng)?;
@@ -335,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn survives_a_crash_at_any_time() -> Result {
+    fn identity_survives_crashes() -> Result {
         for seed in 0..200 {
             let disk = SimDisk::new();
             let mut rng = SeededRng::new(seed);
@@ -353,9 +356,9 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_does_not_understand_and_leaves_it() -> Result {
+    fn unknown_format_is_refused_and_not_changed() -> Result {
         for (text, what) in [
-            (r#"{"format":2,"anything":1}"#, "newer than this program"),
+            (r#"{"format":2,"anything":1}"#, "newer than this version"),
             (r#"{"format":1}"#, "damaged"),
             (
                 r#"{"format":1,"node_id":"00","name":"a","incarnation":1}"#,
@@ -381,9 +384,10 @@ mod tests {
         Ok(())
     }
 
-    /// Another id, an earlier life or another cluster would be as good JSON as the right one.
+    /// A flipped bit could yield another ID, an earlier incarnation or another cluster as valid
+    /// JSON.
     #[test]
-    fn a_bent_bit_never_makes_another_node() -> Result {
+    fn bit_flip_never_yields_another_identity() -> Result {
         let disk = SimDisk::new();
         let mut rng = SeededRng::new(3);
         let mut first = Identity::start(&disk, "a", &mut rng)?;
@@ -398,10 +402,10 @@ mod tests {
         });
         first.store(&disk)?;
         let file = disk.open(FILE)?;
-        let mut whole = vec![0; usize::try_from(file.len()?)?];
-        file.read_at(0, &mut whole)?;
+        let mut valid_bytes = vec![0; usize::try_from(file.len()?)?];
+        file.read_at(0, &mut valid_bytes)?;
         assert_eq!(read(&disk)?, Some(first.clone()));
-        for (at, byte) in whole.iter().enumerate() {
+        for (at, byte) in valid_bytes.iter().enumerate() {
             for bit in 0..8 {
                 file.write_at(at as u64, &[byte ^ (1 << bit)])?;
                 if let Ok(found) = read(&disk) {
@@ -410,8 +414,8 @@ mod tests {
             }
             file.write_at(at as u64, &[*byte])?;
         }
-        // Of a program of before, which wrote no checksum.
-        let end = whole.len() - 1 - CHECKSUM;
+        // Written by an older version, without a checksum.
+        let end = valid_bytes.len() - 1 - CHECKSUM;
         file.truncate(end as u64)?;
         assert_eq!(read(&disk)?, Some(first.clone()));
         file.write_at(end as u64, b"\n")?;
@@ -420,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn data_without_an_identity_is_refused() -> Result {
+    fn data_without_identity_is_refused() -> Result {
         for found in ["departed", "classic", "classic-inventory"] {
             let disk = SimDisk::new();
             disk.create_dir(found)?;
@@ -432,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_half_lost_directory() -> Result {
+    fn partially_lost_directory_is_refused() -> Result {
         let disk = SimDisk::new();
         disk.create_dir("wal")?;
         put(&disk, "wal/0000000000000001.wal", b"x")?;
@@ -453,7 +457,7 @@ mod tests {
         identity.store(&disk)?;
         let error = Identity::start(&disk, "a", &mut SeededRng::new(1));
         assert!(matches!(error, Err(IdentityError::LogLost { .. })));
-        // Neither is a log.
+        // None of these is a log file.
         disk.create_dir("wal")?;
         for name in ["0000000000000001.spare", "manifest", "new.tmp"] {
             put(&disk, &format!("wal/{name}"), b"x")?;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What large jobs leave free, for the log and for small jobs: a checkpoint is small and frees more than it takes.
+/// Free space that large jobs must leave for the log and for small jobs: a checkpoint is small and
+/// frees more than it writes.
 const RESERVE: u64 = 8 << 20;
 
 const IDLE: Duration = Duration::from_secs(60);
@@ -15,14 +16,14 @@ pub struct JobThread {
     disk: Arc<dyn Disk>,
     rings: Vec<Receiver<ToJobs>>,
     shards: Vec<Sender<Inbound>>,
-    /// Bytes; see [`RESERVE`].
+    /// In bytes; see [`RESERVE`].
     reserve: u64,
-    /// The last job with something to write found too little space.
-    short: bool,
+    /// The last job that writes did not find enough space.
+    is_short_of_space: bool,
 }
 
 impl JobThread {
-    /// `rings` and `shards` by shard index.
+    /// `rings` and `shards` are indexed by shard.
     pub fn new(
         disk: Arc<dyn Disk>,
         rings: Vec<Receiver<ToJobs>>,
@@ -33,11 +34,11 @@ impl JobThread {
             rings,
             shards,
             reserve: RESERVE,
-            short: false,
+            is_short_of_space: false,
         }
     }
 
-    /// Runs until `stop` is set; jobs that were not begun are done again after the next start.
+    /// Runs until `stop` is set. Pending jobs are repeated after the next start.
     pub fn run(mut self, wake: &Arc<Wake>, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
             if self.turn() {
@@ -52,7 +53,7 @@ impl JobThread {
         }
     }
 
-    /// One job of each shard. True when there was any.
+    /// Runs one job of each shard. Returns true if there was any.
     fn turn(&mut self) -> bool {
         let mut any = false;
         for shard in 0..self.rings.len() {
@@ -65,7 +66,7 @@ impl JobThread {
                 continue;
             };
             any = true;
-            let result = match self.fits(job.space()) {
+            let result = match self.has_space(job.space()) {
                 true => job.run(&*self.disk),
                 false => job.refuse(),
             };
@@ -80,8 +81,8 @@ impl JobThread {
         any
     }
 
-    /// Whether a job that writes this much may begin.
-    fn fits(&mut self, space: u64) -> bool {
+    /// Returns true if there is space for a job that writes `space` bytes.
+    fn has_space(&mut self, space: u64) -> bool {
         if space == 0 {
             return true;
         }
@@ -89,17 +90,17 @@ impl JobThread {
             true => space,
             false => space.saturating_add(self.reserve),
         };
-        // Unknown is taken for enough: the job itself will tell.
-        let short = self.disk.available().is_ok_and(|free| free < needed);
-        if short != self.short {
-            self.short = short;
-            if short {
+        // If free space is unknown, run the job: it reports its own failure.
+        let is_short_of_space = self.disk.available().is_ok_and(|free| free < needed);
+        if is_short_of_space != self.is_short_of_space {
+            self.is_short_of_space = is_short_of_space;
+            if is_short_of_space {
                 tracing::warn!(event = "storage.jobs_wait_for_space", needed);
             } else {
                 tracing::info!(event = "storage.jobs_have_space");
             }
         }
-        !short
+        !is_short_of_space
     }
 }
 
@@ -152,7 +153,8 @@ mod tests {
             }
         }
 
-        /// What comes of a job that writes `space` bytes to `file`, with so much free.
+        /// Runs a job that writes `space` bytes to `file` with `free` bytes available, and returns
+        /// its result.
         fn run(&mut self, file: &'static str, space: u64, free: u64) -> Result<String, String> {
             self.disk.set_capacity(Some(free));
             let job = Box::new(Touch(file, space));
@@ -161,15 +163,15 @@ mod tests {
             let Some(Inbound::JobDone { result, .. }) = self.answers.receive() else {
                 return Err("no answer".to_owned());
             };
-            let said = result.map_err(|e| e.to_string())?;
-            let said = said.downcast::<&'static str>();
-            said.map(|s| (*s).to_owned())
+            let text = result.map_err(|e| e.to_string())?;
+            let text = text.downcast::<&'static str>();
+            text.map(|s| (*s).to_owned())
                 .map_err(|_| "what?".to_owned())
         }
     }
 
     #[test]
-    fn jobs_leave_space_to_those_that_free_some() {
+    fn large_jobs_leave_space_for_small_ones() {
         let mut rig = Rig::new();
         let refused = Ok("refused".to_owned());
         assert_eq!(rig.run("a", RESERVE + 1, RESERVE * 2), refused);
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_job_is_told() {
+    fn failed_job_is_reported() {
         let mut rig = Rig::new();
         assert_eq!(rig.run("a", 1, 100), Ok("a".to_owned()));
         let again = rig.run("a", 1, 100);

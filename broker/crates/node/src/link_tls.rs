@@ -1,7 +1,8 @@
 //! Mutual TLS between nodes: both sides present a certificate of the cluster's own authority.
 //!
-//! The authority of `cacertfile` signs nodes and nothing else, so a chain to it is the proof of being a node. Names in
-//! certificates are not compared: in Kubernetes addresses change, and any node may be dialled by any of its names.
+//! The authority of `cacertfile` signs only nodes, so a valid chain proves that the peer is a node.
+//! Certificate names are not checked: in Kubernetes addresses change, and a node may be dialed by
+//! any of its names.
 
 use crate::config::AuthFiles;
 use rustls::client::WebPkiServerVerifier;
@@ -15,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tls::{FileError, Stamp};
 
-/// Why the files of `cluster.auth` cannot be used.
+/// The files of `cluster.auth` are unusable.
 #[derive(Debug, thiserror::Error)]
 #[error("cluster.auth: {0}")]
 pub struct TlsError(#[from] FileError);
@@ -24,40 +25,43 @@ fn bad(file: &Path, what: impl ToString) -> TlsError {
     TlsError(FileError::new(file, what))
 }
 
-/// Both sides' configurations, and what their files looked like.
+/// TLS configurations of both sides, and a stamp of the files they were loaded from.
 pub struct Tls {
     files: AuthFiles,
-    seen: Stamp,
+    stamp: Stamp,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
 }
 
 impl Tls {
     pub fn load(files: &AuthFiles) -> Result<Tls, TlsError> {
-        // Before they are read: a change in between shows at the next look.
-        let seen = stamp(files);
+        // Taken before the files are read, so that a concurrent change is noticed at the next
+        // refresh.
+        let stamp = stamp(files);
         let (server, client) = configs(files)?;
         Ok(Tls {
             files: files.clone(),
-            seen,
+            stamp,
             server,
             client,
         })
     }
 
-    /// Takes new files into use for links made from now on; keeps the old ones when the new cannot be used.
+    /// Loads changed files for future links. Keeps the current configuration if the new files are
+    /// unusable.
     pub fn refresh(&mut self) {
-        let seen = stamp(&self.files);
-        if seen == self.seen {
+        let stamp = stamp(&self.files);
+        if stamp == self.stamp {
             return;
         }
-        self.seen = seen;
+        self.stamp = stamp;
         match configs(&self.files) {
             Ok((server, client)) => {
                 tracing::info!(event = "cluster.certificates_reloaded");
                 (self.server, self.client) = (server, client);
             }
-            // Files are replaced one by one: when they are whole they look different again.
+            // Files are replaced one by one: the next refresh notices when all of them are
+            // complete.
             Err(error) => tracing::error!(event = "cluster.certificates_unusable", %error),
         }
     }
@@ -115,7 +119,7 @@ fn configs(files: &AuthFiles) -> Result<(Arc<ServerConfig>, Arc<ClientConfig>), 
     Ok((Arc::new(server), Arc::new(client)))
 }
 
-/// The usual verification of a server's chain, but for its name.
+/// Verifies a server's certificate chain, but not its name.
 #[derive(Debug)]
 struct ChainOnly(Arc<WebPkiServerVerifier>);
 
@@ -128,7 +132,7 @@ impl ServerCertVerifier for ChainOnly {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        // The name is looked at last, after chain, validity and key usage.
+        // The name is checked last, after chain, validity and key usage.
         match self
             .0
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
@@ -173,7 +177,7 @@ mod tests {
 
     type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-    /// A directory that goes with its test.
+    /// A directory that is deleted with its test.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -191,7 +195,7 @@ mod tests {
         }
     }
 
-    /// An authority with one certificate for the usages given; the files' names begin with `name`.
+    /// Creates an authority and a certificate for `usages`. File names start with `name`.
     fn files(dir: &Scratch, name: &str, usages: &[ExtendedKeyUsagePurpose]) -> Result<AuthFiles> {
         let ca_key = KeyPair::generate()?;
         let mut ca = CertificateParams::new(Vec::<String>::new())?;
@@ -221,8 +225,8 @@ mod tests {
         ]
     }
 
-    /// Whether a handshake between the two ends well on both sides.
-    fn shake(server: &Tls, client: &Tls) -> Result<bool> {
+    /// Returns true if a handshake between the two succeeds on both sides.
+    fn handshake_succeeds(server: &Tls, client: &Tls) -> Result<bool> {
         let mut server = server.accept()?;
         let mut client = client.dial("c-0.nodes.example")?;
         while server.is_handshaking() || client.is_handshaking() {
@@ -255,41 +259,42 @@ mod tests {
     }
 
     #[test]
-    fn only_nodes_of_the_same_authority_shake_hands() -> Result<()> {
+    fn handshake_requires_the_same_authority() -> Result<()> {
         let dir = Scratch::new("authority")?;
         let good = Tls::load(&files(&dir, "good", &both())?)?;
         let other = Tls::load(&files(&dir, "other", &both())?)?;
-        // The name that is dialled is in no certificate, and that is all right.
-        assert!(shake(&good, &good)?);
-        assert!(!shake(&good, &other)?);
-        assert!(!shake(&other, &good)?);
+        // The dialed name is in no certificate, which is allowed.
+        assert!(handshake_succeeds(&good, &good)?);
+        assert!(!handshake_succeeds(&good, &other)?);
+        assert!(!handshake_succeeds(&other, &good)?);
         let server_only = files(&dir, "server-only", &[ExtendedKeyUsagePurpose::ServerAuth])?;
         let server_only = Tls::load(&server_only)?;
         assert!(
-            !shake(&server_only, &server_only)?,
-            "clients must show one too"
+            !handshake_succeeds(&server_only, &server_only)?,
+            "clients must also present a certificate"
         );
         Ok(())
     }
 
     #[test]
-    fn a_half_foreign_node_is_refused_by_either_side() -> Result<()> {
+    fn certificate_of_another_authority_is_refused_by_both_sides() -> Result<()> {
         let dir = Scratch::new("foreign")?;
-        // Trusts our authority, but is signed by another: we must not let it in, neither as client nor as server.
+        // A node that trusts our authority but is signed by another one must be rejected as client
+        // and as server.
         let ours = files(&dir, "ours", &both())?;
         let theirs = files(&dir, "theirs", &both())?;
-        let spy = AuthFiles {
+        let foreign = AuthFiles {
             cacertfile: ours.cacertfile.clone(),
             ..theirs
         };
-        let (ours, spy) = (Tls::load(&ours)?, Tls::load(&spy)?);
-        assert!(!shake(&ours, &spy)?);
-        assert!(!shake(&spy, &ours)?);
+        let (ours, foreign) = (Tls::load(&ours)?, Tls::load(&foreign)?);
+        assert!(!handshake_succeeds(&ours, &foreign)?);
+        assert!(!handshake_succeeds(&foreign, &ours)?);
         Ok(())
     }
 
     #[test]
-    fn new_files_are_taken_and_broken_ones_are_not() -> Result<()> {
+    fn refresh_loads_new_files_and_keeps_old_ones_on_error() -> Result<()> {
         let dir = Scratch::new("rotate")?;
         let first = files(&dir, "rotate", &both())?;
         let mut tls = Tls::load(&first)?;
@@ -297,11 +302,14 @@ mod tests {
         // The same paths under a new authority.
         let again = files(&dir, "rotate", &both())?;
         tls.refresh();
-        assert!(shake(&tls, &Tls::load(&again)?)?);
-        assert!(!shake(&tls, &before)?);
+        assert!(handshake_succeeds(&tls, &Tls::load(&again)?)?);
+        assert!(!handshake_succeeds(&tls, &before)?);
         std::fs::write(&again.certfile, "no certificate")?;
         tls.refresh();
-        assert!(shake(&tls, &tls)?, "the old ones go on");
+        assert!(
+            handshake_succeeds(&tls, &tls)?,
+            "the previous files stay in use"
+        );
         Ok(())
     }
 

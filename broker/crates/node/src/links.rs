@@ -23,46 +23,46 @@ use std::time::Duration;
 const WAKE: Token = Token(usize::MAX);
 const LISTENER: Token = Token(usize::MAX - 1);
 
-/// Frames taken from one shard's ring per turn.
+/// Maximum number of frames taken from one shard's ring per turn.
 const OUTBOUND_PER_TURN: usize = 1024;
 
-/// Frames that found a shard's ring full, from which on links are not read.
+/// Links are not read while more frames than this wait for a full shard ring.
 const BACKLOG_PAUSE: usize = 1024;
 
-/// How soon a full ring is tried again.
+/// Retry interval for a full ring.
 const BACKLOG_RETRY: Duration = Duration::from_millis(1);
 
-/// How often the certificate files are looked at.
-const REFRESH: Duration = Duration::from_secs(5);
+/// Interval of checks for changed certificate files.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Connections accepted per turn, and how long accepting rests after an error of the system.
+/// Maximum number of connections accepted per turn, and the pause after a failed accept.
 const ACCEPTS_PER_TURN: usize = 16;
-const ACCEPT_REST: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Makes a cluster record durable; an error ends the node.
+/// Stores a cluster record durably. An error stops the node.
 pub type Persist = Box<dyn FnMut(&ClusterRecord) -> Result<(), String> + Send>;
 
-/// What the thread of links is made of.
+/// Parts of the link thread.
 pub struct LinkParts {
     pub peering: Peering,
     pub clock: Arc<dyn Clock + Send + Sync>,
     pub poll: Poll,
     pub wake: Arc<Wake>,
-    /// None: this node is alone.
+    /// None: this is a single node.
     pub listener: Option<std::net::TcpListener>,
-    /// None: plain, between loopback addresses only.
+    /// None: no TLS, only between loopback addresses.
     pub tls: Option<Tls>,
-    /// From the shards, by index.
+    /// From the shards, indexed by shard.
     pub rings: Vec<Receiver<ToPeers>>,
-    /// To the shards, by index.
+    /// To the shards, indexed by shard.
     pub shards: Vec<Sender<Inbound>>,
-    /// Bytes that may wait for one peer.
+    /// Maximum number of bytes buffered for one peer.
     pub peer_buffer: usize,
     pub persist: Persist,
     pub status: Arc<LinkStatus>,
 }
 
-/// What others may know of the thread.
+/// State of the thread that other threads may read.
 #[derive(Debug, Default)]
 pub struct LinkStatus {
     waiting: Mutex<Option<String>>,
@@ -70,7 +70,7 @@ pub struct LinkStatus {
 }
 
 impl LinkStatus {
-    /// Why this node has no cluster yet.
+    /// The reason why this node has no cluster yet.
     pub fn waiting(&self) -> Option<String> {
         self.lock().clone()
     }
@@ -79,14 +79,14 @@ impl LinkStatus {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says goodbye to all peers and ends the thread; wake it after this.
+    /// Closes all links and ends the thread. Wake the thread after this call.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 }
 
 enum State {
-    /// Being connected for a target; given up at the time.
+    /// A connection attempt to a target, with its deadline.
     Connecting {
         target: TargetId,
         host: String,
@@ -100,7 +100,7 @@ struct Entry {
     state: State,
 }
 
-/// The poll of the thread and the waker its rings need.
+/// Creates the poll of the thread and the waker that its rings need.
 pub fn poll_and_wake() -> io::Result<(Poll, Arc<Wake>)> {
     let poll = Poll::new()?;
     let wake = Wake::for_poll(poll.registry(), WAKE)?;
@@ -114,7 +114,7 @@ pub struct LinkThread {
     wake: Arc<Wake>,
     listener: Option<TcpListener>,
     accept_ready: bool,
-    accept_rest_until: Option<Time>,
+    accept_paused_until: Option<Time>,
     tls: Option<Tls>,
     refresh_at: Time,
     rings: Vec<Receiver<ToPeers>>,
@@ -153,7 +153,7 @@ impl LinkThread {
             poll: parts.poll,
             wake: parts.wake,
             accept_ready: listener.is_some(),
-            accept_rest_until: None,
+            accept_paused_until: None,
             listener,
             tls: parts.tls,
             refresh_at: Time::ZERO,
@@ -171,7 +171,7 @@ impl LinkThread {
         })
     }
 
-    /// Runs until told to stop; an error is fatal to the node.
+    /// Runs until stopped. An error is fatal to the node.
     pub fn run(mut self) -> Result<(), String> {
         let mut events = Events::with_capacity(256);
         let mut timeout = Duration::ZERO;
@@ -211,11 +211,11 @@ impl LinkThread {
         }
     }
 
-    /// True when there is more to do at once.
+    /// Returns true if there is more work to do immediately.
     fn turn(&mut self) -> Result<bool, String> {
         self.wake.begin_turn();
         if self.now >= self.refresh_at {
-            self.refresh_at = self.now + REFRESH;
+            self.refresh_at = self.now + REFRESH_INTERVAL;
             if let Some(tls) = &mut self.tls {
                 tls.refresh();
             }
@@ -225,8 +225,8 @@ impl LinkThread {
         more |= self.read_all();
         self.peering.tick(self.now);
         more |= self.take_outbound();
-        while let Some((asked, address, found)) = self.resolver.answer() {
-            self.resolved(asked, &address.host, found);
+        while let Some((resolve_target, address, addresses)) = self.resolver.answer() {
+            self.resolved(resolve_target, &address.host, addresses);
         }
         self.act()?;
         self.write_all();
@@ -235,9 +235,9 @@ impl LinkThread {
             shard.flush();
         }
         let waiting = self.peering.waiting();
-        let mut shown = self.status.lock();
-        if shown.as_deref() != waiting {
-            *shown = waiting.map(str::to_owned);
+        let mut published_reason = self.status.lock();
+        if published_reason.as_deref() != waiting {
+            *published_reason = waiting.map(str::to_owned);
         }
         Ok(more)
     }
@@ -248,7 +248,7 @@ impl LinkThread {
             State::Linked(_) => None,
         });
         let next = connecting
-            .chain(self.accept_rest_until)
+            .chain(self.accept_paused_until)
             .chain([self.peering.wake_at()])
             .min()
             .map_or(Duration::ZERO, |at| at.since(self.clock.now()));
@@ -259,11 +259,11 @@ impl LinkThread {
     }
 
     fn accept(&mut self) -> bool {
-        if let Some(until) = self.accept_rest_until {
+        if let Some(until) = self.accept_paused_until {
             if self.now < until {
                 return false;
             }
-            self.accept_rest_until = None;
+            self.accept_paused_until = None;
         }
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listener.as_ref().filter(|_| self.accept_ready) else {
@@ -279,7 +279,7 @@ impl LinkThread {
                     ) => {}
                 Err(error) => {
                     tracing::warn!(event = "peer.accept_failed", %error);
-                    self.accept_rest_until = Some(self.now + ACCEPT_REST);
+                    self.accept_paused_until = Some(self.now + ACCEPT_PAUSE);
                     return false;
                 }
             }
@@ -317,7 +317,7 @@ impl LinkThread {
         LinkId(self.next_link)
     }
 
-    /// Registers a connection; None when that failed.
+    /// Registers a connection; None if that failed.
     fn add(
         &mut self,
         mut stream: TcpStream,
@@ -345,18 +345,20 @@ impl LinkThread {
 
     fn resolved(
         &mut self,
-        asked: ResolveTarget,
+        resolve_target: ResolveTarget,
         host: &str,
-        found: Result<Vec<SocketAddr>, String>,
+        addresses: Result<Vec<SocketAddr>, String>,
     ) {
-        match (asked, found) {
-            (ResolveTarget::Expand, found) => self.peering.expanded(&found.unwrap_or_default()),
+        match (resolve_target, addresses) {
+            (ResolveTarget::Expand, addresses) => {
+                self.peering.expanded(&addresses.unwrap_or_default())
+            }
             (ResolveTarget::Dial(target), Err(why)) => self.peering.dial_failed(target, &why),
-            (ResolveTarget::Dial(target), Ok(found)) => {
-                // Another address of the name with each attempt.
+            (ResolveTarget::Dial(target), Ok(addresses)) => {
+                // Each attempt uses another address of the name.
                 self.dials = self.dials.wrapping_add(1);
-                let at = self.dials.checked_rem(found.len()).unwrap_or(0);
-                match found.get(at) {
+                let at = self.dials.checked_rem(addresses.len()).unwrap_or(0);
+                match addresses.get(at) {
                     Some(address) => self.connect(target, host, *address),
                     None => self.peering.dial_failed(target, "the name has no address"),
                 }
@@ -416,7 +418,7 @@ impl LinkThread {
         }
         let peer = entry.socket.stream.peer_addr();
         peer.map_err(|_| "not connected in time")?;
-        // Without it the link still works.
+        // The link works without it, too.
         let _ = entry.socket.stream.set_nodelay(true);
         if let Some(tls) = tls {
             entry.socket.begin_tls(tls);
@@ -433,8 +435,8 @@ impl LinkThread {
         let linked: Vec<(LinkId, usize)> = self.by_link.iter().map(|(l, k)| (*l, *k)).collect();
         for (link, key) in linked {
             if paused {
-                // Not reading is our doing, so silence says nothing.
-                self.peering.heard(link);
+                // We stopped reading ourselves, so the silence must not count as a timeout.
+                self.peering.note_activity(link);
                 continue;
             }
             let Some(entry) = self.sockets.get_mut(key).filter(|e| e.socket.readable) else {
@@ -443,7 +445,7 @@ impl LinkThread {
             match entry.socket.read(&mut self.scratch) {
                 Ok((any, end)) => {
                     if any {
-                        self.peering.heard(link);
+                        self.peering.note_activity(link);
                         self.take_frames(link, key);
                     }
                     more |= end == ReadEnd::More;
@@ -477,7 +479,7 @@ impl LinkThread {
                 Ok(None) => return,
                 Err(error) => return self.lose(link, &error.to_string()),
             }
-            // The frame may have ended the link; what is left in it does not count then.
+            // The frame may have closed the link. Frames after it are ignored.
             if !self.by_link.contains_key(&link) {
                 return;
             }
@@ -499,8 +501,8 @@ impl LinkThread {
     fn take_outbound(&mut self) -> bool {
         let mut more = false;
         for i in 0..self.rings.len() {
-            for taken in 0.. {
-                if taken == OUTBOUND_PER_TURN {
+            for received in 0.. {
+                if received == OUTBOUND_PER_TURN {
                     more = true;
                     break;
                 }
@@ -530,7 +532,8 @@ impl LinkThread {
             return;
         };
         if !socket.has_room(DATA_HEADER + frame.len(), limit) {
-            // Dropping single frames would leave holes that nobody notices; a closed link is noticed by both sides.
+            // Dropping single frames would leave undetected gaps; a closed link is noticed by both
+            // sides.
             return self.lose(link, "its send buffer is full");
         }
         socket.queue(&header, frame);
@@ -541,7 +544,7 @@ impl LinkThread {
         self.sockets.get_mut(*key).map(|e| &mut e.socket)
     }
 
-    /// Carries out what the peering wants.
+    /// Performs the actions of the peering.
     fn act(&mut self) -> Result<(), String> {
         while let Some(action) = self.peering.poll() {
             match action {
@@ -555,12 +558,9 @@ impl LinkThread {
                     }
                 }
                 Action::Close { link } => self.close(link),
-                Action::Program { node, program } => {
+                Action::PeerVersion { node, version } => {
                     if let Some(first) = self.shards.first_mut() {
-                        first.send(Inbound::PeerVersion {
-                            node,
-                            version: program,
-                        });
+                        first.send(Inbound::PeerVersion { node, version });
                     }
                 }
                 Action::End(why) => return Err(why),
@@ -599,7 +599,7 @@ impl LinkThread {
         }
     }
 
-    /// Last words, then the end; the peering knows.
+    /// Flushes what it can and closes the link. The peering has already been informed.
     fn close(&mut self, link: LinkId) {
         if let Some(key) = self.by_link.remove(&link) {
             if let Some(entry) = self.sockets.get_mut(key) {
@@ -610,7 +610,7 @@ impl LinkThread {
         }
     }
 
-    /// The link broke, or is broken off.
+    /// Removes a broken link and informs the peering.
     fn lose(&mut self, link: LinkId, why: &str) {
         tracing::info!(event = "peer.link_lost", link = link.0, why);
         if let Some(key) = self.by_link.remove(&link) {
@@ -621,7 +621,7 @@ impl LinkThread {
 
     fn remove(&mut self, key: usize) {
         if let Some(mut entry) = self.sockets.try_remove(key) {
-            // Closing the descriptor would do it too.
+            // Closing the descriptor would also remove it.
             let _ = self.poll.registry().deregister(&mut entry.socket.stream);
         }
     }

@@ -1,4 +1,5 @@
-//! The thread of the write-ahead log: what all shards want durable, one sync for everything that waits (Q3, Q10).
+//! The thread of the write-ahead log: collects the records of all shards and makes them durable
+//! with one sync.
 
 use consensus::WalToken;
 use env::Disk;
@@ -8,31 +9,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use wal::{WalError, Writer};
 
-/// Bytes that wait for a full disk; with more the shards' rings are left full, and clients wait.
+/// Maximum number of bytes queued while the disk is full. Beyond it the shards' rings fill up, and
+/// clients wait.
 const MAX_QUEUED: u64 = 64 << 20;
 
-/// With less free space than this publishers wait, whatever `disk_free_limit` says: the rest is for settlements,
-/// deletions and the checkpoints that free the log.
+/// Publishers are blocked below this free space, whatever `disk_free_limit` says: the rest is
+/// reserved for settlements, deletions and the checkpoints that free the log.
 pub(crate) const KEEP_FREE: u64 = 32 << 20;
 
-/// Free space above the bound, in parts of it, from which on publishers go on.
-const CLEAR_AT: u64 = 2;
+/// Publishers are unblocked at this multiple of the limit.
+const CLEAR_FACTOR: u64 = 2;
 
-/// How soon a full disk is tried again.
+/// Retry interval for a full disk.
 const FULL_RETRY: Duration = Duration::from_millis(250);
 
-/// How long the thread sleeps when nobody wakes it.
+/// Sleep time of an idle thread.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What the thread tells the node about the disk: true when it is (all but) full, false when there is space again.
+/// Called when the disk becomes (almost) full (true) or has space again (false).
 pub type DiskFull = Box<dyn FnMut(bool) + Send>;
 
-/// The disk that the log is on.
+/// The disk that holds the log.
 pub struct Space {
     pub disk: Arc<dyn Disk>,
-    /// For people.
+    /// For log messages.
     pub directory: String,
-    /// Bytes of free disk space below which the disk counts as full; see `KEEP_FREE`.
+    /// Free disk space in bytes below which the disk counts as full; see `KEEP_FREE`.
     pub keep_free: u64,
     pub on_full: DiskFull,
 }
@@ -41,19 +43,19 @@ pub struct LogThread {
     writer: Writer<(usize, WalToken)>,
     rings: Vec<Receiver<ToWal>>,
     shards: Vec<Sender<Inbound>>,
-    /// Newest file that each shard no longer needs.
+    /// The newest file that each shard no longer needs.
     freed: Vec<u64>,
     deleted: u64,
-    /// A write found no space.
-    full: bool,
-    /// There is less than there should be.
-    short: bool,
+    /// A write failed for lack of space.
+    is_full: bool,
+    /// Free space is below `keep_free`.
+    is_short: bool,
     space: Space,
     durable: Vec<(usize, WalToken)>,
 }
 
 impl LogThread {
-    /// `rings` and `shards` by shard index.
+    /// `rings` and `shards` are indexed by shard.
     pub fn new(
         writer: Writer<(usize, WalToken)>,
         rings: Vec<Receiver<ToWal>>,
@@ -66,20 +68,21 @@ impl LogThread {
             rings,
             shards,
             deleted: 0,
-            full: false,
-            short: false,
+            is_full: false,
+            is_short: false,
             space,
             durable: Vec::new(),
         }
     }
 
-    /// Runs until `stop` is set and everything that came before is written. An error is fatal to the node.
+    /// Runs until `stop` is set and all previous records are written. An error is fatal to the
+    /// node.
     pub fn run(mut self, wake: &Arc<Wake>, stop: &AtomicBool) -> Result<(), WalError> {
         loop {
-            // Read first: what was sent before it was set is in the rings.
+            // Read before the turn: records sent before it was set are already in the rings.
             let stopping = stop.load(Ordering::Acquire);
             let more = self.turn()?;
-            if stopping && (self.writer.is_idle() || self.full) {
+            if stopping && (self.writer.is_idle() || self.is_full) {
                 return self.writer.close();
             }
             if more {
@@ -90,10 +93,10 @@ impl LogThread {
         }
     }
 
-    /// How long to sleep if nobody has anything for the thread.
+    /// Sleep time unless another thread wakes this one.
     fn pause(&self) -> Duration {
         let backlog = self.shards.iter().any(|s| s.backlog() > 0);
-        // What could not be deleted may be all that is in the way of those who wait for space.
+        // Files whose deletion failed may be what keeps the disk full.
         let lacks_space = self.alarmed() || self.deletable() > self.deleted;
         match (backlog, lacks_space) {
             (true, _) => Duration::from_millis(1),
@@ -102,17 +105,18 @@ impl LogThread {
         }
     }
 
-    /// Takes what waits, writes a part of it under one sync and answers. True when more waits.
+    /// Takes queued records, writes a part of them with one sync, and notifies the shards. Returns
+    /// true if there is more to write.
     pub fn turn(&mut self) -> Result<bool, WalError> {
         self.take();
-        if self.short || !self.writer.is_idle() {
+        if self.is_short || !self.writer.is_idle() {
             self.look_at_space()?;
         }
         if !self.writer.is_idle() {
             let progress = self.writer.step(&mut self.durable)?;
             self.note_full(progress.full);
             if let Some(rolled) = progress.rolled {
-                // Before the answers for this step: those records are in the next file.
+                // Sent before the notifications of this step: their records are in the next file.
                 tracing::info!(event = "wal.rolled", file = rolled.file);
                 self.tell(|| Inbound::WalRolled { file: rolled.file });
             }
@@ -122,7 +126,7 @@ impl LogThread {
         for shard in &mut self.shards {
             shard.flush();
         }
-        Ok(!self.full && (!self.writer.is_idle() || self.rings.iter().any(|r| !r.is_empty())))
+        Ok(!self.is_full && (!self.writer.is_idle() || self.rings.iter().any(|r| !r.is_empty())))
     }
 
     fn take(&mut self) {
@@ -143,7 +147,7 @@ impl LogThread {
         }
     }
 
-    /// Tokens are durable in order, so the newest of each shard says all.
+    /// Tokens become durable in order, so the newest one per shard is sufficient.
     fn answer(&mut self) {
         for (shard, sender) in self.shards.iter_mut().enumerate() {
             let newest = self.durable.iter().rev().find(|(s, _)| *s == shard);
@@ -154,23 +158,24 @@ impl LogThread {
         self.durable.clear();
     }
 
-    /// Short of space files are short too, so that what settled messages need is soon in one that can go.
+    /// When space is short, files are kept short as well, so that records of settled messages are
+    /// soon in a file that can be deleted.
     fn look_at_space(&mut self) -> Result<(), WalError> {
         let Ok(free) = self.space.disk.available() else {
-            // Unknown is taken for enough: the write itself will tell.
+            // If free space is unknown, continue: the write reports its own failure.
             return Ok(());
         };
-        let bound = match self.short {
-            true => self.space.keep_free * CLEAR_AT,
+        let bound = match self.is_short {
+            true => self.space.keep_free * CLEAR_FACTOR,
             false => self.space.keep_free,
         };
-        if (free < bound) == self.short {
+        if (free < bound) == self.is_short {
             return Ok(());
         }
         let before = self.alarmed();
-        self.short = !self.short;
+        self.is_short = !self.is_short;
         let directory = &self.space.directory;
-        if self.short {
+        if self.is_short {
             tracing::warn!(
                 event = "wal.disk_short",
                 directory,
@@ -181,21 +186,21 @@ impl LogThread {
             tracing::info!(event = "wal.disk_has_space", directory, free);
         }
         self.tell_space(before);
-        match self.writer.wal().save_space(self.short) {
-            // It was to give space; without, it is as it was.
+        match self.writer.wal().save_space(self.is_short) {
+            // Shortening files is an optimization: continue without it.
             Err(error) if !error.is_fatal() => Ok(()),
             other => other,
         }
     }
 
-    fn note_full(&mut self, full: bool) {
-        if full == self.full {
+    fn note_full(&mut self, is_full: bool) {
+        if is_full == self.is_full {
             return;
         }
         let before = self.alarmed();
-        self.full = full;
+        self.is_full = is_full;
         let directory = &self.space.directory;
-        if full {
+        if is_full {
             let error = self.writer.full_error();
             tracing::error!(
                 event = "wal.disk_full",
@@ -210,7 +215,7 @@ impl LogThread {
     }
 
     fn alarmed(&self) -> bool {
-        self.full || self.short
+        self.is_full || self.is_short
     }
 
     fn tell_space(&mut self, before: bool) {
@@ -236,7 +241,7 @@ impl LogThread {
                 self.deleted = up_to;
                 Ok(())
             }
-            // Starting the next file may need space that is not there: tried again soon.
+            // Starting the next file may fail for lack of space: it is retried soon.
             Err(error) if !error.is_fatal() => Ok(()),
             Err(error) => Err(error),
         }
@@ -263,7 +268,7 @@ mod tests {
         thread: LogThread,
         to_wal: Vec<Sender<ToWal>>,
         from_wal: Vec<Receiver<Inbound>>,
-        full: Arc<Mutex<Vec<bool>>>,
+        is_full: Arc<Mutex<Vec<bool>>>,
     }
 
     type Result = std::result::Result<(), Box<dyn std::error::Error>>;
@@ -281,8 +286,8 @@ mod tests {
         let wake = Arc::new(Wake::for_thread());
         let (to_wal, rings) = (0..2).map(|_| reactor::ring(64, wake.clone())).unzip();
         let (shards, from_wal) = (0..2).map(|_| reactor::ring(1024, wake.clone())).unzip();
-        let full = Arc::new(Mutex::new(Vec::new()));
-        let seen = full.clone();
+        let is_full = Arc::new(Mutex::new(Vec::new()));
+        let seen = is_full.clone();
         let space = Space {
             disk: Arc::new(disk.clone()),
             directory: "simulated".to_owned(),
@@ -294,7 +299,7 @@ mod tests {
             thread: LogThread::new(Writer::new(wal), rings, shards, space),
             to_wal,
             from_wal,
-            full,
+            is_full,
         })
     }
 
@@ -314,7 +319,7 @@ mod tests {
         }
     }
 
-    fn said(ring: &mut Receiver<Inbound>) -> Vec<String> {
+    fn drain_notifications(ring: &mut Receiver<Inbound>) -> Vec<String> {
         let all = std::iter::from_fn(|| ring.receive());
         all.map(|i| match i {
             Inbound::Durable(token) => format!("durable {}", token.0),
@@ -325,21 +330,21 @@ mod tests {
     }
 
     #[test]
-    fn one_sync_for_all_that_waits() -> Result {
+    fn one_sync_covers_all_queued_records() -> Result {
         let mut rig = rig(SimDisk::new())?;
         rig.to_wal[0].send(append(2, 1, 10));
         rig.thread.turn()?;
         let before = rig.disk.counters().syncs;
-        said(&mut rig.from_wal[0]);
+        drain_notifications(&mut rig.from_wal[0]);
         for i in 2..=30 {
             rig.to_wal[0].send(append(2, i, 100));
             rig.to_wal[1].send(append(3, i, 100));
         }
         assert!(!rig.thread.turn()?);
         assert_eq!(rig.disk.counters().syncs - before, 1);
-        assert_eq!(said(&mut rig.from_wal[0]), ["durable 30"]);
-        assert_eq!(said(&mut rig.from_wal[1]), ["durable 30"]);
-        // What was said to be durable survives the worst crash.
+        assert_eq!(drain_notifications(&mut rig.from_wal[0]), ["durable 30"]);
+        assert_eq!(drain_notifications(&mut rig.from_wal[1]), ["durable 30"]);
+        // Records reported as durable survive the worst crash.
         rig.disk.crash(&mut SeededRng::new(5));
         let (_, recovered) = Wal::open(Arc::new(rig.disk.clone()), config())?;
         let entries = |g| recovered.groups.get(&GroupId(g)).map(|g| g.entries.len());
@@ -348,32 +353,37 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_confirms_nothing_loses_nothing_and_goes_on() -> Result {
+    fn full_disk_delays_confirms_without_loss() -> Result {
         let mut rig = rig(SimDisk::new())?;
         rig.to_wal[0].send(append(2, 1, 10));
         rig.thread.turn()?;
-        assert_eq!(said(&mut rig.from_wal[0]), ["durable 1"]);
+        assert_eq!(drain_notifications(&mut rig.from_wal[0]), ["durable 1"]);
         let used: u64 = rig.disk.files().iter().map(|(_, len)| len).sum();
         rig.disk.set_capacity(Some(used));
         for i in 2..=40 {
             rig.to_wal[0].send(append(2, i, 10_000));
         }
-        assert!(!rig.thread.turn()?, "waits instead of spinning");
-        let partly = said(&mut rig.from_wal[0]);
+        assert!(!rig.thread.turn()?, "must wait instead of spinning");
+        let partly = drain_notifications(&mut rig.from_wal[0]);
         assert!(!partly.contains(&"durable 40".to_owned()));
         assert!(!rig.thread.turn()?);
         assert_eq!(
-            *rig.full.lock().map_err(|e| e.to_string())?,
+            *rig.is_full.lock().map_err(|e| e.to_string())?,
             [true],
-            "told once"
+            "reported once"
         );
         rig.disk.set_capacity(None);
         while rig.thread.turn()? {}
         assert_eq!(
-            said(&mut rig.from_wal[0]).last().map(String::as_str),
+            drain_notifications(&mut rig.from_wal[0])
+                .last()
+                .map(String::as_str),
             Some("durable 40")
         );
-        assert_eq!(*rig.full.lock().map_err(|e| e.to_string())?, [true, false]);
+        assert_eq!(
+            *rig.is_full.lock().map_err(|e| e.to_string())?,
+            [true, false]
+        );
         let (_, recovered) = Wal::open(Arc::new(rig.disk.clone()), config())?;
         let entries = recovered.groups.get(&GroupId(2)).map(|g| g.entries.clone());
         let indexes: Vec<u64> = entries
@@ -386,36 +396,41 @@ mod tests {
     }
 
     #[test]
-    fn short_of_space_publishers_wait_and_settlements_go_on() -> Result {
+    fn low_space_blocks_publishers_but_not_settlements() -> Result {
         let mut rig = rig(SimDisk::new())?;
         rig.thread.space.keep_free = 1 << 20;
         rig.to_wal[0].send(append(2, 1, 100_000));
         rig.thread.turn()?;
-        assert!(rig.full.lock().map_err(|e| e.to_string())?.is_empty());
+        assert!(rig.is_full.lock().map_err(|e| e.to_string())?.is_empty());
         let used = |disk: &SimDisk| -> u64 { disk.files().iter().map(|(_, len)| len).sum() };
         rig.disk.set_capacity(Some(used(&rig.disk) + 900_000));
-        // Still written, all of it.
+        // Everything is still written.
         for i in 2..=5 {
             rig.to_wal[0].send(append(2, i, 10_000));
             assert!(!rig.thread.turn()?);
         }
         assert_eq!(
-            said(&mut rig.from_wal[0]).last().map(String::as_str),
+            drain_notifications(&mut rig.from_wal[0])
+                .last()
+                .map(String::as_str),
             Some("durable 5")
         );
-        assert_eq!(*rig.full.lock().map_err(|e| e.to_string())?, [true]);
-        // Just over the bound is not enough, or it would go on and off all the time.
+        assert_eq!(*rig.is_full.lock().map_err(|e| e.to_string())?, [true]);
+        // The alarm has hysteresis: slightly above the limit does not clear it.
         rig.disk.set_capacity(Some(used(&rig.disk) + (3 << 19)));
         rig.thread.turn()?;
-        assert_eq!(*rig.full.lock().map_err(|e| e.to_string())?, [true]);
+        assert_eq!(*rig.is_full.lock().map_err(|e| e.to_string())?, [true]);
         rig.disk.set_capacity(Some(used(&rig.disk) + (5 << 19)));
         rig.thread.turn()?;
-        assert_eq!(*rig.full.lock().map_err(|e| e.to_string())?, [true, false]);
+        assert_eq!(
+            *rig.is_full.lock().map_err(|e| e.to_string())?,
+            [true, false]
+        );
         Ok(())
     }
 
     #[test]
-    fn a_full_disk_bounds_what_is_taken() -> Result {
+    fn queue_is_bounded_while_the_disk_is_full() -> Result {
         let mut rig = rig(SimDisk::new())?;
         rig.disk.set_capacity(Some(4096));
         for i in 1..=200 {
@@ -431,30 +446,36 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_is_fatal_and_nothing_is_said() -> Result {
+    fn failed_sync_is_fatal_and_confirms_nothing() -> Result {
         let mut rig = rig(SimDisk::new())?;
         rig.to_wal[0].send(append(2, 1, 10));
         rig.thread.turn()?;
-        said(&mut rig.from_wal[0]);
+        drain_notifications(&mut rig.from_wal[0]);
         rig.disk.fail_syncs_after(Some(0));
         rig.to_wal[0].send(append(2, 2, 10));
         let error = rig.thread.turn().err().ok_or("must fail")?;
         assert!(error.is_fatal());
-        assert!(said(&mut rig.from_wal[0]).is_empty());
+        assert!(drain_notifications(&mut rig.from_wal[0]).is_empty());
         Ok(())
     }
 
     #[test]
-    fn files_go_when_every_shard_has_freed_them() -> Result {
+    fn files_are_deleted_when_every_shard_has_freed_them() -> Result {
         let mut rig = rig(SimDisk::new())?;
         for i in 1..=40 {
             rig.to_wal[0].send(append(2, i, 100_000));
             rig.thread.turn()?;
         }
-        let told = said(&mut rig.from_wal[0]);
-        let rolled: Vec<&String> = told.iter().filter(|t| t.starts_with("rolled")).collect();
+        let notifications = drain_notifications(&mut rig.from_wal[0]);
+        let rolled: Vec<&String> = notifications
+            .iter()
+            .filter(|t| t.starts_with("rolled"))
+            .collect();
         assert!(rolled.len() >= 2);
-        assert_eq!(said(&mut rig.from_wal[1]).len(), rolled.len());
+        assert_eq!(
+            drain_notifications(&mut rig.from_wal[1]).len(),
+            rolled.len()
+        );
         let files = rig.thread.writer.wal().files();
         let oldest = files.first().copied().ok_or("no file")?;
         rig.to_wal[0].send(ToWal::Free { up_to: oldest });
@@ -467,13 +488,14 @@ mod tests {
     }
 
     #[test]
-    fn files_that_a_full_disk_kept_go_soon_after_it_has_space() -> Result {
+    fn deletion_is_retried_after_a_full_disk_has_space() -> Result {
         let mut first = rig(SimDisk::new())?;
         for i in 1..=40 {
             first.to_wal[0].send(append(2, i, 100_000));
             first.thread.turn()?;
         }
-        // The next life has no file of its own yet, and what is in the old ones is not needed.
+        // After a restart the log has no file of its own yet, and the contents of the old ones are
+        // not needed.
         let mut rig = rig(first.disk.clone())?;
         assert_eq!(rig.thread.pause(), IDLE);
         let files = rig.thread.writer.wal().files();
@@ -493,21 +515,22 @@ mod tests {
     }
 
     #[test]
-    fn rolled_comes_before_what_the_new_file_holds() -> Result {
+    fn rolled_is_sent_before_records_of_the_new_file() -> Result {
         let mut rig = rig(SimDisk::new())?;
-        let mut told = Vec::new();
+        let mut notifications = Vec::new();
         for i in 1..=30 {
             rig.to_wal[0].send(append(2, i, 100_000));
             rig.thread.turn()?;
-            told.extend(said(&mut rig.from_wal[0]));
+            notifications.extend(drain_notifications(&mut rig.from_wal[0]));
         }
-        let at = told
+        let at = notifications
             .iter()
             .position(|t| t.starts_with("rolled"))
             .ok_or("never rolled")?;
-        // Every entry said to be durable before lies in files up to that one: exactly those are gone without it.
+        // Every entry reported durable before is in files up to that one: exactly those entries are
+        // gone without them.
         let before = at as u64;
-        let file: u64 = told[at].trim_start_matches("rolled ").parse()?;
+        let file: u64 = notifications[at].trim_start_matches("rolled ").parse()?;
         rig.thread.writer.wal().delete_through(file)?;
         let (_, recovered) = Wal::open(Arc::new(rig.disk.clone()), config())?;
         let group = recovered.groups.get(&GroupId(2)).ok_or("no group")?;

@@ -1,5 +1,5 @@
-//! The log: one line per event on standard error, events named by their field `event`. Its levels can be changed while the
-//! process runs, all together or by category.
+//! Logging: one line per event on standard error. Events are named by their field `event`. Levels
+//! can be changed at runtime, for all categories or for one.
 
 use crate::config::LogConfig;
 use std::borrow::Cow;
@@ -10,7 +10,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::reload::Handle;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// What can have a level of its own, as RabbitMQ calls it where it has the same, and the crates that log it.
+/// Categories with their own level, with RabbitMQ's names where it has the same, and the crates in
+/// each.
 const CATEGORIES: &[(&str, &[&str])] = &[
     (
         "connection",
@@ -28,7 +29,7 @@ const CATEGORIES: &[(&str, &[&str])] = &[
     ("http", &["management"]),
 ];
 
-/// Levels as people name them (RabbitMQ's among them), and as the log does.
+/// Level names (including RabbitMQ's) and the tracing levels they map to.
 const LEVELS: &[(&str, &str)] = &[
     ("none", "off"),
     ("critical", "error"),
@@ -43,20 +44,20 @@ const LEVELS: &[(&str, &str)] = &[
 
 type Apply = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 
-/// The process's log levels.
+/// The log levels of the process.
 pub struct Levels {
     apply: Apply,
-    now: Mutex<Chosen>,
+    now: Mutex<CurrentLevels>,
 }
 
 #[derive(Clone)]
-struct Chosen {
-    /// Of what has no level of its own.
+struct CurrentLevels {
+    /// Level of categories without their own level.
     all: &'static str,
     categories: BTreeMap<&'static str, &'static str>,
 }
 
-impl Chosen {
+impl CurrentLevels {
     fn filter(&self) -> Result<EnvFilter, String> {
         let mut text = self.all.to_owned();
         for (category, crates) in CATEGORIES {
@@ -98,19 +99,20 @@ impl Levels {
         let categories = BTreeMap::new();
         Levels {
             apply,
-            now: Mutex::new(Chosen { all, categories }),
+            now: Mutex::new(CurrentLevels { all, categories }),
         }
     }
 
-    /// From now on, until the process ends: of one category, or of all. What is not known is an error that names what is.
-    pub fn set(&self, of: Option<&str>, to: &str) -> Result<(), String> {
-        let to = level(to)?;
+    /// Sets the level of one category, or of all, until the process ends. An error lists the valid
+    /// names.
+    pub fn set(&self, name: Option<&str>, level_name: &str) -> Result<(), String> {
+        let level_name = level(level_name)?;
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = now.clone();
-        match of {
-            Some(of) => drop(next.categories.insert(category(of)?, to)),
+        match name {
+            Some(name) => drop(next.categories.insert(category(name)?, level_name)),
             None => {
-                next.all = to;
+                next.all = level_name;
                 next.categories.clear();
             }
         }
@@ -119,22 +121,22 @@ impl Levels {
         Ok(())
     }
 
-    /// Each category with its level; `default` is what belongs to none.
+    /// The level of each category. `default` applies to events without a category.
     pub fn shown(&self) -> Vec<(&'static str, &'static str)> {
         let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         now.shown()
     }
 }
 
-fn reloading<S: 'static>(handle: Handle<EnvFilter, S>) -> Apply {
+fn reload_filter<S: 'static>(handle: Handle<EnvFilter, S>) -> Apply {
     Box::new(move |filter| handle.reload(filter).map_err(|e| e.to_string()))
 }
 
-/// Writes one event a line: control characters in it, which clients may have put into names, are escaped.
+/// Writes one event per line. Control characters, which clients may put into names, are escaped.
 struct EscapingWriter<W>(W);
 
 impl<W: Write> Write for EscapingWriter<W> {
-    /// A whole event, with the line feed behind it.
+    /// Writes a complete event including its line feed.
     fn write(&mut self, event: &[u8]) -> std::io::Result<usize> {
         self.0.write_all(&escape(event))?;
         Ok(event.len())
@@ -145,11 +147,12 @@ impl<W: Write> Write for EscapingWriter<W> {
     }
 }
 
-/// Whether a character changes how the rest of a log is shown: it ends a line, moves a cursor or turns the direction of text.
+/// Returns true for characters that change how the log is displayed: line breaks, control
+/// characters and text direction marks.
 fn is_unsafe(c: char) -> bool {
-    let turns =
+    let changes_direction =
         matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') || turns
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') || changes_direction
 }
 
 fn escape(event: &[u8]) -> Cow<'_, [u8]> {
@@ -172,7 +175,7 @@ fn escape(event: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(escaped.into_bytes())
 }
 
-/// Sets the process's log up; once, before threads start.
+/// Initializes logging. Called once, before threads are started.
 pub fn init(config: &LogConfig) -> Result<Arc<Levels>, String> {
     let all = level(&config.level)?;
     let filter = EnvFilter::try_new(all).map_err(|e| e.to_string())?;
@@ -183,11 +186,11 @@ pub fn init(config: &LogConfig) -> Result<Arc<Levels>, String> {
         .with_thread_names(true);
     let (set, apply) = if config.json {
         let builder = builder.json().flatten_event(true).with_filter_reloading();
-        let apply = reloading(builder.reload_handle());
+        let apply = reload_filter(builder.reload_handle());
         (builder.finish().try_init(), apply)
     } else {
         let builder = builder.with_filter_reloading();
-        let apply = reloading(builder.reload_handle());
+        let apply = reload_filter(builder.reload_handle());
         (builder.finish().try_init(), apply)
     };
     set.map_err(|e| e.to_string())?;
@@ -200,27 +203,30 @@ mod tests {
 
     fn levels() -> (Levels, Arc<Mutex<Vec<String>>>) {
         let applied = Arc::new(Mutex::new(Vec::new()));
-        let told = applied.clone();
+        let recorded = applied.clone();
         let apply = move |filter: EnvFilter| {
-            told.lock().unwrap().push(filter.to_string());
+            recorded.lock().unwrap().push(filter.to_string());
             Ok(())
         };
         (Levels::new("info", Box::new(apply)), applied)
     }
 
     #[test]
-    fn a_category_has_its_own_level_until_all_get_one() {
+    fn category_keeps_its_level_until_all_are_set() {
         let (levels, applied) = levels();
         levels.set(Some("storage"), "debug").unwrap();
         levels.set(Some("http"), "none").unwrap();
-        let of = |name: &str| {
+        let name = |name: &str| {
             let shown = levels.shown();
             let found = shown.iter().find(|(known, _)| *known == name);
             found.map(|(_, level)| *level)
         };
-        assert_eq!(of("default"), Some("info"));
-        assert_eq!((of("storage"), of("http")), (Some("debug"), Some("off")));
-        assert_eq!(of("queue"), Some("info"));
+        assert_eq!(name("default"), Some("info"));
+        assert_eq!(
+            (name("storage"), name("http")),
+            (Some("debug"), Some("off"))
+        );
+        assert_eq!(name("queue"), Some("info"));
         let last = applied.lock().unwrap().last().cloned().unwrap();
         let mut parts: Vec<&str> = last.split(',').collect();
         parts.sort_unstable();
@@ -234,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused_with_what_is_and_changes_nothing() {
+    fn unknown_names_are_refused_and_change_nothing() {
         let (levels, applied) = levels();
         let before = levels.shown();
         let error = levels.set(None, "loud").unwrap_err();
@@ -252,9 +258,9 @@ mod tests {
         assert!(applied.lock().unwrap().is_empty());
     }
 
-    /// A crate that is renamed would drop out of its category unseen.
+    /// A renamed crate would silently lose its category.
     #[test]
-    fn categories_are_of_crates_that_there_are() {
+    fn categories_name_existing_crates() {
         let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
         for name in CATEGORIES.iter().flat_map(|(_, names)| *names) {
             let path = format!("{crates}/{}", name.replace('_', "-"));
@@ -262,7 +268,7 @@ mod tests {
         }
     }
 
-    /// An event in the text format.
+    /// Formats an event in the text format.
     fn logged(name: &str) -> String {
         #[derive(Clone, Default)]
         struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -289,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_clients_cannot_forge_log_lines() {
+    fn client_names_cannot_forge_log_lines() {
         let forged =
             "PLAIN\r\n2026-01-01T00:00:00Z  INFO node: forged\u{1b}[2J\u{85}\u{2028}\u{202e}\u{0}";
         let line = logged(forged);

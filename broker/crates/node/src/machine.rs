@@ -1,14 +1,14 @@
-//! What this process uses of its machine, and what it may use.
+//! Resource usage of this process and its limits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes of memory that this process has in RAM.
+/// Resident memory in bytes.
 pub fn resident() -> Option<u64> {
     field_kb(&status()?, "VmRSS:")
 }
 
-/// Threads that this process has.
+/// Number of threads of this process.
 pub fn threads() -> Option<u64> {
     field(&status()?, "Threads:")?.parse().ok()
 }
@@ -27,70 +27,72 @@ fn field_kb(text: &str, name: &str) -> Option<u64> {
     kb.checked_mul(1024)
 }
 
-/// Files and sockets that are open, where asking costs next to nothing: None before Linux 6.2, which has their number as the size
-/// of the directory that lists them.
+/// Number of open file descriptors, if it is cheap to get: since Linux 6.2 it is the size of
+/// `/proc/self/fd`. None on older kernels.
 pub fn descriptors() -> Option<u64> {
     let size = fs::metadata(DESCRIPTORS).ok()?.len();
     (size > 0).then_some(size)
 }
 
-/// The same, one by one: some microseconds for each.
+/// Counts open file descriptors individually, which takes microseconds each.
 pub fn count_descriptors() -> Option<u64> {
-    // One of them is this list.
+    // One of them belongs to this listing.
     let listed = fs::read_dir(DESCRIPTORS).ok()?.count() as u64;
     Some(listed.saturating_sub(1))
 }
 
 const DESCRIPTORS: &str = "/proc/self/fd";
 
-/// Bytes of memory this process may use: the tightest limit of its cgroups (v2 or v1), or the machine's memory.
+/// Memory limit of this process in bytes: the tightest limit of its cgroups (v2 or v1), or the
+/// machine's memory.
 pub fn memory_limit() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| field_kb(&text, "MemTotal:"));
-    tightest(&MEMORY, machine)
+    tightest_limit(&MEMORY, machine)
 }
 
-/// Threads this process may have, as [`memory_limit`].
+/// Thread limit of this process, determined like [`memory_limit`].
 pub fn thread_limit() -> Option<u64> {
     let machine = fs::read_to_string("/proc/sys/kernel/threads-max").ok();
-    tightest(&THREADS, machine.and_then(|text| text.trim().parse().ok()))
+    tightest_limit(&THREADS, machine.and_then(|text| text.trim().parse().ok()))
 }
 
-/// What cgroups limit, and the files that say so.
+/// A cgroup limit, and the files that contain it.
 struct CgroupLimits {
-    /// Of version 2.
+    /// File in cgroup v2.
     file: &'static str,
-    /// Of version 1.
-    controller: &'static str,
-    old_file: &'static str,
+    /// Controller and file in cgroup v1.
+    v1_controller: &'static str,
+    v1_file: &'static str,
 }
 
 const MEMORY: CgroupLimits = CgroupLimits {
     file: "memory.max",
-    controller: "memory",
-    old_file: "memory.limit_in_bytes",
+    v1_controller: "memory",
+    v1_file: "memory.limit_in_bytes",
 };
 
 const THREADS: CgroupLimits = CgroupLimits {
     file: "pids.max",
-    controller: "pids",
-    old_file: "pids.max",
+    v1_controller: "pids",
+    v1_file: "pids.max",
 };
 
-fn tightest(what: &CgroupLimits, machine: Option<u64>) -> Option<u64> {
+fn tightest_limit(limits: &CgroupLimits, machine: Option<u64>) -> Option<u64> {
     let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    limit_files(Path::new("/sys/fs/cgroup"), &cgroups, what)
+    limit_files(Path::new("/sys/fs/cgroup"), &cgroups, limits)
         .iter()
         .filter_map(|path| fs::read_to_string(path).ok())
-        // "max" (v2) is no number; v1's "no limit" is a huge one.
+        // "max" (v2) is not a number; "no limit" in v1 is a huge number.
         .filter_map(|text| text.trim().parse::<u64>().ok())
         .chain(machine)
         .min()
 }
 
-/// Every file that may hold a limit for the process whose `/proc/self/cgroup` this is: its groups and their parents.
-fn limit_files(root: &Path, cgroups: &str, what: &CgroupLimits) -> Vec<PathBuf> {
+/// All files that may limit the process with this `/proc/self/cgroup`: those of its groups and
+/// their parents.
+fn limit_files(root: &Path, cgroups: &str, limits: &CgroupLimits) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in cgroups.lines() {
         let mut parts = line.splitn(3, ':');
@@ -99,13 +101,13 @@ fn limit_files(root: &Path, cgroups: &str, what: &CgroupLimits) -> Vec<PathBuf> 
             continue;
         };
         let (base, name) = match controllers {
-            "" => (root.to_owned(), what.file),
-            c if c.split(',').any(|c| c == what.controller) => {
-                (root.join(what.controller), what.old_file)
+            "" => (root.to_owned(), limits.file),
+            c if c.split(',').any(|c| c == limits.v1_controller) => {
+                (root.join(limits.v1_controller), limits.v1_file)
             }
             _ => continue,
         };
-        // In a container the path may be that of the host, with only the mount itself to be seen.
+        // In a container the path may be that of the host, of which only the mount root is visible.
         let relative = Path::new(path.trim_start_matches('/'));
         let safe = relative
             .components()
@@ -116,7 +118,7 @@ fn limit_files(root: &Path, cgroups: &str, what: &CgroupLimits) -> Vec<PathBuf> 
     files
 }
 
-/// CPUs that this process may use, at least 1: affinity and cgroup quota both count.
+/// Number of CPUs available to this process, at least 1, considering affinity and cgroup quota.
 pub fn cpus() -> u16 {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     u16::try_from(cpus).unwrap_or(u16::MAX)
@@ -127,21 +129,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_this_machine() {
+    fn memory_and_threads_of_this_process_are_read() {
         let limit = memory_limit().unwrap_or(0);
         let resident = resident().unwrap_or(0);
         assert!(resident > 0 && resident < limit, "{resident} of {limit}");
         assert!(cpus() >= 1);
-        let (threads, most) = (threads().unwrap_or(0), thread_limit().unwrap_or(0));
-        assert!(threads > 0 && threads <= most, "{threads} of {most}");
+        let (threads, limit) = (threads().unwrap_or(0), thread_limit().unwrap_or(0));
+        assert!(threads > 0 && threads <= limit, "{threads} of {limit}");
     }
 
     #[test]
-    fn finds_limits_of_both_versions() {
+    fn cgroup_limits_of_both_versions_are_found() {
         let root = Path::new("/r");
-        let two = limit_files(root, "0::/kubepods/pod1\n", &MEMORY);
+        let v2 = limit_files(root, "0::/kubepods/pod1\n", &MEMORY);
         assert_eq!(
-            two,
+            v2,
             [
                 "/r/kubepods/pod1/memory.max",
                 "/r/kubepods/memory.max",
@@ -149,16 +151,16 @@ mod tests {
             ]
             .map(PathBuf::from)
         );
-        let one = limit_files(
+        let v1 = limit_files(
             root,
             "5:cpu,cpuacct:/x\n4:memory:/docker/1\nnonsense\n",
             &MEMORY,
         );
         assert_eq!(
-            one.first().map(PathBuf::as_path),
+            v1.first().map(PathBuf::as_path),
             Some(Path::new("/r/memory/docker/1/memory.limit_in_bytes"))
         );
-        assert_eq!(one.len(), 3);
+        assert_eq!(v1.len(), 3);
         assert_eq!(
             limit_files(root, "0::/../../outside", &MEMORY),
             [PathBuf::from("/r/memory.max")]
@@ -170,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn open_files_are_told_and_counted() {
+    fn open_descriptors_are_counted() {
         const MANY: u64 = 200;
         let before = count_descriptors().unwrap_or(u64::MAX);
         let open: Vec<_> = (0..MANY)
             .filter_map(|_| fs::File::open("/proc/self/status").ok())
             .collect();
         assert_eq!(open.len() as u64, MANY);
-        // Other tests open and close some meanwhile.
+        // Other tests open and close files concurrently.
         for found in [count_descriptors(), descriptors()].into_iter().flatten() {
             assert!(
                 found >= MANY && found + 50 > before,

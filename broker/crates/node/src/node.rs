@@ -1,4 +1,4 @@
-//! A node's life: start, form or join, serve, drain, end.
+//! The lifecycle of a node: start, form or join a cluster, serve, drain, stop.
 
 use crate::addresses::{self, AddressError};
 use crate::alarms::{Alarms, Cause};
@@ -7,7 +7,7 @@ use crate::clients::{Clients, Registration};
 use crate::config::{Config, Limits};
 use crate::control_door::ControlDoor;
 use crate::data_dir::{DataDir, DataDirError};
-use crate::identity::{ClusterRecord, Founder, Identity, id_text, nonzero};
+use crate::identity::{ClusterRecord, Founder, Identity, id_text, random_nonzero};
 use crate::link_tls::{Tls, TlsError};
 use crate::links::LinkStatus;
 use crate::machine;
@@ -31,75 +31,77 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 use wal::Recovered;
 
-/// Makes a shard on its thread, which may take as long as reading its data back takes.
+/// Creates a shard on its own thread, because recovering its data may take long.
 pub type MakeShard =
     Arc<dyn Fn(ShardMaterial) -> Result<Box<dyn ShardDriver>, String> + Send + Sync>;
 
-/// What a shard is made of.
+/// Parts from which a shard is built.
 pub struct ShardMaterial {
     pub config: ShardConfig,
     pub recovered: RecoveredShard,
     pub disk: Arc<dyn Disk>,
-    /// For `Shard::check_elsewhere`.
+    /// Starts password checks; see `Shard::check_elsewhere`.
     pub checks: StartCheck,
     pub now: Time,
     pub wall: WallTime,
 }
 
-/// Serves the HTTP API and metrics on a thread of its own, until the process ends.
+/// Serves the HTTP API and metrics on its own thread, until the process ends.
 pub type ServeControl = Box<dyn FnOnce(ControlParts) -> Result<(), String> + Send>;
 
-/// What the control plane is given.
+/// Parts of the control plane.
 pub struct ControlParts {
     pub node: NodeId,
     pub node_name: String,
     pub cluster_name: String,
-    pub program: Version,
+    pub version: Version,
     /// Protocol and configured port of each listener.
     pub listeners: Vec<(String, u16)>,
-    /// Users who may log in over loopback only.
+    /// Users who may log in only over loopback.
     pub loopback_users: Vec<String>,
-    /// Of new vhosts that do not say theirs; None: classic.
+    /// Queue type of new vhosts that do not set one; None: classic.
     pub default_queue_type: Option<QueueType>,
-    /// How long clients may keep a delivery where the queue does not say; None: for ever.
+    /// Delivery acknowledgement timeout of queues that do not set one; None: no timeout.
     pub consumer_timeout_ms: Option<u64>,
-    /// When the clients' listeners' certificates end, in seconds since 1970; None without TLS.
+    /// Returns the earliest expiry of the client listeners' certificates in seconds since 1970;
+    /// None without TLS.
     pub certificates_expire: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
     pub management: Option<TcpListener>,
-    /// The same with TLS.
+    /// HTTP API with TLS.
     pub management_tls: Option<(TcpListener, Arc<tls::Server>)>,
     pub prometheus_tls: Option<(TcpListener, Arc<tls::Server>)>,
-    /// The HTTP API for the operator, and the name in its certificate.
+    /// HTTP API of the operator, and the name in its certificate.
     pub operator: Option<(TcpListener, Arc<tls::Server>, Arc<str>)>,
     pub prometheus: Option<TcpListener>,
-    /// For `/livez` and `/readyz` alone.
+    /// Serves only `/livez` and `/readyz`.
     pub probes: Option<TcpListener>,
-    /// Bytes of memory that the process may use, where known.
+    /// Memory limit of the process in bytes, if known.
     pub memory_limit: Option<u64>,
-    /// To shard 0; see [`ControlDoor::ask`].
+    /// Sends a request to shard 0; see [`ControlDoor::ask`].
     pub control: Arc<dyn Fn(ControlRequest) + Send + Sync>,
-    /// What the node uses of its machine, as it was seen last.
+    /// Returns the resource usage of the node as last measured.
     pub resources: Arc<dyn Fn() -> NodeResources + Send + Sync>,
-    /// Sets the share of memory from which on the alarm is on (`vm_memory_high_watermark.relative`), until the node ends.
+    /// Sets the memory high watermark (`vm_memory_high_watermark.relative`) until the node
+    /// restarts.
     pub set_memory_watermark: Arc<dyn Fn(f64) + Send + Sync>,
-    /// Sets the free disk space below which the alarm is on (`disk_free_limit.absolute`), until the node ends.
+    /// Sets the free disk space limit (`disk_free_limit.absolute`) until the node restarts.
     pub set_disk_free_limit: Arc<dyn Fn(u64) + Send + Sync>,
 }
 
 pub struct NodeParts {
     pub config: Config,
-    /// Protocols of clients, in the order of their ids.
+    /// Client protocols, in the order of their IDs.
     pub protocols: Vec<Registration>,
-    /// What runs the node.
-    pub program: Version,
+    /// The version of this node.
+    pub version: Version,
     pub make_shard: MakeShard,
     /// None: no HTTP on this node.
     pub serve_control: Option<ServeControl>,
-    /// Gets the ports as JSON when the node serves.
+    /// Receives the ports as JSON when the node serves clients.
     pub ready_file: Option<PathBuf>,
 }
 
-/// Why a node could not start, or had to end.
+/// The reason why a node could not start or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     #[error(transparent)]
@@ -110,9 +112,9 @@ pub enum NodeError {
     Tls(#[from] TlsError),
     #[error("ssl_options, management.ssl, prometheus.ssl or operator.ssl: {0}")]
     ClientTls(#[from] tls::FileError),
-    #[error("{what}: {error}")]
+    #[error("{name}: {error}")]
     Io {
-        what: &'static str,
+        name: &'static str,
         #[source]
         error: io::Error,
     },
@@ -122,23 +124,23 @@ pub enum NodeError {
     Fatal(String),
 }
 
-fn io_error(what: &'static str) -> impl Fn(io::Error) -> NodeError {
-    move |error| NodeError::Io { what, error }
+fn io_error(name: &'static str) -> impl Fn(io::Error) -> NodeError {
+    move |error| NodeError::Io { name, error }
 }
 
-/// Runs a node until it is told to stop (a notice of [`Notice::Stop`] through `notices`), or has to.
+/// Runs a node until it receives [`Notice::Stop`] through `notices`, or fails.
 pub fn run(parts: NodeParts, channel: (Sender<Notice>, Receiver<Notice>)) -> Result<(), NodeError> {
     let (notices, inbox) = channel;
     let node = Node::prepare(parts, notices)?;
     node.live(&inbox)
 }
 
-/// How often a node that has just started looks whether it serves.
+/// Polling interval of readiness after the start.
 const READY_POLL: Duration = Duration::from_millis(25);
 
 struct Node {
     config: Config,
-    program: Version,
+    version: Version,
     notices: Sender<Notice>,
     name: String,
     address: String,
@@ -155,11 +157,11 @@ struct Node {
     /// For the ready file.
     ports: Vec<(&'static str, SocketAddr)>,
     clients: Clients,
-    seen: Arc<LastLook>,
+    last_look: Arc<LastLook>,
 }
 
 impl Node {
-    /// Everything up to the point where the node needs a cluster.
+    /// Prepares everything that does not need a cluster.
     fn prepare(parts: NodeParts, notices: Sender<Notice>) -> Result<Node, NodeError> {
         let config = parts.config;
         addresses::check_plain(&config)?;
@@ -173,7 +175,8 @@ impl Node {
             config.shards
         };
 
-        // Ports first: a port in use is told before the directory is touched.
+        // Ports are checked first, so that a port in use is reported before the data directory is
+        // changed.
         clients.check_ports()?;
         let (cluster, address) = bind_cluster(&config)?;
         let mut ports = Vec::new();
@@ -184,19 +187,19 @@ impl Node {
         let data = DataDir::open(&config.data_dir, &name, &mut rng)?;
         let status = Arc::new(LinkStatus::default());
         let door = Arc::new(ControlDoor::new(status.clone()));
-        let seen = Arc::<LastLook>::default();
+        let last_look = Arc::<LastLook>::default();
         if let Some(serve) = parts.serve_control {
-            // Before the log is read back, so that probes are answered meanwhile.
-            let me = (data.identity().node, name.as_str(), parts.program);
-            let shown = (&clients, seen.clone());
+            // Started before the log is recovered, so that probes are answered meanwhile.
+            let me = (data.identity().node, name.as_str(), parts.version);
+            let shown = (&clients, last_look.clone());
             ports.extend(start_control(&config, me, shown, serve, &door, &notices)?);
         }
         let (wal, recovered) = data.open_log(&config, rng.next_u64())?;
         if config.cluster.peers.is_empty() && data.identity().cluster.is_none() {
-            form_alone(&data, &name, &address, parts.program, &mut rng)?;
+            form_single_node_cluster(&data, &name, &address, parts.version, &mut rng)?;
         }
         let identity = data.identity();
-        log_start(&identity, parts.program, shards, recovered.groups.len());
+        log_start(&identity, parts.version, shards, recovered.groups.len());
         let clock = Arc::new(RealClock::new());
         let wiring = Wiring {
             shards,
@@ -211,7 +214,7 @@ impl Node {
             listener: cluster,
             peering: PeeringConfig {
                 shards,
-                program: parts.program,
+                version: parts.version,
                 ..peering_config(&config, &identity, &name, &address, rng.next_u64())
             },
             persist: Box::new(data.persist()),
@@ -221,7 +224,7 @@ impl Node {
         Ok(Node {
             budget: config.memory_budget.of(machine::memory_limit()),
             config,
-            program: parts.program,
+            version: parts.version,
             notices,
             name,
             address,
@@ -236,7 +239,7 @@ impl Node {
             ready_file: parts.ready_file,
             ports,
             clients,
-            seen,
+            last_look,
         })
     }
 
@@ -250,14 +253,15 @@ impl Node {
         self.drain(inbox)?;
         self.threads.stop(self.config.shutdown_timeout);
         if let Some(file) = &self.ready_file {
-            // Left behind it would tell of ports that nobody serves; when it cannot be removed nothing else is wrong.
+            // A stale file would name ports that are not served. Failing to remove it is harmless
+            // otherwise.
             let _ = std::fs::remove_file(file);
         }
         tracing::info!(event = "node.stopped", name = self.name);
         Ok(())
     }
 
-    /// None: told to stop before there was one.
+    /// Returns None if the node was stopped before it had a cluster.
     fn wait_for_cluster(
         &self,
         inbox: &Receiver<Notice>,
@@ -269,14 +273,14 @@ impl Node {
             match inbox.recv() {
                 Ok(Notice::Stop) | Err(_) => return Ok(None),
                 Ok(Notice::Adopted) => {}
-                Ok(session_event) => self.ordinary(session_event)?,
+                Ok(notice) => self.check_fatal(notice)?,
             }
         }
     }
 
-    /// Notices that end the node at any time.
-    fn ordinary(&self, session_event: Notice) -> Result<(), NodeError> {
-        match session_event {
+    /// Fails for notices that stop the node at any time.
+    fn check_fatal(&self, notice: Notice) -> Result<(), NodeError> {
+        match notice {
             Notice::Report(_, Report::Fatal(text)) | Notice::Died(text) => {
                 Err(NodeError::Fatal(text))
             }
@@ -329,7 +333,7 @@ impl Node {
         Ok(Arc::new(Alarms::new(mailboxes)))
     }
 
-    /// Each shard's part of what the node allows.
+    /// Each shard's share of the node's limits.
     fn loop_config(&self) -> reactor::LoopConfig {
         let limits = &self.config.limits;
         let shards = usize::from(self.shards);
@@ -337,21 +341,21 @@ impl Node {
             tracing::warn!(event = "node.descriptors_unknown", %error);
             u64::MAX
         });
-        let for_clients = for_clients(descriptors);
-        let for_queues = for_queues(descriptors);
-        self.data.open_files().set_bound(for_queues);
+        let client_descriptors = client_descriptors(descriptors);
+        let queue_descriptors = queue_descriptors(descriptors);
+        self.data.open_files().set_bound(queue_descriptors);
         tracing::info!(
             event = "node.descriptors",
             limit = descriptors,
-            for_clients,
-            for_queues
+            for_clients = client_descriptors,
+            for_queues = queue_descriptors
         );
         reactor::LoopConfig {
             max_connections: limits.max_connections.div_ceil(shards),
             accepts_per_turn: limits.accepts_per_turn,
             accepts_per_second: limits.accepts_per_second.div_ceil(u32::from(self.shards)),
             tls_handshake: limits.handshake_timeout,
-            accept_pause_at: (for_clients / shards).max(1),
+            accept_pause_at: (client_descriptors / shards).max(1),
             max_partial: self.clients.largest_frame() + (64 << 10),
             outbox_limit: outbox_limit(limits),
             ..reactor::LoopConfig::default()
@@ -379,7 +383,7 @@ impl Node {
                 exchange: self.config.mqtt.exchange.as_str().into(),
                 sys_interval: self.config.mqtt.sys_interval,
             },
-            program: self.program,
+            program: self.version,
             groups: group_limits(&self.config.limits),
         }
     }
@@ -414,7 +418,7 @@ impl Node {
         }))
     }
 
-    /// Serves, looking at disk and memory now and then.
+    /// Serves, and checks disk, memory and certificates periodically.
     fn watch_until_stopped(
         &mut self,
         inbox: &Receiver<Notice>,
@@ -422,24 +426,24 @@ impl Node {
         cluster: &ClusterRecord,
     ) -> Result<(), NodeError> {
         let certificates = self.clients.certificates();
-        let (disk, seen) = (self.data.disk(), self.seen.clone());
+        let (disk, last_look) = (self.data.disk(), self.last_look.clone());
         let files = self.data.open_files();
         let writes = self.data.write_budget();
         let notices = self.notices.clone();
         writes.on_spent(move || drop(notices.send(Notice::DiskWritten)));
-        let mut watch = Watch::new(disk, files, writes, &self.config, certificates, seen);
+        let mut watch = Watch::new(disk, files, writes, &self.config, certificates, last_look);
         let mut not_ready = NotReadyLog::new(self.clock.now());
         let mut ready = false;
         loop {
             watch.look(alarms);
-            let patience = match ready {
-                true => watch::EVERY,
+            let timeout = match ready {
+                true => watch::INTERVAL,
                 false => {
                     self.ask_readiness();
                     READY_POLL
                 }
             };
-            match inbox.recv_timeout(patience) {
+            match inbox.recv_timeout(timeout) {
                 Ok(Notice::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Ok(Notice::Ready) if !ready => {
                     ready = true;
@@ -447,19 +451,20 @@ impl Node {
                     let cluster = id_text(cluster.id);
                     tracing::info!(event = "node.ready", name = self.name, cluster);
                 }
-                // Looked at when the loop begins anew.
+                // Handled by the next iteration.
                 Ok(Notice::DiskWritten) => {}
                 Ok(Notice::NotReady(reason)) if !ready => not_ready.note(self.clock.now(), &reason),
                 Ok(Notice::DiskFull(full)) => alarms.set(Cause::LogFull, full),
                 Ok(Notice::MemoryWatermark(share)) => watch.set_memory_watermark(share),
                 Ok(Notice::DiskFreeLimit(bytes)) => watch.set_disk_free_limit(bytes),
-                Ok(session_event) => self.ordinary(session_event)?,
+                Ok(notice) => self.check_fatal(notice)?,
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
 
-    /// A [`Notice::Ready`] follows if the node serves by now, or a [`Notice::NotReady`].
+    /// Requests a [`Notice::Ready`], or a [`Notice::NotReady`] if the node does not serve clients
+    /// yet.
     fn ask_readiness(&self) {
         let notices = self.notices.clone();
         let reply = Box::new(move |readiness| {
@@ -471,7 +476,7 @@ impl Node {
         self.door.ask(ControlRequest::Readiness { reply });
     }
 
-    /// Clients are told and leaders move away; at the latest after the timeout it goes on.
+    /// Closes client connections and transfers leaders, for at most the shutdown timeout.
     fn drain(&self, inbox: &Receiver<Notice>) -> Result<(), NodeError> {
         tracing::info!(event = "node.draining", name = self.name);
         self.door.stopping();
@@ -482,7 +487,7 @@ impl Node {
             let remaining: Duration = until.since(self.clock.now());
             match inbox.recv_timeout(remaining) {
                 Ok(Notice::Report(shard, Report::Drained)) => drop(left.remove(&shard)),
-                Ok(session_event) => self.ordinary(session_event)?,
+                Ok(notice) => self.check_fatal(notice)?,
                 Err(RecvTimeoutError::Timeout) if until > self.clock.now() => {}
                 Err(_) => {
                     tracing::warn!(event = "node.drain_timeout", shards = ?left);
@@ -499,9 +504,9 @@ impl Node {
         };
         let mut ports = serde_json::Map::new();
         let mut addresses = serde_json::Map::new();
-        for (what, address) in &self.ports {
-            ports.insert((*what).to_owned(), address.port().into());
-            addresses.insert((*what).to_owned(), address.to_string().into());
+        for (name, address) in &self.ports {
+            ports.insert((*name).to_owned(), address.port().into());
+            addresses.insert((*name).to_owned(), address.to_string().into());
         }
         let text = serde_json::json!({
             "node": self.name,
@@ -509,45 +514,45 @@ impl Node {
             "ports": ports,
             "addresses": addresses,
         });
-        write_whole(path, &format!("{text}\n")).map_err(io_error("ready file"))
+        write_atomically(path, &format!("{text}\n")).map_err(io_error("ready file"))
     }
 }
 
-/// Descriptors that clients do not get: files of the log, of queues and of groups, peers, the HTTP API. A node whose log
-/// cannot open its next file must end.
-const KEEP_DESCRIPTORS: u64 = 512;
+/// File descriptors reserved for the log, queues, Raft groups, peers and the HTTP API. A node that
+/// cannot open its next log file must stop.
+const RESERVED_DESCRIPTORS: u64 = 512;
 
-/// How many files of classic queues may stay open between two writes, as part of a process's descriptors. With more
-/// queues that are written to, files are opened anew for each write.
-fn for_queues(limit: u64) -> u64 {
+/// Maximum number of open files of classic queues between two writes. If more queues are written
+/// to, their files are reopened for each write.
+fn queue_descriptors(limit: u64) -> u64 {
     (limit / 8).clamp(16, 4096)
 }
 
-/// How many of a process's descriptors may be client connections; at least half of them.
-fn for_clients(limit: u64) -> usize {
-    let left = limit.saturating_sub(KEEP_DESCRIPTORS + for_queues(limit));
+/// Maximum number of client connections by descriptors; at least half of the limit.
+fn client_descriptors(limit: u64) -> usize {
+    let left = limit.saturating_sub(RESERVED_DESCRIPTORS + queue_descriptors(limit));
     let left = left.max(limit / 2);
     usize::try_from(left).unwrap_or(usize::MAX)
 }
 
-/// Client connections that a process with so many descriptors takes.
-pub(crate) fn most_connections(config: &Config, descriptors: Option<u64>) -> u64 {
-    let room = for_clients(descriptors.unwrap_or(u64::MAX));
+/// Maximum number of client connections of a process with this descriptor limit.
+pub(crate) fn max_connections_of(config: &Config, descriptors: Option<u64>) -> u64 {
+    let room = client_descriptors(descriptors.unwrap_or(u64::MAX));
     room.min(config.limits.max_connections) as u64
 }
 
-/// Readers see all of it or nothing.
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+/// Replaces a file atomically.
+fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     std::fs::write(&new, text)?;
     std::fs::rename(&new, path)
 }
 
-fn log_start(identity: &Identity, program: Version, shards: u16, groups: usize) {
+fn log_start(identity: &Identity, version: Version, shards: u16, groups: usize) {
     tracing::info!(
         event = "node.starting",
-        version = program.version,
+        version = version.version,
         name = identity.name,
         node = id_text(identity.node.0),
         incarnation = identity.incarnation.0,
@@ -556,31 +561,32 @@ fn log_start(identity: &Identity, program: Version, shards: u16, groups: usize) 
     );
 }
 
-/// The listener for other nodes, and the address under which they reach it.
+/// Binds the listener for other nodes; returns it with the address under which they reach this
+/// node.
 fn bind_cluster(config: &Config) -> Result<(Option<TcpListener>, String), NodeError> {
-    let listener = addresses::bind_alone("cluster", config.cluster.listener)?;
+    let listener = addresses::bind_exclusive("cluster", config.cluster.listener)?;
     let bound = listener.as_ref().map(TcpListener::local_addr).transpose();
     let bound = bound.map_err(io_error("cluster listener"))?;
     let address = addresses::advertised(config, bound)?;
     Ok((listener, address))
 }
 
-/// A node without peers is its own cluster.
-fn form_alone(
+/// A node without peers forms its own cluster.
+fn form_single_node_cluster(
     data: &DataDir,
     name: &str,
     address: &str,
-    program: Version,
+    version: Version,
     rng: &mut SeededRng,
 ) -> Result<(), NodeError> {
     let record = ClusterRecord {
-        id: nonzero(rng),
+        id: random_nonzero(rng),
         founders: vec![Founder {
             id: data.identity().node,
             name: name.to_owned(),
             address: address.to_owned(),
         }],
-        features: program.facts().features,
+        features: version.facts().features,
     };
     data.persist()(&record).map_err(NodeError::Fatal)
 }
@@ -604,37 +610,37 @@ fn peering_config(
         heartbeat: config.cluster.heartbeat,
         timeout: config.cluster.peer_timeout,
         shards: config.shards,
-        program: Version::default(),
+        version: Version::default(),
         seed,
     }
 }
 
-/// The control plane's thread. Where it listens is returned for the ready file.
+/// Starts the control plane's thread. Returns its listeners for the ready file.
 fn start_control(
     config: &Config,
-    (node, name, program): (NodeId, &str, Version),
-    (clients, seen): (&Clients, Arc<LastLook>),
+    (node, name, version): (NodeId, &str, Version),
+    (clients, last_look): (&Clients, Arc<LastLook>),
     serve: ServeControl,
     door: &Arc<ControlDoor>,
     notices: &Sender<Notice>,
 ) -> Result<Vec<(&'static str, SocketAddr)>, NodeError> {
-    let management = addresses::bind_alone("management", config.management)?;
-    let secure = addresses::bind_alone("management/ssl", config.management_tls)?;
-    let prometheus = addresses::bind_alone("prometheus", config.prometheus)?;
-    let watched = addresses::bind_alone("prometheus/ssl", config.prometheus_tls)?;
-    let operator = addresses::bind_alone("operator/ssl", config.operator.listener)?;
-    let probes = addresses::bind_alone("probes", config.probes)?;
+    let management = addresses::bind_exclusive("management", config.management)?;
+    let secure = addresses::bind_exclusive("management/ssl", config.management_tls)?;
+    let prometheus = addresses::bind_exclusive("prometheus", config.prometheus)?;
+    let prometheus_secure = addresses::bind_exclusive("prometheus/ssl", config.prometheus_tls)?;
+    let operator = addresses::bind_exclusive("operator/ssl", config.operator.listener)?;
+    let probes = addresses::bind_exclusive("probes", config.probes)?;
     let mut ports = Vec::new();
-    for (what, listener) in [
+    for (name, listener) in [
         ("management", &management),
         ("management/ssl", &secure),
         ("prometheus", &prometheus),
-        ("prometheus/ssl", &watched),
+        ("prometheus/ssl", &prometheus_secure),
         ("operator/ssl", &operator),
         ("probes", &probes),
     ] {
         if let Some(listener) = listener {
-            ports.push((what, listener.local_addr().map_err(io_error("listener"))?));
+            ports.push((name, listener.local_addr().map_err(io_error("listener"))?));
         }
     }
     let door = door.clone();
@@ -643,18 +649,21 @@ fn start_control(
         ("http", listening_port(management.as_ref())),
         ("https", listening_port(secure.as_ref())),
         ("http/prometheus", listening_port(prometheus.as_ref())),
-        ("https/prometheus", listening_port(watched.as_ref())),
+        (
+            "https/prometheus",
+            listening_port(prometheus_secure.as_ref()),
+        ),
         ("https/operator", listening_port(operator.as_ref())),
         ("http/probes", listening_port(probes.as_ref())),
     ];
     let parts = ControlParts {
         node,
-        program,
+        version,
         node_name: name.to_owned(),
         listeners: clients
             .configured()
             .chain(listeners)
-            .filter_map(|(what, port)| Some((what.to_owned(), port?)))
+            .filter_map(|(name, port)| Some((name.to_owned(), port?)))
             .collect(),
         loopback_users: config.loopback_users.clone(),
         default_queue_type: config.default_queue_type,
@@ -663,7 +672,7 @@ fn start_control(
         cluster_name: config.cluster.name.clone(),
         management,
         management_tls: secure.zip(clients.management()),
-        prometheus_tls: watched.zip(clients.prometheus()),
+        prometheus_tls: prometheus_secure.zip(clients.prometheus()),
         operator: operator.zip(clients.operator()).map(|(listener, tls)| {
             let name = config.operator.certificate_name.as_str();
             (listener, tls, name.into())
@@ -672,9 +681,9 @@ fn start_control(
         probes,
         memory_limit: machine::memory_limit(),
         control: Arc::new(move |request| door.ask(request)),
-        resources: Arc::new(move || seen.resources()),
+        resources: Arc::new(move || last_look.resources()),
         set_memory_watermark: Arc::new(move |share| {
-            // No receiver: the node is ending.
+            // The receiver is gone if the node is stopping.
             let _ = watermark.send(Notice::MemoryWatermark(share));
         }),
         set_disk_free_limit: Arc::new(move |bytes| {
@@ -693,34 +702,34 @@ fn start_control(
     Ok(ports)
 }
 
-/// Bytes that may wait besides one message of the largest size.
-const BESIDES_A_MESSAGE: usize = 64 << 20;
-/// A follower must be able to receive the largest message, during which it hears nothing else from its leader, before it
-/// asks for votes: at this many bytes in a second.
-const SLOWEST_LINK: u64 = 64 << 20;
+/// Buffer space in addition to one message of maximum size.
+const BUFFER_BESIDES_MESSAGE: usize = 64 << 20;
+/// Assumed minimum throughput of a peer link in bytes per second. While a follower receives the
+/// largest message it hears nothing else from its leader, and must not start an election.
+const MIN_LINK_THROUGHPUT: u64 = 64 << 20;
 
-fn with_a_message(limits: &Limits) -> usize {
-    limits.max_message_size as usize + BESIDES_A_MESSAGE
+fn with_largest_message(limits: &Limits) -> usize {
+    limits.max_message_size as usize + BUFFER_BESIDES_MESSAGE
 }
 
 fn peer_buffer(limits: &Limits) -> usize {
-    limits.peer_buffer.max(with_a_message(limits))
+    limits.peer_buffer.max(with_largest_message(limits))
 }
 
-/// What may wait for one client's socket.
+/// Maximum number of bytes buffered for one client's socket.
 fn outbox_limit(limits: &Limits) -> usize {
-    let usual = reactor::LoopConfig::default().outbox_limit;
-    usual.max(with_a_message(limits))
+    let defaults = reactor::LoopConfig::default().outbox_limit;
+    defaults.max(with_largest_message(limits))
 }
 
 fn group_limits(limits: &Limits) -> consensus::Limits {
-    let usual = consensus::Limits::default();
-    let transfer_ms = u64::from(limits.max_message_size) * 1000 / SLOWEST_LINK;
-    let tick_ms = (usual.tick.as_millis() as u64).max(1);
+    let defaults = consensus::Limits::default();
+    let transfer_ms = u64::from(limits.max_message_size) * 1000 / MIN_LINK_THROUGHPUT;
+    let tick_ms = (defaults.tick.as_millis() as u64).max(1);
     let ticks = usize::try_from(transfer_ms.div_ceil(tick_ms)).unwrap_or(usize::MAX);
     consensus::Limits {
-        election_ticks: usual.election_ticks.max(ticks),
-        ..usual
+        election_ticks: defaults.election_ticks.max(ticks),
+        ..defaults
     }
 }
 

@@ -1,12 +1,13 @@
-//! Tells now and then why a node that has started does not serve: it may wait for something that never comes.
+//! Logs periodically why a started node does not serve clients yet, because the reason may be
+//! permanent.
 
 use env::Time;
 use std::time::Duration;
 
-/// How often.
-const EVERY: Duration = Duration::from_secs(30);
+/// Interval between log lines.
+const INTERVAL: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// Rate limiter of the log line.
 #[derive(Debug)]
 pub(crate) struct NotReadyLog {
     since: Time,
@@ -14,15 +15,15 @@ pub(crate) struct NotReadyLog {
 }
 
 impl NotReadyLog {
-    /// The node has started.
+    /// Created when the node starts.
     pub fn new(now: Time) -> NotReadyLog {
         NotReadyLog {
             since: now,
-            due: now + EVERY,
+            due: now + INTERVAL,
         }
     }
 
-    /// It does not serve yet, for this reason.
+    /// Called while the node does not serve, with the reason.
     pub fn note(&mut self, now: Time, reason: &str) {
         if !self.is_due(now) {
             return;
@@ -39,7 +40,7 @@ impl NotReadyLog {
     fn is_due(&mut self, now: Time) -> bool {
         let due = now >= self.due;
         if due {
-            self.due = now + EVERY;
+            self.due = now + INTERVAL;
         }
         due
     }
@@ -50,11 +51,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_waits_says_so_every_half_minute() {
+    fn reason_is_logged_every_half_minute() {
         let start = Time(7);
         let mut log = NotReadyLog::new(start);
-        let told = |s: u64, log: &mut NotReadyLog| log.is_due(start + Duration::from_secs(s));
-        let times: Vec<u64> = (0..=100).filter(|s| told(*s, &mut log)).collect();
+        let is_logged = |s: u64, log: &mut NotReadyLog| log.is_due(start + Duration::from_secs(s));
+        let times: Vec<u64> = (0..=100).filter(|s| is_logged(*s, &mut log)).collect();
         assert_eq!(times, [30, 60, 90]);
     }
 }

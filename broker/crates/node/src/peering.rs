@@ -1,21 +1,24 @@
-//! Links to other nodes, sans-io: whom to dial, which of two links to keep, who is up, how a cluster is formed.
+//! Links to other nodes, sans-I/O: which nodes to dial, which of two links to keep, which peers are
+//! up, and cluster formation.
 //!
-//! The driver (`links`, or a test) owns sockets and time; it calls in and carries out [`Action`]s.
+//! The driver (`links`, or a test) owns sockets and time; it calls in and performs [`Action`]s.
 //!
-//! Both sides of a pair may dial. When two links meet, the one dialled by the node with the lower id stays; a
-//! newer incarnation's link beats an older one's. A peer is up from the moment both sides have said HELLO with the
-//! same cluster, and down after [`PeeringConfig::timeout`] of silence, or [`LOST_GRACE`] after its link broke. Up
-//! told again means that the link was replaced: frames in flight may be lost.
+//! Both nodes of a pair may dial. Of two links, the one dialed by the node with the lower ID is
+//! kept; a link of a newer incarnation replaces one of an older incarnation. A peer is up once both
+//! sides have sent HELLO with the same cluster, and down after [`PeeringConfig::timeout`] of
+//! silence, or [`LOST_GRACE`] after its link broke. A repeated [`Action::Up`] means that the link
+//! was replaced: frames in flight may be lost.
 //!
-//! Both sides send their version and the feature flags that their cluster has enabled. A node whose version does not
-//! know one of those flags gets no link: both sides refuse it before it takes part in anything.
+//! Both sides send their version and the feature flags that their cluster has enabled. A node whose
+//! version does not support one of those flags gets no link: both sides refuse it before it takes
+//! part in anything.
 
 mod dialing;
 mod flags;
 
 use crate::config::PeerAddress;
 use crate::formation::{Decision, PeerView, View, decide_formation};
-use crate::identity::{ClusterRecord, Founder, id_text, nonzero};
+use crate::identity::{ClusterRecord, Founder, id_text, random_nonzero};
 use crate::wire::{Frame, Hello};
 use dialing::{Target, TargetState};
 use env::{Incarnation, NodeId, SeededRng, Time};
@@ -24,27 +27,29 @@ use metadata::{Name, NodeRecord};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How long a link may take to say HELLO, and a connection to be made.
+/// Time limit for establishing a connection, and for a link to send HELLO.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a peer whose link broke may take to come back before it counts as down.
+/// How long a peer with a broken link may take to reconnect before it counts as down.
 pub const LOST_GRACE: Duration = Duration::from_secs(1);
 
-/// Links that have not said HELLO yet; more are not accepted.
-pub const MAX_STRANGERS: usize = 64;
+/// Maximum number of accepted links without HELLO.
+pub const MAX_UNIDENTIFIED_LINKS: usize = 64;
 
-/// Links at the most that others have made; whoever has a certificate could make any number, each in another name.
+/// Maximum number of accepted links: a holder of a certificate could open any number under
+/// different names.
 pub const MAX_LINKS: usize = 2048;
 
-/// How often a DNS name of many nodes is looked up while this node has no cluster, and while it has one.
-const EXPAND_EVERY: Duration = Duration::from_secs(2);
-const EXPAND_SELDOM: Duration = Duration::from_secs(30);
+/// Interval of DNS lookups of a name of several nodes, while this node has no cluster and while it
+/// has one.
+const EXPAND_INTERVAL: Duration = Duration::from_secs(2);
+const EXPAND_INTERVAL_IN_CLUSTER: Duration = Duration::from_secs(30);
 
-/// A connection at the driver.
+/// A connection of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
-/// Somewhere to dial.
+/// An address to dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetId(pub u64);
 
@@ -54,42 +59,42 @@ pub struct PeeringConfig {
     pub node: NodeId,
     pub incarnation: Incarnation,
     pub name: String,
-    /// host:port under which others reach this node.
+    /// host:port under which other nodes reach this one.
     pub address: String,
     pub cluster: Option<ClusterRecord>,
     pub peers: Vec<PeerAddress>,
-    /// 0: as many as `peers`. Above that, `peers` is one DNS name of them all.
+    /// 0: the number of `peers`. Otherwise `peers` may be a single DNS name of all nodes.
     pub initial_size: usize,
     pub heartbeat: Duration,
     pub timeout: Duration,
-    /// Shards of this node.
+    /// Number of shards of this node.
     pub shards: u16,
-    /// What runs this node.
-    pub program: Version,
+    /// The version of this node.
+    pub version: Version,
     pub seed: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Look the host up, connect, then [`Peering::dialled`] or [`Peering::dial_failed`].
+    /// Resolve the host and connect, then call [`Peering::dialled`] or [`Peering::dial_failed`].
     Dial {
         target: TargetId,
         address: PeerAddress,
     },
-    /// Look up all addresses of this name, then [`Peering::expanded`].
+    /// Resolve all addresses of this name, then call [`Peering::expanded`].
     Expand(PeerAddress),
     Send {
         link: LinkId,
         frame: Frame,
     },
-    /// Send what is queued, then close. The link is already forgotten here.
+    /// Send queued frames, then close. The peering has already removed the link.
     Close {
         link: LinkId,
     },
-    /// What an established peer tells of its program, before it is up.
-    Program {
+    /// The version of an established peer, sent before it is up.
+    PeerVersion {
         node: NodeId,
-        program: Option<VersionFacts>,
+        version: Option<VersionFacts>,
     },
     Up {
         node: NodeId,
@@ -98,11 +103,11 @@ pub enum Action {
     Down {
         node: NodeId,
     },
-    /// An established peer; whether it is new to the cluster, the metadata tree knows.
+    /// A peer was established. The metadata tree knows whether it is new to the cluster.
     Join(NodeRecord),
-    /// Make this durable, then [`Peering::adopted`].
+    /// Store this durably, then call [`Peering::adopted`].
     Adopt(ClusterRecord),
-    /// This node must end, for this reason.
+    /// This node must stop, for this reason.
     End(String),
 }
 
@@ -110,7 +115,7 @@ struct Link {
     dialled: Option<TargetId>,
     hello: Option<Hello>,
     since: Time,
-    heard: Time,
+    last_activity: Time,
     established: bool,
 }
 
@@ -130,12 +135,13 @@ pub struct Peering {
     peers: BTreeMap<NodeId, Peer>,
     targets: BTreeMap<TargetId, Target>,
     next_target: u64,
-    /// The DNS name of many nodes and when it is looked up next; None while the answer is awaited.
+    /// The DNS name of several nodes and the time of its next lookup; None while a lookup is
+    /// pending.
     expand: Option<(PeerAddress, Option<Time>)>,
     expanded_once: bool,
     adopting: bool,
     stopped: bool,
-    /// Feature flags of this node's cluster; None: it does not know them yet.
+    /// Feature flags of this node's cluster; None: not known yet.
     enabled: Option<Vec<Name>>,
     why: String,
     next_heartbeat: Time,
@@ -164,9 +170,9 @@ impl Peering {
             now: Time::ZERO,
             config,
         };
-        let many = this.config.initial_size > 1;
+        let has_initial_size = this.config.initial_size > 1;
         match configured.as_slice() {
-            [one] if many => this.expand = Some((one.clone(), Some(Time::ZERO))),
+            [one] if has_initial_size => this.expand = Some((one.clone(), Some(Time::ZERO))),
             _ => {
                 for address in configured {
                     this.add_target(address, dialing::Origin::Configured);
@@ -180,30 +186,30 @@ impl Peering {
         self.actions.pop_front()
     }
 
-    /// Why this node has no cluster yet; None when it has one.
+    /// The reason why this node has no cluster; None if it has one.
     pub fn waiting(&self) -> Option<&str> {
         self.config.cluster.is_none().then_some(self.why.as_str())
     }
 
-    /// The link that frames for this node go through; None when it is not up.
+    /// The link to this node; None if it is not up.
     pub fn link_of(&self, node: NodeId) -> Option<LinkId> {
         let link = self.peers.get(&node)?.link?;
         self.links.get(&link).filter(|l| l.established)?;
         Some(link)
     }
 
-    /// Who is at the other end, once it may send data.
+    /// The peer of a link that may send data.
     pub fn established(&self, link: LinkId) -> Option<NodeId> {
         let link = self.links.get(&link).filter(|l| l.established)?;
         link.hello.as_ref().map(|h| h.node)
     }
 
-    /// Whether the other end has said who it is, so that frames of full size may come.
+    /// Returns true if the peer has sent its HELLO, so that full-size frames are allowed.
     pub fn identified(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|l| l.hello.is_some())
     }
 
-    /// When [`Peering::tick`] is wanted next.
+    /// The next time at which [`Peering::tick`] must be called.
     pub fn wake_at(&self) -> Time {
         let targets = self.targets.values().filter_map(Target::due);
         let expand = self.expand.as_ref().and_then(|(_, at)| *at);
@@ -230,21 +236,21 @@ impl Peering {
         self.dial_due();
         if self.now >= self.next_heartbeat {
             self.next_heartbeat = self.now + self.config.heartbeat;
-            let greeted = self.links.iter().filter(|(_, l)| l.hello.is_some());
-            for (link, _) in greeted {
+            let identified_links = self.links.iter().filter(|(_, l)| l.hello.is_some());
+            for (link, _) in identified_links {
                 self.actions.push_back(Action::Send {
                     link: *link,
                     frame: Frame::Heartbeat,
                 });
             }
         }
-        self.consider();
+        self.try_form_or_join();
     }
 
-    /// A connection came in. False: too many strangers, or too many altogether; close it.
+    /// A connection was accepted. Returns false if there are too many links: close it.
     pub fn accepted(&mut self, link: LinkId) -> bool {
         let strangers = self.links.values().filter(|l| l.hello.is_none()).count();
-        if strangers >= MAX_STRANGERS || self.links.len() >= MAX_LINKS || self.stopped {
+        if strangers >= MAX_UNIDENTIFIED_LINKS || self.links.len() >= MAX_LINKS || self.stopped {
             return false;
         }
         self.open(link, None);
@@ -263,7 +269,7 @@ impl Peering {
             dialled,
             hello: None,
             since: self.now,
-            heard: self.now,
+            last_activity: self.now,
             established: false,
         };
         self.links.insert(link, entry);
@@ -280,25 +286,25 @@ impl Peering {
             address: self.config.address.clone(),
             peers_hash: self.peers_hash,
             shards: self.config.shards,
-            told: Some(self.told()),
+            version: Some(self.own_version()),
         };
         let frame = Frame::Hello(hello);
         self.actions.push_back(Action::Send { link, frame });
     }
 
-    /// 0: none.
+    /// The cluster ID; 0: none.
     fn cluster(&self) -> u64 {
         self.config.cluster.as_ref().map_or(0, |c| c.id)
     }
 
-    /// Any byte came, or the driver has chosen not to read.
-    pub fn heard(&mut self, link: LinkId) {
+    /// Bytes arrived, or the driver paused reading.
+    pub fn note_activity(&mut self, link: LinkId) {
         if let Some(link) = self.links.get_mut(&link) {
-            link.heard = self.now;
+            link.last_activity = self.now;
         }
     }
 
-    /// A frame other than data.
+    /// Handles a frame other than data.
     pub fn frame(&mut self, link: LinkId, frame: Frame) {
         match frame {
             Frame::Hello(hello) => self.hello(link, hello),
@@ -337,7 +343,7 @@ impl Peering {
             return self.refuse(link, &why);
         }
         if hello.node == self.config.node {
-            return self.met_itself(link, &hello);
+            return self.handle_own_id(link, &hello);
         }
         if hello.shards != self.config.shards {
             let why = format!(
@@ -352,11 +358,11 @@ impl Peering {
             let why = format!("this node belongs to cluster {}", id_text(ours));
             return self.refuse(link, &why);
         }
-        if let Some(why) = self.misfit(&hello) {
+        if let Some(why) = self.peer_incompatibility(&hello) {
             return self.refuse(link, &why);
         }
-        if let Some(why) = self.own_misfit(&hello) {
-            return self.end(link, why);
+        if let Some(why) = self.own_incompatibility(&hello) {
+            return self.refuse_and_stop(link, why);
         }
         self.note_target(link, &hello);
         if !self.keep_link(link, &hello) {
@@ -366,11 +372,11 @@ impl Peering {
             known.hello = Some(hello);
         }
         self.establish(link);
-        self.consider();
+        self.try_form_or_join();
     }
 
-    /// Another process with our id, or ourselves at the end of a dial.
-    fn met_itself(&mut self, link: LinkId, hello: &Hello) {
+    /// Another process uses this node's ID, or the node dialed itself.
+    fn handle_own_id(&mut self, link: LinkId, hello: &Hello) {
         if hello.incarnation != self.config.incarnation {
             tracing::error!(
                 event = "peer.same_id",
@@ -380,10 +386,11 @@ impl Peering {
         }
         self.note_target(link, hello);
         self.drop_link(link);
-        self.consider();
+        self.try_form_or_join();
     }
 
-    /// Decides between this link and another to the same node. False: the other stays.
+    /// Decides between this link and another to the same node. Returns false if the other one is
+    /// kept.
     fn keep_link(&mut self, link: LinkId, hello: &Hello) -> bool {
         let me = self.config.node;
         let lower_dialled = |l: &Link| l.dialled.is_some() == (me < hello.node);
@@ -414,20 +421,21 @@ impl Peering {
         }
         peer.link = Some(link);
         if let Some(old) = old {
-            self.close_old(old);
+            self.close_replaced(old);
         }
         true
     }
 
-    /// Closes a link that another has replaced.
-    fn close_old(&mut self, old: LinkId) {
+    /// Closes a link that was replaced.
+    fn close_replaced(&mut self, old: LinkId) {
         if let Some(link) = self.links.remove(&old) {
             self.retry_target(link.dialled);
             self.actions.push_back(Action::Close { link: old });
         }
     }
 
-    /// Both sides have said HELLO: exchanges what the other lacks, and opens the link for data when both belong together.
+    /// Both sides have sent HELLO: welcomes a peer without a cluster, and opens the link for data
+    /// between members.
     fn establish(&mut self, link: LinkId) {
         let ours = self.cluster();
         let Some(known) = self.links.get_mut(&link) else {
@@ -440,7 +448,7 @@ impl Peering {
             return;
         }
         if hello.cluster == 0 {
-            return self.welcome_in(link, hello.node);
+            return self.send_welcome(link, hello.node);
         }
         known.established = true;
         if let Some(peer) = self.peers.get_mut(&hello.node) {
@@ -451,9 +459,9 @@ impl Peering {
             name = hello.name,
             address = hello.address
         );
-        self.actions.push_back(Action::Program {
+        self.actions.push_back(Action::PeerVersion {
             node: hello.node,
-            program: hello.told.map(|told| told.program),
+            version: hello.version.map(|version| version.facts),
         });
         self.actions.push_back(Action::Up {
             node: hello.node,
@@ -472,10 +480,10 @@ impl Peering {
         if self.config.cluster.is_some() || self.adopting {
             return;
         }
-        // The member's HELLO said the same id before; only configured peers may take this node in.
-        let said = self.links.get(&link).and_then(|l| l.hello.as_ref());
-        if said.map(|h| h.cluster) != Some(record.id) {
-            return self.refuse(link, "welcomed to another cluster than its own");
+        // The member's HELLO had the same cluster ID; only configured peers may admit this node.
+        let welcomer_hello = self.links.get(&link).and_then(|l| l.hello.as_ref());
+        if welcomer_hello.map(|h| h.cluster) != Some(record.id) {
+            return self.refuse(link, "welcome to a cluster other than the sender's own");
         }
         match self.decide() {
             Decision::Join { cluster } if cluster == record.id => self.adopt(record),
@@ -489,12 +497,12 @@ impl Peering {
         self.actions.push_back(Action::Adopt(record));
     }
 
-    /// The record is durable: this node belongs to the cluster now and tells everyone.
+    /// The record is durable: this node belongs to the cluster and informs all peers.
     pub fn adopted(&mut self, record: ClusterRecord) {
         self.adopting = false;
         self.config.cluster = Some(record);
-        let greeted: Vec<LinkId> = self.links.keys().copied().collect();
-        for link in greeted {
+        let identified_links: Vec<LinkId> = self.links.keys().copied().collect();
+        for link in identified_links {
             self.send_hello(link);
             let foreign = self
                 .links
@@ -509,8 +517,8 @@ impl Peering {
         }
     }
 
-    /// Forms or joins when it is time.
-    fn consider(&mut self) {
+    /// Forms or joins a cluster if possible.
+    fn try_form_or_join(&mut self) {
         if self.config.cluster.is_some() || self.adopting || self.stopped {
             return;
         }
@@ -522,7 +530,7 @@ impl Peering {
                 self.why = why;
             }
             Decision::Form { founders, features } => {
-                let id = nonzero(&mut self.rng);
+                let id = random_nonzero(&mut self.rng);
                 tracing::info!(
                     event = "cluster.forming",
                     cluster = id_text(id),
@@ -534,7 +542,7 @@ impl Peering {
                     features,
                 });
             }
-            // Its WELCOME is on the way.
+            // WELCOME follows.
             Decision::Join { cluster } => {
                 self.why = format!("joining cluster {}", id_text(cluster))
             }
@@ -542,7 +550,7 @@ impl Peering {
     }
 
     fn decide(&self) -> Decision {
-        let configured = self.targets.values().filter(|t| t.counts());
+        let configured = self.targets.values().filter(|t| t.is_founder_candidate());
         let mut peers: Vec<PeerView> = configured.map(|t| self.view_of(t)).collect();
         if self.expand.is_some() && !self.expanded_once {
             peers.push(PeerView::Silent {
@@ -560,7 +568,7 @@ impl Peering {
                 address: self.config.address.clone(),
             },
             peers_hash: self.peers_hash,
-            features: self.config.program.facts().features,
+            features: self.config.version.facts().features,
             initial_size,
             peers,
         })
@@ -570,7 +578,7 @@ impl Peering {
         if target.node == Some(self.config.node)
             || target.address.to_string() == self.config.address
         {
-            return PeerView::Myself;
+            return PeerView::ThisNode;
         }
         let hello = target
             .node
@@ -589,9 +597,9 @@ impl Peering {
                 },
                 peers_hash: h.peers_hash,
                 features: h
-                    .told
+                    .version
                     .as_ref()
-                    .map_or_else(Vec::new, |t| t.program.features.clone()),
+                    .map_or_else(Vec::new, |t| t.facts.features.clone()),
             },
         }
     }
@@ -611,7 +619,7 @@ impl Peering {
         match (&link.hello, target) {
             (Some(hello), _) => format!("{} ({})", hello.name, hello.address),
             (None, Some(target)) => target.address.to_string(),
-            (None, None) => "a stranger".to_owned(),
+            (None, None) => "an unidentified peer".to_owned(),
         }
     }
 
@@ -623,20 +631,20 @@ impl Peering {
         }
     }
 
-    /// Closes a link and forgets it.
+    /// Closes and removes a link.
     fn drop_link(&mut self, link: LinkId) {
         self.actions.push_back(Action::Close { link });
         self.closed(link);
     }
 
-    /// The connection is gone, by whichever side.
+    /// The connection was closed by either side.
     pub fn closed(&mut self, link: LinkId) {
-        let Some(gone) = self.links.remove(&link) else {
+        let Some(removed) = self.links.remove(&link) else {
             return;
         };
-        self.retry_target(gone.dialled);
+        self.retry_target(removed.dialled);
         let now = self.now;
-        if let Some(peer) = gone.hello.and_then(|h| self.peers.get_mut(&h.node))
+        if let Some(peer) = removed.hello.and_then(|h| self.peers.get_mut(&h.node))
             && peer.link == Some(link)
         {
             peer.link = None;
@@ -646,17 +654,17 @@ impl Peering {
 
     fn check_links(&mut self) {
         let (now, timeout) = (self.now, self.config.timeout);
-        let late = |l: &Link| match l.hello {
+        let is_expired = |l: &Link| match l.hello {
             None => now >= l.since + HANDSHAKE_TIMEOUT,
-            Some(_) => now >= l.heard + timeout,
+            Some(_) => now >= l.last_activity + timeout,
         };
-        let late: Vec<LinkId> = self
+        let is_expired: Vec<LinkId> = self
             .links
             .iter()
-            .filter(|(_, l)| late(l))
+            .filter(|(_, l)| is_expired(l))
             .map(|(id, _)| *id)
             .collect();
-        for link in late {
+        for link in is_expired {
             let node = self.established(link);
             self.drop_link(link);
             if let Some(node) = node {
@@ -676,7 +684,7 @@ impl Peering {
         for node in lost {
             self.down(node, "link lost");
         }
-        // A stranger that never became a peer is not remembered.
+        // Peers that were never up are not remembered.
         self.peers.retain(|_, p| p.up || p.link.is_some());
     }
 
@@ -689,7 +697,7 @@ impl Peering {
         }
     }
 
-    /// Says goodbye on all links; nothing is dialled any more.
+    /// Says BYE on all links; no more dialing.
     pub fn stop(&mut self) {
         self.stopped = true;
         let links: Vec<LinkId> = self.links.keys().copied().collect();
@@ -701,11 +709,11 @@ impl Peering {
     }
 }
 
-/// The same on all nodes that were given the same list, in whatever order.
+/// Fingerprint of a list of peers, independent of its order.
 fn peers_hash(peers: &[PeerAddress], initial_size: usize) -> u64 {
     let mut sorted: Vec<String> = peers.iter().map(ToString::to_string).collect();
     sorted.sort();
-    // FNV-1a: any stable function will do.
+    // FNV-1a; any stable function works.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let size = initial_size.to_string();
     for byte in sorted.join(",").bytes().chain(*b"/").chain(size.bytes()) {

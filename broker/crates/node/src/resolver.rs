@@ -1,4 +1,5 @@
-//! Looking up names on threads of its own: the system's resolver blocks, and heartbeats must not wait for it.
+//! Name resolution on its own threads: the system resolver blocks, and heartbeats must not wait for
+//! it.
 
 use crate::config::PeerAddress;
 use crate::peering::TargetId;
@@ -8,10 +9,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Look-ups at the same time.
+/// Number of concurrent lookups.
 const THREADS: usize = 2;
 
-/// For whom.
+/// Purpose of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResolveTarget {
     Dial(TargetId),
@@ -21,7 +22,7 @@ pub(crate) enum ResolveTarget {
 type Request = (ResolveTarget, PeerAddress);
 type Answer = (ResolveTarget, PeerAddress, Result<Vec<SocketAddr>, String>);
 
-/// Ends its threads when dropped.
+/// Dropping it ends its threads.
 pub(crate) struct Resolver {
     requests: Sender<Request>,
     answers: Receiver<Answer>,
@@ -37,14 +38,14 @@ impl Resolver {
             let name = format!("resolver-{i}");
             std::thread::Builder::new()
                 .name(name)
-                .spawn(move || work(&inbox, &outbox, &wake))?;
+                .spawn(move || run_worker(&inbox, &outbox, &wake))?;
         }
         Ok(Resolver { requests, answers })
     }
 
-    pub fn ask(&self, asked: ResolveTarget, address: PeerAddress) {
+    pub fn ask(&self, target: ResolveTarget, address: PeerAddress) {
         // The threads live as long as `self`.
-        let _ = self.requests.send((asked, address));
+        let _ = self.requests.send((target, address));
     }
 
     pub fn answer(&self) -> Option<Answer> {
@@ -52,17 +53,17 @@ impl Resolver {
     }
 }
 
-fn work(inbox: &Mutex<Receiver<Request>>, outbox: &Sender<Answer>, wake: &Wake) {
+fn run_worker(inbox: &Mutex<Receiver<Request>>, outbox: &Sender<Answer>, wake: &Wake) {
     loop {
         let request = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok((asked, address)) = request else {
+        let Ok((target, address)) = request else {
             return;
         };
-        let found = (address.host.as_str(), address.port)
+        let addresses = (address.host.as_str(), address.port)
             .to_socket_addrs()
             .map(Iterator::collect::<Vec<_>>)
             .map_err(|e| e.to_string());
-        if outbox.send((asked, address, found)).is_err() {
+        if outbox.send((target, address, addresses)).is_err() {
             return;
         }
         wake.wake();

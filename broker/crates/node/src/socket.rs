@@ -1,14 +1,14 @@
-//! One connection to another node: TCP, with TLS or (on loopback) without, both non-blocking.
+//! A non-blocking connection to another node: TCP with TLS, or (on loopback) without.
 
 use bytes::{Bytes, BytesMut};
 use mio::net::TcpStream;
 use session::Outbox;
 use std::io::{self, ErrorKind, Read, Write};
 
-/// Bytes taken from one connection per turn.
+/// Maximum number of bytes read from one connection per turn.
 const READ_PER_TURN: usize = 1 << 20;
 
-/// Plain bytes that TLS takes before they are on the wire.
+/// Maximum number of plaintext bytes buffered by TLS.
 const TLS_BUFFER: usize = 256 << 10;
 
 const CHUNK: usize = 64 << 10;
@@ -16,22 +16,22 @@ const CHUNK: usize = 64 << 10;
 pub(crate) struct Socket {
     pub stream: TcpStream,
     tls: Option<Box<rustls::Connection>>,
-    /// What came and is not a whole frame yet.
+    /// Received bytes that are not a complete frame yet.
     pub input: BytesMut,
-    /// What is to go out.
+    /// Bytes to send.
     pub out: Outbox,
-    /// The largest frame of those that wait, or waited with them.
-    largest: usize,
+    /// The largest frame queued since the outbox was last empty.
+    largest_frame: usize,
     pub readable: bool,
     pub writable: bool,
 }
 
-/// How a read ended.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadEnd {
-    /// Nothing more for now.
+    /// No more data for now.
     Drained,
-    /// The turn's share is used up.
+    /// The limit per turn is reached.
     More,
     Closed,
 }
@@ -47,43 +47,43 @@ impl Socket {
             tls,
             input: BytesMut::new(),
             out: Outbox::default(),
-            largest: 0,
+            largest_frame: 0,
             readable: false,
             writable: false,
         }
     }
 
-    /// Begins TLS on a connection that was dialled.
+    /// Starts TLS on a dialed connection.
     pub fn begin_tls(&mut self, mut tls: rustls::Connection) {
         tls.set_buffer_limit(Some(TLS_BUFFER));
         self.tls = Some(Box::new(tls));
     }
 
-    /// Whether a frame of this many bytes may wait, too. The largest of all that wait does not count: one message may be
-    /// larger than the limit, and what follows it must not end the link.
+    /// Returns true if a frame of this size may be queued. The largest queued frame does not count:
+    /// one message may exceed the limit, and the frames behind it must not close the link.
     pub fn has_room(&self, frame: usize, limit: usize) -> bool {
-        let largest = match self.out.is_empty() {
+        let largest_frame = match self.out.is_empty() {
             true => 0,
-            false => self.largest,
+            false => self.largest_frame,
         };
-        self.out.len() + frame <= limit + largest.max(frame)
+        self.out.len() + frame <= limit + largest_frame.max(frame)
     }
 
-    /// Puts a frame behind the others.
+    /// Appends a frame to the outbox.
     pub fn queue(&mut self, header: &[u8], frame: Bytes) {
         if self.out.is_empty() {
-            self.largest = 0;
+            self.largest_frame = 0;
         }
-        self.largest = self.largest.max(header.len() + frame.len());
+        self.largest_frame = self.largest_frame.max(header.len() + frame.len());
         self.out.tail().extend_from_slice(header);
         self.out.push(frame);
     }
 
-    /// Takes what came into `input`. The first value: whether anything came.
+    /// Reads available bytes into `input`. The first value is true if any arrived.
     pub fn read(&mut self, scratch: &mut [u8]) -> io::Result<(bool, ReadEnd)> {
-        let mut taken = 0;
+        let mut total = 0;
         loop {
-            if taken >= READ_PER_TURN {
+            if total >= READ_PER_TURN {
                 return Ok((true, ReadEnd::More));
             }
             let read = match &mut self.tls {
@@ -91,11 +91,11 @@ impl Socket {
                 Some(tls) => read_tls(tls, &mut self.stream, scratch, &mut self.input),
             };
             match read {
-                Ok(0) => return Ok((taken > 0, ReadEnd::Closed)),
-                Ok(n) => taken += n,
+                Ok(0) => return Ok((total > 0, ReadEnd::Closed)),
+                Ok(n) => total += n,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     self.readable = false;
-                    return Ok((taken > 0, ReadEnd::Drained));
+                    return Ok((total > 0, ReadEnd::Drained));
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -103,7 +103,7 @@ impl Socket {
         }
     }
 
-    /// Writes as much as the kernel takes.
+    /// Writes as much as the kernel accepts.
     pub fn write(&mut self) -> io::Result<()> {
         while self.writable {
             let wrote = match &mut self.tls {
@@ -140,25 +140,26 @@ fn read_tls(
 ) -> io::Result<usize> {
     let n = tls.read_tls(stream)?;
     let processed = tls.process_new_packets();
-    // Its alert should reach the other side even when this is the end.
+    // Send the TLS alert even though the connection ends here.
     if let Err(error) = processed {
         let _ = tls.write_tls(stream);
         return Err(io::Error::new(ErrorKind::InvalidData, error));
     }
     loop {
         match tls.reader().read(scratch) {
-            // Closed properly; nothing follows.
+            // Closed properly.
             Ok(0) => return Ok(0),
             Ok(plain) => input.extend_from_slice(scratch.get(..plain).unwrap_or_default()),
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(n),
-            // Closed without TLS's own word for it, as by a process that was killed. Frames have lengths: a cut one shows.
+            // Closed without close_notify, as by a killed process. Frames have a length, so
+            // truncation is detected.
             Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(0),
             Err(e) => return Err(e),
         }
     }
 }
 
-/// True when there may be more to write.
+/// Returns true if there may be more to write.
 fn write_plain(stream: &mut TcpStream, out: &mut Outbox) -> io::Result<bool> {
     if out.is_empty() {
         return Ok(false);
@@ -182,7 +183,7 @@ fn write_tls(
     stream: &mut TcpStream,
     out: &mut Outbox,
 ) -> io::Result<bool> {
-    // Before the handshake is done nothing may be taken: TLS would hold it back, out of sight of our limit.
+    // Write nothing before the handshake is done: TLS would buffer it without respecting our limit.
     while !tls.is_handshaking() {
         let Some(piece) = out.pieces().front() else {
             break;
@@ -223,14 +224,14 @@ mod tests {
         assert!(!socket.has_room(5000, LIMIT), "two large frames");
         socket.queue(b"", Bytes::from(vec![0; 900]));
         assert!(!socket.has_room(900, LIMIT));
-        // All of them are written.
+        // All of them are sent.
         let written = socket.out.pieces().iter().map(Bytes::len).sum();
         socket.out.consume(written);
         assert!(socket.out.is_empty());
         assert!(socket.has_room(LIMIT, LIMIT));
         socket.queue(b"", Bytes::from(vec![0; 10]));
         socket.queue(b"", Bytes::from(vec![0; LIMIT]));
-        assert!(!socket.has_room(LIMIT, LIMIT), "what went does not count");
+        assert!(!socket.has_room(LIMIT, LIMIT), "sent frames must not count");
         Ok(())
     }
 }

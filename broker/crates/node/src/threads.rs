@@ -1,4 +1,4 @@
-//! The threads of a node and what connects them.
+//! The threads of a node and the channels between them.
 
 use crate::jobs::JobThread;
 use crate::link_tls::Tls;
@@ -21,43 +21,44 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use wal::{Wal, Writer};
 
-/// Items of a ring between two threads.
+/// Capacity of a ring between two threads.
 const RING: usize = 4096;
 
-/// What threads tell the node.
+/// A notification from a thread to the node.
 #[derive(Debug)]
 pub enum Notice {
-    /// From outside: end in good order.
+    /// Request to stop gracefully.
     Stop,
-    /// The node belongs to a cluster now.
+    /// The node now belongs to a cluster.
     Adopted,
-    /// It serves: it knows its cluster's users and queues, and a leader for changes of them.
+    /// The node serves clients: it has the cluster's users and queues, and there is a metadata
+    /// leader.
     Ready,
-    /// It does not serve yet, for this reason.
+    /// The node does not serve clients yet, with the reason.
     NotReady(String),
-    /// So much was written that free disk space is to be looked at.
+    /// Enough was written that free disk space has to be checked again.
     DiskWritten,
     DiskFull(bool),
-    /// From outside: the share of memory from which on the alarm is on, until the node ends.
+    /// Request to set the memory high watermark, as a share of memory, until the node restarts.
     MemoryWatermark(f64),
-    /// From outside: the free disk space in bytes below which the alarm is on, until the node ends.
+    /// Request to set the free disk space limit in bytes, until the node restarts.
     DiskFreeLimit(u64),
     Report(u16, Report),
-    /// A thread that must not end has ended, with this text.
+    /// A thread failed, with its error.
     Died(String),
 }
 
-/// What the threads are made of.
+/// Parts from which the threads are built.
 pub(crate) struct Wiring {
     pub shards: u16,
     pub clock: Arc<dyn Clock + Send + Sync>,
     pub notices: mpsc::Sender<Notice>,
     pub status: Arc<LinkStatus>,
     pub wal: Wal,
-    /// Newest file of the log that was read back; 0: none.
+    /// The newest recovered log file; 0 if there is none.
     pub newest_file: u64,
     pub disk: Arc<dyn Disk>,
-    /// Where that is, for people.
+    /// The directory of `disk`, for log messages.
     pub directory: String,
     pub tls: Option<Tls>,
     pub listener: Option<TcpListener>,
@@ -66,7 +67,7 @@ pub(crate) struct Wiring {
     pub peer_buffer: usize,
 }
 
-/// A shard's ends, until its thread starts.
+/// A shard's channel ends, kept until its thread starts.
 struct ShardEnds {
     poll: Poll,
     wake: Arc<Wake>,
@@ -89,13 +90,13 @@ pub(crate) struct Threads {
     storage: Vec<JoinHandle<()>>,
 }
 
-/// One ring from each shard to another thread, or from that to each shard.
+/// Creates one ring for each shard, to or from another thread.
 fn rings<T>(wakes: impl Iterator<Item = Arc<Wake>>) -> (Vec<Sender<T>>, Vec<Receiver<T>>) {
     wakes.map(|wake| reactor::ring(RING, wake)).unzip()
 }
 
 impl Threads {
-    /// Connects everything and starts all threads but the shards'.
+    /// Connects all threads and starts them, except for the shards.
     pub fn start(wiring: Wiring) -> io::Result<Threads> {
         let count = usize::from(wiring.shards);
         let mut polls = Vec::new();
@@ -169,14 +170,14 @@ impl Threads {
             rings: peer_rx,
             shards: from_peers_tx,
             peer_buffer: wiring.peer_buffer,
-            persist: announce(wiring.persist, wiring.notices),
+            persist: persist_and_notify(wiring.persist, wiring.notices),
             status: wiring.status,
         };
         threads.start_links(LinkThread::new(parts)?)?;
         Ok(threads)
     }
 
-    /// Before any thread runs.
+    /// The state before any thread runs.
     fn idle(
         wiring: &Wiring,
         ends: Vec<ShardEnds>,
@@ -222,7 +223,7 @@ impl Threads {
         Ok(())
     }
 
-    /// Starts a shard's thread, which makes its driver.
+    /// Starts a shard's thread. `make` creates its driver on that thread.
     pub fn start_shard(
         &mut self,
         index: u16,
@@ -254,7 +255,7 @@ impl Threads {
         Ok(())
     }
 
-    /// A thread whose failure is the node's.
+    /// Spawns a thread whose failure stops the node.
     fn spawn(
         &self,
         name: &str,
@@ -281,11 +282,11 @@ impl Threads {
         }
     }
 
-    /// Ends all threads: shards, then links, then what makes things durable. Those that take longer than `patience`
-    /// together are left to the end of the process.
-    pub fn stop(mut self, patience: Duration) {
-        let until = self.clock.now() + patience;
-        // Ends that never got a thread would keep their mailboxes open.
+    /// Stops all threads: shards, then links, then storage. Threads that take longer than `timeout`
+    /// in total are abandoned.
+    pub fn stop(mut self, timeout: Duration) {
+        let until = self.clock.now() + timeout;
+        // Channel ends without a thread would keep their mailboxes open.
         self.ends.clear();
         for mailbox in &self.mailboxes {
             mailbox.post_waiting(Inbound::Stop);
@@ -316,12 +317,12 @@ impl Threads {
             }
             std::thread::park_timeout(Duration::from_millis(2));
         }
-        // A panic has ended the process before.
+        // A panic would have aborted the process.
         let _ = thread.join();
     }
 }
 
-/// A ring from every shard to every other.
+/// Creates a ring from every shard to every other shard.
 fn connect_shards(ends: &mut [ShardEnds], wakes: &[Arc<Wake>]) {
     for from in 0..ends.len() {
         let mut senders = Vec::new();
@@ -342,8 +343,8 @@ fn connect_shards(ends: &mut [ShardEnds], wakes: &[Arc<Wake>]) {
     }
 }
 
-/// Tells the node after the record is durable.
-fn announce(mut persist: Persist, notices: mpsc::Sender<Notice>) -> Persist {
+/// Notifies the node after the record is durable.
+fn persist_and_notify(mut persist: Persist, notices: mpsc::Sender<Notice>) -> Persist {
     Box::new(move |record| {
         persist(record)?;
         let _ = notices.send(Notice::Adopted);

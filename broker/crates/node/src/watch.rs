@@ -1,27 +1,28 @@
-//! Looking at free disk space, at the process's memory and at the files of certificates.
+//! Periodic checks of free disk space, memory usage and certificate files.
 
 use crate::alarms::{Alarms, Cause};
 use crate::config::Config;
 use crate::log_thread::KEEP_FREE;
 use crate::machine;
-use crate::node::most_connections;
+use crate::node::max_connections_of;
 use control::NodeResources;
 use env::Disk;
 use env::real::{OpenFiles, WriteBudget};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How often.
-pub(crate) const EVERY: Duration = Duration::from_secs(2);
+/// Interval of the checks.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Bytes that are written between two looks at the least: this much below its limit free space may be when the alarm comes,
-/// and what the buffers of queues hold.
-const LEAST_BUDGET: u64 = 1 << 20;
+/// Minimum number of bytes written between two checks of free space. Free space may be this much
+/// below its limit when the alarm is raised, plus the contents of queue buffers.
+const MIN_WRITE_BUDGET: u64 = 1 << 20;
 
-/// Looks between counts of open descriptors where the system does not tell their number.
-const COUNT_EVERY: u32 = 8;
+/// Number of checks between two counts of open descriptors, on kernels that do not report their
+/// number.
+const CHECKS_PER_COUNT: u32 = 8;
 
-/// What the last look saw.
+/// Results of the last check.
 #[derive(Debug, Default)]
 pub(crate) struct LastLook(Mutex<NodeResources>);
 
@@ -31,34 +32,34 @@ impl LastLook {
     }
 }
 
-/// Bytes that may be written before the next look: a quarter of the space above the limit. So writers cannot use up that
-/// space between two looks, however fast they are.
-fn budget_before_look(free: u64, limit: u64) -> u64 {
+/// Number of bytes that may be written before the next check: a quarter of the space above the
+/// limit. Writers cannot use up that space between two checks, however fast they are.
+fn write_budget_until_next_check(free: u64, limit: u64) -> u64 {
     match free.checked_sub(limit) {
-        // Publishers are blocked; what is written now frees space.
+        // Publishers are blocked; current writes free space.
         None | Some(0) => u64::MAX,
-        Some(margin) => (margin / 4).max(LEAST_BUDGET),
+        Some(margin) => (margin / 4).max(MIN_WRITE_BUDGET),
     }
 }
 
 pub(crate) struct Watch {
-    seen: Arc<LastLook>,
+    last_look: Arc<LastLook>,
     descriptors: Option<u64>,
-    /// Those that were open at the last count, and how many looks ago that was.
+    /// Number of open descriptors at the last count, and how many checks ago that was.
     counted: (Option<u64>, u32),
-    /// Connections that clients may have.
+    /// Maximum number of client connections.
     connections: u64,
     thread_limit: Option<u64>,
     processors: u64,
     disk: Arc<dyn Disk>,
     files: Arc<OpenFiles>,
     writes: Arc<WriteBudget>,
-    /// Calls failed for want of descriptors or memory.
-    files_short: bool,
+    /// Opening files failed for lack of descriptors or memory.
+    is_short_of_files: bool,
     disk_free_limit: u64,
-    /// Bytes the process may use; None when nothing is known about the machine's memory.
+    /// Memory limit of the process in bytes; None if unknown.
     memory: Option<u64>,
-    /// The share of it from which on the alarm is on.
+    /// Memory high watermark, as a share of `memory`.
     memory_watermark: f64,
     certificates: Vec<tls::Watched>,
 }
@@ -70,20 +71,20 @@ impl Watch {
         writes: Arc<WriteBudget>,
         config: &Config,
         certificates: Vec<tls::Watched>,
-        seen: Arc<LastLook>,
+        last_look: Arc<LastLook>,
     ) -> Watch {
         let descriptors = env::real::descriptor_limit().ok();
         Watch {
-            seen,
+            last_look,
             descriptors,
-            counted: (None, COUNT_EVERY),
-            connections: most_connections(config, descriptors),
+            counted: (None, CHECKS_PER_COUNT),
+            connections: max_connections_of(config, descriptors),
             thread_limit: machine::thread_limit(),
             processors: machine::cpus().into(),
             disk,
             files,
             writes,
-            files_short: false,
+            is_short_of_files: false,
             disk_free_limit: config.disk_free_limit.max(KEEP_FREE),
             memory: machine::memory_limit(),
             memory_watermark: config.memory_watermark,
@@ -91,46 +92,47 @@ impl Watch {
         }
     }
 
-    /// From the next look on.
+    /// Takes effect at the next check.
     pub fn set_memory_watermark(&mut self, share: f64) {
         tracing::info!(event = "memory.watermark_set", share);
         self.memory_watermark = share;
     }
 
-    /// From the next look on.
+    /// Takes effect at the next check.
     pub fn set_disk_free_limit(&mut self, bytes: u64) {
         tracing::info!(event = "disk.free_limit_set", bytes);
         self.disk_free_limit = bytes.max(KEEP_FREE);
     }
 
-    /// Where they must be counted one by one that is done now and then.
+    /// Counted only occasionally if the kernel does not report the number.
     fn descriptors_used(&mut self) -> Option<u64> {
-        if let Some(told) = machine::descriptors() {
-            return Some(told);
+        if let Some(reported) = machine::descriptors() {
+            return Some(reported);
         }
-        let (counted, looks) = &mut self.counted;
-        *looks += 1;
-        if *looks >= COUNT_EVERY {
-            *looks = 0;
+        let (counted, checks) = &mut self.counted;
+        *checks += 1;
+        if *checks >= CHECKS_PER_COUNT {
+            *checks = 0;
             *counted = machine::count_descriptors();
         }
         *counted
     }
 
-    /// Tells once when files cannot be opened for want of descriptors or memory, and once when that is over.
-    fn look_at_files(&mut self) {
-        let short = self.files.take_failures();
-        if short == self.files_short {
+    /// Logs once when files cannot be opened for lack of descriptors or memory, and once when that
+    /// ends.
+    fn check_files(&mut self) {
+        let is_short = self.files.take_failures();
+        if is_short == self.is_short_of_files {
             return;
         }
-        self.files_short = short;
+        self.is_short_of_files = is_short;
         let (limit, used) = (self.descriptors, self.descriptors_used());
-        if short {
+        if is_short {
             tracing::error!(
                 event = "storage.files_short",
                 limit,
                 used,
-                "files cannot be opened for want of descriptors or memory: classic queues refuse requests until there \
+                "files cannot be opened for lack of descriptors or memory: classic queues refuse requests until there \
                  are some. Raise the limit (ulimit -n, LimitNOFILE) or close connections"
             );
         } else {
@@ -139,36 +141,40 @@ impl Watch {
     }
 
     pub fn look(&mut self, alarms: &Alarms) {
-        self.look_at_files();
+        self.check_files();
         let free = self.disk.available();
         match &free {
             Ok(free) => {
                 self.writes
-                    .set(budget_before_look(*free, self.disk_free_limit));
+                    .set(write_budget_until_next_check(*free, self.disk_free_limit));
                 alarms.set(Cause::LowDisk, *free < self.disk_free_limit);
             }
             Err(error) => tracing::warn!(event = "disk.free_space_unknown", %error),
         }
-        // Precision beyond 2^52 bytes does not matter.
+        // f64 is exact up to 2^52 bytes.
         let limit = self.memory.map(|all| all as f64 * self.memory_watermark);
         let used = machine::resident();
         if let (Some(limit), Some(used)) = (limit, used) {
             alarms.set(Cause::Memory, used as f64 > limit);
         }
-        let seen = NodeResources {
+        let last_look = NodeResources {
             memory_used: used,
             memory_limit: limit.map(|bytes| bytes as u64),
             disk_free: free.ok(),
             disk_free_limit: Some(self.disk_free_limit),
             descriptors_used: self.descriptors_used(),
             descriptors: self.descriptors,
-            files_short: self.files_short,
+            is_short_of_files: self.is_short_of_files,
             connections: Some(self.connections),
             threads: machine::threads(),
             thread_limit: self.thread_limit,
             processors: Some(self.processors),
         };
-        *self.seen.0.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+        *self
+            .last_look
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = last_look;
         for certificates in &mut self.certificates {
             certificates.reload_if_changed();
         }
@@ -179,29 +185,34 @@ impl Watch {
 mod tests {
     use super::*;
 
-    /// The fastest writers there can be: each look comes when the budget is spent, however little time has passed.
+    /// Writers of any speed: each check happens when the budget is spent, however little time has
+    /// passed.
     #[test]
-    fn writers_cannot_outrun_the_alarm() {
+    fn alarm_is_raised_before_writers_pass_the_limit() {
         let limit: u64 = 50 << 20;
         let mut free: u64 = 200 << 30;
-        let mut looks = 0;
+        let mut checks = 0;
         while free >= limit {
-            free -= budget_before_look(free, limit);
-            looks += 1;
+            free -= write_budget_until_next_check(free, limit);
+            checks += 1;
         }
-        assert!(limit - free <= LEAST_BUDGET, "{} below", limit - free);
-        assert!(looks < 200, "{looks}");
-        assert_eq!(budget_before_look(free, limit), u64::MAX, "the alarm is on");
+        assert!(limit - free <= MIN_WRITE_BUDGET, "{} below", limit - free);
+        assert!(checks < 200, "{checks}");
+        assert_eq!(
+            write_budget_until_next_check(free, limit),
+            u64::MAX,
+            "the alarm is raised"
+        );
     }
 
     #[test]
-    fn the_budget_reaches_the_disk_and_its_end_is_told() -> std::io::Result<()> {
+    fn spent_write_budget_triggers_a_check() -> std::io::Result<()> {
         let dir = std::env::temp_dir().join(format!("posthorn-watch-{}", std::process::id()));
         let disk = env::real::RealDisk::open(&dir)?;
-        let (told, looks) = std::sync::mpsc::channel();
+        let (reported, checks) = std::sync::mpsc::channel();
         let budget = disk.write_budget();
         budget.on_spent(move || {
-            let _ = told.send(());
+            let _ = reported.send(());
         });
         let config = Config {
             disk_free_limit: disk.available()?.saturating_sub(8 << 20),
@@ -221,10 +232,13 @@ mod tests {
         for at in 0..16 {
             file.write_at(at << 20, &vec![1; 1 << 20])?;
         }
-        let asked = looks.try_iter().count();
+        let requested_checks = checks.try_iter().count();
         drop(file);
         std::fs::remove_dir_all(&dir)?;
-        assert_eq!(asked, 1, "a look is asked for before 8 MiB are written");
+        assert_eq!(
+            requested_checks, 1,
+            "a look is asked for before 8 MiB are written"
+        );
         Ok(())
     }
 }

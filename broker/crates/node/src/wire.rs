@@ -1,4 +1,5 @@
-//! Frames of a link between two nodes: `length u32 | kind u8 | body`, little-endian, the length counting kind and body.
+//! Frames of a link between two nodes: `length u32 | kind u8 | body`, little-endian. The length
+//! counts kind and body.
 
 use crate::identity::{ClusterRecord, Founder, MAX_FOUNDERS};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -8,17 +9,17 @@ use metadata::features::VersionFacts;
 use metadata::limits::{FEATURES, NAME_BYTES};
 use shard::Route;
 
-/// Version of the link protocol; nodes of another version refuse each other.
+/// Version of the link protocol; nodes with different versions refuse each other.
 pub const FORMAT: u16 = 2;
 
-/// Begins every HELLO, so that a client on the wrong port is known at once.
+/// Starts every HELLO, so that a client on the wrong port is detected immediately.
 const MAGIC: [u8; 4] = *b"PHNL";
 
-/// What a frame holds at most besides one command of the largest size: what was gathered before it, and fields.
+/// Frame size in addition to one command of maximum size: the batch before it, and fields.
 const FRAME_OVERHEAD: usize = 64 << 20;
 
-/// Largest frame of an established link, in bytes. Every node takes frames of this size, whatever messages it is configured
-/// to take from clients; memory is taken as bytes arrive.
+/// Maximum length of a frame on an established link, in bytes. Every node accepts frames of this
+/// size, whatever its message size limit is; memory is allocated as bytes arrive.
 pub const MAX_FRAME: usize = consensus::MAX_COMMAND_BYTES + FRAME_OVERHEAD;
 
 /// The largest message with the largest properties that a client can send, and a batch before it.
@@ -29,27 +30,27 @@ const _: () = assert!(
 // The length of a frame is a `u32`.
 const _: () = assert!(MAX_FRAME < u32::MAX as usize);
 
-/// Largest frame before the other side has said who it is.
+/// Maximum length of a frame before the peer has sent HELLO.
 pub const MAX_HANDSHAKE_FRAME: usize = 64 << 10;
 
-/// Longest text in a frame.
+/// Maximum length of a text in a frame.
 const MAX_TEXT: usize = 1024;
 
 const LENGTH: usize = 4;
 
-/// Bytes that [`data_header`] puts before a data frame's own.
+/// Length of [`data_header`].
 pub const DATA_HEADER: usize = LENGTH + 1 + 1 + 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// First frame of both sides, and again when the sender has become a member.
+    /// First frame of both sides, sent again when the sender becomes a member.
     Hello(Hello),
-    /// From a member to a node without a cluster: belong to this one.
+    /// From a member to a node without a cluster: admits it to this one.
     Welcome(ClusterRecord),
     Heartbeat,
     /// The sender stops on purpose.
     Bye,
-    /// Why the sender closes.
+    /// The reason why the sender closes the link.
     Refused(String),
     Data {
         route: Route,
@@ -65,21 +66,21 @@ pub struct Hello {
     pub node: NodeId,
     pub incarnation: Incarnation,
     pub name: String,
-    /// host:port under which it is reached.
+    /// host:port under which the node is reached.
     pub address: String,
     /// Fingerprint of `cluster.peers` and the initial size.
     pub peers_hash: u64,
-    /// How many shards it runs: frames go to the shard of the same number.
+    /// Number of shards: frames go to the shard with the same index.
     pub shards: u16,
-    /// None: an older program, which does not tell.
-    pub told: Option<PeerVersion>,
+    /// None: an older version, which does not announce it.
+    pub version: Option<PeerVersion>,
 }
 
-/// What a node tells of its program and of its cluster's feature flags.
+/// A node's version, and its cluster's feature flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerVersion {
-    pub program: VersionFacts,
-    /// Flags that its cluster has enabled, as far as it knows yet.
+    pub facts: VersionFacts,
+    /// Enabled flags of its cluster, as far as known.
     pub enabled: Vec<Name>,
 }
 
@@ -102,7 +103,7 @@ const BYE: u8 = 4;
 const REFUSED: u8 = 5;
 const DATA: u8 = 6;
 
-/// Everything but data, which is sent by [`data_header`] and its own bytes.
+/// Encodes any frame except data, which is sent as [`data_header`] and body.
 pub fn encode(frame: &Frame) -> Bytes {
     let mut out = BytesMut::new();
     out.put_u32_le(0);
@@ -119,11 +120,11 @@ pub fn encode(frame: &Frame) -> Bytes {
             put_text(&mut out, &hello.cluster_name);
             put_text(&mut out, &hello.name);
             put_text(&mut out, &hello.address);
-            // Older programs read no further.
-            if let Some(told) = &hello.told {
-                put_text(&mut out, &told.program.version);
-                put_names(&mut out, &told.program.features);
-                put_names(&mut out, &told.enabled);
+            // Older versions ignore the rest.
+            if let Some(version) = &hello.version {
+                put_text(&mut out, &version.facts.version);
+                put_names(&mut out, &version.facts.features);
+                put_names(&mut out, &version.enabled);
             }
         }
         Frame::Welcome(cluster) => {
@@ -139,7 +140,7 @@ pub fn encode(frame: &Frame) -> Bytes {
                 put_text(&mut out, &founder.name);
                 put_text(&mut out, &founder.address);
             }
-            // Older programs know no more than the founders.
+            // Older versions read only the founders.
             if !cluster.features.is_empty() {
                 put_names(&mut out, &cluster.features);
             }
@@ -161,7 +162,7 @@ pub fn encode(frame: &Frame) -> Bytes {
     out.freeze()
 }
 
-/// What comes before the bytes of a data frame. None: too long for a frame.
+/// The header of a data frame. None: too long for a frame.
 pub fn data_header(route: Route, body: usize) -> Option<[u8; DATA_HEADER]> {
     let len = DATA_HEADER - LENGTH + body;
     if len > MAX_FRAME {
@@ -176,14 +177,14 @@ pub fn data_header(route: Route, body: usize) -> Option<[u8; DATA_HEADER]> {
     Some(header)
 }
 
-/// Takes a whole frame from the front of `input`; None when it is not all there yet.
+/// Takes a complete frame from the front of `input`; None if it is incomplete.
 pub fn decode(input: &mut BytesMut, limit: usize) -> Result<Option<Frame>, WireError> {
     let Some(length) = input.first_chunk::<LENGTH>() else {
         return Ok(None);
     };
     let len = u32::from_le_bytes(*length) as usize;
     if len > limit {
-        // Before a length can be believed, see whether this is one of us at all.
+        // Checked before the rest: a foreign protocol usually looks like a huge length.
         return Err(WireError::TooLarge { len, limit });
     }
     if len == 0 {
@@ -222,7 +223,7 @@ fn decode_hello(mut body: Bytes) -> Result<Frame, WireError> {
     }
     let malformed = WireError::Malformed { kind: HELLO };
     let found = body.try_get_u16_le().map_err(|_| malformed.clone())?;
-    // Fields of other versions may differ: look no further.
+    // Other versions may have other fields: stop here.
     if found != FORMAT {
         return Err(WireError::Format { found });
     }
@@ -240,9 +241,9 @@ fn hello_fields(body: &mut Bytes) -> Option<Hello> {
         cluster_name: get_text(body)?,
         name: get_text(body)?,
         address: get_text(body)?,
-        told: match body.has_remaining() {
+        version: match body.has_remaining() {
             true => Some(PeerVersion {
-                program: VersionFacts {
+                facts: VersionFacts {
                     version: get_text(body)?.into(),
                     features: get_names(body)?,
                 },
@@ -278,7 +279,7 @@ fn decode_welcome(body: &mut Bytes) -> Option<ClusterRecord> {
     })
 }
 
-/// At most [`FEATURES`] names of flags.
+/// Writes at most [`FEATURES`] flag names.
 fn put_names(out: &mut BytesMut, names: &[Name]) {
     let names = names.get(..FEATURES).unwrap_or(names);
     out.put_u16_le(names.len() as u16);
@@ -304,7 +305,7 @@ fn get_names(body: &mut Bytes) -> Option<Vec<Name>> {
 }
 
 fn put_text(out: &mut BytesMut, text: &str) {
-    // Configuration bounds every text below this; what is longer is cut at a character.
+    // Configuration limits all texts below this; a longer one is truncated at a character boundary.
     let mut end = text.len().min(MAX_TEXT);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -366,8 +367,8 @@ mod tests {
                 address: "c-0.nodes:25672".into(),
                 peers_hash: 77,
                 shards: 2,
-                told: Some(PeerVersion {
-                    program: VersionFacts {
+                version: Some(PeerVersion {
+                    facts: VersionFacts {
                         version: "1.2.3".into(),
                         features: vec!["one".into(), "two".into()],
                     },
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_in_any_pieces() {
+    fn frames_round_trip_in_chunks() {
         let all: Vec<u8> = samples().iter().flat_map(|f| encode(f).to_vec()).collect();
         for piece in [1, 3, 7, 1000] {
             let mut input = BytesMut::new();
@@ -410,10 +411,10 @@ mod tests {
         }
     }
 
-    /// What programs said before they told of themselves, and what they make of what is said now: they read as far as
-    /// they know and pass over the rest.
+    /// Frames of versions before the exchange of versions, and how those versions read current
+    /// frames: they ignore the additional fields.
     #[test]
-    fn frames_of_older_programs_are_read() {
+    fn frames_of_older_versions_are_compatible() {
         let read = |frame: &Frame| {
             let mut bytes = BytesMut::from(&encode(frame)[..]);
             decode(&mut bytes, MAX_HANDSHAKE_FRAME)
@@ -422,7 +423,7 @@ mod tests {
         old.truncate(2);
         for frame in &mut old {
             match frame {
-                Frame::Hello(hello) => hello.told = None,
+                Frame::Hello(hello) => hello.version = None,
                 Frame::Welcome(record) => record.features.clear(),
                 _ => {}
             }
@@ -430,15 +431,18 @@ mod tests {
             let new = new
                 .iter()
                 .find(|f| std::mem::discriminant::<Frame>(f) == std::mem::discriminant(frame));
-            let (new, old) = (encode(new.expect("both")), encode(frame));
+            let (new, old) = (
+                encode(new.expect("a sample of the same kind")),
+                encode(frame),
+            );
             assert!(new[LENGTH..].starts_with(&old[LENGTH..]));
             assert_eq!(read(frame), Ok(Some(frame.clone())));
         }
     }
 
-    /// All that a node may have to tell fits into the first frame.
+    /// The largest possible HELLO fits into the first frame.
     #[test]
-    fn the_longest_hello_is_within_the_limit() {
+    fn largest_hello_is_within_the_limit() {
         let long = "x".repeat(2 * MAX_TEXT);
         let names = vec![Name::from("y".repeat(NAME_BYTES)); FEATURES + 1];
         let hello = Hello {
@@ -450,8 +454,8 @@ mod tests {
             address: long.clone(),
             peers_hash: 77,
             shards: 2,
-            told: Some(PeerVersion {
-                program: VersionFacts {
+            version: Some(PeerVersion {
+                facts: VersionFacts {
                     version: long.into(),
                     features: names.clone(),
                 },
@@ -461,12 +465,15 @@ mod tests {
         let mut bytes = BytesMut::from(&encode(&Frame::Hello(hello))[..]);
         assert!(matches!(
             decode(&mut bytes, MAX_HANDSHAKE_FRAME),
-            Ok(Some(Frame::Hello(Hello { told: Some(_), .. })))
+            Ok(Some(Frame::Hello(Hello {
+                version: Some(_),
+                ..
+            })))
         ));
     }
 
     #[test]
-    fn headers_are_those_of_whole_frames() {
+    fn data_header_equals_start_of_frame() {
         let route = Route::Owner(5);
         let body = Bytes::from_static(b"xyz");
         let mut split = data_header(route, body.len())
@@ -478,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_a_node() {
+    fn foreign_protocols_are_refused() {
         let check = |bytes: &[u8]| decode(&mut BytesMut::from(bytes), MAX_HANDSHAKE_FRAME);
         assert!(matches!(
             check(b"GET / HTTP/1.1\r\n"),
@@ -504,13 +511,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_an_error_or_a_frame(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..8) {
+        fn decode_never_panics_on_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..8) {
             let _ = decode(&mut BytesMut::from(&bytes[..]), MAX_FRAME);
             let _ = decode_body(kind, Bytes::from(bytes));
         }
 
         #[test]
-        fn flipped_frames_never_panic(which in 0usize..7, at in 4usize..80, bit in 0u8..8) {
+        fn decode_never_panics_on_bit_flips(which in 0usize..7, at in 4usize..80, bit in 0u8..8) {
             let mut bytes = BytesMut::from(&encode(&samples()[which])[..]);
             if let Some(byte) = bytes.get_mut(at) {
                 *byte ^= 1 << bit;

@@ -1,4 +1,4 @@
-//! Whole nodes in one process: real threads, sockets, files and TLS; only the shard is a simple one.
+//! Complete nodes in one process: real threads, sockets, files and TLS, with a simple shard driver.
 #![forbid(unsafe_code)]
 
 mod journal;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 type Result = std::result::Result<(), Box<dyn std::error::Error>>;
 
-/// An authority and a certificate of it for nodes, as `cluster.auth.*` flags.
+/// Creates a certificate authority and a node certificate, as `cluster.auth.*` flags.
 fn authority(
     dir: &Path,
     name: &str,
@@ -42,7 +42,7 @@ fn authority(
     Ok(flags)
 }
 
-/// Flags of each of `count` nodes that form a cluster.
+/// Flags for each of `count` nodes that form a cluster.
 fn cluster_flags(count: usize, auth: &[String]) -> std::io::Result<Vec<Vec<String>>> {
     let ports = free_ports(count)?;
     let peers: Vec<String> = ports.iter().map(|p| format!("127.0.0.1:{p}")).collect();
@@ -64,7 +64,7 @@ fn start_all(scratch: &Path, flags: &[Vec<String>]) -> std::result::Result<Vec<R
 }
 
 #[test]
-fn a_node_alone_keeps_what_it_confirmed() -> Result {
+fn single_node_keeps_confirmed_lines_across_restarts() -> Result {
     let scratch = Scratch::new("alone")?;
     let node = start(&scratch.0, "solo", &[])?;
     let mut client = node.client()?;
@@ -77,12 +77,12 @@ fn a_node_alone_keeps_what_it_confirmed() -> Result {
         assert_eq!(client.line()?, format!("ok {i}"));
     }
     node.stop()?;
-    // The client was told, and the ports are no longer advertised.
+    // Clients were disconnected, and the ports are no longer advertised.
     assert_eq!(client.line()?, "bye");
     assert!(!scratch.0.join("solo.ready").exists());
 
     let node = start(&scratch.0, "solo", &[])?;
-    // The kernel picks the shard; ask until it is the one that wrote.
+    // The kernel chooses the shard: repeat until it is the one that wrote.
     let found = eventually(|| {
         let mut client = node.client().ok()?;
         (client.ask("who").ok()? == index).then_some(client)
@@ -94,7 +94,7 @@ fn a_node_alone_keeps_what_it_confirmed() -> Result {
 }
 
 #[test]
-fn shards_talk_to_each_other() -> Result {
+fn shards_exchange_frames() -> Result {
     let scratch = Scratch::new("shards")?;
     let node = start(&scratch.0, "solo", &["shards=4".to_owned()])?;
     let mut speaker = node.client()?;
@@ -112,7 +112,7 @@ fn shards_talk_to_each_other() -> Result {
 }
 
 #[test]
-fn three_nodes_form_talk_lose_one_and_get_it_back() -> Result {
+fn three_nodes_form_a_cluster_and_survive_a_restart() -> Result {
     let scratch = Scratch::new("three")?;
     let auth = authority(&scratch.0, "ca")?;
     let flags = cluster_flags(3, &auth)?;
@@ -150,7 +150,7 @@ fn three_nodes_form_talk_lose_one_and_get_it_back() -> Result {
 }
 
 #[test]
-fn a_lost_directory_joins_anew() -> Result {
+fn node_without_its_directory_joins_again() -> Result {
     let scratch = Scratch::new("lost")?;
     let auth = authority(&scratch.0, "ca")?;
     let flags = cluster_flags(3, &auth)?;
@@ -181,11 +181,11 @@ fn a_lost_directory_joins_anew() -> Result {
 }
 
 #[test]
-fn two_of_three_wait_until_the_third_comes() -> Result {
+fn two_of_three_nodes_wait_for_the_third() -> Result {
     let scratch = Scratch::new("wait")?;
     let flags = cluster_flags(3, &[])?;
     let nodes = start_all(&scratch.0, &flags[..2])?;
-    // They listen, so they have started; and they can be stopped while they wait.
+    // They listen, so they have started. They can be stopped while they wait.
     for f in &flags[..2] {
         let address = f[0].trim_start_matches("cluster.listener=");
         eventually(|| TcpStream::connect(address).ok()).ok_or("does not listen")?;
@@ -205,7 +205,7 @@ fn two_of_three_wait_until_the_third_comes() -> Result {
 }
 
 #[test]
-fn a_node_of_another_authority_is_kept_out() -> Result {
+fn node_of_another_authority_is_refused() -> Result {
     let scratch = Scratch::new("foreign")?;
     let good = authority(&scratch.0, "good")?;
     let bad = authority(&scratch.0, "bad")?;
@@ -214,7 +214,7 @@ fn a_node_of_another_authority_is_kept_out() -> Result {
     flags[2].truncate(2);
     flags[2].extend(bad);
     let foreign = start(&scratch.0, "n2", &flags[2])?;
-    // A node that is let in is ready in a tenth of this.
+    // An admitted node is ready in a tenth of this time.
     assert!(within(SOME_SECONDS, || foreign.is_ready().then_some(())).is_none());
     foreign.stop()?;
     flags[2].truncate(2);
@@ -229,7 +229,7 @@ fn a_node_of_another_authority_is_kept_out() -> Result {
 }
 
 #[test]
-fn hostile_bytes_on_the_inter_node_port_disturb_nothing() -> Result {
+fn hostile_bytes_on_the_cluster_port_are_harmless() -> Result {
     let scratch = Scratch::new("hostile")?;
     let flags = cluster_flags(2, &[])?;
     let nodes = start_all(&scratch.0, &flags)?;
@@ -247,18 +247,18 @@ fn hostile_bytes_on_the_inter_node_port_disturb_nothing() -> Result {
         vec![0; 64],
         vec![5, 0, 0, 0, 1, b'P', b'H', b'N', b'L'],
     ];
-    // A data frame, a welcome and a goodbye from someone who never said who it is.
+    // A data frame, a welcome and a bye without a preceding HELLO.
     attacks.push(vec![
         11, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 4,
     ]);
     for attack in attacks {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        // It may close while we still write.
+        // The node may close the connection during the write.
         let _ = stream.write_all(&attack);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut rest = Vec::new();
-        // All it says is who it is.
+        // It sends only its HELLO.
         let _ = stream.read_to_end(&mut rest);
         assert!(rest.len() < 1024);
     }
@@ -271,7 +271,7 @@ fn hostile_bytes_on_the_inter_node_port_disturb_nothing() -> Result {
 }
 
 #[test]
-fn what_cannot_start_says_why() -> Result {
+fn failed_start_reports_its_reason() -> Result {
     let scratch = Scratch::new("refuse")?;
     let open = start(&scratch.0, "open", &["cluster.listener=25672".to_owned()])?;
     let error = open.end().err().ok_or("started")?;
@@ -310,7 +310,7 @@ fn what_cannot_start_says_why() -> Result {
 }
 
 #[test]
-fn low_disk_is_an_alarm_of_every_shard() -> Result {
+fn low_disk_raises_the_alarm_on_every_shard() -> Result {
     let scratch = Scratch::new("alarm")?;
     let node = start(
         &scratch.0,

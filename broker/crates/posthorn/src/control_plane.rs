@@ -1,4 +1,4 @@
-//! The thread of the control plane: HTTP API and metrics on one small runtime.
+//! The control plane thread: HTTP API and metrics on one single-threaded runtime.
 
 use management::{
     Config, Expiry, HttpMemory, ListenerTls, LogLevels, Measure, Node, Router, SetDiskLimit,
@@ -18,7 +18,7 @@ fn log_levels(levels: Arc<Levels>) -> LogLevels {
     }
 }
 
-/// Serves until the process ends; while the node stops, readiness says so.
+/// Serves until the process ends. Readiness reports that the node is stopping.
 pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -28,7 +28,7 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
         .map_err(|e| e.to_string())?;
     let mut config = Config::new(parts.node, parts.node_name);
     config.cluster_name = parts.cluster_name;
-    config.program = parts.program;
+    config.version = parts.version;
     config.listeners = parts.listeners;
     config.loopback_users = parts.loopback_users;
     config.memory_watermark = Some(SetWatermark(parts.set_memory_watermark));
@@ -44,7 +44,8 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
     }
     let node: Node = parts.control;
     runtime.block_on(async move {
-        // One application on both, so that wrong passwords are counted together; and one gate, so that connections are.
+        // Both listeners share one application, so that failed logins are counted together, and one
+        // gate, so that connections are.
         let app = management::router(node.clone(), config.clone()).map_err(|e| e.to_string())?;
         let metrics_app =
             management::prometheus(node, config.clone()).map_err(|e| e.to_string())?;
@@ -58,14 +59,14 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
             let operator = Some(name);
             (listener, Some(ListenerTls { server, operator }))
         });
-        let listen = async |what, listener, app: &Router, gate| {
+        let listen = async |listener_name, listener, app: &Router, gate| {
             let Some(listener) = listener else {
                 return pending().await;
             };
-            let served = management::serve(listener, app.clone(), (&config, gate), pending());
-            served.await.map_err(|e| format!("{what}: {e}"))
+            let serving = management::serve(listener, app.clone(), (&config, gate), pending());
+            serving.await.map_err(|e| format!("{listener_name}: {e}"))
         };
-        let ended: Result<((), (), (), (), ()), String> = tokio::try_join!(
+        let result: Result<((), (), (), (), ()), String> = tokio::try_join!(
             listen("management", plain(parts.management), &app, &api_gate),
             listen(
                 "management with TLS",
@@ -87,11 +88,11 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
                 &metrics_gate
             ),
         );
-        ended.map(|_| ())
+        result.map(|_| ())
     })
 }
 
-/// Probes have a thread of their own: whatever the HTTP API does, they are answered.
+/// Probes have their own thread, so that they are answered however busy the HTTP API is.
 fn start_probes(listener: TcpListener, node: Node, config: Config) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -99,8 +100,8 @@ fn start_probes(listener: TcpListener, node: Node, config: Config) -> Result<(),
         .map_err(|e| e.to_string())?;
     let app = management::probes(node, config).map_err(|e| e.to_string())?;
     let serve = move || {
-        let served = management::serve_probes(listener, app, pending());
-        if let Err(error) = runtime.block_on(served) {
+        let serving = management::serve_probes(listener, app, pending());
+        if let Err(error) = runtime.block_on(serving) {
             tracing::error!(event = "probes_ended", %error);
         }
     };

@@ -1,4 +1,4 @@
-//! `posthorn ctl`: manual operations, over the management API.
+//! `posthorn ctl`: manual operations through the management API.
 
 mod administration;
 mod changes;
@@ -54,7 +54,7 @@ pub struct Args {
     silent: bool,
     /// Node that must answer at --url, or for operations on the whole cluster a node of that cluster: NAME or rabbit@NAME
     #[arg(short = 'n', long = "node", global = true, value_name = "NAME")]
-    named: Option<String>,
+    node_name: Option<String>,
     /// Maximum time to wait for an answer, in seconds
     #[arg(long, global = true, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
@@ -261,28 +261,29 @@ pub enum OnOff {
     Off,
 }
 
-/// The command line; called as `posthornctl` (a link to the program) or as `rabbitmqctl` or `rabbitmq-queues`, for tools that
-/// know RabbitMQ's names only, `ctl` need not be said.
-pub fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = given.collect();
-    let called = arguments.first().map(Path::new).and_then(Path::file_name);
+/// Completes the command line: `ctl` is implied if the binary is called as `posthornctl`, or as
+/// `rabbitmqctl` or `rabbitmq-queues` for tools that only know RabbitMQ's names.
+pub fn arguments(raw_arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = raw_arguments.collect();
+    let binary_name = arguments.first().map(Path::new).and_then(Path::file_name);
     let names = ["posthornctl", "rabbitmqctl", "rabbitmq-queues"];
-    if called.is_some_and(|name| names.iter().any(|n| name == *n)) {
+    if binary_name.is_some_and(|name| names.iter().any(|n| name == *n)) {
         arguments.insert(1, "ctl".into());
     }
     arguments
 }
 
-/// Runs one operation. Exit codes: 0 done, 1 refused or failed, 69 the node cannot be reached, 77 not permitted.
+/// Runs one operation. Exit codes: 0 success, 1 rejected or failed, 69 node unreachable, 77 not
+/// permitted.
 pub fn run(args: Args) -> ExitCode {
     let output = Output::new(args.output, args.quiet, args.silent);
-    let done = client(&args).and_then(|client| {
-        let named = args.named.as_deref();
-        node_name::check_before(&client, named, &args.command)?;
+    let result = client(&args).and_then(|client| {
+        let node_name = args.node_name.as_deref();
+        node_name::check_before(&client, node_name, &args.command)?;
         perform(&client, &output, &args.command)?;
-        node_name::check_after(&client, named, &args.command)
+        node_name::check_after(&client, node_name, &args.command)
     });
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("Error: {failure}");
@@ -292,9 +293,11 @@ pub fn run(args: Args) -> ExitCode {
 }
 
 fn client(args: &Args) -> Result<Client, Failure> {
-    let setting = |given: &Option<String>, variable: &str, default: &str| {
-        let given = given.clone().or_else(|| std::env::var(variable).ok());
-        given.unwrap_or_else(|| default.to_owned())
+    let setting = |raw_arguments: &Option<String>, variable: &str, default: &str| {
+        let raw_arguments = raw_arguments
+            .clone()
+            .or_else(|| std::env::var(variable).ok());
+        raw_arguments.unwrap_or_else(|| default.to_owned())
     };
     let password = match &args.password_file {
         Some(path) => {
@@ -341,21 +344,23 @@ fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Fa
         Command::Check(check) => checks::perform(client, output, check),
         Command::Membership(command) => membership::perform(client, output, command),
         change => {
-            let said = changes::perform(client, change)?;
-            output.say(&said);
+            let message = changes::perform(client, change)?;
+            output.say(&message);
             Ok(())
         }
     }
 }
 
-/// A JSON object from the command line.
-fn object(what: &str, text: &str) -> Result<serde_json::Map<String, Json>, Failure> {
+/// Parses a JSON object from the command line.
+fn object(subject: &str, text: &str) -> Result<serde_json::Map<String, Json>, Failure> {
     match serde_json::from_str(text) {
         Ok(Json::Object(object)) => Ok(object),
         Ok(_) => Err(Failure::Usage(format!(
-            "{what} is not a JSON object: {text}"
+            "{subject} is not a JSON object: {text}"
         ))),
-        Err(e) => Err(Failure::Usage(format!("{what} is not JSON ({e}): {text}"))),
+        Err(e) => Err(Failure::Usage(format!(
+            "{subject} is not JSON ({e}): {text}"
+        ))),
     }
 }
 
@@ -364,10 +369,12 @@ mod unit {
     use super::*;
 
     #[test]
-    fn called_as_posthornctl_it_is_ctl() {
+    fn ctl_is_implied_by_the_name_of_the_binary() {
         let run = |words: &[&str]| {
-            let given = words.iter().map(OsString::from);
-            let got = arguments(given).into_iter().map(|w| w.into_string());
+            let raw_arguments = words.iter().map(OsString::from);
+            let got = arguments(raw_arguments)
+                .into_iter()
+                .map(|w| w.into_string());
             got.collect::<Result<Vec<_>, _>>().unwrap()
         };
         assert_eq!(run(&["/bin/posthornctl", "status"])[1..], ["ctl", "status"]);

@@ -1,10 +1,10 @@
-//! The program: `posthorn serve` runs a node, `posthorn ctl` operates one, `posthorn config` checks and explains its configuration,
-//! `posthorn completion` tells shells of all that.
+//! The `posthorn` binary: `posthorn serve` runs a node, `posthorn ctl` operates one, `posthorn
+//! config` checks and explains its configuration, `posthorn completion` prints shell completions.
 #![forbid(unsafe_code)]
 
 const _: () = assert!(
     !env::planted::POSSIBLE,
-    "bugs that the simulator is tested with are no part of the program: build without the feature `planted`"
+    "a release must not contain planted bugs of the simulator: build without the feature `planted`"
 );
 
 mod control_plane;
@@ -26,10 +26,10 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The configuration is wrong: nothing was started.
+/// Exit code for an invalid configuration: nothing was started.
 const EXIT_CONFIG: u8 = 2;
 
-/// The node could not start, or had to end.
+/// Exit code for a node that could not start or had to stop.
 const EXIT_FAILED: u8 = 1;
 
 #[derive(Parser)]
@@ -41,25 +41,25 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run one node, alone unless it is configured to be of a cluster
+    /// Run a node; it is standalone unless the configuration names a cluster
     Serve(ServeArgs),
     /// Operate a running node over its management API
     Ctl(Box<ctl::Args>),
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Print a script with which a shell completes commands and options
+    /// Print a shell completion script
     Completion {
         shell: Shell,
-        /// The name under which the program is called
-        #[arg(long = "for", value_enum, default_value_t = CalledAs::Posthorn)]
-        called: CalledAs,
+        /// Name of the binary to complete
+        #[arg(long = "for", value_enum, default_value_t = BinaryName::Posthorn)]
+        binary_name: BinaryName,
     },
 }
 
-/// The program, and the names under which it is `posthorn ctl`.
+/// The names of the binary; all except `posthorn` imply `posthorn ctl`.
 #[derive(Clone, Copy, ValueEnum)]
-enum CalledAs {
+enum BinaryName {
     Posthorn,
     Posthornctl,
     Rabbitmqctl,
@@ -76,7 +76,7 @@ struct ServeArgs {
     /// One setting, which takes precedence over all other sources
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// File that receives the ports as JSON when all listeners are up
+    /// File to write the ports to as JSON once all listeners are up
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
 }
@@ -92,7 +92,7 @@ enum ConfigCommand {
     Reference,
 }
 
-/// Does what the command line says; `arguments` begin with the program's name.
+/// Runs the command line. `arguments` start with the name of the binary.
 pub fn run(arguments: impl Iterator<Item = OsString>, program: Version) -> ExitCode {
     let command_line = Cli::command().version(program.version);
     let matches = command_line.get_matches_from(ctl::arguments(arguments));
@@ -105,24 +105,24 @@ pub fn run(arguments: impl Iterator<Item = OsString>, program: Version) -> ExitC
             print!("{}", reference());
             ExitCode::SUCCESS
         }
-        Command::Completion { shell, called } => {
-            print!("{}", completion(shell, called));
+        Command::Completion { shell, binary_name } => {
+            print!("{}", completion(shell, binary_name));
             ExitCode::SUCCESS
         }
     }
 }
 
-/// A script for the shell, made from the commands themselves.
-fn completion(shell: Shell, called: CalledAs) -> String {
+/// Generates a completion script from the command definitions.
+fn completion(shell: Shell, binary_name: BinaryName) -> String {
     let program = Cli::command();
     let ctl = |name: &'static str| {
         let ctl = program.find_subcommand("ctl").cloned();
         (name, ctl.unwrap_or_default().name(name).bin_name(name))
     };
-    let (name, mut command) = match called {
-        CalledAs::Posthorn => ("posthorn", program.clone()),
-        CalledAs::Posthornctl => ctl("posthornctl"),
-        CalledAs::Rabbitmqctl => ctl("rabbitmqctl"),
+    let (name, mut command) = match binary_name {
+        BinaryName::Posthorn => ("posthorn", program.clone()),
+        BinaryName::Posthornctl => ctl("posthornctl"),
+        BinaryName::Rabbitmqctl => ctl("rabbitmqctl"),
     };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut script);
@@ -137,7 +137,7 @@ fn check(file: PathBuf) -> ExitCode {
     };
     match load(&sources) {
         Ok(_) => {
-            println!("{name}: good");
+            println!("{name}: valid");
             ExitCode::SUCCESS
         }
         Err(errors) => {

@@ -1,4 +1,4 @@
-//! The program; see the library.
+//! The `posthorn` binary; see the library crate.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

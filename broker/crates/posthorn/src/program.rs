@@ -1,11 +1,11 @@
-//! Which version this is and which feature flags it knows.
+//! The version and its feature flags.
 //!
-//! With the cargo feature `next` it is the version after this one, with one flag more: for tests of upgrades. Only this crate
-//! differs, so that building it costs a link.
+//! With the cargo feature `next` the binary reports the next version with one additional feature
+//! flag, for upgrade tests. Only this crate differs, so that building it costs only a link.
 
 use metadata::features::{Feature, KNOWN, Version};
 
-/// The program as it is; with `next`, as the one that follows it.
+/// This version; with the cargo feature `next`, the next one.
 pub const PROGRAM: Version = if cfg!(feature = "next") {
     NEXT
 } else {
@@ -15,16 +15,16 @@ pub const PROGRAM: Version = if cfg!(feature = "next") {
     }
 };
 
-/// The version after this one.
+/// The next version.
 pub const NEXT: Version = Version {
     version: "0.2.0",
     features: &with_next(),
 };
 
-/// Does nothing.
+/// A feature flag without effect.
 const NEXT_RELEASE: Feature = Feature {
     name: "next_release",
-    description: "For tests of upgrades: known to the version after this one, and of no effect",
+    description: "For upgrade tests: supported by the next version, without effect",
 };
 
 const fn with_next() -> [Feature; KNOWN.len() + 1] {
@@ -42,12 +42,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn next_is_the_next_minor_version_with_one_flag_more() {
+    fn next_is_the_next_minor_version_with_one_more_flag() {
         let minor: u32 = env!("CARGO_PKG_VERSION_MINOR").parse().unwrap();
         let major = env!("CARGO_PKG_VERSION_MAJOR");
         assert_eq!(NEXT.version, format!("{major}.{}.0", minor + 1));
         assert!(KNOWN.iter().all(|f| NEXT.knows(f.name)));
-        let more = NEXT.features.iter().filter(|f| !KNOWN.contains(f));
-        assert_eq!(more.collect::<Vec<_>>(), [&NEXT_RELEASE]);
+        let additional = NEXT.features.iter().filter(|f| !KNOWN.contains(f));
+        assert_eq!(additional.collect::<Vec<_>>(), [&NEXT_RELEASE]);
     }
 }

@@ -1,4 +1,5 @@
-//! The protocols of the broker: the one place that names them all. A new protocol is one more entry of [`registrations`].
+//! The client protocols of the broker. This is the only place that names them all: a new protocol is one more entry of
+//! [`registrations`].
 
 use metadata::Name;
 use node::Registration;

@@ -1,4 +1,4 @@
-//! `posthorn serve`: configuration, log, signals, and then a node.
+//! `posthorn serve`: loads the configuration, starts logging and signal handling, and runs a node.
 
 use crate::control_plane;
 use crate::protocols::registrations;
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
-pub fn serve(args: ServeArgs, program: Version) -> ExitCode {
+pub fn serve(args: ServeArgs, version: Version) -> ExitCode {
     let ready_file = args.ready_file.clone();
     let config = match configuration(args) {
         Ok(config) => config,
@@ -30,8 +30,8 @@ pub fn serve(args: ServeArgs, program: Version) -> ExitCode {
             return ExitCode::from(EXIT_CONFIG);
         }
     };
-    end_on_panic();
-    match run(config, program, levels, ready_file) {
+    abort_on_panic();
+    match run(config, version, levels, ready_file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(event = "node.failed", error);
@@ -42,11 +42,11 @@ pub fn serve(args: ServeArgs, program: Version) -> ExitCode {
 }
 
 fn configuration(args: ServeArgs) -> Result<Config, ConfigErrors> {
-    let strings = std::env::vars_os()
+    let variables = std::env::vars_os()
         .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     let mut config = load(&Sources {
         file: args.config,
-        environment: strings.collect(),
+        environment: variables.collect(),
         flags: args.set,
     })?;
     if let Some(dir) = args.data_dir {
@@ -57,7 +57,7 @@ fn configuration(args: ServeArgs) -> Result<Config, ConfigErrors> {
 
 fn run(
     config: Config,
-    program: Version,
+    version: Version,
     levels: Arc<Levels>,
     ready_file: Option<std::path::PathBuf>,
 ) -> Result<(), String> {
@@ -66,7 +66,7 @@ fn run(
     let parts = NodeParts {
         protocols: registrations(&config),
         config,
-        program,
+        version,
         make_shard: Arc::new(make_shard),
         serve_control: Some(Box::new(|parts| control_plane::serve(parts, levels))),
         ready_file,
@@ -74,7 +74,7 @@ fn run(
     node::run(parts, (notices, inbox)).map_err(|e| e.to_string())
 }
 
-/// The shard of the product; the node itself knows only the trait.
+/// Creates the production shard; the `node` crate knows only the trait.
 fn make_shard(material: ShardMaterial) -> Result<Box<dyn ShardDriver>, String> {
     let ShardMaterial {
         config,
@@ -90,9 +90,9 @@ fn make_shard(material: ShardMaterial) -> Result<Box<dyn ShardDriver>, String> {
     Ok(Box::new(shard))
 }
 
-/// The first SIGTERM or SIGINT drains, the second ends the process at once.
+/// The first SIGTERM or SIGINT drains the node, the second one exits at once.
 fn watch_signals(notices: Sender<Notice>) -> std::io::Result<()> {
-    // A file over its size limit is to be an error of the write (EFBIG), not the end of the process.
+    // Exceeding the file size limit must fail the write (EFBIG) instead of killing the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     std::thread::Builder::new()
@@ -100,7 +100,7 @@ fn watch_signals(notices: Sender<Notice>) -> std::io::Result<()> {
         .spawn(move || {
             for (count, signal) in signals.forever().enumerate() {
                 tracing::info!(event = "node.signal", signal, count);
-                // No receiver: the node has ended by itself.
+                // The receiver is gone if the node has already stopped.
                 if count > 0 || notices.send(Notice::Stop).is_err() {
                     std::process::exit(128 + signal);
                 }
@@ -109,11 +109,12 @@ fn watch_signals(notices: Sender<Notice>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A thread that is gone would leave a node that half works: the whole process ends, and others take over.
-fn end_on_panic() {
-    let print = std::panic::take_hook();
+/// Without this, a panicked thread would leave a half-working node. Abort the whole process, so
+/// that other nodes take over.
+fn abort_on_panic() {
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        print(info);
+        default_hook(info);
         std::process::abort();
     }));
 }

@@ -1,4 +1,4 @@
-//! What shells complete, as bash does it: every command of the program, and nothing else.
+//! Shell completions, as bash evaluates them: every command, and nothing else.
 #![forbid(unsafe_code)]
 
 mod program;
@@ -8,16 +8,16 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-fn script(shell: &str, called: &str) -> Result<String> {
+fn script(shell: &str, binary_name: &str) -> Result<String> {
     let output = posthorn()
-        .args(["completion", shell, "--for", called])
+        .args(["completion", shell, "--for", binary_name])
         .output()?;
     assert!(output.status.success(), "{shell}");
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// What bash offers behind these words, the last one unfinished.
-fn offered(script: &Path, words: &[&str]) -> Result<BTreeSet<String>> {
+/// The completions that bash offers for these words, the last of which is incomplete.
+fn completions(script: &Path, words: &[&str]) -> Result<BTreeSet<String>> {
     let source = "source \"$1\"; shift; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_LINE=\"$*\"; \
                   \"_$1\" \"$1\" \"${!#}\" \"${COMP_WORDS[$((COMP_CWORD - 1))]}\"; printf '%s\\n' \"${COMPREPLY[@]}\"";
     let output = Command::new("bash")
@@ -31,8 +31,8 @@ fn offered(script: &Path, words: &[&str]) -> Result<BTreeSet<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// The commands that the help lists.
-fn listed(words: &[&str]) -> Result<BTreeSet<String>> {
+/// The commands listed by the help text.
+fn commands_in_help(words: &[&str]) -> Result<BTreeSet<String>> {
     let output = posthorn().args(words).arg("--help").output()?;
     let text = String::from_utf8(output.stdout)?;
     let commands = text.split("Commands:").nth(1).ok_or("no commands")?;
@@ -47,24 +47,27 @@ fn listed(words: &[&str]) -> Result<BTreeSet<String>> {
 }
 
 #[test]
-fn bash_offers_every_command_and_option() -> Result<()> {
+fn bash_completes_every_command_and_option() -> Result<()> {
     let scratch = Scratch::new("completion")?;
     let file = scratch.0.join("posthorn.bash");
     std::fs::write(&file, script("bash", "posthorn")?)?;
     let commands = |found: BTreeSet<String>| -> BTreeSet<String> {
         found.into_iter().filter(|w| !w.starts_with('-')).collect()
     };
-    assert_eq!(commands(offered(&file, &["posthorn", ""])?), listed(&[])?);
-    let all = commands(offered(&file, &["posthorn", "ctl", ""])?);
-    assert_eq!(all, listed(&["ctl"])?);
+    assert_eq!(
+        commands(completions(&file, &["posthorn", ""])?),
+        commands_in_help(&[])?
+    );
+    let all = commands(completions(&file, &["posthorn", "ctl", ""])?);
+    assert_eq!(all, commands_in_help(&["ctl"])?);
     assert!(all.len() > 60 && all.contains("list_queues"), "{all:?}");
-    let begun = offered(&file, &["posthorn", "ctl", "set_perm"])?;
+    let begun = completions(&file, &["posthorn", "ctl", "set_perm"])?;
     assert_eq!(begun, BTreeSet::from(["set_permissions".to_owned()]));
-    let options = offered(&file, &["posthorn", "serve", "--"])?;
+    let options = completions(&file, &["posthorn", "serve", "--"])?;
     for option in ["--config", "--data-dir", "--set", "--ready-file"] {
         assert!(options.contains(option), "{options:?}");
     }
-    let formats = offered(&file, &["posthorn", "ctl", "--output", ""])?;
+    let formats = completions(&file, &["posthorn", "ctl", "--output", ""])?;
     assert_eq!(
         formats,
         BTreeSet::from(["json".to_owned(), "table".to_owned()])
@@ -72,13 +75,13 @@ fn bash_offers_every_command_and_option() -> Result<()> {
     for name in ["posthornctl", "rabbitmqctl"] {
         let file = scratch.0.join(name);
         std::fs::write(&file, script("bash", name)?)?;
-        assert_eq!(commands(offered(&file, &[name, ""])?), all, "{name}");
+        assert_eq!(commands(completions(&file, &[name, ""])?), all, "{name}");
     }
     Ok(())
 }
 
 #[test]
-fn there_is_one_for_other_shells() -> Result<()> {
+fn completions_exist_for_other_shells() -> Result<()> {
     for (shell, begins) in [
         ("zsh", "#compdef posthorn"),
         ("fish", "# Print an optspec"),

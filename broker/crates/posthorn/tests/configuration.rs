@@ -1,4 +1,5 @@
-//! The reference of configuration keys in the documentation is what the program prints.
+//! The configuration reference in the documentation equals the output of `posthorn config
+//! reference`.
 #![forbid(unsafe_code)]
 
 mod program;
@@ -6,7 +7,7 @@ mod program;
 use program::{Result, posthorn};
 use std::path::Path;
 
-/// The text above the table of `posthorn config reference`.
+/// The text above the table.
 const HEADING: &str = "# Configuration
 
 A node reads its configuration from these sources; a later one takes precedence:
@@ -25,7 +26,7 @@ watermark and the limit of free disk space of a running node until its next rest
 ";
 
 #[test]
-fn documented_keys_match_the_program() -> Result<()> {
+fn documented_keys_match_the_binary() -> Result<()> {
     let file =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/configuration.md");
     let output = posthorn().args(["config", "reference"]).output()?;

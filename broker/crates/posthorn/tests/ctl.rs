@@ -1,4 +1,5 @@
-//! The real program against the real management API, before a node that is only a tree.
+//! Runs the `posthorn ctl` binary against the management API of a fake node that consists of a
+//! metadata tree.
 
 use control::{
     ConnectionFacts, ControlRequest, Forgetting, MaintenanceProgress, MemberChange, MemberOutcome,
@@ -23,11 +24,11 @@ struct Fake {
     disk_free_limit: Option<u64>,
     log_level: Option<(Option<String>, String)>,
     changed: Vec<MemberChange>,
-    /// A second node, which is down.
-    second: bool,
+    /// Adds a second node, which is down.
+    has_second_node: bool,
     connections: Vec<ConnectionFacts>,
-    /// Names and reasons of the connections that were closed one by one.
-    closed: Vec<(String, String)>,
+    /// Names and reasons of connections that were closed individually.
+    closed_connections: Vec<(String, String)>,
 }
 
 impl Fake {
@@ -64,16 +65,16 @@ impl Fake {
             uptime_s: Some(1),
             memory_alarm: false,
             disk_alarm: false,
-            program: Some(metadata::features::Version::default().facts()),
+            version: Some(metadata::features::Version::default().facts()),
         };
-        let second = NodeFacts {
+        let has_second_node = NodeFacts {
             id: NodeId(2),
             name: "c-1".into(),
             running: false,
             ..node.clone()
         };
-        let second = self.second.then_some(second);
-        [node].into_iter().chain(second).collect()
+        let has_second_node = self.has_second_node.then_some(has_second_node);
+        [node].into_iter().chain(has_second_node).collect()
     }
 
     fn queue(&mut self, body: &RequestBody) -> QueueReply {
@@ -131,7 +132,7 @@ impl Fake {
             ControlRequest::Read(look) => look(&self.tree),
             ControlRequest::Walk(mut walk) => while !walk.step(&self.tree, 2).done {},
             ControlRequest::Change { change, reply } => reply(self.apply(&change)),
-            ControlRequest::Place { reply, .. } => reply(vec![NodeId(1)]),
+            ControlRequest::PlaceQueue { reply, .. } => reply(vec![NodeId(1)]),
             ControlRequest::Membership(request) => self.membership(request),
             ControlRequest::Queues { only, reply } => reply(self.queues(only)),
             ControlRequest::OwnQueues { reply } => reply(self.queues(None)),
@@ -159,7 +160,7 @@ impl Fake {
                 self.connections.retain(|c| c.name != name);
                 let is_closed = self.connections.len() < before;
                 if is_closed {
-                    self.closed.push((name, reason));
+                    self.closed_connections.push((name, reason));
                 }
                 reply(is_closed);
             }
@@ -199,10 +200,10 @@ impl Drop for Node {
     }
 }
 
-/// What the program said: exit code, standard output, standard error.
-struct Said(i32, String, String);
+/// Result of a command: exit code, standard output, standard error.
+struct CommandOutput(i32, String, String);
 
-impl Said {
+impl CommandOutput {
     fn ok(self) -> String {
         assert_eq!(self.0, 0, "{}", self.2);
         self.1
@@ -270,12 +271,12 @@ impl Node {
         }
     }
 
-    fn ctl(&self, words: &[&str]) -> Said {
+    fn ctl(&self, words: &[&str]) -> CommandOutput {
         ctl(&[&["--url", &self.url], words].concat(), "")
     }
 }
 
-fn ctl(words: &[&str], input: &str) -> Said {
+fn ctl(words: &[&str], input: &str) -> CommandOutput {
     let mut child = Command::new(env!("CARGO_BIN_EXE_posthorn"))
         .arg("ctl")
         .args(words)
@@ -287,11 +288,11 @@ fn ctl(words: &[&str], input: &str) -> Said {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A program that does not read its input may have closed it.
+    // A process that does not read its input may have closed it.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let out = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Said(
+    CommandOutput(
         out.status.code().unwrap(),
         text(out.stdout),
         text(out.stderr),
@@ -301,20 +302,23 @@ fn ctl(words: &[&str], input: &str) -> Said {
 #[test]
 fn queues_are_declared_listed_purged_and_deleted() {
     let node = Node::start();
-    let made = node.ctl(&[
+    let declared = node.ctl(&[
         "declare_queue",
         "orders",
         "--arguments",
         "{\"x-max-length\": 5}",
     ]);
-    assert_eq!(made.ok(), "Made quorum queue 'orders' in vhost '/'\n");
+    assert_eq!(
+        declared.ok(),
+        "Declared quorum queue 'orders' in vhost '/'\n"
+    );
     let again = node.ctl(&[
         "declare_queue",
         "orders",
         "--arguments",
         "{\"x-max-length\": 5}",
     ]);
-    assert!(again.ok().contains("was there"));
+    assert!(again.ok().contains("already exists"));
     let limit = "{\"x-max-length\": 5}";
     let other = ["declare_queue", "orders", "--type", "classic"].into_iter();
     let other = node.ctl(&other.chain(["--arguments", limit]).collect::<Vec<_>>());
@@ -352,9 +356,9 @@ fn queues_are_declared_listed_purged_and_deleted() {
 }
 
 #[test]
-fn users_get_passwords_tags_and_rights() {
+fn users_get_passwords_tags_and_permissions() {
     let node = Node::start();
-    let made = ctl(
+    let declared = ctl(
         &[
             "--url",
             &node.url,
@@ -366,7 +370,7 @@ fn users_get_passwords_tags_and_rights() {
         "s3cret\n",
     )
     .ok();
-    assert!(made.contains("set_permissions app"), "{made}");
+    assert!(declared.contains("set_permissions app"), "{declared}");
     assert_eq!(
         node.ctl(&["add_user", "app", "x"]).0,
         2,
@@ -393,7 +397,7 @@ fn users_get_passwords_tags_and_rights() {
     as_app("s3cret").ok();
     node.ctl(&["set_user_tags", "app", "management", "policymaker"])
         .ok();
-    // New tags leave the password as it is.
+    // Changing tags keeps the password.
     as_app("s3cret").ok();
     node.ctl(&["change_password", "app", "other"]).ok();
     let refused = as_app("s3cret");
@@ -468,7 +472,7 @@ fn policies_vhosts_and_listings() {
 }
 
 #[test]
-fn words_that_scripts_for_rabbitmqctl_use() {
+fn rabbitmqctl_command_names_are_accepted() {
     let node = Node::start();
     let list = ["list_connections", "-s", "pid", "peer_port"];
     let named = ["-n", "rabbit@localhost"].into_iter().chain(list);
@@ -495,7 +499,7 @@ fn connection(name: &str, vhost: &str) -> ConnectionFacts {
 }
 
 #[test]
-fn all_connections_of_a_vhost_are_closed_or_of_all_vhosts() {
+fn close_all_connections_closes_one_vhost_or_all() {
     let node = Node::start();
     node.ctl(&["add_vhost", "other"]).ok();
     node.fake.lock().unwrap().connections = vec![
@@ -505,14 +509,17 @@ fn all_connections_of_a_vhost_are_closed_or_of_all_vhosts() {
         connection("d", "other"),
         connection("e", "other"),
     ];
-    let closed = || std::mem::take(&mut node.fake.lock().unwrap().closed);
+    let closed_connections = || std::mem::take(&mut node.fake.lock().unwrap().closed_connections);
     let because = |name: &str, why: &str| (name.to_owned(), why.to_owned());
     node.ctl(&["close_all_connections", "--limit", "1", "one"])
         .ok();
-    assert_eq!(closed(), [because("a", "one")]);
-    let said = node.ctl(&["close_all_connections", "-p", "/", "rest"]).ok();
-    assert!(said.contains("Closed 2 connections"), "{said}");
-    assert_eq!(closed(), [because("b", "rest"), because("c", "rest")]);
+    assert_eq!(closed_connections(), [because("a", "one")]);
+    let output = node.ctl(&["close_all_connections", "-p", "/", "rest"]).ok();
+    assert!(output.contains("Closed 2 connections"), "{output}");
+    assert_eq!(
+        closed_connections(),
+        [because("b", "rest"), because("c", "rest")]
+    );
     let paced = [
         "close_all_connections",
         "--global",
@@ -521,7 +528,10 @@ fn all_connections_of_a_vhost_are_closed_or_of_all_vhosts() {
         "all",
     ];
     node.ctl(&paced).ok();
-    assert_eq!(closed(), [because("d", "all"), because("e", "all")]);
+    assert_eq!(
+        closed_connections(),
+        [because("d", "all"), because("e", "all")]
+    );
     assert_eq!(
         node.ctl(&["close_all_connections", "--global", "none left"])
             .0,
@@ -530,7 +540,7 @@ fn all_connections_of_a_vhost_are_closed_or_of_all_vhosts() {
 }
 
 #[test]
-fn client_properties_are_printed_as_rabbitmqctl_prints_them() {
+fn client_properties_have_rabbitmqctl_format() {
     let node = Node::start();
     node.fake.lock().unwrap().connections = vec![connection("mine", "/")];
     let list = ["list_connections", "-q", "pid", "client_properties"];
@@ -543,7 +553,7 @@ fn client_properties_are_printed_as_rabbitmqctl_prints_them() {
 }
 
 #[test]
-fn a_stopped_app_has_no_clients_until_it_is_started() {
+fn stop_app_disconnects_clients_until_start_app() {
     let node = Node::start();
     node.fake.lock().unwrap().connections = vec![connection("a", "/")];
     node.ctl(&["stop_app"]).ok();
@@ -556,15 +566,15 @@ fn a_stopped_app_has_no_clients_until_it_is_started() {
 }
 
 #[test]
-fn a_node_that_is_named_must_be_the_one_that_answers() {
+fn node_option_must_name_the_answering_node() {
     let node = Node::start();
-    node.fake.lock().unwrap().second = true;
+    node.fake.lock().unwrap().has_second_node = true;
     for name in ["c-0", "rabbit@c-0", "rabbit@localhost", "rabbit"] {
         node.ctl(&["-n", name, "list_queues"]).ok();
         node.ctl(&["-n", name, "await_startup"]).ok();
         node.ctl(&["-n", name, "maintenance", "off"]).ok();
     }
-    // A member of the cluster, for operations on the whole of it only.
+    // Another member of the cluster is accepted only for cluster-wide operations.
     node.ctl(&["-n", "c-1", "list_queues"]).ok();
     let other = node.ctl(&["-n", "c-1", "maintenance", "on"]);
     assert_eq!(other.0, 69, "{}", other.1);
@@ -582,9 +592,9 @@ fn a_node_that_is_named_must_be_the_one_that_answers() {
 }
 
 #[test]
-fn health_fails_while_a_node_of_the_cluster_is_down() {
+fn health_fails_while_a_cluster_node_is_down() {
     let node = Node::start();
-    node.fake.lock().unwrap().second = true;
+    node.fake.lock().unwrap().has_second_node = true;
     let health = node.ctl(&["health"]);
     assert_eq!(health.0, 1, "{}", health.1);
     assert!(health.1.contains("down: c-1"), "{}", health.1);
@@ -613,7 +623,7 @@ fn health_and_maintenance() {
 }
 
 #[test]
-fn the_memory_watermark_of_the_node_that_answers() {
+fn memory_watermark_is_set_on_the_answering_node() {
     let node = Node::start();
     let set = |fraction| node.ctl(&["set_vm_memory_high_watermark", fraction]);
     set("0.4").ok();
@@ -625,7 +635,7 @@ fn the_memory_watermark_of_the_node_that_answers() {
 }
 
 #[test]
-fn the_limit_of_free_disk_space_of_the_node_that_answers() {
+fn disk_free_limit_is_set_on_the_answering_node() {
     let node = Node::start();
     let set = |limit| node.ctl(&["set_disk_free_limit", limit]);
     set("2GB").ok();
@@ -641,7 +651,7 @@ fn the_limit_of_free_disk_space_of_the_node_that_answers() {
 }
 
 #[test]
-fn a_vhost_is_made_with_a_type_for_its_queues() {
+fn vhost_is_created_with_default_queue_type() {
     let node = Node::start();
     node.ctl(&[
         "add_vhost",
@@ -658,13 +668,16 @@ fn a_vhost_is_made_with_a_type_for_its_queues() {
         0
     );
     let fake = node.fake.lock().unwrap();
-    let made = fake.tree.vhost("q").unwrap();
-    assert_eq!(made.default_queue_type, Some(metadata::QueueType::Quorum));
+    let declared = fake.tree.vhost("q").unwrap();
+    assert_eq!(
+        declared.default_queue_type,
+        Some(metadata::QueueType::Quorum)
+    );
     assert!(!fake.tree.vhost_exists("s"));
 }
 
 #[test]
-fn a_vhost_is_traced_and_one_that_is_not_there_is_not_made() {
+fn tracing_a_missing_vhost_does_not_create_it() {
     let node = Node::start();
     let traced = || {
         let fake = node.fake.lock().unwrap();
@@ -694,14 +707,14 @@ fn log_levels(fake: Arc<Mutex<Fake>>) -> management::LogLevels {
 }
 
 #[test]
-fn what_the_node_that_answers_logs() {
+fn log_level_is_set_on_the_answering_node() {
     let node = Node::start();
     let level = || node.fake.lock().unwrap().log_level.clone();
     node.ctl(&["set_log_level", "debug"]).ok();
     assert_eq!(level(), Some((None, "debug".to_owned())));
     node.ctl(&["set_log_level", "http", "error"]).ok();
     assert_eq!(level(), Some((Some("http".to_owned()), "error".to_owned())));
-    let Said(code, _, error) = node.ctl(&["set_log_level", "loud"]);
+    let CommandOutput(code, _, error) = node.ctl(&["set_log_level", "loud"]);
     assert!(
         code != 0 && error.contains("not known: info, debug"),
         "{error}"
@@ -712,23 +725,23 @@ fn what_the_node_that_answers_logs() {
 }
 
 #[test]
-fn a_node_that_is_not_there_is_said_so() {
+fn unreachable_node_is_reported() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let said = ctl(&["--url", &url, "status"], "");
-    assert_eq!(said.0, 69);
+    let output = ctl(&["--url", &url, "status"], "");
+    assert_eq!(output.0, 69);
     assert!(
-        said.2.contains("no answer from") && said.2.contains("--url"),
+        output.2.contains("no answer from") && output.2.contains("--url"),
         "{}",
-        said.2
+        output.2
     );
     assert_eq!(ctl(&["--url", "ftp://x", "status"], "").0, 2);
     assert_eq!(ctl(&["no_such_command"], "").0, 2);
 }
 
 #[test]
-fn limits_topic_rights_and_parameters_are_set_and_cleared() {
+fn limits_topic_permissions_and_parameters_are_set_and_cleared() {
     let node = Node::start();
     node.ctl(&["set_vhost_limits", "{\"max-queues\": 3}"]).ok();
     let table = node.ctl(&["list_vhost_limits"]).ok();
@@ -747,7 +760,7 @@ fn limits_topic_rights_and_parameters_are_set_and_cleared() {
     node.ctl(&["clear_topic_permissions", "guest", "amq.topic"])
         .ok();
     assert!(!node.ctl(&["list_topic_permissions"]).ok().contains("^a"));
-    // Who has none has none, but must be there.
+    // Clearing missing permissions succeeds, but the user and the vhost must exist.
     for command in ["clear_topic_permissions", "clear_permissions"] {
         node.ctl(&["add_vhost", "empty"]).ok();
         node.ctl(&[command, "guest", "-p", "empty"]).ok();
@@ -769,7 +782,7 @@ fn limits_topic_rights_and_parameters_are_set_and_cleared() {
 }
 
 #[test]
-fn definitions_go_to_a_file_and_back() {
+fn definitions_are_exported_and_imported() {
     let node = Node::start();
     node.ctl(&["declare_queue", "orders"]).ok();
     let dir = std::env::temp_dir().join(format!("posthorn-ctl-{}", std::process::id()));
@@ -780,8 +793,8 @@ fn definitions_go_to_a_file_and_back() {
     let other = Node::start();
     other.ctl(&["import_definitions", path]).ok();
     assert!(other.ctl(&["list_queues"]).ok().contains("orders"));
-    let said = other.ctl(&["export_definitions"]).ok();
-    assert!(said.contains("\"orders\""), "{said}");
+    let output = other.ctl(&["export_definitions"]).ok();
+    assert!(output.contains("\"orders\""), "{output}");
     let missing = dir.join("none.json");
     let none = other.ctl(&["import_definitions", missing.to_str().unwrap()]);
     assert_eq!(none.0, 2);
@@ -790,7 +803,7 @@ fn definitions_go_to_a_file_and_back() {
 }
 
 #[test]
-fn checks_answer_with_their_exit_code() {
+fn checks_report_by_exit_code() {
     let node = Node::start();
     for check in [
         "ping",
@@ -818,7 +831,7 @@ fn checks_answer_with_their_exit_code() {
 }
 
 #[test]
-fn replicas_grow_shrink_and_tell_of_themselves() {
+fn replicas_grow_shrink_and_report_status() {
     let node = Node::start();
     node.ctl(&["declare_queue", "orders"]).ok();
     let grown = node.ctl(&["add_member", "orders", "c-0"]).ok();
@@ -832,10 +845,14 @@ fn replicas_grow_shrink_and_tell_of_themselves() {
     let shrunk = node.ctl(&["shrink", "c-0", "--queue-pattern", "^ord"]);
     assert_eq!(shrunk.0, 2);
     assert!(shrunk.1.contains("holds the last replica"), "{}", shrunk.1);
-    assert!(shrunk.2.contains("1 queue(s) were left"), "{}", shrunk.2);
+    assert!(
+        shrunk.2.contains("1 queue(s) were not changed"),
+        "{}",
+        shrunk.2
+    );
     let none = node.ctl(&["shrink", "c-0", "--queue-pattern", "^x", "--output", "json"]);
     assert_eq!(none.ok().trim(), "[]");
-    // It is there already, so that there is nothing to grow.
+    // The replica already exists, so no queue is changed.
     let words = ["grow", "c-0", "even", "--output", "json"];
     assert_eq!(node.ctl(&words).ok().trim(), "[]");
     let status = node.ctl(&["quorum_status", "orders"]).ok();
@@ -872,8 +889,8 @@ fn leaders_are_rebalanced_and_nodes_forgotten() {
         &["rebalance", "all"],
         &["rebalance_queues"],
     ] {
-        let said = node.ctl(words).ok();
-        assert_eq!(said, "Every node leads its share already\n");
+        let output = node.ctl(words).ok();
+        assert_eq!(output, "Every node leads its share already\n");
     }
     let running = node.ctl(&["forget_node", "c-0"]);
     assert!(
@@ -881,7 +898,7 @@ fn leaders_are_rebalanced_and_nodes_forgotten() {
         "{}",
         running.2
     );
-    node.fake.lock().unwrap().second = true;
+    node.fake.lock().unwrap().has_second_node = true;
     let moving = node.ctl(&["forget_node", "c-1"]).ok();
     assert!(
         moving.contains("2 queue(s) are moved off node 'c-1'"),

@@ -1,4 +1,4 @@
-//! The program after its files were damaged, and to clients who are wrong.
+//! Starting nodes whose files were damaged, and rejection of invalid clients.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -14,13 +14,13 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// A node alone with confirmed messages, killed.
+/// Starts a single node, publishes confirmed messages and kills the node.
 fn killed_with_messages(scratch: &Path, count: u64) -> Result<PathBuf> {
     let (dir, ready) = (scratch.join("data"), scratch.join("ready"));
     let mut node = Serving(serve(&dir, &ready).stderr(Stdio::null()).spawn()?);
     let mut publisher = Client::publisher(&address(&ready, "amqp")?)?;
     publisher.declare("orders", "quorum")?;
-    // One by one, so that no record holds more than one of them.
+    // Published individually, so that no log record holds more than one message.
     for _ in 0..count {
         publisher.publish_all("orders", 1, 500)?;
     }
@@ -30,7 +30,7 @@ fn killed_with_messages(scratch: &Path, count: u64) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// The newest file of the log and how much of it is written; the rest is zeros.
+/// The newest log file and the length of its written part; the rest is zeros.
 fn newest_log(dir: &Path) -> Result<(PathBuf, u64)> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir.join("wal"))? {
@@ -45,14 +45,15 @@ fn newest_log(dir: &Path) -> Result<(PathBuf, u64)> {
     Ok((newest, last as u64))
 }
 
-fn flip(path: &Path, offset: u64) -> Result<()> {
+fn flip_bit(path: &Path, offset: u64) -> Result<()> {
     let byte = std::fs::read(path)?[usize::try_from(offset)?] ^ 0x10;
     let mut file = File::options().write(true).open(path)?;
     file.seek(SeekFrom::Start(offset))?;
     Ok(file.write_all(&[byte])?)
 }
 
-/// Where the records of a log file end: each has its length less 20 bytes in front.
+/// The end of the last record of a log file. Each record is preceded by a header with its length
+/// minus 20 bytes.
 fn end_of_records(file: &Path) -> Result<u64> {
     let bytes = std::fs::read(file)?;
     let mut at = 4096;
@@ -65,9 +66,9 @@ fn end_of_records(file: &Path) -> Result<u64> {
     Ok(u64::try_from(at)?)
 }
 
-/// What a write leaves that the end of the process cut off; nothing of it was acknowledged.
+/// A torn write of a killed process: nothing in it was acknowledged.
 #[test]
-fn a_torn_tail_is_given_up_and_told() -> Result<()> {
+fn torn_tail_is_truncated_and_logged() -> Result<()> {
     let scratch = Scratch::new("torn")?;
     let dir = killed_with_messages(&scratch.0, 50)?;
     let (file, _) = newest_log(&dir)?;
@@ -88,12 +89,12 @@ fn a_torn_tail_is_given_up_and_told() -> Result<()> {
 }
 
 #[test]
-fn damage_to_the_newest_acknowledged_record_is_refused() -> Result<()> {
+fn damaged_newest_acknowledged_record_prevents_start() -> Result<()> {
     let scratch = Scratch::new("newest")?;
     let dir = killed_with_messages(&scratch.0, 50)?;
     let (file, last) = newest_log(&dir)?;
-    flip(&file, last)?;
-    is_refused(
+    flip_bit(&file, last)?;
+    assert_start_is_refused(
         &scratch.0,
         &dir,
         &["is damaged at byte ", "records that followed were durable"],
@@ -101,12 +102,12 @@ fn damage_to_the_newest_acknowledged_record_is_refused() -> Result<()> {
 }
 
 #[test]
-fn a_log_that_is_cut_off_in_its_newest_acknowledged_record_is_refused() -> Result<()> {
+fn log_truncated_in_newest_acknowledged_record_prevents_start() -> Result<()> {
     let scratch = Scratch::new("cut")?;
     let dir = killed_with_messages(&scratch.0, 50)?;
     let (file, last) = newest_log(&dir)?;
     File::options().write(true).open(file)?.set_len(last)?;
-    is_refused(
+    assert_start_is_refused(
         &scratch.0,
         &dir,
         &["is damaged at byte ", "records that followed were durable"],
@@ -114,11 +115,11 @@ fn a_log_that_is_cut_off_in_its_newest_acknowledged_record_is_refused() -> Resul
 }
 
 #[test]
-fn damage_in_the_middle_of_the_log_is_refused_and_nothing_is_touched() -> Result<()> {
+fn damage_in_the_middle_of_the_log_prevents_start_and_changes_nothing() -> Result<()> {
     let scratch = Scratch::new("middle")?;
     let dir = killed_with_messages(&scratch.0, 50)?;
     let (file, last) = newest_log(&dir)?;
-    flip(&file, last / 2)?;
+    flip_bit(&file, last / 2)?;
     let before = std::fs::read(&file)?;
     for _ in 0..2 {
         let output = serve(&dir, &scratch.0.join("ready")).output()?;
@@ -142,8 +143,8 @@ fn damage_in_the_middle_of_the_log_is_refused_and_nothing_is_touched() -> Result
     Ok(())
 }
 
-/// Starts a node that must refuse to: once, and once more.
-fn is_refused(scratch: &Path, dir: &Path, reasons: &[&str]) -> Result<()> {
+/// Asserts that the node refuses to start, repeatedly.
+fn assert_start_is_refused(scratch: &Path, dir: &Path, reasons: &[&str]) -> Result<()> {
     for _ in 0..2 {
         let output = serve(dir, &scratch.join("ready")).output()?;
         let text = stderr(&output);
@@ -155,14 +156,14 @@ fn is_refused(scratch: &Path, dir: &Path, reasons: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Hours of messages may be in it, and the node would go on as if they had never been.
+/// The missing file may hold many messages: starting without it would lose them silently.
 #[test]
-fn a_node_without_its_only_log_file_is_refused_although_a_spare_is_there() -> Result<()> {
+fn missing_log_file_prevents_start_despite_a_spare_file() -> Result<()> {
     let scratch = Scratch::new("lost-log")?;
     let dir = killed_with_messages(&scratch.0, 50)?;
     let (file, _) = newest_log(&dir)?;
     std::fs::rename(&file, dir.join("wal/0000000000000000.spare"))?;
-    is_refused(
+    assert_start_is_refused(
         &scratch.0,
         &dir,
         &["`wal/` holds no log file", "joins its cluster anew"],
@@ -170,7 +171,7 @@ fn a_node_without_its_only_log_file_is_refused_although_a_spare_is_there() -> Re
 }
 
 #[test]
-fn a_log_cut_short_inside_is_refused() -> Result<()> {
+fn log_file_truncated_in_the_middle_prevents_start() -> Result<()> {
     let scratch = Scratch::new("short-log")?;
     let dir = killed_with_messages(&scratch.0, 400)?;
     let (file, last) = newest_log(&dir)?;
@@ -179,28 +180,28 @@ fn a_log_cut_short_inside_is_refused() -> Result<()> {
         "records that followed were durable",
         "move the directory away and start the node again",
     ];
-    is_refused(&scratch.0, &dir, &reasons)
+    assert_start_is_refused(&scratch.0, &dir, &reasons)
 }
 
-/// Small, so that messages leave the log for segments soon.
+/// A small log, so that messages are soon moved to segments.
 const SMALL_LOG: &str = "wal.file_size=1MiB";
 const MESSAGES: u64 = 150;
 
-/// More of them than two files of the log hold.
+/// Publishes more messages than two log files hold.
 fn publish_to_segments(amqp: &str) -> Result<()> {
     let mut publisher = Client::publisher(amqp)?;
     publisher.declare("orders", "quorum")?;
-    // One by one, so that no entry of the log holds more than one of them.
+    // Published individually, so that no log entry holds more than one message.
     for _ in 0..MESSAGES {
         publisher.publish_all("orders", 1, 12_000)?;
     }
     Ok(())
 }
 
-/// Flips a bit in the middle of the first segment below the directory; the file's name.
+/// Flips a bit in the middle of the first segment below the directory and returns the file's name.
 fn damage_a_segment(dir: &Path) -> Result<String> {
     let file = eventually("a segment", || segments(dir).into_iter().next())?;
-    flip(&file, std::fs::metadata(&file)?.len() / 2)?;
+    flip_bit(&file, std::fs::metadata(&file)?.len() / 2)?;
     let name = file.file_name().ok_or("no name")?;
     Ok(name.to_string_lossy().into_owned())
 }
@@ -219,7 +220,7 @@ fn segments(dir: &Path) -> BTreeSet<PathBuf> {
 }
 
 #[test]
-fn a_damaged_message_of_a_node_alone_is_named_and_the_others_are_served() -> Result<()> {
+fn single_node_reports_a_damaged_message_and_serves_the_others() -> Result<()> {
     let scratch = Scratch::new("segment")?;
     let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
     let log = scratch.0.join("log");
@@ -242,7 +243,7 @@ fn a_damaged_message_of_a_node_alone_is_named_and_the_others_are_served() -> Res
 }
 
 #[test]
-fn a_leader_with_a_damaged_message_ends_and_the_others_have_it() -> Result<()> {
+fn leader_with_a_damaged_message_stops_and_others_serve_it() -> Result<()> {
     let mut nodes = Nodes::with("segment-of-three", 3, &[SMALL_LOG])?;
     publish_to_segments(&nodes.address(0, "amqp")?)?;
     let leader = nodes
@@ -262,7 +263,7 @@ fn a_leader_with_a_damaged_message_ends_and_the_others_have_it() -> Result<()> {
 }
 
 #[test]
-fn wrong_credentials_and_vhosts_are_refused_with_their_codes() -> Result<()> {
+fn invalid_credentials_and_vhosts_are_refused_with_reply_codes() -> Result<()> {
     let scratch = Scratch::new("wrong")?;
     let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
     let _node = Serving(serve(&dir, &ready).stderr(Stdio::null()).spawn()?);

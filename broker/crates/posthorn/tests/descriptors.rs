@@ -1,4 +1,4 @@
-//! The program when its descriptors run out.
+//! A node that runs out of file descriptors.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -10,9 +10,9 @@ use std::fs::File;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-/// Clients that come then wait, the log goes on being written, and whoever comes later is served.
+/// New clients wait, the log is still written, and waiting clients are served later.
 #[test]
-fn accepting_rests_and_goes_on() -> Result<()> {
+fn accepting_pauses_without_descriptors_and_resumes() -> Result<()> {
     let scratch = Scratch::new("descriptors")?;
     let (dir, ready, log) = (
         scratch.0.join("data"),
@@ -29,7 +29,7 @@ fn accepting_rests_and_goes_on() -> Result<()> {
     let amqp = address(&ready, "amqp")?;
     let mut publisher = Client::publisher(&amqp)?;
     publisher.declare("orders", "quorum")?;
-    // More than half of the descriptors, which is all that clients get of so few.
+    // More than half of the descriptors, which is the share of clients if there are few.
     let crowd = (0..150).map(|_| TcpStream::connect(&amqp));
     let crowd = crowd.collect::<std::io::Result<Vec<_>>>()?;
     let said = |event: &str| -> usize {

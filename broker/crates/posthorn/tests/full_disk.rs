@@ -1,4 +1,4 @@
-//! The program on a disk that is really full: a small tmpfs in a mount namespace of its own.
+//! A node on a disk that is full: a small tmpfs in a private mount namespace.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -13,7 +13,8 @@ use std::process::{Child, Command, Stdio};
 
 const MIB: u64 = 1 << 20;
 
-/// A file system that only processes in its namespace see under its path. It goes with its holder.
+/// A file system that is visible only in its mount namespace. It is unmounted when its holder
+/// process ends.
 struct SmallDisk {
     holder: Child,
     path: PathBuf,
@@ -51,13 +52,13 @@ impl SmallDisk {
         Ok(SmallDisk { holder, path })
     }
 
-    /// Where this process sees it.
+    /// The path of the file system as seen from this process.
     fn view(&self) -> PathBuf {
         let path = self.path.to_string_lossy();
         PathBuf::from(format!("/proc/{}/root{path}", self.holder.id()))
     }
 
-    /// Somebody else's file, as large as this or as there is space.
+    /// Creates a file of another process, with this size or until the disk is full.
     fn fill(&self, bytes: u64) -> Result<PathBuf> {
         let path = self.view().join("somebody-elses");
         let mut file = File::create(&path)?;
@@ -110,20 +111,20 @@ impl Node {
         })
     }
 
-    fn said(&self, event: &str) -> Option<String> {
+    fn log_line(&self, event: &str) -> Option<String> {
         let log = std::fs::read_to_string(&self.log).ok()?;
         log.lines().find(|l| l.contains(event)).map(str::to_owned)
     }
 
-    /// The log line names the disk.
-    fn has_told(&self, event: &str) -> Result<()> {
-        let line = eventually(event, || self.said(event))?;
+    /// Asserts that an event was logged with the path of the disk.
+    fn assert_logged(&self, event: &str) -> Result<()> {
+        let line = eventually(event, || self.log_line(event))?;
         let disk = self.disk.path.display().to_string();
         assert!(line.contains(&disk), "{line}");
         Ok(())
     }
 
-    fn lives(&mut self) -> Result<()> {
+    fn assert_running(&mut self) -> Result<()> {
         match self.process.0.try_wait()? {
             None => Ok(()),
             Some(status) => Err(format!(
@@ -135,7 +136,7 @@ impl Node {
     }
 }
 
-/// Publishes until told to stop. What is then not confirmed may be confirmed later.
+/// Publishes until the connection is blocked. Unconfirmed messages may be confirmed later.
 fn publish_until_blocked(client: &mut Client, queue: &str, size: usize, limit: u64) -> Result<()> {
     while client.blocked.is_none() {
         assert!(client.sent < limit, "never blocked");
@@ -145,15 +146,15 @@ fn publish_until_blocked(client: &mut Client, queue: &str, size: usize, limit: u
     Ok(())
 }
 
-fn small_things_go_on(address: &str) -> Result<()> {
+fn assert_small_operations_succeed(address: &str) -> Result<()> {
     let mut client = Client::open(address, "guest", "guest", "/")?;
     client.declare("other", "quorum")?;
     client.delete("other")
 }
 
-/// The broker's own messages fill the disk. Publishers wait; who consumes gives the space back, and they go on.
+/// The broker's own messages fill the disk: publishers are blocked until consumers free space.
 #[test]
-fn messages_fill_the_disk() -> Result<()> {
+fn publishers_are_blocked_while_messages_fill_the_disk() -> Result<()> {
     let set = ["wal.file_size=8MiB", "disk_free_limit.absolute=1MB"];
     let mut node = Node::start("fills", 112 * MIB, &set)?;
     let mut publisher = Client::publisher(&node.amqp)?;
@@ -161,9 +162,9 @@ fn messages_fill_the_disk() -> Result<()> {
     publish_until_blocked(&mut publisher, "orders", 60_000, 4_000)?;
     assert!(publisher.sent > 500, "{} fit", publisher.sent);
     assert_eq!(publisher.blocked.as_deref(), Some("low on disk"));
-    node.has_told("wal.disk_short")?;
-    node.lives()?;
-    small_things_go_on(&node.amqp)?;
+    node.assert_logged("wal.disk_short")?;
+    node.assert_running()?;
+    assert_small_operations_succeed(&node.amqp)?;
 
     let mut consumer = Client::open(&node.amqp, "guest", "guest", "/")?;
     let confirmed = publisher.confirmed.clone();
@@ -176,12 +177,12 @@ fn messages_fill_the_disk() -> Result<()> {
         publisher.confirmed.difference(&came).copied().collect();
     assert!(rest.len() >= 20 && publisher.refused.is_empty());
     assert!(consumer.consume("orders", &rest)?.is_superset(&rest));
-    node.lives()
+    node.assert_running()
 }
 
-/// Somebody else takes the last byte. Nothing that was confirmed is lost, before or after.
+/// Another process takes the last byte. No confirmed message is lost.
 #[test]
-fn somebody_else_fills_the_disk() -> Result<()> {
+fn confirmed_messages_survive_a_disk_filled_by_another_process() -> Result<()> {
     let mut node = Node::start("filled", 128 * MIB, &["wal.file_size=8MiB"])?;
     let mut publisher = Client::publisher(&node.amqp)?;
     for (queue, kind) in [("orders", "quorum"), ("notes", "classic")] {
@@ -190,14 +191,14 @@ fn somebody_else_fills_the_disk() -> Result<()> {
     publisher.publish_all("orders", 300, 2_000)?;
     let filler = node.disk.fill(u64::MAX)?;
     publish_until_blocked(&mut publisher, "orders", 2_000, 100_000)?;
-    node.has_told("wal.disk_short")?;
-    small_things_go_on(&node.amqp)?;
+    node.assert_logged("wal.disk_short")?;
+    assert_small_operations_succeed(&node.amqp)?;
     let confirmed = publisher.confirmed.clone();
     let mut consumer = Client::open(&node.amqp, "guest", "guest", "/")?;
     let came = consumer.consume("orders", &confirmed)?;
     assert!(came.is_superset(&confirmed));
     consumer.delete("notes")?;
-    node.lives()?;
+    node.assert_running()?;
 
     std::fs::remove_file(filler)?;
     publisher.until_true(|c| c.blocked.is_none())?;
@@ -206,12 +207,13 @@ fn somebody_else_fills_the_disk() -> Result<()> {
     let rest = publisher.confirmed.difference(&came).copied().collect();
     consumer.consume("orders", &rest)?;
     assert!(publisher.refused.is_empty());
-    node.lives()
+    node.assert_running()
 }
 
-/// The alarm comes long before the disk is full, at the configured bound, and goes with its cause.
+/// The alarm is raised at the configured limit, long before the disk is full, and cleared with its
+/// cause.
 #[test]
-fn the_alarm_comes_at_the_configured_bound() -> Result<()> {
+fn disk_alarm_is_raised_at_the_configured_limit() -> Result<()> {
     let set = ["disk_free_limit.absolute=100MB"];
     let mut node = Node::start("alarm", 160 * MIB, &set)?;
     let mut publisher = Client::publisher(&node.amqp)?;
@@ -220,7 +222,7 @@ fn the_alarm_comes_at_the_configured_bound() -> Result<()> {
     let filler = node.disk.fill(80 * MIB)?;
     publish_until_blocked(&mut publisher, "orders", 100, 1_000_000)?;
     assert_eq!(publisher.blocked.as_deref(), Some("low on disk"));
-    assert_eq!(node.said("wal.disk_short"), None);
+    assert_eq!(node.log_line("wal.disk_short"), None);
     let mut consumer = Client::open(&node.amqp, "guest", "guest", "/")?;
     let confirmed = publisher.confirmed.clone();
     let came = consumer.consume("orders", &confirmed)?;
@@ -228,5 +230,5 @@ fn the_alarm_comes_at_the_configured_bound() -> Result<()> {
     publisher.until_true(|c| c.blocked.is_none() && c.unconfirmed() == 0)?;
     let rest = publisher.confirmed.difference(&came).copied().collect();
     consumer.consume("orders", &rest)?;
-    node.lives()
+    node.assert_running()
 }

@@ -1,4 +1,4 @@
-//! docs/reference/log-events.md lists all events that the program logs. UPDATE=1 generates it.
+//! docs/reference/log-events.md lists all events that nodes log. `UPDATE=1` regenerates it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,8 @@ texts next to them may change. The last column is the crate that logs the event.
 |---|---|---|
 ";
 
-/// Name and level of each event of a file: the macro is the last one that begins before the name.
+/// Name and level of each event in a file. The level is that of the last macro call before the
+/// name.
 fn events(text: &str) -> Vec<(String, &'static str)> {
     let named = text.match_indices("event = \"");
     let named = named.filter_map(|(at, word)| {
@@ -47,7 +48,7 @@ fn reference() -> String {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let mut files = Vec::new();
-        // The simulator is not part of the program.
+        // The simulator is not part of the product.
         if path.join("src").is_dir() && name != "sim" {
             sources(&path.join("src"), &mut files);
         }

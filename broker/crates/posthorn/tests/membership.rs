@@ -1,4 +1,5 @@
-//! Real processes with a queue on three of them: its replicas move, files go, and nodes are taken out for good.
+//! Membership changes of real processes: replicas move, files are deleted, and nodes leave the
+//! cluster for good.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -17,7 +18,7 @@ fn groups_in(dir: &Path) -> usize {
 }
 
 #[test]
-fn replicas_move_between_processes_and_a_node_leaves_for_good() -> Result<()> {
+fn replicas_move_and_a_lost_node_is_forgotten() -> Result<()> {
     let mut nodes = Nodes::start("membership", 4)?;
     let mut client = Client::publisher(&nodes.address(0, "amqp")?)?;
     client.declare("q", "quorum")?;
@@ -36,7 +37,8 @@ fn replicas_move_between_processes_and_a_node_leaves_for_good() -> Result<()> {
     let old = names.iter().filter(is_member).nth(1).ok_or("no second")?;
     let third = names.iter().filter(is_member).nth(2).ok_or("no third")?;
 
-    // One for another, while messages come. The old one's replica goes, and a word about it stays.
+    // Replaces one member by another during traffic. The old replica is deleted, and a tombstone
+    // remains.
     let path = "/api/queues/quorum/%2F/q/replicas/replace";
     let (status, why) = nodes.ask(0, "POST", path, &json!({"node": old, "with": spare}))?;
     assert_eq!(status, 202, "{why}");
@@ -53,12 +55,12 @@ fn replicas_move_between_processes_and_a_node_leaves_for_good() -> Result<()> {
         (groups_in(&nodes.dir(old_at)) == 1).then_some(())
     })?;
 
-    // It starts again without it, and is ready.
+    // The node restarts without the replica and becomes ready.
     nodes.kill(old_at)?;
     nodes.run(old_at)?;
     nodes.address(old_at, "amqp")?;
 
-    // A member dies for good: its replica is made on the fourth node, then it is forgotten.
+    // A member is lost: its replica is rebuilt on the fourth node, then it is forgotten.
     let dead = at(third);
     nodes.kill(dead)?;
     let forget = format!("/api/nodes/n{dead}");
@@ -70,11 +72,11 @@ fn replicas_move_between_processes_and_a_node_leaves_for_good() -> Result<()> {
     want.sort_unstable();
     nodes.until_members("q", &want)?;
 
-    // It cannot come back as who it was.
+    // It cannot rejoin with its old identity.
     nodes.run(dead)?;
     nodes.until_removed(dead)?;
 
-    // As a new node it can.
+    // It can join as a new node.
     std::fs::remove_dir_all(nodes.dir(dead))?;
     nodes.run(dead)?;
     nodes.address(dead, "amqp")?;
@@ -89,7 +91,7 @@ fn replicas_move_between_processes_and_a_node_leaves_for_good() -> Result<()> {
 }
 
 #[test]
-fn three_nodes_become_one_while_they_run() -> Result<()> {
+fn cluster_shrinks_from_three_nodes_to_one_at_runtime() -> Result<()> {
     let mut nodes = Nodes::start("to-one", 3)?;
     let mut client = Client::publisher(&nodes.address(0, "amqp")?)?;
     client.declare("q", "quorum")?;
@@ -103,7 +105,7 @@ fn three_nodes_become_one_while_they_run() -> Result<()> {
         assert_eq!(status, 400, "{why}");
         assert!(why.to_string().contains("is running"), "{why}");
         nodes.drain(at)?;
-        // 202 while its replica, then its vote goes; once it is forgotten it is not there.
+        // 202 while its replica, then its vote moves; once it is forgotten the path does not exist.
         eventually("a running node that is forgotten", || {
             let (status, _) = nodes.ask(0, "DELETE", &forget, &Json::Null).ok()?;
             matches!(status, 204 | 404).then_some(())
@@ -111,7 +113,7 @@ fn three_nodes_become_one_while_they_run() -> Result<()> {
         nodes.until_removed(at)?;
         nodes.until_members("q", left)?;
     }
-    // Nobody else is needed: not for messages, not for definitions, not at a start.
+    // No other node is needed: not for messages, metadata changes or a restart.
     client.declare("r", "quorum")?;
     for _ in 0..200 {
         client.publish("q", 500)?;
@@ -124,7 +126,7 @@ fn three_nodes_become_one_while_they_run() -> Result<()> {
     eventually("all messages", || {
         nodes.queue("q").filter(|q| q["messages"] == 400)
     })?;
-    // With what they still have the others get nowhere.
+    // The removed nodes cannot form a cluster from their old state.
     nodes.run(1)?;
     nodes.until_removed(1)?;
     let (_, known) = nodes.ask(0, "GET", "/api/nodes", &Json::Null)?;

@@ -1,4 +1,4 @@
-//! MQTT clients of a program that is killed: what was acknowledged is there afterwards.
+//! MQTT clients of a process that is killed: acknowledged messages survive.
 #![forbid(unsafe_code)]
 
 mod mqtt_client;
@@ -16,8 +16,8 @@ fn start(dir: &Path, ready: &Path) -> Result<Serving> {
     Ok(Serving(command.stderr(Stdio::null()).spawn()?))
 }
 
-/// Killed (SIGKILL), and started again.
-fn again(mut running: Serving, dir: &Path, ready: &Path) -> Result<Serving> {
+/// Kills the process (SIGKILL) and starts it again.
+fn kill_and_restart(mut running: Serving, dir: &Path, ready: &Path) -> Result<Serving> {
     running.0.kill()?;
     running.0.wait()?;
     drop(running);
@@ -32,10 +32,10 @@ fn quorum_by_default(ready: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Messages that one publisher sends without waiting in between.
+/// Number of messages that a publisher sends without waiting.
 const MESSAGES: u16 = 300;
 
-fn killed_between_acknowledgement_and_delivery(name: &str, quorum: bool) -> Result<()> {
+fn messages_survive_a_kill(name: &str, quorum: bool) -> Result<()> {
     let scratch = Scratch::new(name)?;
     let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
     let running = start(&dir, &ready)?;
@@ -50,13 +50,13 @@ fn killed_between_acknowledgement_and_delivery(name: &str, quorum: bool) -> Resu
     for id in 1..=MESSAGES {
         publisher.publish("a/b", id, &id.to_string(), false)?;
     }
-    // The client has some and says nothing.
+    // The client has received some messages and acknowledged none.
     let first = keeper.message()?;
     assert_eq!((first.dup, first.payload.as_str()), (false, "1"));
     for id in 1..=MESSAGES {
         assert_eq!(publisher.acknowledged()?, id);
     }
-    let running = again(running, &dir, &ready)?;
+    let running = kill_and_restart(running, &dir, &ready)?;
     let mqtt = address(&ready, "mqtt")?;
     let (mut keeper, present) = Client::open(&mqtt, "keeper", false)?;
     assert!(present, "{name}");
@@ -66,7 +66,7 @@ fn killed_between_acknowledgement_and_delivery(name: &str, quorum: bool) -> Resu
         assert!(id > 1 || got.dup, "{name}: it was sent before");
         keeper.acknowledge(got.id)?;
     }
-    // What was acknowledged stays so: nothing comes before what is new, after one more end.
+    // Acknowledged messages are not redelivered after another restart: only new ones arrive.
     publisher = Client::open(&mqtt, "publisher", true)?.0;
     publisher.publish("a/b", 1, "new", false)?;
     publisher.acknowledged()?;
@@ -85,17 +85,17 @@ fn killed_between_acknowledgement_and_delivery(name: &str, quorum: bool) -> Resu
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_in_a_classic_queue() -> Result<()> {
-    killed_between_acknowledgement_and_delivery("mqtt-classic", false)
+fn acknowledged_messages_survive_in_a_classic_queue() -> Result<()> {
+    messages_survive_a_kill("mqtt-classic", false)
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_in_a_quorum_queue() -> Result<()> {
-    killed_between_acknowledgement_and_delivery("mqtt-quorum", true)
+fn acknowledged_messages_survive_in_a_quorum_queue() -> Result<()> {
+    messages_survive_a_kill("mqtt-quorum", true)
 }
 
 #[test]
-fn what_is_retained_outlives_the_process() -> Result<()> {
+fn retained_messages_survive_a_restart() -> Result<()> {
     let scratch = Scratch::new("mqtt-retained")?;
     let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
     let running = start(&dir, &ready)?;
@@ -107,7 +107,7 @@ fn what_is_retained_outlives_the_process() -> Result<()> {
     for id in 1..=4 {
         assert_eq!(publisher.acknowledged()?, id);
     }
-    let running = again(running, &dir, &ready)?;
+    let running = kill_and_restart(running, &dir, &ready)?;
     let mqtt = address(&ready, "mqtt")?;
     let (mut subscriber, _) = Client::open(&mqtt, "subscriber", true)?;
     subscriber.subscribe("#", Qos::AtLeastOnce)?;

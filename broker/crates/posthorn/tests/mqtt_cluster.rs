@@ -1,4 +1,5 @@
-//! MQTT clients of several shards and of several real processes: each hears what is published anywhere.
+//! MQTT clients of several shards and of several processes: each receives messages published
+//! anywhere.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -13,11 +14,11 @@ use program::{Result, Scratch, Serving, address, eventually, serve};
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
-/// Clients of each kind: with as many, each pair of two shards has some.
+/// Number of clients of each kind: enough for every pair of two shards.
 const CLIENTS: u16 = 12;
 const EVERY_QOS: [Qos; 3] = [Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce];
 
-/// Publishes and waits until the node has it.
+/// Publishes and waits for the acknowledgement.
 fn publish(client: &mut Client, qos: Qos, topic: &str, id: u16, payload: &str) -> Result<()> {
     client.publish_at(qos, topic, id, payload, false)?;
     if qos != Qos::AtMostOnce {
@@ -26,8 +27,8 @@ fn publish(client: &mut Client, qos: Qos, topic: &str, id: u16, payload: &str) -
     Ok(())
 }
 
-/// Each publisher publishes at each quality, each subscriber gets all of it in its order.
-fn all_hear_all(subscribers: &mut [Client], publishers: &mut [Client]) -> Result<()> {
+/// Every publisher publishes with every QoS; every subscriber receives all messages in order.
+fn assert_all_receive_all(subscribers: &mut [Client], publishers: &mut [Client]) -> Result<()> {
     for subscriber in &mut *subscribers {
         subscriber.subscribe("a/#", Qos::AtLeastOnce)?;
     }
@@ -50,7 +51,7 @@ fn all_hear_all(subscribers: &mut [Client], publishers: &mut [Client]) -> Result
         }
         assert_eq!(got.len(), publishers.len());
         for all in got.values_mut() {
-            // Order is kept within a quality.
+            // Order is guaranteed within a QoS.
             all.sort_by_key(|(_, qos)| *qos);
             let (most, least) = (Qos::AtMostOnce, Qos::AtLeastOnce);
             let want = [("0", most), ("1", least), ("2", least)];
@@ -63,8 +64,12 @@ fn all_hear_all(subscribers: &mut [Client], publishers: &mut [Client]) -> Result
     Ok(())
 }
 
-/// Each of a group gets some, and each message one of them.
-fn one_of_a_group(members: &mut [Client], publishers: &mut [Client]) -> Result<()> {
+/// Messages to a shared subscription are distributed: every member gets some, and every message has
+/// one receiver.
+fn assert_shared_subscription_distributes(
+    members: &mut [Client],
+    publishers: &mut [Client],
+) -> Result<()> {
     for member in &mut *members {
         member.subscribe("$share/g/s", Qos::AtLeastOnce)?;
     }
@@ -74,7 +79,7 @@ fn one_of_a_group(members: &mut [Client], publishers: &mut [Client]) -> Result<(
             publish(publisher, Qos::AtLeastOnce, "s", id, "x")?;
         }
     }
-    // Each publisher's hub takes turns of its own, so each member has its part of each.
+    // The router of each publisher has its own round robin, so every member gets its share of each.
     for member in members {
         for _ in 0..publishers.len() {
             let got = member.message()?;
@@ -91,7 +96,7 @@ fn clients(addresses: &[String], count: u16, name: &str) -> Result<Vec<Client>> 
 }
 
 #[test]
-fn shards_of_a_node_hear_each_other() -> Result<()> {
+fn mqtt_messages_cross_shards() -> Result<()> {
     let scratch = Scratch::new("mqtt-shards")?;
     let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
     let mut command = serve(&dir, &ready);
@@ -102,27 +107,27 @@ fn shards_of_a_node_hear_each_other() -> Result<()> {
     let mqtt = [address(&ready, "mqtt")?];
     let mut subscribers = clients(&mqtt, CLIENTS, "s")?;
     let mut publishers = clients(&mqtt, CLIENTS, "p")?;
-    all_hear_all(&mut subscribers, &mut publishers)?;
+    assert_all_receive_all(&mut subscribers, &mut publishers)?;
     let mut members = clients(&mqtt, CLIENTS, "m")?;
-    // Of one publisher: where its hub begins its turn nobody knows.
-    one_of_a_group(&mut members, &mut publishers[..1])?;
+    // With a single publisher: where its router starts the round robin is not specified.
+    assert_shared_subscription_distributes(&mut members, &mut publishers[..1])?;
     drop(running);
     Ok(())
 }
 
 #[test]
-fn nodes_hear_each_other() -> Result<()> {
+fn mqtt_messages_cross_nodes() -> Result<()> {
     let settings = &["mqtt.listeners.tcp.default=127.0.0.1:0"];
     let mut nodes = Nodes::with("mqtt-nodes", 3, settings)?;
     let all = |nodes: &Nodes| (0..3).map(|at| nodes.address(at, "mqtt")).collect();
     let mqtt: Vec<String> = Result::from(all(&nodes))?;
     let mut subscribers = clients(&mqtt, 3, "s")?;
     let mut publishers = clients(&mqtt, 3, "p")?;
-    all_hear_all(&mut subscribers, &mut publishers)?;
+    assert_all_receive_all(&mut subscribers, &mut publishers)?;
     let mut members = clients(&mqtt, 3, "m")?;
-    one_of_a_group(&mut members, &mut publishers)?;
+    assert_shared_subscription_distributes(&mut members, &mut publishers)?;
 
-    // AMQP on another node; its confirm comes when the subscribers' hubs have it.
+    // AMQP on another node; its confirm means that the subscribers' routers have the message.
     let mut amqp = client::Client::publisher(&nodes.address(1, "amqp")?)?;
     amqp.publish_to("amq.topic", "a.amqp", 5)?;
     amqp.until_true(|c| c.unconfirmed() == 0)?;
@@ -132,7 +137,7 @@ fn nodes_hear_each_other() -> Result<()> {
         subscriber.acknowledge(got.id)?;
     }
 
-    // A client that comes back to another node ends its older connection.
+    // A client that reconnects to another node closes its older connection.
     let mut older = Client::open(&mqtt[0], "same", true)?.0;
     let mut younger = Client::open(&mqtt[1], "same", true)?.0;
     assert!(
@@ -144,7 +149,7 @@ fn nodes_hear_each_other() -> Result<()> {
     publish(&mut publishers[2], Qos::AtLeastOnce, "same", 6, "here")?;
     assert_eq!(younger.message()?.payload, "here");
 
-    // A will, and what is retained.
+    // A will, and a retained message.
     let will = Will {
         qos: Qos::AtLeastOnce,
         retain: true,
@@ -159,7 +164,7 @@ fn nodes_hear_each_other() -> Result<()> {
         subscriber.acknowledge(got.id)?;
     }
 
-    // A node is killed: the others go on at once, and it when it is back.
+    // A node is killed: the others continue immediately, and it continues after its restart.
     nodes.kill(2)?;
     publish(&mut publishers[0], Qos::AtLeastOnce, "a/0", 7, "without")?;
     for subscriber in &mut subscribers[..2] {
@@ -185,8 +190,8 @@ fn nodes_hear_each_other() -> Result<()> {
     Ok(())
 }
 
-/// Clients whose wills are on topics w/0, w/1 ..., and say that.
-fn mortals(address: &str, count: u16) -> Result<Vec<Client>> {
+/// Clients with wills on the topics w/0, w/1 ..., whose payload is their number.
+fn clients_with_wills(address: &str, count: u16) -> Result<Vec<Client>> {
     let open = |n: u16| {
         let topic = format!("w/{n}");
         let will = Will {
@@ -201,8 +206,8 @@ fn mortals(address: &str, count: u16) -> Result<Vec<Client>> {
     (0..count).map(open).collect()
 }
 
-/// The wills of the first so many, in any order, and nothing else before them.
-fn hears_wills(watcher: &mut Client, count: usize) -> Result<()> {
+/// Receives the wills of the first `count` clients in any order, and no other message before them.
+fn assert_receives_wills(watcher: &mut Client, count: usize) -> Result<()> {
     let mut heard = Vec::new();
     while heard.len() < count {
         let got = watcher.message()?;
@@ -215,7 +220,8 @@ fn hears_wills(watcher: &mut Client, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Of clients whose node is killed with their connections; who said goodbye before is not called dead.
+/// Wills of clients whose node is killed with their connections. Clients that disconnected properly
+/// before have none.
 #[test]
 fn wills_of_a_killed_node_are_published_by_the_others() -> Result<()> {
     let settings = &["mqtt.listeners.tcp.default=127.0.0.1:0"];
@@ -225,12 +231,13 @@ fn wills_of_a_killed_node_are_published_by_the_others() -> Result<()> {
     let mut other = Client::open(&nodes.address(1, "mqtt")?, "other", true)?.0;
     other.subscribe("w/here", Qos::AtLeastOnce)?;
     let mortal = nodes.address(2, "mqtt")?;
-    let mut clients = mortals(&mortal, 8)?;
+    let mut clients = clients_with_wills(&mortal, 8)?;
     for client in &mut clients[6..] {
         client.goodbye()?;
         assert!(client.message().is_err(), "its connection ends");
     }
-    // What both others are told goes the same way as this, which waits for them.
+    // The will copies use the same path as this message, so they have arrived at both other nodes
+    // with it.
     for (n, client) in clients[..6].iter_mut().enumerate() {
         publish(client, Qos::AtLeastOnce, "w/here", 1, &format!("here {n}"))?;
         let got = watcher.message()?;
@@ -240,24 +247,25 @@ fn wills_of_a_killed_node_are_published_by_the_others() -> Result<()> {
         other.acknowledge(got.id)?;
     }
     nodes.kill(2)?;
-    hears_wills(&mut watcher, 6)?;
-    // Those of a node are due at one time: none is left.
+    assert_receives_wills(&mut watcher, 6)?;
+    // All wills of a node are published at one time: no more follow.
     let mut publisher = Client::open(&nodes.address(1, "mqtt")?, "last", true)?.0;
     publish(&mut publisher, Qos::AtLeastOnce, "w/last", 1, "last")?;
     assert_eq!(watcher.message()?.payload, "last");
     Ok(())
 }
 
-/// A node that stops publishes its clients' wills itself, and those that keep copies hear of that before it is gone.
+/// A node that stops publishes its clients' wills itself. The nodes with copies learn of that
+/// before it is gone.
 #[test]
-fn wills_of_a_node_that_stops_are_published_once() -> Result<()> {
+fn wills_of_a_stopping_node_are_published_once() -> Result<()> {
     let settings = &["mqtt.listeners.tcp.default=127.0.0.1:0"];
     let mut nodes = Nodes::with("mqtt-stops", 3, settings)?;
     let mut watcher = Client::open(&nodes.address(0, "mqtt")?, "watcher", true)?.0;
     watcher.subscribe("w/#", Qos::AtLeastOnce)?;
-    let clients = mortals(&nodes.address(2, "mqtt")?, 6)?;
+    let clients = clients_with_wills(&nodes.address(2, "mqtt")?, 6)?;
     let kept = |nodes: &Nodes, at| -> Option<u32> {
-        let told = nodes.figure(at, "posthorn_mqtt_wills_kept").ok()?;
+        let told = nodes.metric(at, "posthorn_mqtt_wills_kept").ok()?;
         told.parse().ok()
     };
     let until = |nodes: &Nodes, count| {
@@ -268,8 +276,8 @@ fn wills_of_a_node_that_stops_are_published_once() -> Result<()> {
     };
     until(&nodes, 6)?;
     nodes.stop(2)?;
-    hears_wills(&mut watcher, 6)?;
-    // Whoever still had a copy would publish it before it is without.
+    assert_receives_wills(&mut watcher, 6)?;
+    // A node that still had a copy would publish it before its copies are dropped.
     until(&nodes, 0)?;
     let mut publisher = Client::open(&nodes.address(1, "mqtt")?, "last", true)?.0;
     publish(&mut publisher, Qos::AtLeastOnce, "w/last", 1, "last")?;

@@ -1,4 +1,5 @@
-//! The program as a process: exit codes, errors, ready file, signals, one process per directory.
+//! The node as a process: exit codes, errors, ready file, signals, and exclusive use of its data
+//! directory.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -11,7 +12,7 @@ use program::{Result, Scratch, Serving, address, posthorn, serve, stderr, wait_f
 use std::process::{Command, Stdio};
 
 #[test]
-fn configuration_errors_are_exit_code_2_and_name_the_place() -> Result<()> {
+fn configuration_errors_have_exit_code_2_and_name_their_location() -> Result<()> {
     let scratch = Scratch::new("config")?;
     let file = scratch.0.join("posthorn.conf");
     std::fs::write(&file, "# a comment\nlisteners.tcp.default = 99999\n")?;
@@ -62,7 +63,7 @@ fn configuration_errors_are_exit_code_2_and_name_the_place() -> Result<()> {
 }
 
 #[test]
-fn serves_until_sigterm_and_keeps_its_directory_to_itself() -> Result<()> {
+fn node_serves_until_sigterm_and_locks_its_directory() -> Result<()> {
     let scratch = Scratch::new("serve")?;
     let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
     let mut first = Serving(serve(&dir, &ready).stderr(Stdio::null()).spawn()?);
@@ -88,7 +89,7 @@ fn serves_until_sigterm_and_keeps_its_directory_to_itself() -> Result<()> {
 }
 
 #[test]
-fn damaged_directories_are_refused_and_left_alone() -> Result<()> {
+fn damaged_directory_prevents_start_and_is_not_changed() -> Result<()> {
     let scratch = Scratch::new("damaged")?;
     let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
     std::fs::create_dir_all(&dir)?;
@@ -106,7 +107,7 @@ fn damaged_directories_are_refused_and_left_alone() -> Result<()> {
 }
 
 #[test]
-fn probes_are_answered_while_the_http_api_is_full() -> Result<()> {
+fn probes_respond_while_the_http_api_is_full() -> Result<()> {
     const IDLE: usize = 600;
     let scratch = Scratch::new("probes")?;
     let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
@@ -119,7 +120,7 @@ fn probes_are_answered_while_the_http_api_is_full() -> Result<()> {
     for path in ["livez", "readyz"] {
         let url = format!("http://{}/{path}", address(&ready, "probes")?);
         assert_eq!(ureq::get(&url).call()?.status(), 200, "{path}");
-        // The same on the management port: whoever only holds a connection makes room.
+        // The management port also evicts connections without a request.
         let url = format!("http://{management}/{path}");
         assert_eq!(ureq::get(&url).call()?.status(), 200, "{path}");
     }
@@ -135,7 +136,7 @@ fn logins(metrics: &str, outcome: &str) -> Vec<String> {
 }
 
 #[test]
-fn logins_of_every_protocol_are_counted() -> Result<()> {
+fn login_attempts_of_every_protocol_are_counted() -> Result<()> {
     let scratch = Scratch::new("logins")?;
     let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
     let mut command = serve(&dir, &ready);

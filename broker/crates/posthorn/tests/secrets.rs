@@ -1,4 +1,4 @@
-//! No password is in the log, whatever its level, nor in an answer: neither of those that were right nor of those that were not.
+//! No password, valid or invalid, appears in the log at any level, or in a response.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -11,7 +11,7 @@ use program::{Result, Scratch, Serving, address, posthorn, serve};
 use serde_json::json;
 use std::fs::File;
 
-/// Each is used once, so that one that shows up tells where it came from.
+/// Each is used once, so that one that appears identifies its source.
 const SECRETS: [&str; 8] = [
     "secret-of-the-first-user",
     "secret-that-is-wrong-over-http",
@@ -23,13 +23,13 @@ const SECRETS: [&str; 8] = [
     "secret-in-a-url",
 ];
 
-struct Asking {
+struct ApiClient {
     url: String,
     agent: ureq::Agent,
     heard: String,
 }
 
-impl Asking {
+impl ApiClient {
     fn ask(&mut self, password: &str, method: &str, path: &str, body: String) -> Result<u16> {
         let login = STANDARD.encode(format!("guest:{password}"));
         let request = ureq::http::Request::builder()
@@ -42,7 +42,7 @@ impl Asking {
     }
 }
 
-fn use_all(asking: &mut Asking, amqp: &str) -> Result<()> {
+fn use_all(api: &mut ApiClient, amqp: &str) -> Result<()> {
     let [
         first,
         wrong,
@@ -54,9 +54,9 @@ fn use_all(asking: &mut Asking, amqp: &str) -> Result<()> {
         in_url,
     ] = SECRETS;
     let user = |password: &str| json!({"password": password, "tags": "management"});
-    assert_eq!(asking.ask(wrong, "GET", "/api/whoami", String::new())?, 401);
+    assert_eq!(api.ask(wrong, "GET", "/api/whoami", String::new())?, 401);
     assert!(Client::open(amqp, "guest", elsewhere, "/").is_err());
-    let mut put = |path: &str, body: String| asking.ask(first, "PUT", path, body);
+    let mut put = |path: &str, body: String| api.ask(first, "PUT", path, body);
     assert_eq!(put("/api/users/new", user(new).to_string())?, 201);
     assert_eq!(put("/api/users/new", user(changed).to_string())?, 204);
     let cut = format!("{{\"password\": \"{broken}\", \"tags\"");
@@ -68,9 +68,9 @@ fn use_all(asking: &mut Asking, amqp: &str) -> Result<()> {
         {"name": "b", "password": document, "password_hash": document, "tags": []},
     ]});
     assert_eq!(put("/api/definitions", imported.to_string())?, 400);
-    // RabbitMQ's path for it; what is hashed there is in the client's own hands.
+    // RabbitMQ's path for hashing. The result belongs to the client.
     let hashed = format!("/api/auth/hash_password/{in_url}");
-    assert_eq!(asking.ask(first, "GET", &hashed, String::new())?, 200);
+    assert_eq!(api.ask(first, "GET", &hashed, String::new())?, 200);
     for path in [
         "/api/users",
         "/api/users/new",
@@ -80,16 +80,16 @@ fn use_all(asking: &mut Asking, amqp: &str) -> Result<()> {
         "/api/nodes",
         "/api/parameters",
     ] {
-        assert_eq!(asking.ask(first, "GET", path, String::new())?, 200);
+        assert_eq!(api.ask(first, "GET", path, String::new())?, 200);
     }
-    let nowhere = asking.ask(first, "GET", "/api/nothing", String::new())?;
+    let nowhere = api.ask(first, "GET", "/api/nothing", String::new())?;
     assert_eq!(nowhere, 404);
     let mut client = Client::open(amqp, "guest", first, "/")?;
     client.declare("q", "classic")
 }
 
 #[test]
-fn passwords_are_not_in_the_log_and_not_in_answers() -> Result<()> {
+fn passwords_appear_neither_in_the_log_nor_in_responses() -> Result<()> {
     let scratch = Scratch::new("secrets")?;
     let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
     let log = scratch.0.join("log");
@@ -102,24 +102,17 @@ fn passwords_are_not_in_the_log_and_not_in_answers() -> Result<()> {
     let (out, err) = (File::create(&log)?, File::create(scratch.0.join("err"))?);
     let node = Serving(command.stdout(out).stderr(err).spawn()?);
     let config = ureq::Agent::config_builder().http_status_as_error(false);
-    let mut asking = Asking {
+    let mut api = ApiClient {
         url: format!("http://{}", address(&ready, "management")?),
         agent: config.build().new_agent(),
         heard: String::new(),
     };
-    use_all(&mut asking, &address(&ready, "amqp")?)?;
+    use_all(&mut api, &address(&ready, "amqp")?)?;
     let refused = posthorn()
-        .args([
-            "ctl",
-            "--url",
-            &asking.url,
-            "--password",
-            SECRETS[1],
-            "status",
-        ])
+        .args(["ctl", "--url", &api.url, "--password", SECRETS[1], "status"])
         .output()?;
     drop(node);
-    let mut told = asking.heard.into_bytes();
+    let mut told = api.heard.into_bytes();
     for file in ["log", "err"] {
         told.extend(std::fs::read(scratch.0.join(file))?);
     }

@@ -1,4 +1,4 @@
-//! Flow control and blocking of a connection, as the HTTP API and the command line report it.
+//! Flow control and blocking of a connection, as reported by the HTTP API and the command line.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -10,7 +10,7 @@ use nodes::Nodes;
 use program::{Result, eventually, posthorn};
 use serde_json::Value as Json;
 
-/// Of all connections, in order, as node 0 tells over HTTP.
+/// States of all connections in order, from node 0's HTTP API.
 fn states(nodes: &Nodes) -> Option<Vec<String>> {
     let asked = nodes.ask(0, "GET", "/api/connections", &Json::Null);
     let (200, shown) = asked.ok()? else {
@@ -38,7 +38,7 @@ fn ctl(nodes: &Nodes, words: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The same as [`states`].
+/// Like [`states`], from the command line.
 fn listed(nodes: &Nodes) -> Result<Vec<String>> {
     let told = ctl(nodes, &["list_connections", "-s", "state"])?;
     let mut states: Vec<String> = told.lines().map(str::to_owned).collect();
@@ -46,9 +46,9 @@ fn listed(nodes: &Nodes) -> Result<Vec<String>> {
     Ok(states)
 }
 
-/// Its queue cannot take more than what is on its way: it has lost its majority.
+/// The queue cannot accept more than the messages in flight, because it has lost its quorum.
 #[test]
-fn a_publisher_whose_queue_is_behind_is_in_flow() -> Result<()> {
+fn publisher_of_a_slow_queue_is_in_flow() -> Result<()> {
     let mut nodes = Nodes::start("flow", 3)?;
     let mut client = Client::publisher(&nodes.address(0, "amqp")?)?;
     client.declare("q", "quorum")?;
@@ -76,9 +76,9 @@ fn a_publisher_whose_queue_is_behind_is_in_flow() -> Result<()> {
     Ok(())
 }
 
-/// The alarm is one node's, the publisher is at another.
+/// The alarm is on one node, the publisher on another.
 #[test]
-fn an_alarm_blocks_who_publishes_and_is_told_to_others() -> Result<()> {
+fn alarm_blocks_publishers_and_is_visible_on_other_nodes() -> Result<()> {
     let nodes = Nodes::start("alarm", 2)?;
     let mut publisher = Client::publisher(&nodes.address(1, "amqp")?)?;
     let mut other = Client::publisher(&nodes.address(0, "amqp")?)?;
@@ -93,7 +93,7 @@ fn an_alarm_blocks_who_publishes_and_is_told_to_others() -> Result<()> {
     assert_eq!(listed(&nodes)?, ["blocked", "blocking"]);
     ctl(&nodes, &["set_vm_memory_high_watermark", "0.9"])?;
     publisher.until_true(|c| c.unconfirmed() == 0 && c.blocked.is_none())?;
-    // Who publishes nothing is not told.
+    // A connection that does not publish is not notified.
     other.publish_all("q", 1, 10)?;
     assert_eq!(other.blocked, None);
     until(&nodes, &["running", "running"])

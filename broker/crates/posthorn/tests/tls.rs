@@ -1,4 +1,5 @@
-//! The program with TLS: clients by password and by certificate, certificates that change, what it refuses to start with.
+//! A node with TLS: clients with passwords and certificates, certificate rotation, and invalid
+//! files at the start.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -21,7 +22,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// A node that listens with TLS alone.
+/// A node with only TLS listeners.
 struct Node {
     _process: Serving,
     ready: PathBuf,
@@ -66,8 +67,8 @@ impl Node {
         Client::over(self.secure(&Arc::new(config))?, mechanism, response, "/")
     }
 
-    /// The certificate that a client is shown now.
-    fn shows(&self, fixture: &Fixture) -> Result<Vec<u8>> {
+    /// The certificate that the node presents now.
+    fn presented_certificate(&self, fixture: &Fixture) -> Result<Vec<u8>> {
         let mut stream = self.secure(&Arc::new(fixture.client(None)?))?;
         stream.write_all(b"AMQP\0\0\x09\x01")?;
         stream.read_exact(&mut [0; 8])?;
@@ -88,7 +89,7 @@ impl Node {
         }
     }
 
-    fn logs(&self, event: &str) -> Result<()> {
+    fn wait_for_event(&self, event: &str) -> Result<()> {
         eventually(event, || {
             let log = fs::read_to_string(&self.log).ok()?;
             log.contains(event).then_some(())
@@ -125,13 +126,13 @@ fn clients_log_in_by_certificate_or_by_password() -> Result<()> {
     assert!(address(&node.ready, "amqp").is_err(), "no plain listener");
     node.control(&["add_user", "client-7", "unused"])?;
     node.control(&["set_permissions", "client-7", ".*", ".*", ".*"])?;
-    let shows = |name| fixture.client(Some((&fixture.authority, name)));
+    let presented_certificate = |name| fixture.client(Some((&fixture.authority, name)));
 
-    let mut by_certificate = node.open(shows("client-7")?, "EXTERNAL", b"")?;
+    let mut by_certificate = node.open(presented_certificate("client-7")?, "EXTERNAL", b"")?;
     by_certificate.declare("q", "quorum")?;
     let select = codec_amqp091::Method::ConfirmSelect { no_wait: false };
     by_certificate.ask(&select, "confirm.select-ok")?;
-    // Bodies of less than a record, and of many.
+    // Bodies smaller than a TLS record, and larger than several.
     by_certificate.publish_all("q", 20, 100)?;
     by_certificate.publish_all("q", 3, 300_000)?;
     let mut by_password = node.open(fixture.client(None)?, "PLAIN", b"\0guest\0guest")?;
@@ -140,9 +141,13 @@ fn clients_log_in_by_certificate_or_by_password() -> Result<()> {
 
     let refused = "403 ACCESS_REFUSED - Login was refused using authentication mechanism";
     for (config, mechanism, response) in [
-        (shows("nobody")?, "EXTERNAL", &b""[..]),
+        (presented_certificate("nobody")?, "EXTERNAL", &b""[..]),
         (fixture.client(None)?, "EXTERNAL", b""),
-        (shows("client-7")?, "PLAIN", b"\0client-7\0wrong"),
+        (
+            presented_certificate("client-7")?,
+            "PLAIN",
+            b"\0client-7\0wrong",
+        ),
     ] {
         let error = node.open(config, mechanism, response).err();
         let error = error.ok_or("let in")?.to_string();
@@ -151,9 +156,9 @@ fn clients_log_in_by_certificate_or_by_password() -> Result<()> {
     let other = Authority::new("Another Authority")?;
     let foreign = fixture.client(Some((&other, "client-7")))?;
     assert!(node.open(foreign, "EXTERNAL", b"").is_err());
-    node.logs("connection.tls_failed")?;
+    node.wait_for_event("connection.tls_failed")?;
 
-    // Without TLS on the port for it: an alert and the end.
+    // Without TLS on a TLS port: an alert, then the connection closes.
     let mut plain = connect(&address(&node.ready, "amqp/ssl")?)?;
     plain.write_all(b"AMQP\0\0\x09\x01")?;
     let mut heard = Vec::new();
@@ -187,12 +192,12 @@ fn mqtt_clients_log_in_by_certificate() -> Result<()> {
         stream.read_exact(&mut answer)?;
         assert_eq!(answer, [0x20, 2, 0, code], "{name}");
     }
-    node.logs("MQTT login refused")?;
+    node.wait_for_event("MQTT login refused")?;
     Ok(())
 }
 
 #[test]
-fn the_http_api_speaks_tls() -> Result<()> {
+fn http_api_supports_tls() -> Result<()> {
     let (scratch, fixture) = (Scratch::new("tls-http")?, Fixture::new("tls-http")?);
     let settings = [
         "management.ssl.port=127.0.0.1:0",
@@ -225,15 +230,15 @@ fn the_http_api_speaks_tls() -> Result<()> {
         assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
         assert!(answer.contains("\"name\":\"guest\""), "{answer}");
     }
-    // Without TLS there is nothing to hear but an alert.
+    // Without TLS the client receives only an alert.
     let mut plain = connect(&address(&node.ready, "management/ssl")?)?;
     let heard = ask(&mut plain).unwrap_or_default();
     assert!(!heard.contains("HTTP"), "{heard}");
-    node.logs("management_tls_failed")?;
+    node.wait_for_event("management_tls_failed")?;
     Ok(())
 }
 
-/// `posthorn ctl --url https://ADDRESS FILES... ping`; the files as option and path.
+/// Runs `posthorn ctl --url https://ADDRESS FILES... ping`. `files` are pairs of option and path.
 fn ping(address: &str, files: &[(&str, &Path)]) -> Result<Output> {
     let mut command = posthorn();
     command
@@ -246,7 +251,7 @@ fn ping(address: &str, files: &[(&str, &Path)]) -> Result<Output> {
 }
 
 #[test]
-fn ctl_speaks_https_and_verifies_the_node() -> Result<()> {
+fn ctl_uses_https_and_verifies_the_node() -> Result<()> {
     let (scratch, fixture) = (Scratch::new("tls-ctl")?, Fixture::new("tls-ctl")?);
     let settings = [
         "management.ssl.port=127.0.0.1:0",
@@ -264,7 +269,7 @@ fn ctl_speaks_https_and_verifies_the_node() -> Result<()> {
         text.contains("certificate") && text.contains("--cacert"),
         "{text}"
     );
-    // A handshake that failed costs its own connection only.
+    // A failed handshake affects only its own connection.
     let again = ping(&address, &[("--cacert", &fixture.path("ca.pem"))])?;
     assert!(again.status.success(), "{}", stderr(&again));
     let no_certificate = ping(&address, &[("--cacert", &fixture.path("key.pem"))])?;
@@ -274,7 +279,8 @@ fn ctl_speaks_https_and_verifies_the_node() -> Result<()> {
     Ok(())
 }
 
-/// One connection with TLS that must show a certificate of the authority; answers one request with 200.
+/// Accepts one TLS connection with a client certificate of the authority, and answers one request
+/// with 200.
 fn answer_once(listener: TcpListener, fixture: &Fixture) -> Result<JoinHandle<bool>> {
     let roots = Arc::new(tls::roots(&fixture.path("ca.pem"))?);
     let provider = authority::provider();
@@ -302,7 +308,7 @@ fn answer_once(listener: TcpListener, fixture: &Fixture) -> Result<JoinHandle<bo
 }
 
 #[test]
-fn ctl_shows_its_certificate_to_a_node_that_asks_for_one() -> Result<()> {
+fn ctl_presents_its_client_certificate() -> Result<()> {
     let fixture = Fixture::new("tls-ctl-certificate")?;
     let issued = fixture.authority.issue("operator", &[])?;
     let cert = fixture.dir.write("operator.pem", &issued.certificate)?;
@@ -330,20 +336,20 @@ fn ctl_shows_its_certificate_to_a_node_that_asks_for_one() -> Result<()> {
     Ok(())
 }
 
-/// An answer of the HTTP API.
-struct Answer {
+/// A response of the HTTP API.
+struct HttpResponse {
     status: u16,
     closes: bool,
     body: String,
 }
 
-/// A request on a connection that stays open. `headers` end with line breaks.
+/// Sends a request on a persistent connection. Each of `headers` ends with a line break.
 fn request(
     stream: &mut dyn client::Stream,
     line: &str,
     headers: &str,
     body: &str,
-) -> Result<Answer> {
+) -> Result<HttpResponse> {
     let length = body.len();
     let head = format!("{line} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n");
     stream.write_all(format!("{head}{headers}\r\n{body}").as_bytes())?;
@@ -358,14 +364,14 @@ fn request(
     let length = header("content-length: ").map_or(Ok(0), str::parse)?;
     let mut body = vec![0; length];
     stream.read_exact(&mut body)?;
-    Ok(Answer {
+    Ok(HttpResponse {
         status: head.get(9..12).ok_or("no status")?.parse()?,
         closes: header("connection: ") == Some("close"),
         body: String::from_utf8(body)?,
     })
 }
 
-/// A node with a listener for the operator, and the operator's authority.
+/// A node with an operator listener, and the operator's certificate authority.
 fn with_operator(
     scratch: &Scratch,
     fixture: &Fixture,
@@ -385,7 +391,7 @@ const JSON: &str = "content-type: application/json\r\n";
 fn operator_with_a_certificate_cannot_be_locked_out() -> Result<()> {
     let (scratch, fixture) = (Scratch::new("tls-operator")?, Fixture::new("tls-operator")?);
     let (node, authority) = with_operator(&scratch, &fixture, &[])?;
-    // A user of the same name, and a first user whose password somebody has changed.
+    // A user with the operator's name exists, and the password of the initial user was changed.
     node.control(&["add_user", "operator", "secret"])?;
     node.control(&["change_password", "guest", "other"])?;
     let config = Arc::new(fixture.client(Some((&authority, "operator")))?);
@@ -400,7 +406,7 @@ fn operator_with_a_certificate_cannot_be_locked_out() -> Result<()> {
             (&"operator".into(), &serde_json::json!(["administrator"]))
         );
     }
-    // What only permissions in the virtual host allow a user.
+    // Operations that require a user to have permissions in the vhost.
     for (line, body, status) in [
         ("PUT /api/queues/%2F/q", "{}", 201),
         ("PUT /api/exchanges/%2F/e", r#"{"type": "topic"}"#, 201),
@@ -434,7 +440,7 @@ fn operator_with_a_certificate_cannot_be_locked_out() -> Result<()> {
     assert!(!rights.body.contains("operator"), "{}", rights.body);
     node.control(&["list_queues"])?;
 
-    // A browser that has the certificate sends it for pages of other sites too.
+    // A browser with the certificate also sends it for pages of other sites.
     let foreign = "origin: https://evil.example\r\n";
     for (headers, status) in [
         (foreign, 403),
@@ -449,7 +455,7 @@ fn operator_with_a_certificate_cannot_be_locked_out() -> Result<()> {
         )?;
         assert_eq!(answer.status, status, "{headers}: {}", answer.body);
     }
-    // A password that is given counts, and the certificate does not: guest:wrong, operator:secret.
+    // An Authorization header takes precedence over the certificate: guest:wrong, operator:secret.
     for encoded in ["Z3Vlc3Q6d3Jvbmc=", "b3BlcmF0b3I6c2VjcmV0"] {
         let header = format!("authorization: Basic {encoded}\r\n");
         assert_eq!(ask("GET /api/whoami", &header, "")?.status, 401);
@@ -459,12 +465,12 @@ fn operator_with_a_certificate_cannot_be_locked_out() -> Result<()> {
         401
     );
     assert_eq!(ask("GET /api/whoami", "", "")?.status, 200);
-    node.logs("operator.request")?;
+    node.wait_for_event("operator.request")?;
     Ok(())
 }
 
 #[test]
-fn only_the_operators_certificate_makes_an_operator() -> Result<()> {
+fn only_the_operators_certificate_grants_operator_access() -> Result<()> {
     let (scratch, fixture) = (Scratch::new("tls-intruder")?, Fixture::new("tls-intruder")?);
     let settings = [
         "management.ssl.port=127.0.0.1:0",
@@ -474,8 +480,8 @@ fn only_the_operators_certificate_makes_an_operator() -> Result<()> {
         "ssl_cert_login_from=common_name",
     ];
     let (node, authority) = with_operator(&scratch, &fixture, &settings)?;
-    let ask = |listener: &str, shows: Option<(&Authority, &str)>| -> Result<u16> {
-        let config = Arc::new(fixture.client(shows)?);
+    let ask = |listener: &str, presented_certificate: Option<(&Authority, &str)>| -> Result<u16> {
+        let config = Arc::new(fixture.client(presented_certificate)?);
         let mut stream = node.secure_to(listener, &config)?;
         Ok(request(&mut stream, "GET /api/whoami", "", "")?.status)
     };
@@ -484,7 +490,7 @@ fn only_the_operators_certificate_makes_an_operator() -> Result<()> {
     assert!(ask("operator/ssl", Some((&fixture.authority, "operator"))).is_err());
     assert!(ask("operator/ssl", None).is_err());
     assert_eq!(ask("management/ssl", Some((&authority, "operator")))?, 401);
-    // No user of clients' protocols.
+    // The operator is not a user of client protocols.
     let external = fixture.client(Some((&fixture.authority, "operator")))?;
     assert!(node.open(external, "EXTERNAL", b"").is_err());
     let foreign = fixture.client(Some((&authority, "operator")))?;
@@ -501,7 +507,7 @@ fn operators_authority_is_replaced_while_the_node_runs() -> Result<()> {
     let (node, old) = with_operator(&scratch, &fixture, &[])?;
     let new = Authority::new("Next Operator Authority")?;
     let trust = |pem: String| -> Result<()> {
-        // As one step, or half of a file could be read.
+        // Replaced atomically, so that no partial file can be read.
         let next = fixture.dir.write("next.pem", &pem)?;
         Ok(fs::rename(next, fixture.path("operator-ca.pem"))?)
     };
@@ -529,9 +535,10 @@ fn operators_authority_is_replaced_while_the_node_runs() -> Result<()> {
     Ok(())
 }
 
-/// As the kubelet does it: the files are links through a directory that is replaced in one step.
+/// Certificate files as the kubelet updates them: links through a directory that is replaced
+/// atomically.
 #[test]
-fn certificates_are_swapped_while_clients_are_served() -> Result<()> {
+fn certificates_are_rotated_while_clients_are_served() -> Result<()> {
     let (scratch, fixture) = (Scratch::new("tls-swap")?, Fixture::new("tls-swap")?);
     let version = |name: &str| -> Result<()> {
         let to = fixture.path(name);
@@ -551,17 +558,19 @@ fn certificates_are_swapped_while_clients_are_served() -> Result<()> {
     let node = Node::start(&scratch, &fixture, &[])?;
     let mut client = node.open(fixture.client(None)?, "PLAIN", b"\0guest\0guest")?;
     client.declare("q", "classic")?;
-    let first = node.shows(&fixture)?;
+    let first = node.presented_certificate(&fixture)?;
     swap_link(&fixture.path("data"), "v2")?;
     let second = eventually("a new certificate", || {
-        node.shows(&fixture).ok().filter(|shown| *shown != first)
+        node.presented_certificate(&fixture)
+            .ok()
+            .filter(|shown| *shown != first)
     })?;
-    node.logs("tls.certificates_reloaded")?;
+    node.wait_for_event("tls.certificates_reloaded")?;
     client.declare("q", "classic")?;
 
     fs::write(fixture.path("v2/cert.pem"), "no certificate")?;
-    node.logs("tls.certificates_unusable")?;
-    assert_eq!(node.shows(&fixture)?, second);
+    node.wait_for_event("tls.certificates_unusable")?;
+    assert_eq!(node.presented_certificate(&fixture)?, second);
     Ok(())
 }
 
@@ -572,7 +581,7 @@ fn swap_link(link: &Path, to: &str) -> Result<()> {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_named_at_start() -> Result<()> {
+fn unusable_certificate_files_are_named_at_start() -> Result<()> {
     let (scratch, fixture) = (Scratch::new("tls-refused")?, Fixture::new("tls-refused")?);
     let missing = fixture.path("nowhere.pem").display().to_string();
     let ca = fixture.path("ca.pem").display().to_string();

@@ -1,4 +1,5 @@
-//! Real processes of this version and of the next one: a cluster upgrades node by node and refuses to downgrade.
+//! Processes of this version and of the next one: a cluster upgrades node by node and refuses to
+//! downgrade.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -13,16 +14,16 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::process::{Command, ExitCode, Stdio};
 
-/// The arguments of [`next_program`], one a line.
+/// Environment variable with the arguments of [`run_next_version`], one per line.
 const ARGUMENTS: &str = "NEXT_PROGRAM";
 
-/// What the next version knows and this one does not.
+/// A feature flag that only the next version supports.
 const FLAG: &str = "next_release";
 
-/// No test: the program of the next version, in a process that a test below has started.
+/// Not a test: runs the next version in a process that a test below starts.
 #[test]
 #[ignore = "it is started by the tests of this file"]
-fn next_program() {
+fn run_next_version() {
     let Ok(arguments) = std::env::var(ARGUMENTS) else {
         return;
     };
@@ -30,42 +31,42 @@ fn next_program() {
     std::process::exit(if code == ExitCode::SUCCESS { 0 } else { 1 });
 }
 
-/// What `command` does, done by the next version.
+/// Makes `command` run the next version.
 fn next(command: &Command) -> Result<Command> {
     let mut lines = vec!["posthorn"];
     for argument in command.get_args() {
         lines.push(argument.to_str().ok_or("not UTF-8")?);
     }
     let mut next = Command::new(std::env::current_exe()?);
-    next.args(["next_program", "--exact", "--ignored", "--nocapture"]);
+    next.args(["run_next_version", "--exact", "--ignored", "--nocapture"]);
     next.env_clear().env(ARGUMENTS, lines.join("\n"));
     next.stdin(Stdio::null()).stdout(Stdio::null());
     Ok(next)
 }
 
-/// What this version says of itself when it meets the flag.
-fn refusal() -> String {
+/// The error of this version if the flag is enabled.
+fn missing_feature_error() -> String {
     format!(
         "version {} does not know the feature flag(s) '{FLAG}'",
         posthorn::PROGRAM.version
     )
 }
 
-/// How a node shows the flag: its state and who does not know it.
-fn shown(nodes: &Nodes, at: usize) -> Option<(String, Vec<String>)> {
+/// The state of the flag as shown by a node, and the nodes that do not support it.
+fn flag_state(nodes: &Nodes, at: usize) -> Option<(String, Vec<String>)> {
     let (_, flags) = nodes
         .ask(at, "GET", "/api/feature-flags", &Json::Null)
         .ok()?;
     let flag = flags.as_array()?.iter().find(|f| f["name"] == FLAG)?;
-    let lacking = flag["not_known_by"].as_array()?.iter();
-    let lacking = lacking.filter_map(|n| Some(n.as_str()?.to_owned()));
-    Some((flag["state"].as_str()?.to_owned(), lacking.collect()))
+    let unsupported_by = flag["not_known_by"].as_array()?.iter();
+    let unsupported_by = unsupported_by.filter_map(|n| Some(n.as_str()?.to_owned()));
+    Some((flag["state"].as_str()?.to_owned(), unsupported_by.collect()))
 }
 
-fn until_shown(nodes: &Nodes, at: usize, state: &str, lacking: &[&str]) -> Result<()> {
+fn until_shown(nodes: &Nodes, at: usize, state: &str, unsupported_by: &[&str]) -> Result<()> {
     eventually("a flag as it is known to all", || {
-        let (found, by) = shown(nodes, at)?;
-        (found == state && by == lacking).then_some(())
+        let (found, by) = flag_state(nodes, at)?;
+        (found == state && by == unsupported_by).then_some(())
     })
 }
 
@@ -76,7 +77,7 @@ fn enable(nodes: &Nodes, at: usize) -> Result<(u16, String)> {
 }
 
 #[test]
-fn a_cluster_goes_to_the_next_version_node_by_node_and_not_back() -> Result<()> {
+fn cluster_upgrades_node_by_node_and_refuses_downgrade() -> Result<()> {
     let mut nodes = Nodes::start("upgrade", 3)?;
     let mut total = 0;
     let mut publish = |nodes: &Nodes, at: usize| -> Result<u64> {
@@ -87,30 +88,30 @@ fn a_cluster_goes_to_the_next_version_node_by_node_and_not_back() -> Result<()> 
         Ok(total)
     };
     publish(&nodes, 0)?;
-    assert_eq!(shown(&nodes, 0), None, "nobody knows it");
+    assert_eq!(flag_state(&nodes, 0), None, "nobody knows it");
     assert_eq!(enable(&nodes, 0)?.0, 400);
 
-    for (at, lacking) in [(2, &["n0", "n1"][..]), (1, &["n0"]), (0, &[])] {
+    for (at, unsupported_by) in [(2, &["n0", "n1"][..]), (1, &["n0"]), (0, &[])] {
         nodes.kill(at)?;
         nodes.run_as(at, next)?;
         nodes.address(at, "amqp")?;
         publish(&nodes, at)?;
         for asked in 0..3 {
-            let state = if lacking.is_empty() {
+            let state = if unsupported_by.is_empty() {
                 "disabled"
             } else {
                 "unavailable"
             };
-            until_shown(&nodes, asked, state, lacking)?;
-            if !lacking.is_empty() {
+            until_shown(&nodes, asked, state, unsupported_by)?;
+            if !unsupported_by.is_empty() {
                 let (status, why) = enable(&nodes, asked)?;
-                let named = format!("is not supported by node(s) {}:", lacking.join(", "));
+                let named = format!("is not supported by node(s) {}:", unsupported_by.join(", "));
                 assert!(status == 400 && why.contains(&named), "{status} {why}");
             }
         }
     }
 
-    // One that is down may come back as anything.
+    // A node that is down may return with any version.
     nodes.kill(1)?;
     until_shown(&nodes, 0, "unavailable", &["n1"])?;
     let (status, why) = enable(&nodes, 0)?;
@@ -129,12 +130,12 @@ fn a_cluster_goes_to_the_next_version_node_by_node_and_not_back() -> Result<()> 
         until_shown(&nodes, asked, "enabled", &[])?;
     }
 
-    // This version gets no further than the door, and the others go on.
+    // This version is refused by its peers, and the others continue.
     nodes.kill(2)?;
     nodes.run(2)?;
-    nodes.until_ended(2, &refusal())?;
+    nodes.until_ended(2, &missing_feature_error())?;
     let total = publish(&nodes, 0)?;
-    // It has lost nothing by that.
+    // The node has lost no data.
     nodes.run_as(2, next)?;
     nodes.address(2, "amqp")?;
     eventually("all messages", || {
@@ -144,9 +145,9 @@ fn a_cluster_goes_to_the_next_version_node_by_node_and_not_back() -> Result<()> 
     })
 }
 
-/// A node alone has nobody to tell it: it finds the flag in its own log.
+/// A single node has no peers that refuse it: it finds the flag in its own log.
 #[test]
-fn this_version_does_not_serve_what_the_next_one_has_written() -> Result<()> {
+fn this_version_refuses_data_of_the_next_version() -> Result<()> {
     let scratch = Scratch::new("next-alone")?;
     let (dir, ready, log) = (
         scratch.0.join("data"),
@@ -168,7 +169,7 @@ fn this_version_does_not_serve_what_the_next_one_has_written() -> Result<()> {
     let ended = eventually("an end", || older.0.try_wait().ok().flatten())?;
     assert_eq!(ended.code(), Some(1));
     let said = std::fs::read_to_string(&log)?;
-    assert!(said.contains(&refusal()), "{said}");
+    assert!(said.contains(&missing_feature_error()), "{said}");
     assert!(!ready.exists(), "it never served");
 
     let _node = start()?;

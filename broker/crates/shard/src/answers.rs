@@ -23,7 +23,7 @@ impl Core {
             ControlRequest::Change { change, reply } => {
                 self.ask(change, ChangeRequester::Control(reply))
             }
-            ControlRequest::Place { record, reply } => reply(self.place(&record)),
+            ControlRequest::PlaceQueue { record, reply } => reply(self.place(&record)),
             ControlRequest::Queues { only, reply } => {
                 self.gather_stats(only, StatsPurpose::Tell(reply))
             }
@@ -82,7 +82,7 @@ impl Core {
             uptime_s: (n.id == me).then(|| self.now.since(self.started).as_secs()),
             memory_alarm: self.alarms.has(AlarmReason::Memory, n.id),
             disk_alarm: self.alarms.has(AlarmReason::Disk, n.id),
-            program: match n.id == me {
+            version: match n.id == me {
                 true => Some(self.config.program.facts()),
                 false => self.peers.program(n.id).cloned(),
             },

@@ -1,4 +1,4 @@
-//! What a node has counted, whoever was connected.
+//! Counters of the node, independent of the clients that are connected now.
 
 use super::{COUNTER, GAUGE};
 use crate::exposition::Page;
@@ -54,49 +54,49 @@ pub(super) fn churn(page: &mut Page, c: &Counters) {
     }
 }
 
-/// What the node uses of its machine; what is not known is not there.
-pub(super) fn machine(page: &mut Page, measured: &NodeResources) {
-    for (name, help, figure) in [
+/// Resource usage of the node. Unknown values are omitted.
+pub(super) fn machine(page: &mut Page, resources: &NodeResources) {
+    for (name, help, value) in [
         (
             "process_resident_memory_bytes",
             "Memory used in bytes",
-            measured.memory_used,
+            resources.memory_used,
         ),
         (
             "resident_memory_limit_bytes",
             "Memory high watermark in bytes",
-            measured.memory_limit,
+            resources.memory_limit,
         ),
         (
             "disk_space_available_bytes",
             "Disk space available in bytes",
-            measured.disk_free,
+            resources.disk_free,
         ),
         (
             "disk_space_available_limit_bytes",
             "Free disk space low watermark in bytes",
-            measured.disk_free_limit,
+            resources.disk_free_limit,
         ),
         (
             "process_open_fds",
             "Open file descriptors",
-            measured.descriptors_used,
+            resources.descriptors_used,
         ),
         (
             "process_max_fds",
             "Open file descriptors limit",
-            measured.descriptors,
+            resources.descriptors,
         ),
     ] {
-        if let Some(figure) = figure {
-            page.one(name, GAUGE, help, figure);
+        if let Some(value) = value {
+            page.one(name, GAUGE, help, value);
         }
     }
 }
 
-type ByProtocol = (&'static str, &'static str, fn(&ProtocolCounters) -> u64);
+type ProtocolMetric = (&'static str, &'static str, fn(&ProtocolCounters) -> u64);
 
-const BY_PROTOCOL: &[ByProtocol] = &[
+const PROTOCOL_METRICS: &[ProtocolMetric] = &[
     (
         "global_messages_received_total",
         "Total number of messages received from publishers",
@@ -129,9 +129,9 @@ const BY_PROTOCOL: &[ByProtocol] = &[
     ),
 ];
 
-type Now = (&'static str, &'static str, fn(&ProtocolCounters) -> i64);
+type ProtocolGauge = (&'static str, &'static str, fn(&ProtocolCounters) -> i64);
 
-const NOW: &[Now] = &[
+const PROTOCOL_GAUGES: &[ProtocolGauge] = &[
     ("global_publishers", "Current number of publishers", |p| {
         p.publishers
     }),
@@ -140,9 +140,9 @@ const NOW: &[Now] = &[
     }),
 ];
 
-type ByType = (&'static str, &'static str, fn(&MessageCounts) -> u64);
+type QueueTypeMetric = (&'static str, &'static str, fn(&MessageCounts) -> u64);
 
-const BY_TYPE: &[ByType] = &[
+const QUEUE_TYPE_METRICS: &[QueueTypeMetric] = &[
     (
         "global_messages_delivered_total",
         "Total number of messages delivered to consumers",
@@ -185,12 +185,13 @@ const BY_TYPE: &[ByType] = &[
     ),
 ];
 
-/// Messages that come from no queue, under the name that RabbitMQ has for what is nearest.
-const QUEUELESS: &str = "rabbit_mqtt_qos0_queue";
+/// Label for MQTT QoS 0 messages that are delivered without a queue: RabbitMQ's queue type for
+/// them.
+const QOS0_QUEUE_TYPE: &str = "rabbit_mqtt_qos0_queue";
 
 type LoginMetric = (&'static str, &'static str, fn(&LoginCounts) -> u64);
 
-const LOGINS: &[LoginMetric] = &[
+const LOGIN_METRICS: &[LoginMetric] = &[
     ("auth_attempts_total", "Authentication attempts", |l| {
         l.succeeded + l.failed
     }),
@@ -207,17 +208,17 @@ const LOGINS: &[LoginMetric] = &[
 ];
 
 pub(super) fn logins(page: &mut Page, logins: &LoginsByProtocol) {
-    for (name, help, figure) in LOGINS {
+    for (name, help, value) in LOGIN_METRICS {
         page.head(name, COUNTER, help);
         for (protocol, counts) in logins {
-            page.sample(name, &[("protocol", protocol)], figure(counts));
+            page.sample(name, &[("protocol", protocol)], value(counts));
         }
     }
 }
 
-/// Never go down while the node lives, whoever disconnects.
+/// Counters by protocol. They never decrease while the node runs, even when clients disconnect.
 pub(super) fn globals(page: &mut Page, protocols: &BTreeMap<String, ProtocolCounters>, mqtt: bool) {
-    // A protocol that nobody has used yet is there with zeros: rates need a beginning.
+    // A protocol that is not used yet is reported with zeros: rates need a first sample.
     let mut all = protocols.clone();
     let mqtt: &[&str] = match mqtt {
         true => &["mqtt310", "mqtt311", "mqtt50"],
@@ -226,28 +227,28 @@ pub(super) fn globals(page: &mut Page, protocols: &BTreeMap<String, ProtocolCoun
     for known in mqtt.iter().chain(&["amqp091"]) {
         all.entry((*known).to_owned()).or_default();
     }
-    for (name, help, figure) in NOW {
+    for (name, help, value) in PROTOCOL_GAUGES {
         page.head(name, GAUGE, help);
         for (protocol, counters) in &all {
-            page.sample(name, &[("protocol", protocol)], figure(counters));
+            page.sample(name, &[("protocol", protocol)], value(counters));
         }
     }
-    for (name, help, figure) in BY_PROTOCOL {
+    for (name, help, value) in PROTOCOL_METRICS {
         page.head(name, COUNTER, help);
         for (protocol, counters) in &all {
-            page.sample(name, &[("protocol", protocol)], figure(counters));
+            page.sample(name, &[("protocol", protocol)], value(counters));
         }
     }
-    for (name, help, figure) in BY_TYPE {
+    for (name, help, value) in QUEUE_TYPE_METRICS {
         page.head(name, COUNTER, help);
         for (protocol, counters) in &all {
             let queueless = protocol.starts_with("mqtt");
-            let queueless = queueless.then_some((QUEUELESS, &counters.queueless));
+            let queueless = queueless.then_some((QOS0_QUEUE_TYPE, &counters.queueless));
             let by_type = counters.by_queue_type.iter();
             let by_type = by_type.map(|(queue_type, counts)| (queue_type.module(), counts));
             for (kind, counts) in by_type.chain(queueless) {
                 let labels = [("protocol", protocol.as_str()), ("queue_type", kind)];
-                page.sample(name, &labels, figure(counts));
+                page.sample(name, &labels, value(counts));
             }
         }
     }
@@ -317,7 +318,7 @@ const MQTT_METRICS: &[MqttMetric] = &[
     ),
 ];
 
-/// What becomes of dead messages, under RabbitMQ's name.
+/// A dead-letter strategy with RabbitMQ's name, and its counts.
 type Strategy = (&'static str, fn(&DeadLetterTotals) -> &DeadLetterReasons);
 
 const DISABLED: Strategy = ("disabled", |d| &d.disabled);
@@ -391,10 +392,10 @@ pub(super) fn dead_letters(page: &mut Page, counters: &Counters, mqtt: bool) {
             }
         }
         if mqtt && reason.name.contains("maxlen") {
-            // QoS 0 messages for a client that does not read.
+            // QoS 0 messages dropped because the MQTT client does not read.
             let mut dropped = DeadLetterTotals::default();
             dropped.disabled.maxlen = counters.mqtt.dropped;
-            sample(QUEUELESS, DISABLED, &dropped);
+            sample(QOS0_QUEUE_TYPE, DISABLED, &dropped);
         }
     }
     let confirmed = "global_messages_dead_lettered_confirmed_total";
@@ -412,11 +413,11 @@ pub(super) fn dead_letters(page: &mut Page, counters: &Counters, mqtt: bool) {
     }
 }
 
-/// Counters of MQTT. RabbitMQ has no names for them, so they begin with ours.
+/// Metrics without a RabbitMQ equivalent have the prefix `posthorn_`.
 pub(super) fn mqtt(page: &mut Page, counters: &Counters) {
-    let prefix = page.prefix("posthorn_");
-    for (name, kind, help, figure) in MQTT_METRICS {
-        page.one(name, kind, help, figure(&counters.mqtt));
+    let previous_prefix = page.prefix("posthorn_");
+    for (name, kind, help, value) in MQTT_METRICS {
+        page.one(name, kind, help, value(&counters.mqtt));
     }
-    page.prefix(prefix);
+    page.prefix(previous_prefix);
 }

@@ -1,5 +1,5 @@
-//! What is listed: a line for each queue, connection or channel and each figure. Lines are made while they are sent, a piece
-//! at a time: of 100,000 queues they would be a hundred megabytes.
+//! Metrics with a sample per queue, connection or channel. The text is produced in chunks while it
+//! is sent: for 100,000 queues it would take about 100 MB.
 
 use super::{COUNTER, GAUGE, ask_own_queues};
 use crate::ask::Api;
@@ -16,8 +16,8 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Bytes that are made at a time.
-const PIECE: usize = 64 << 10;
+/// Minimum length of a chunk in bytes.
+const CHUNK: usize = 64 << 10;
 
 const COARSE: &str = "queue_coarse_metrics";
 const CONSUMERS: &str = "queue_consumer_count";
@@ -26,7 +26,7 @@ const QUEUES: &str = "queue_metrics";
 const CONNECTION_COARSE: &str = "connection_coarse_metrics";
 const CONNECTION: &str = "connection_metrics";
 const CHANNEL: &str = "channel_metrics";
-/// Families of metrics that `detailed` knows.
+/// Metric families that `/metrics/detailed` supports.
 pub(super) const FAMILIES: &[&str] = &[
     COARSE,
     CONSUMERS,
@@ -37,7 +37,7 @@ pub(super) const FAMILIES: &[&str] = &[
     CHANNEL,
 ];
 
-type OfQueue = (
+type QueueMetric = (
     &'static str,
     &'static str,
     &'static str,
@@ -45,7 +45,7 @@ type OfQueue = (
     fn(&QueueStats, &QueueCounters) -> u64,
 );
 
-const OF_QUEUE: &[OfQueue] = &[
+const QUEUE_METRICS: &[QueueMetric] = &[
     (
         COARSE,
         "queue_messages_ready",
@@ -132,7 +132,7 @@ const OF_QUEUE: &[OfQueue] = &[
     ),
 ];
 
-type OfConnection = (
+type ConnectionMetric = (
     &'static str,
     &'static str,
     &'static str,
@@ -140,7 +140,7 @@ type OfConnection = (
     fn(&ConnectionFacts) -> u64,
 );
 
-const OF_CONNECTION: &[OfConnection] = &[
+const CONNECTION_METRICS: &[ConnectionMetric] = &[
     (
         CONNECTION_COARSE,
         "connection_incoming_bytes_total",
@@ -164,14 +164,14 @@ const OF_CONNECTION: &[OfConnection] = &[
     ),
 ];
 
-type OfChannel = (
+type ChannelMetric = (
     &'static str,
     &'static str,
     &'static str,
     fn(&ChannelFacts) -> u64,
 );
 
-const OF_CHANNEL: &[OfChannel] = &[
+const CHANNEL_METRICS: &[ChannelMetric] = &[
     ("channel_consumers", GAUGE, "Consumers on a channel", |c| {
         u64::from(c.consumers)
     }),
@@ -214,33 +214,36 @@ struct Queue {
     counters: QueueCounters,
 }
 
-/// Metrics with a sample for each object, as they are written.
+/// A response body of metrics with a sample per object, produced as it is sent.
 pub(super) struct Samples {
     page: Page,
     queues: Vec<Queue>,
     connections: Vec<ConnectionFacts>,
-    /// Families that were asked for.
+    /// The requested families.
     families: Vec<&'static str>,
-    /// The next metric, by its place in the tables one after the other, and the next object.
+    /// The next metric, as an index into the concatenated metric tables, and the next object.
     metric: usize,
     object: usize,
 }
 
 impl Samples {
-    /// What is told of this node's objects, behind what `page` has already.
+    /// Collects the objects of this node. The samples follow the text already in `page`.
     pub async fn gather(
         api: &Api,
         page: Page,
         families: Vec<&'static str>,
         vhosts: &[&str],
     ) -> Result<Samples, ApiError> {
-        let asked = |family: &str| families.contains(&family);
-        let queues = match OF_QUEUE.iter().any(|(family, ..)| asked(family)) {
+        let is_requested = |family: &str| families.contains(&family);
+        let queues = match QUEUE_METRICS
+            .iter()
+            .any(|(family, ..)| is_requested(family))
+        {
             true => queues(api, vhosts).await?,
             false => Vec::new(),
         };
         let clients = [CONNECTION_COARSE, CONNECTION, CHANNEL];
-        let connections = match clients.into_iter().any(asked) {
+        let connections = match clients.into_iter().any(is_requested) {
             true => connections(api).await?,
             false => Vec::new(),
         };
@@ -254,31 +257,32 @@ impl Samples {
         })
     }
 
-    /// The next piece of text; None: that was all.
-    pub fn piece(&mut self) -> Option<String> {
-        while self.page.len() < PIECE && self.advance() {}
+    /// Returns the next chunk of text; None at the end.
+    pub fn next_chunk(&mut self) -> Option<String> {
+        while self.page.len() < CHUNK && self.advance() {}
         let text = self.page.take();
         (!text.is_empty()).then_some(text)
     }
 
-    /// One object's samples, or the head of the next metric. False: there are no more.
+    /// Writes one sample, or a metric's head and first sample. Returns false at the end.
     fn advance(&mut self) -> bool {
         let mut at = self.metric;
-        if let Some(metric) = OF_QUEUE.get(at) {
-            return self.of_queue(metric);
+        if let Some(metric) = QUEUE_METRICS.get(at) {
+            return self.write_queue_sample(metric);
         }
-        at -= OF_QUEUE.len();
-        if let Some(metric) = OF_CONNECTION.get(at) {
-            return self.of_connection(metric);
+        at -= QUEUE_METRICS.len();
+        if let Some(metric) = CONNECTION_METRICS.get(at) {
+            return self.write_connection_sample(metric);
         }
-        match OF_CHANNEL.get(at - OF_CONNECTION.len()) {
-            Some(metric) => self.of_channel(metric),
+        match CHANNEL_METRICS.get(at - CONNECTION_METRICS.len()) {
+            Some(metric) => self.write_channel_sample(metric),
             None => false,
         }
     }
 
-    /// Begins a metric that was asked for. False: it is done with, the next one is on.
-    fn begin(&mut self, family: &str, head: [&str; 3], objects: usize) -> bool {
+    /// Starts the next sample of a metric, with the head before the first. Returns false if the
+    /// family was not requested or all objects are done; the next metric is then current.
+    fn begin_sample(&mut self, family: &str, head: [&str; 3], objects: usize) -> bool {
         if !self.families.contains(&family) || self.object == objects && objects > 0 {
             (self.metric, self.object) = (self.metric + 1, 0);
             return false;
@@ -295,38 +299,41 @@ impl Samples {
         true
     }
 
-    fn of_queue(&mut self, (family, name, kind, help, figure): &OfQueue) -> bool {
+    fn write_queue_sample(&mut self, (family, name, kind, help, value_of): &QueueMetric) -> bool {
         let at = self.object;
-        if self.begin(family, [name, kind, help], self.queues.len())
+        if self.begin_sample(family, [name, kind, help], self.queues.len())
             && let Some(queue) = self.queues.get(at)
         {
             let labels = [("vhost", &*queue.vhost), ("queue", &*queue.name)];
-            let value = figure(&queue.stats, &queue.counters);
+            let value = value_of(&queue.stats, &queue.counters);
             self.page.sample(name, &labels, value);
         }
         true
     }
 
-    fn of_connection(&mut self, (family, name, kind, help, figure): &OfConnection) -> bool {
+    fn write_connection_sample(
+        &mut self,
+        (family, name, kind, help, value_of): &ConnectionMetric,
+    ) -> bool {
         let at = self.object;
-        if self.begin(family, [name, kind, help], self.connections.len())
+        if self.begin_sample(family, [name, kind, help], self.connections.len())
             && let Some(connection) = self.connections.get(at)
         {
             let labels = [("connection", &*connection.name)];
-            self.page.sample(name, &labels, figure(connection));
+            self.page.sample(name, &labels, value_of(connection));
         }
         true
     }
 
-    fn of_channel(&mut self, (name, kind, help, figure): &OfChannel) -> bool {
+    fn write_channel_sample(&mut self, (name, kind, help, value_of): &ChannelMetric) -> bool {
         let at = self.object;
-        if self.begin(CHANNEL, [name, kind, help], self.connections.len())
+        if self.begin_sample(CHANNEL, [name, kind, help], self.connections.len())
             && let Some(connection) = self.connections.get(at)
         {
             for channel in &connection.channels {
-                let called = channels::name(connection, channel);
+                let channel_name = channels::name(connection, channel);
                 self.page
-                    .sample(name, &[("channel", &called)], figure(channel));
+                    .sample(name, &[("channel", &channel_name)], value_of(channel));
             }
         }
         true
@@ -341,11 +348,11 @@ impl http_body::Body for Samples {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.piece().map(|text| Ok(Frame::data(text.into()))))
+        Poll::Ready(self.next_chunk().map(|text| Ok(Frame::data(text.into()))))
     }
 }
 
-/// Those that are led or live here, with their names.
+/// Queues that this node leads or that exist only on it, with their names.
 async fn queues(api: &Api, vhosts: &[&str]) -> Result<Vec<Queue>, ApiError> {
     let facts = ask_own_queues(api).await?;
     let ids: Vec<QueueId> = facts.iter().map(|f| f.id).collect();
@@ -364,7 +371,7 @@ async fn queues(api: &Api, vhosts: &[&str]) -> Result<Vec<Queue>, ApiError> {
     Ok(named)
 }
 
-/// Those of this node.
+/// Connections of this node.
 async fn connections(api: &Api) -> Result<Vec<ConnectionFacts>, ApiError> {
     let own = api.config().node;
     let mut all = api

@@ -1,4 +1,4 @@
-//! What is sampled, under RabbitMQ's names.
+//! Sampled values with RabbitMQ's names.
 
 use control::{ConnectionFacts, Counters, ExchangeCounts, MessageCounts, NodeResources};
 use queue::QueueCounters;
@@ -76,7 +76,7 @@ pub(crate) fn churn(counters: &Counters) -> [u64; 4] {
     ]
 }
 
-pub(crate) const USE: [&str; 5] = [
+pub(crate) const RESOURCE_USAGE: [&str; 5] = [
     "mem_used",
     "disk_free",
     "fd_used",
@@ -84,13 +84,13 @@ pub(crate) const USE: [&str; 5] = [
     "sockets_used",
 ];
 
-/// None where not all of it is known.
-pub(crate) fn used(measured: &NodeResources, connections: u64) -> Option<[u64; 5]> {
+/// Resource usage; None unless all of it is known.
+pub(crate) fn resource_usage(resources: &NodeResources, connections: u64) -> Option<[u64; 5]> {
     Some([
-        measured.memory_used?,
-        measured.disk_free?,
-        measured.descriptors_used?,
-        measured.threads?,
+        resources.memory_used?,
+        resources.disk_free?,
+        resources.descriptors_used?,
+        resources.threads?,
         connections,
     ])
 }

@@ -1,14 +1,15 @@
-//! Which samples a request wants: `msg_rates_age=60&msg_rates_incr=5`, both in seconds.
+//! The time range of samples that a request asks for: `msg_rates_age=60&msg_rates_incr=5`, both in
+//! seconds.
 
 use crate::access::Call;
 use crate::error::ApiError;
 use crate::page::Query;
 use env::WallTime;
 
-/// Samples of one figure, at most.
+/// Maximum number of samples of one value.
 const MAX_SAMPLES: u64 = 500;
 
-/// In milliseconds.
+/// Both fields are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     age: u64,
@@ -16,17 +17,17 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// What the request says about `lengths`, `msg_rates` or `data_rates`. As with RabbitMQ it has to say both, and what is no
-    /// number does not count.
-    pub(crate) fn of(query: &Query, what: &str) -> Result<Option<Range>, ApiError> {
-        let number = |name: &str| query.get(&format!("{what}_{name}"))?.parse().ok();
+    /// Parses the range for `lengths`, `msg_rates` or `data_rates`. As in RabbitMQ, both parameters
+    /// are required and invalid numbers are ignored.
+    pub(crate) fn of(query: &Query, kind: &str) -> Result<Option<Range>, ApiError> {
+        let number = |name: &str| query.get(&format!("{kind}_{name}"))?.parse().ok();
         match (number("age"), number("incr")) {
             (Some(age), Some(step)) => Range::new(age, step),
             _ => Ok(None),
         }
     }
 
-    /// In seconds.
+    /// Creates a range from seconds. None if `step` is 0.
     pub(super) fn new(age: u64, step: u64) -> Result<Option<Range>, ApiError> {
         if step == 0 {
             return Ok(None);
@@ -42,14 +43,14 @@ impl Range {
         }))
     }
 
-    /// Times that are multiples of the step, the newest first.
+    /// Timestamps that are multiples of the step, newest first.
     pub(super) fn points(self, now: WallTime) -> impl Iterator<Item = u64> {
         let last = now.0 / self.step * self.step;
         (0..=self.age / self.step).map_while(move |n| last.checked_sub(n * self.step))
     }
 }
 
-/// Which samples of a queue or a virtual host are wanted, if any.
+/// The ranges of samples that a request for queues or virtual hosts asks for.
 #[derive(Default)]
 pub(crate) struct Samples {
     pub(crate) lengths: Option<Range>,
@@ -70,14 +71,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_needs_both_numbers_and_is_bounded() {
+    fn range_needs_both_parameters_and_is_bounded() {
         let of = |text: &str| Range::of(&Query::parse(Some(text)), "lengths");
         let range = Range {
             age: 60_000,
             step: 5_000,
         };
         assert_eq!(of("lengths_age=60&lengths_incr=5"), Ok(Some(range)));
-        for nothing in [
+        for incomplete in [
             "lengths_age=60",
             "lengths_incr=5",
             "lengths_age=60&lengths_incr=0",
@@ -85,12 +86,15 @@ mod tests {
             "lengths_age=x&lengths_incr=5",
             "msg_rates_age=60&msg_rates_incr=5",
         ] {
-            assert_eq!(of(nothing), Ok(None), "{nothing}");
+            assert_eq!(of(incomplete), Ok(None), "{incomplete}");
         }
         assert!(of("lengths_age=2500&lengths_incr=5").is_ok());
         assert!(of("lengths_age=2505&lengths_incr=5").is_err());
-        let most = format!("lengths_age={0}&lengths_incr={0}", u64::MAX);
-        assert_eq!(of(&most).unwrap().unwrap().points(WallTime(7)).count(), 1);
+        let largest = format!("lengths_age={0}&lengths_incr={0}", u64::MAX);
+        assert_eq!(
+            of(&largest).unwrap().unwrap().points(WallTime(7)).count(),
+            1
+        );
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! Samples in the background, every five seconds: sums that the shards keep; and of what somebody has looked at lately no
-//! more than a shard tells in one turn.
+//! Background sampling every five seconds: cluster totals, which the shards maintain, and recently
+//! requested objects, limited to what a shard reports in one turn.
 
 use super::{
-    Key, Moment, churn, counts, exchange_counts, lengths as figures, octets, queue_counts, used,
+    Key, Moment, churn, counts, exchange_counts, lengths as length_values, octets, queue_counts,
+    resource_usage,
 };
 use crate::ask::{Api, WeakApi};
 use crate::channels;
@@ -15,25 +16,27 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
-const EVERY: Duration = Duration::from_secs(5);
-/// For all that is watched together.
-const PATIENCE: Duration = Duration::from_secs(4);
-/// Up to so many watched queues are asked for one by one.
-const FEW: usize = 16;
-/// Above that, all of them together, where the cluster has no more: a shard tells of so many in one turn.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Time limit for sampling all requested objects.
+const TIMEOUT: Duration = Duration::from_secs(4);
+/// Up to this many requested queues are sampled individually.
+const MAX_SINGLE_QUEUES: usize = 16;
+/// Above [`MAX_SINGLE_QUEUES`], all queues are sampled together if the cluster has at most this
+/// many: a shard reports them in one turn.
 const ALL_QUEUES: usize = 1_000;
-/// And where it has more, one by one those that were looked at last.
-const MOST: usize = 64;
-/// Connections and channels of the cluster; those of one with more are not sampled.
-const ALL_CLIENTS: u64 = 1_000;
-/// Virtual hosts and exchanges that were looked at last: a shard tells of so many in one turn.
-const MOST_NAMES: usize = 1_000;
+/// In larger clusters, this many of the most recently requested queues are sampled individually.
+const MAX_RECENT_QUEUES: usize = 64;
+/// Maximum number of connections and channels of the cluster; above it they are not sampled.
+const MAX_CLIENTS: u64 = 1_000;
+/// Maximum number of sampled vhosts and exchanges, most recently requested first: a shard reports
+/// them in one turn.
+const MAX_NAMES: usize = 1_000;
 
-/// Samples until the API is gone.
+/// Samples until the API is dropped.
 pub(crate) async fn run(api: WeakApi) {
-    let mut ticks = tokio::time::interval(EVERY);
+    let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first is at once: there is nothing yet.
+    // The first tick fires immediately, before there is anything to sample.
     ticks.tick().await;
     loop {
         ticks.tick().await;
@@ -46,129 +49,132 @@ pub(crate) async fn run(api: WeakApi) {
     }
 }
 
-/// Samples once. A node that does not answer, as while it starts, leaves a gap.
+/// Takes one sample of everything. A node that does not answer, for example because it is starting,
+/// leaves a gap.
 pub(crate) async fn sample(api: &Api) -> Result<(), ApiError> {
     let counters = overview::counters(api).await?;
-    let watched = {
+    let requested = {
         let at = api.moment();
         let mut rates = api.rates();
         let all = &counters.queues;
-        let depths = figures(all.ready, all.unacknowledged, all.dead);
+        let depths = length_values(all.ready, all.unacknowledged, all.dead);
         rates.note(Key::Overview, at, &counts(&counters.messages()));
         rates.note(Key::Depths, at, &depths);
         rates.note(Key::Churn, at, &churn(&counters));
-        rates.forget(at.now);
-        Watched::of(rates.watched(at.now))
+        rates.drop_expired(at.now);
+        RequestedObjects::of(rates.recently_requested(at.now))
     };
-    let watching = async {
-        traffic(api, watched.names).await?;
-        queues(api, watched.queues).await?;
-        if watched.depths {
+    let sampling = async {
+        traffic(api, requested.names).await?;
+        queues(api, requested.queues).await?;
+        if requested.depths {
             vhost_depths(api).await?;
         }
-        if watched.own {
-            own(api).await?;
+        if requested.own_node {
+            own_node(api).await?;
         }
-        match watched.clients {
+        match requested.clients {
             true => clients(api, &counters).await,
             false => Ok(()),
         }
     };
-    // Nodes that do not answer must not keep the cluster's own sample waiting.
-    let watching = tokio::time::timeout(PATIENCE, watching).await;
-    watching.unwrap_or_else(|_| Err(ApiError::unavailable("not all answered in time")))
+    // Unreachable nodes must not delay the samples of cluster totals.
+    let sampling = tokio::time::timeout(TIMEOUT, sampling).await;
+    sampling.unwrap_or_else(|_| Err(ApiError::unavailable("not all answered in time")))
 }
 
-struct Watched {
-    /// The one that was looked at last comes first.
+struct RequestedObjects {
+    /// Most recently requested first.
     queues: Vec<QueueId>,
     clients: bool,
     /// Lengths of virtual hosts.
     depths: bool,
-    /// What the node that answers has counted and uses.
-    own: bool,
-    /// Of virtual hosts and exchanges.
+    /// Counters and resource usage of this node.
+    own_node: bool,
+    /// Keys of virtual hosts and exchanges.
     names: Vec<Key>,
 }
 
-impl Watched {
-    fn of<'a>(keys: impl Iterator<Item = (&'a Key, env::Time)>) -> Watched {
+impl RequestedObjects {
+    fn of<'a>(keys: impl Iterator<Item = (&'a Key, env::Time)>) -> RequestedObjects {
         let mut queues = BTreeMap::new();
-        let (mut clients, mut depths, mut own) = (false, false, false);
+        let (mut clients, mut depths, mut own_node) = (false, false, false);
         let mut names = Vec::new();
-        for (key, looked) in keys {
+        for (key, last_requested) in keys {
             match key {
                 Key::Queue(id) | Key::Depth(id) => {
-                    let latest = queues.entry(*id).or_insert(looked);
-                    *latest = looked.max(*latest);
+                    let latest = queues.entry(*id).or_insert(last_requested);
+                    *latest = last_requested.max(*latest);
                 }
                 Key::Connection(_) | Key::Channel(_) => clients = true,
-                Key::Vhost(_) | Key::Exchange(..) => names.push((looked, key)),
+                Key::Vhost(_) | Key::Exchange(..) => names.push((last_requested, key)),
                 Key::VhostDepth(_) => depths = true,
-                Key::OwnChurn | Key::OwnUse => own = true,
+                Key::OwnChurn | Key::OwnUse => own_node = true,
                 Key::Overview | Key::Depths | Key::Churn => {}
             }
         }
         let mut queues: Vec<_> = queues.into_iter().collect();
-        queues.sort_by_key(|(id, looked)| (std::cmp::Reverse(*looked), *id));
-        Watched {
+        queues.sort_by_key(|(id, last_requested)| (std::cmp::Reverse(*last_requested), *id));
+        RequestedObjects {
             queues: queues.into_iter().map(|(id, _)| QueueId(id)).collect(),
             clients,
             depths,
-            own,
+            own_node,
             names: latest(names),
         }
     }
 }
 
-/// As many as are sampled.
+/// The most recently requested names, up to [`MAX_NAMES`].
 fn latest(mut names: Vec<(env::Time, &Key)>) -> Vec<Key> {
-    if names.len() > MOST_NAMES {
-        names.select_nth_unstable_by(MOST_NAMES, |a, b| b.cmp(a));
-        names.truncate(MOST_NAMES);
+    if names.len() > MAX_NAMES {
+        names.select_nth_unstable_by(MAX_NAMES, |a, b| b.cmp(a));
+        names.truncate(MAX_NAMES);
     }
     names.into_iter().map(|(_, key)| key.clone()).collect()
 }
 
-async fn traffic(api: &Api, watched: Vec<Key>) -> Result<(), ApiError> {
-    let mut of = TrafficFilter::default();
-    for key in watched {
+async fn traffic(api: &Api, requested: Vec<Key>) -> Result<(), ApiError> {
+    let mut filter = TrafficFilter::default();
+    for key in requested {
         match key {
-            Key::Vhost(name) => of.vhosts.push(name),
-            Key::Exchange(vhost, name) => of.exchanges.push((vhost, name)),
+            Key::Vhost(name) => filter.vhosts.push(name),
+            Key::Exchange(vhost, name) => filter.exchanges.push((vhost, name)),
             _ => {}
         }
     }
-    if of == TrafficFilter::default() {
+    if filter == TrafficFilter::default() {
         return Ok(());
     }
-    let facts = api.traffic(of.clone()).await?;
+    let facts = api.traffic(filter.clone()).await?;
     let at = api.moment();
     let mut rates = api.rates();
-    for name in of.vhosts {
-        let figures = facts.vhosts.get(&name).copied().unwrap_or_default();
-        rates.note(Key::Vhost(name), at, &counts(&figures));
+    for name in filter.vhosts {
+        let length_values = facts.vhosts.get(&name).copied().unwrap_or_default();
+        rates.note(Key::Vhost(name), at, &counts(&length_values));
     }
-    for (vhost, name) in of.exchanges {
-        let figures = exchange_counts(facts.exchange(&vhost, &name));
-        rates.note(Key::Exchange(vhost, name), at, &figures);
+    for (vhost, name) in filter.exchanges {
+        let length_values = exchange_counts(facts.exchange(&vhost, &name));
+        rates.note(Key::Exchange(vhost, name), at, &length_values);
     }
     Ok(())
 }
 
-async fn queues(api: &Api, watched: Vec<QueueId>) -> Result<(), ApiError> {
-    if watched.len() > FEW && api.read(|tree| tree.queue_count()).await? <= ALL_QUEUES {
+async fn queues(api: &Api, requested: Vec<QueueId>) -> Result<(), ApiError> {
+    if requested.len() > MAX_SINGLE_QUEUES
+        && api.read(|tree| tree.queue_count()).await? <= ALL_QUEUES
+    {
         let facts = api.queue_facts(None).await?;
         note(api, &facts);
         return Ok(());
     }
-    for queue in watched.into_iter().take(MOST) {
+    for queue in requested.into_iter().take(MAX_RECENT_QUEUES) {
         note(api, &api.queue_facts(Some(queue)).await?);
     }
     Ok(())
 }
 
-/// Where there are few queues: each is to be asked for.
+/// Skipped with many queues, because every queue has to be read.
 async fn vhost_depths(api: &Api) -> Result<(), ApiError> {
     if api.read(|tree| tree.queue_count()).await? > ALL_QUEUES {
         return Ok(());
@@ -182,13 +188,13 @@ async fn vhost_depths(api: &Api) -> Result<(), ApiError> {
     Ok(())
 }
 
-async fn own(api: &Api) -> Result<(), ApiError> {
-    let counters = overview::own_counters(api).await?;
+async fn own_node(api: &Api) -> Result<(), ApiError> {
+    let counters = overview::node_counters(api).await?;
     let at = api.moment();
     let mut rates = api.rates();
     rates.note(Key::OwnChurn, at, &churn(&counters));
-    if let Some(used) = used(&api.config().measured(), counters.connections) {
-        rates.note(Key::OwnUse, at, &used);
+    if let Some(usage) = resource_usage(&api.config().node_resources(), counters.connections) {
+        rates.note(Key::OwnUse, at, &usage);
     }
     Ok(())
 }
@@ -198,7 +204,7 @@ fn note(api: &Api, facts: &[QueueFacts]) {
     let mut rates = api.rates();
     for queue in facts {
         if let Some(stats) = &queue.stats {
-            let depth = figures(stats.ready, stats.unacknowledged, stats.dead);
+            let depth = length_values(stats.ready, stats.unacknowledged, stats.dead);
             rates.note(Key::Depth(queue.id.0), at, &depth);
             let counts = queue_counts(&queue.counters);
             rates.note(Key::Queue(queue.id.0), at, &counts);
@@ -207,7 +213,7 @@ fn note(api: &Api, facts: &[QueueFacts]) {
 }
 
 async fn clients(api: &Api, counters: &Counters) -> Result<(), ApiError> {
-    if counters.connections + counters.channels > ALL_CLIENTS {
+    if counters.connections + counters.channels > MAX_CLIENTS {
         return Ok(());
     }
     let connections = api

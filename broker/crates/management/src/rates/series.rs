@@ -1,11 +1,11 @@
-//! Samples of one thing's figures, the newer the denser.
+//! Samples of one object's values. Recent samples are denser.
 
 use super::{Moment, Range};
 use env::{Time, WallTime};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// For how long samples are kept, and how far apart.
+/// Interval between samples, and how long they are kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tier {
     step: Duration,
@@ -19,7 +19,7 @@ const fn tier(step: u64, length: u64) -> Tier {
     }
 }
 
-/// RabbitMQ's retention of what is the cluster's, and of what there may be many of.
+/// RabbitMQ's retention of cluster totals, and of individual objects.
 pub(super) const LONG: &[Tier] = &[
     tier(5, 605),
     tier(60, 3_660),
@@ -28,19 +28,19 @@ pub(super) const LONG: &[Tier] = &[
 ];
 pub(super) const SHORT: &[Tier] = &[tier(5, 605)];
 
-/// Looks that follow each other faster tell nothing of a rate.
-const APART: Duration = Duration::from_secs(1);
-/// The rate is the change since a sample that is about as old as this.
-const OVER: Duration = Duration::from_secs(5);
-/// What a sample takes beside its figures, in numbers of 8 bytes.
-const BESIDE: usize = 4;
+/// A shorter interval gives no meaningful rate.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// The rate is the change since a sample of about this age.
+const RATE_PERIOD: Duration = Duration::from_secs(5);
+/// Overhead of a sample in 8-byte values.
+const SAMPLE_OVERHEAD: usize = 4;
 
 struct Sample {
     at: Moment,
-    figures: Box<[u64]>,
+    values: Box<[u64]>,
 }
 
-/// See the module. The tiers are the finest first, each with its samples, the oldest first.
+/// Tiers from finest to coarsest, each with its samples, oldest first.
 pub(super) struct Series(Vec<(Tier, VecDeque<Sample>)>);
 
 impl Series {
@@ -48,17 +48,18 @@ impl Series {
         Series(tiers.iter().map(|t| (*t, VecDeque::new())).collect())
     }
 
-    /// What it takes, in numbers of 8 bytes.
-    pub(super) fn cells(&self) -> usize {
-        let width = |s: &Sample| s.figures.len() + BESIDE;
+    /// Memory of the series in 8-byte values.
+    pub(super) fn value_count(&self) -> usize {
+        let width = |s: &Sample| s.values.len() + SAMPLE_OVERHEAD;
         let tiers = self.0.iter();
         tiers
             .map(|(_, samples)| samples.len() * samples.back().map_or(0, width))
             .sum()
     }
 
-    /// Takes figures in, if the last ones are a step old. Without room they take the place of the oldest.
-    pub(super) fn note(&mut self, at: Moment, figures: &[u64], room: bool) {
+    /// Adds a sample to each tier whose last sample belongs to an earlier step. Without room, it
+    /// replaces the oldest sample.
+    pub(super) fn note(&mut self, at: Moment, values: &[u64], has_room: bool) {
         for (tier, samples) in &mut self.0 {
             let slot = |now: Time| now.since(Time::ZERO).as_nanos() / tier.step.as_nanos();
             if samples
@@ -67,46 +68,47 @@ impl Series {
             {
                 continue;
             }
-            let old = |s: &Sample| at.now.since(s.at.now) > tier.length;
-            while samples.front().is_some_and(old) {
+            let is_expired = |s: &Sample| at.now.since(s.at.now) > tier.length;
+            while samples.front().is_some_and(is_expired) {
                 samples.pop_front();
             }
-            if !room && samples.pop_front().is_none() {
+            if !has_room && samples.pop_front().is_none() {
                 continue;
             }
             samples.push_back(Sample {
                 at,
-                figures: figures.into(),
+                values: values.into(),
             });
         }
     }
 
-    /// How fast each figure changes.
-    pub(super) fn rates(&self, now: Time, figures: &[u64]) -> Vec<f64> {
+    /// The rate of each value.
+    pub(super) fn rates(&self, now: Time, values: &[u64]) -> Vec<f64> {
         let age = |s: &Sample| now.since(s.at.now);
         let finest = self.0.first().map(|(_, samples)| samples);
         let before = finest.and_then(|samples| {
-            let settled = samples.iter().rev().find(|s| age(s) >= OVER);
-            settled.or_else(|| samples.front())
+            let old_enough = samples.iter().rev().find(|s| age(s) >= RATE_PERIOD);
+            old_enough.or_else(|| samples.front())
         });
         match before {
-            Some(before) if age(before) >= APART => {
+            Some(before) if age(before) >= MIN_INTERVAL => {
                 let seconds = age(before).as_secs_f64();
-                let pairs = figures.iter().zip(&before.figures);
+                let pairs = values.iter().zip(&before.values);
                 pairs
                     .map(|(now, then)| (*now as f64 - *then as f64) / seconds)
                     .collect()
             }
-            _ => vec![0.0; figures.len()],
+            _ => vec![0.0; values.len()],
         }
     }
 
-    /// Samples near the points of a range with the times when they were taken, the newest first, as far back as they are
-    /// known; at least the present figures. Points without a sample of their own, as after a pause, are left out.
+    /// Returns one sample per point of a range, with the time it was taken, newest first, as far
+    /// back as samples exist. Without any sample, returns the current values. Points without a
+    /// sample of their own, as after a pause, are omitted.
     pub(super) fn samples(
         &self,
         wall: WallTime,
-        figures: &[u64],
+        values: &[u64],
         range: &Range,
     ) -> Vec<(u64, Box<[u64]>)> {
         let mut tiers: Vec<_> = self
@@ -122,13 +124,13 @@ impl Series {
             });
             match before.max_by_key(|s| s.at.wall) {
                 Some(sample) if found.last().is_some_and(|(at, _)| *at == sample.at.wall.0) => {}
-                Some(sample) => found.push((sample.at.wall.0, sample.figures.clone())),
+                Some(sample) => found.push((sample.at.wall.0, sample.values.clone())),
                 None => break,
             }
         }
         if found.is_empty() {
             let newest = range.points(wall).next();
-            found.extend(newest.map(|point| (point, figures.into())));
+            found.extend(newest.map(|point| (point, values.into())));
         }
         found
     }
@@ -145,7 +147,7 @@ mod tests {
         }
     }
 
-    /// A day and more, sampled every five seconds.
+    /// More than a day, sampled every five seconds.
     fn day() -> (Series, u64) {
         let mut series = Series::new(LONG);
         let end = 100_000;
@@ -156,22 +158,25 @@ mod tests {
     }
 
     #[test]
-    fn each_tier_keeps_what_it_has_to() {
+    fn each_tier_keeps_samples_for_its_length() {
         let (series, _) = day();
-        let kept: Vec<usize> = series.0.iter().map(|(_, samples)| samples.len()).collect();
-        assert_eq!(kept, [122, 62, 50, 49]);
-        assert_eq!(series.cells(), (122 + 62 + 50 + 49) * (1 + BESIDE));
+        let lengths: Vec<usize> = series.0.iter().map(|(_, samples)| samples.len()).collect();
+        assert_eq!(lengths, [122, 62, 50, 49]);
+        assert_eq!(
+            series.value_count(),
+            (122 + 62 + 50 + 49) * (1 + SAMPLE_OVERHEAD)
+        );
     }
 
     #[test]
-    fn a_range_is_answered_at_its_points_from_whatever_tier_has_them() {
+    fn range_uses_the_finest_tier_with_samples() {
         let (series, end) = day();
         let of = |age: u64, step: u64| {
             let range = Range::new(age, step).unwrap().unwrap();
             let found = series.samples(at(end + 3).wall, &[0], &range);
             let found = found.into_iter();
             found
-                .map(|(point, figures)| (point / 1000, figures[0]))
+                .map(|(point, values)| (point / 1000, values[0]))
                 .collect::<Vec<_>>()
         };
         let minute = of(60, 5);
@@ -182,7 +187,7 @@ mod tests {
         for (point, figure) in &hours {
             assert!(point - figure < 600, "{hours:?}");
         }
-        // Coarser samples than were asked for: each is there once, with its own time.
+        // The samples are coarser than requested: each appears once, with its own timestamp.
         let days = of(200_000, 1000);
         assert!(days.len() > 60 && days.len() < 90, "{}", days.len());
         for pair in days.windows(2) {
@@ -192,9 +197,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_in_sampling_is_a_gap() {
+    fn sampling_pause_leaves_a_gap() {
         let mut series = Series::new(SHORT);
-        // 100 a second; nothing was sampled between 20 and 80, and the tick after the pause came late.
+        // 100 per second; no samples between 20 and 80, and the tick after the pause was late.
         for second in [0, 5, 10, 15, 20, 83, 88] {
             series.note(at(second), &[second * 100], true);
         }
@@ -209,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_sample_there_is_the_present() {
+    fn range_without_samples_returns_current_values() {
         let series = Series::new(SHORT);
         let range = Range::new(60, 5).unwrap().unwrap();
         let found = series.samples(WallTime(12_345), &[9], &range);
@@ -217,13 +222,13 @@ mod tests {
     }
 
     #[test]
-    fn without_room_a_series_does_not_grow() {
+    fn series_without_room_does_not_grow() {
         let mut series = Series::new(SHORT);
         series.note(at(0), &[1], false);
-        assert_eq!(series.cells(), 0);
+        assert_eq!(series.value_count(), 0);
         series.note(at(5), &[2], true);
         series.note(at(10), &[3], false);
-        assert_eq!(series.cells(), 1 + BESIDE);
+        assert_eq!(series.value_count(), 1 + SAMPLE_OVERHEAD);
         assert_eq!(series.rates(at(16).now, &[9]), [1.0]);
     }
 }

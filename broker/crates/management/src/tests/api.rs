@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_queue_is_declared_shown_and_deleted() {
+fn queue_is_declared_shown_and_deleted() {
     let server = Server::start();
     let body = json!({"durable": true, "auto_delete": false, "arguments": {"x-queue-type": "quorum", "x-max-length": 10}});
     let path = "/api/queues/%2F/orders%2Fnew%20%C3%A9";
@@ -40,18 +40,18 @@ fn a_queue_is_declared_shown_and_deleted() {
         })
     );
     let mut listed = shown;
-    for only_here in [
+    for detail_only_key in [
         "consumer_details",
         "exclusive_consumer_tag",
         "single_active_consumer_tag",
         "incoming",
         "deliveries",
     ] {
-        listed.as_object_mut().unwrap().remove(only_here);
+        listed.as_object_mut().unwrap().remove(detail_only_key);
     }
     assert_eq!(server.get("/api/queues"), json!([listed]));
     assert_eq!(server.get("/api/queues/%2F"), json!([listed]));
-    // Another declaration is refused in the words clients know.
+    // A declaration with different arguments is refused with RabbitMQ's text.
     let other = server.ask(
         "PUT",
         path,
@@ -76,10 +76,10 @@ fn a_queue_is_declared_shown_and_deleted() {
         "invalid arg 'x-max-length' for queue 'x' in vhost '/': {value_negative,-1}"
     );
     assert_eq!(server.put("/api/queues/%2F/amq.mine", json!({})), 401);
-    // Deleting only when empty is the queue's decision.
-    let kept = server.ask("DELETE", &format!("{path}?if-empty=true"), None);
+    // Only the queue can decide whether it is empty.
+    let not_empty = server.ask("DELETE", &format!("{path}?if-empty=true"), None);
     assert_eq!(
-        (kept.status, kept.reason()),
+        (not_empty.status, not_empty.reason()),
         (400, "queue 'q' in vhost '/' is not empty")
     );
     assert_eq!(server.delete(&format!("{path}/contents")), 204);
@@ -102,7 +102,7 @@ fn a_queue_is_declared_shown_and_deleted() {
 }
 
 #[test]
-fn replicas_come_from_the_arguments_and_defaults_are_classic_and_durable() {
+fn queue_defaults_are_classic_and_durable_and_arguments_set_group_size() {
     let server = Server::start();
     let one = json!({"arguments": {"x-queue-type": "quorum", "x-quorum-initial-group-size": 1}});
     assert_eq!(server.put("/api/queues/%2F/one", one), 201);
@@ -114,18 +114,18 @@ fn replicas_come_from_the_arguments_and_defaults_are_classic_and_durable() {
         (&json!("classic"), &json!(true))
     );
     assert_eq!(plain["online"], json!(["c-0"]));
-    // Nobody answers for it: no figures rather than zeros.
+    // No node answers for it: statistics are omitted rather than zero.
     server.fake.lock().unwrap().stats.clear();
-    let silent = server.get("/api/queues/%2F/one");
+    let without_stats = server.get("/api/queues/%2F/one");
     assert_eq!(
-        (&silent["state"], &silent["leader"]),
+        (&without_stats["state"], &without_stats["leader"]),
         (&json!("down"), &Json::Null)
     );
-    assert!(silent.get("messages").is_none());
+    assert!(without_stats.get("messages").is_none());
 }
 
 #[test]
-fn queues_come_in_pages() {
+fn queue_list_is_paged() {
     let server = Server::start();
     for n in 0..25 {
         assert_eq!(
@@ -162,7 +162,7 @@ fn queues_come_in_pages() {
 }
 
 #[test]
-fn policies_take_effect_on_queues() {
+fn policies_apply_to_queues() {
     let server = Server::start();
     server.quorum("orders");
     let body = json!({"pattern": "^orders$", "definition": {"max-length": 100, "overflow": "reject-publish"}, "priority": 3, "apply-to": "quorum_queues"});
@@ -227,7 +227,7 @@ fn policies_take_effect_on_queues() {
 }
 
 #[test]
-fn users_their_passwords_rights_and_limits() {
+fn users_have_passwords_permissions_and_limits() {
     let server = Server::start();
     let body = json!({"password": "s3cret", "tags": "monitoring,management"});
     assert_eq!(server.put("/api/users/app", body.clone()), 201);
@@ -242,14 +242,14 @@ fn users_their_passwords_rights_and_limits() {
         server.get("/api/users/app")["hashing_algorithm"],
         "argon2id"
     );
-    // A new password: the old one is refused from now on.
+    // After a password change the old password is rejected.
     let changed = json!({"password": "other", "tags": ["monitoring"]});
     assert_eq!(server.put("/api/users/app", changed), 204);
     assert_eq!(
         (as_app("s3cret").status, as_app("other").status),
         (401, 200)
     );
-    // RabbitMQ's hash of test12.
+    // RabbitMQ's hash of "test12".
     let hash = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR";
     let hashed = json!({"password_hash": hash, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ""});
     assert_eq!(server.put("/api/users/app", hashed), 204);
@@ -259,20 +259,20 @@ fn users_their_passwords_rights_and_limits() {
         (&json!(hash), &json!([]))
     );
     assert_eq!(as_app("test12").status, 200);
-    // No password at all.
+    // No password.
     assert_eq!(
         server.put("/api/users/app", json!({"password_hash": "", "tags": ""})),
         204
     );
     assert_eq!((as_app("").status, as_app("test12").status), (401, 401));
-    // As with RabbitMQ: who says nothing of a password means none.
+    // As in RabbitMQ, a request without a password disables password login.
     assert_eq!(server.put("/api/users/app", json!({"tags": ""})), 204);
     assert_eq!(server.put("/api/users/without", json!({"tags": ""})), 201);
     for user in ["app", "without"] {
         let shown = server.get(&format!("/api/users/{user}"));
         assert_eq!(shown["password_hash"], "", "{user}");
     }
-    // As lists are, they are cut to columns.
+    // Column selection also works for lists.
     let only = json!({"name": "without", "tags": []});
     let cut = |path: &str| server.get(&format!("/api/users/{path}?columns=name,tags"));
     assert_eq!(cut("without"), only);
@@ -287,7 +287,8 @@ fn users_their_passwords_rights_and_limits() {
     ] {
         assert_eq!(server.put("/api/users/bad", bad.clone()), 400, "{bad}");
     }
-    // What RabbitMQ takes besides: no password at all, the old way to make administrators, rights in one go.
+    // RabbitMQ also accepts: no password, the legacy `administrator` flag, and permissions in the
+    // same request.
     assert_eq!(
         server.put("/api/users/empty", json!({"password": "", "tags": ""})),
         201
@@ -344,7 +345,7 @@ fn users_their_passwords_rights_and_limits() {
         server.get("/api/user-limits/app"),
         json!([{"user": "app", "value": {"max-connections": 5}}])
     );
-    // A new password does not lose the limits.
+    // A password change keeps the limits.
     assert_eq!(server.put("/api/users/app", body), 204);
     assert_eq!(
         server.get("/api/users/app")["limits"],
@@ -371,11 +372,11 @@ fn users_their_passwords_rights_and_limits() {
 }
 
 #[test]
-fn a_hash_of_an_old_rabbitmq_logs_in() {
+fn md5_hash_of_old_rabbitmq_allows_login() {
     let server = Server::start();
     let hash = "IECV6PZI/Invh0DL187KFpkO5Jc=";
     let md5 = "rabbit_password_hashing_md5";
-    // Whether it says so or, as those files, does not.
+    // With the algorithm, or without it as in old definitions files.
     for body in [
         json!({"password_hash": hash, "hashing_algorithm": md5, "tags": ""}),
         json!({"password_hash": hash, "tags": ""}),
@@ -399,7 +400,7 @@ fn a_hash_of_an_old_rabbitmq_logs_in() {
 }
 
 #[test]
-fn vhosts_give_their_maker_rights() {
+fn vhost_creator_gets_permissions() {
     let server = Server::start();
     assert_eq!(
         server.put(
@@ -425,7 +426,7 @@ fn vhosts_give_their_maker_rights() {
 }
 
 #[test]
-fn exchanges_and_bindings() {
+fn exchanges_and_bindings_are_declared_and_deleted() {
     let server = Server::start();
     server.quorum("q");
     let exchange = json!({"type": "topic", "durable": true});
@@ -524,7 +525,7 @@ fn exchanges_and_bindings() {
 }
 
 #[test]
-fn bad_requests_get_an_answer_that_says_why() {
+fn invalid_requests_are_refused_with_a_reason() {
     let server = Server::start();
     let guest = Some(("guest", "guest"));
     let text = server.send(guest, "PUT", "/api/queues/%2F/q", b"{not json".to_vec());
@@ -572,7 +573,7 @@ fn bad_requests_get_an_answer_that_says_why() {
 }
 
 #[test]
-fn bindings_rights_policies_and_virtual_hosts_come_in_pages_too() {
+fn bindings_permissions_policies_and_vhosts_are_paged() {
     let server = Server::start();
     for n in 0..5 {
         assert_eq!(server.put(&format!("/api/vhosts/v{n}"), json!({})), 201);
@@ -585,7 +586,7 @@ fn bindings_rights_policies_and_virtual_hosts_come_in_pages_too() {
         let path = format!("/api/policies/%2F/p{n}");
         assert_eq!(server.put(&path, policy), 201);
     }
-    for (path, filter, all, few) in [
+    for (path, filter, all, filtered) in [
         ("vhosts", "v", 6, 5),
         ("policies", "p4", 5, 1),
         ("policies/%2F", "p", 5, 5),
@@ -598,9 +599,9 @@ fn bindings_rights_policies_and_virtual_hosts_come_in_pages_too() {
     ] {
         let page = server.get(&format!("/api/{path}?page=1&page_size=1&name={filter}"));
         assert_eq!(page["total_count"], all, "{path}: {page}");
-        assert_eq!(page["filtered_count"], few, "{path}");
+        assert_eq!(page["filtered_count"], filtered, "{path}");
         let items = page["items"].as_array().unwrap();
-        assert_eq!(items.len(), few.min(1), "{path}");
+        assert_eq!(items.len(), filtered.min(1), "{path}");
         let whole = server.get(&format!("/api/{path}"));
         assert_eq!(whole.as_array().unwrap().len(), all, "{path}");
         let bad = server.ask("GET", &format!("/api/{path}?page=x"), None);

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn nothing_below_api_is_open_and_the_probes_are() {
+fn api_requires_login_and_probes_do_not() {
     let server = Server::start();
     for path in [
         "/api/overview",
@@ -9,17 +9,17 @@ fn nothing_below_api_is_open_and_the_probes_are() {
         "/api/nothing",
         "/api/users/guest",
     ] {
-        for who in [
+        for credentials in [
             None,
             Some(("guest", "wrong")),
             Some(("nobody", "x")),
             Some(("guest", "")),
         ] {
-            let got = server.ask_as(who, "GET", path, None);
+            let got = server.ask_as(credentials, "GET", path, None);
             assert_eq!(
                 (got.status, got.reason()),
                 (401, "Not_Authorized"),
-                "{path} {who:?}"
+                "{path} {credentials:?}"
             );
             assert_eq!(got.body["error"], "not_authorized");
             assert!(got.challenge.unwrap().starts_with("Basic realm="));
@@ -29,16 +29,16 @@ fn nothing_below_api_is_open_and_the_probes_are() {
         let got = server.ask_as(None, "GET", path, None);
         assert_eq!((got.status, got.body), (200, json!({"status": "ok"})));
     }
-    // The web UI's files are open too; anything else is not there.
+    // The web UI's files need no login either; other paths do not exist.
     assert_eq!(server.ask_as(None, "GET", "/", None).status, 200);
     assert_eq!(server.ask_as(None, "GET", "/other", None).status, 404);
 }
 
 #[test]
-fn wrong_passwords_keep_nobody_out() {
+fn failed_logins_do_not_lock_out_correct_passwords() {
     let server = Server::start();
     server.add_user("other", &["administrator"]);
-    // Also when the right one was not seen before.
+    // Also if the correct password was not used before.
     for name in ["guest"; 11].iter().chain(&["other", "nobody"]) {
         let got = server.ask_as(Some((name, "wrong")), "GET", "/api/whoami", None);
         assert_eq!(got.status, 401, "{name}");
@@ -54,9 +54,9 @@ fn wrong_passwords_keep_nobody_out() {
     assert!(text.contains(none), "{text}");
 }
 
-/// Who may do what, by tag. The user has all rights in `/` and none elsewhere.
+/// Access by tag. The user has all permissions in `/` and none in other vhosts.
 #[test]
-fn tags_decide_what_is_open() {
+fn tags_determine_access() {
     let server = Server::start();
     assert_eq!(server.put("/api/vhosts/other", json!({})), 201);
     server.quorum("q");
@@ -120,7 +120,7 @@ fn tags_decide_what_is_open() {
             Some(json!({})),
             [401, 201, 204, 204, 204],
         ),
-        // Tags are no rights in a vhost.
+        // Tags do not grant permissions in a vhost.
         (
             "PUT",
             "/api/queues/other/made",
@@ -169,7 +169,7 @@ fn tags_decide_what_is_open() {
                 "{method} {path} with tag '{tag}': {got:?}"
             );
             if got.status == 401 {
-                // The user is who it says it is.
+                // The user is authenticated, but not authorized.
                 assert_eq!(got.body["error"], "not_authorised", "{method} {path}");
             }
         }
@@ -177,14 +177,14 @@ fn tags_decide_what_is_open() {
 }
 
 #[test]
-fn lists_show_only_what_the_user_may_see() {
+fn lists_contain_only_objects_visible_to_the_user() {
     let server = Server::start();
     assert_eq!(server.put("/api/vhosts/other", json!({})), 201);
     server.quorum("q");
     assert_eq!(server.put("/api/queues/other/hidden", json!({})), 201);
     server.add_user("m", &["management"]);
-    let names = |who, path: &str| {
-        let got = server.ask_as(Some(who), "GET", path, None);
+    let names = |credentials, path: &str| {
+        let got = server.ask_as(Some(credentials), "GET", path, None);
         let list = got.body.as_array().unwrap().clone();
         list.iter()
             .map(|q| q["name"].as_str().unwrap().to_owned())
@@ -208,11 +208,14 @@ fn lists_show_only_what_the_user_may_see() {
 }
 
 #[test]
-fn rights_in_the_vhost_hold_over_http_too() {
+fn vhost_permissions_apply_to_http_requests() {
     let server = Server::start();
     server.add_user("m", &["management"]);
-    let narrow = json!({"configure": "^m-", "write": "^m-", "read": "^m-"});
-    assert_eq!(server.put("/api/permissions/%2F/m", narrow), 204);
+    let limited_permissions = json!({"configure": "^m-", "write": "^m-", "read": "^m-"});
+    assert_eq!(
+        server.put("/api/permissions/%2F/m", limited_permissions),
+        204
+    );
     let as_m = |method: &str, path: &str, body| {
         server.ask_as(Some(("m", "secret")), method, path, Some(body))
     };
@@ -235,10 +238,11 @@ fn rights_in_the_vhost_hold_over_http_too() {
     );
 }
 
-/// Each path of the table, asked by nobody, by somebody with a wrong password, and by users of every tag: who lacks the tag
-/// is refused before anything is looked at, and who has it is not.
+/// Every route is requested without credentials, with a wrong password, and by users with each tag.
+/// Users without the required tag are rejected before any object is looked up; users with it are
+/// not.
 #[test]
-fn every_path_is_closed_to_who_may_not() {
+fn every_route_rejects_users_without_its_tag() {
     let server = Server::start();
     let users: [(&str, &[&str]); 5] = [
         ("none", &[]),
@@ -259,12 +263,12 @@ fn every_path_is_closed_to_who_may_not() {
             fixed => fixed,
         });
         let path = format!("/api/{}", elements.collect::<Vec<_>>().join("/"));
-        for who in [
+        for credentials in [
             None,
             Some(("administrator", "wrong")),
             Some(("absent", "x")),
         ] {
-            // Not to be slowed down for guessing.
+            // A successful login resets the throttle.
             let logged_in = server.ask_as(
                 Some(("administrator", "secret")),
                 "GET",
@@ -272,17 +276,17 @@ fn every_path_is_closed_to_who_may_not() {
                 None,
             );
             assert_eq!(logged_in.status, 200);
-            if who == Some(("absent", "x")) && path != "/api/overview" {
+            if credentials == Some(("absent", "x")) && path != "/api/overview" {
                 continue;
             }
             assert_eq!(
-                server.ask_as(who, method, &path, None).status,
+                server.ask_as(credentials, method, &path, None).status,
                 401,
                 "{method} {path}"
             );
         }
-        use crate::routes::Needs::*;
-        let may: &[&str] = match needs {
+        use crate::routes::RequiredTag::*;
+        let allowed_tags: &[&str] = match needs {
             Login => &[
                 "none",
                 "management",
@@ -297,14 +301,14 @@ fn every_path_is_closed_to_who_may_not() {
         };
         for (name, _) in users {
             let got = server.ask_as(Some((name, "secret")), method, &path, None);
-            let words = match needs {
+            let prefix = match needs {
                 Policymaker if name != "none" => "User not authorised to access object",
                 _ => "Not ",
             };
-            let refused = got.status == 401 && got.reason().starts_with(words);
-            if may.contains(&name) {
+            let refused = got.status == 401 && got.reason().starts_with(prefix);
+            if allowed_tags.contains(&name) {
                 assert!(!refused, "{method} {path} by {name}: {got:?}");
-                // In the table, and nobody takes it.
+                // The route table has the path, but no handler exists.
                 assert_ne!(got.status, 501, "{method} {path}");
             } else {
                 assert!(refused, "{method} {path} by {name}: {got:?}");
@@ -313,9 +317,9 @@ fn every_path_is_closed_to_who_may_not() {
     }
 }
 
-/// The document says what the table says, and what it says is there: none of its operations ends in "no such path".
+/// The OpenAPI document matches the route table.
 #[test]
-fn the_openapi_document_has_every_path() {
+fn openapi_document_contains_every_route() {
     let server = Server::start();
     let document = server.get("/api/openapi.json");
     assert_eq!(document["openapi"], "3.1.0");
@@ -338,9 +342,9 @@ fn the_openapi_document_has_every_path() {
     assert_eq!(operations, crate::routes::ROUTES.len());
 }
 
-/// RFC 9110, 9.3.7 and 15.5.6: a browser asks before it knows who asks.
+/// RFC 9110, 9.3.7 and 15.5.6: browsers send OPTIONS without credentials.
 #[test]
-fn a_path_tells_its_methods_to_anybody() {
+fn options_lists_methods_without_login() {
     let server = Server::start();
     assert_eq!(
         server

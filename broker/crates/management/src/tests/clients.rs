@@ -59,7 +59,7 @@ fn connected() -> Server {
 }
 
 #[test]
-fn channels_are_listed_with_their_connections() {
+fn channel_list_contains_connection_details() {
     let server = connected();
     let all = server.get("/api/channels");
     assert_eq!(all.as_array().unwrap().len(), 2);
@@ -83,7 +83,7 @@ fn channels_are_listed_with_their_connections() {
         "guest"
     );
     assert_eq!(server.ask("GET", "/api/channels/none", None).status, 404);
-    // One by one with its consumers; nothing is counted by exchange or queue.
+    // A single channel includes its consumers; counts per exchange and queue are not kept.
     let shown = server.get("/api/channels/a%20-%3E%20x%20(3)");
     let consumers = shown["consumer_details"].as_array().unwrap().iter();
     let tags: Vec<_> = consumers.map(|c| c["consumer_tag"].clone()).collect();
@@ -108,7 +108,7 @@ fn channels_are_listed_with_their_connections() {
             .len(),
         2
     );
-    // Those of others are not for everybody.
+    // Users without the monitoring tag see only their own channels.
     let own = server
         .ask_as(Some(("m", "secret")), "GET", "/api/channels", None)
         .body;
@@ -117,7 +117,7 @@ fn channels_are_listed_with_their_connections() {
 }
 
 #[test]
-fn consumers_are_listed_with_their_channels() {
+fn consumer_list_contains_channel_details() {
     let server = connected();
     let all = server.get("/api/consumers");
     let shown: Vec<_> = all
@@ -134,10 +134,10 @@ fn consumers_are_listed_with_their_channels() {
             (json!("t"), json!(true)),
         ]
     );
-    // A client whose node did not answer has no channel to show.
+    // A client whose node did not answer has no channel details.
     assert_eq!(all[0]["channel_details"], json!({}));
     assert_eq!(all[2]["channel_details"]["name"], "a -> x (3)");
-    // The node's, but for a client whose protocol is not known.
+    // The node's timeout applies, except for a client with an unknown protocol.
     assert_eq!(all[2]["consumer_timeout"], 1_800_000);
     assert!(all[0].get("consumer_timeout").is_none());
     assert_eq!(all[2]["queue"], json!({"name": "q", "vhost": "/"}));
@@ -150,7 +150,7 @@ fn consumers_are_listed_with_their_channels() {
 }
 
 #[test]
-fn a_queue_says_how_long_its_consumers_may_keep_a_delivery() {
+fn consumer_timeout_of_policy_is_shown() {
     let server = connected();
     let policy = json!({"pattern": "^q$", "definition": {"consumer-timeout": 60_000}});
     assert_eq!(server.put("/api/policies/%2F/patience", policy), 201);
@@ -164,11 +164,11 @@ fn a_queue_says_how_long_its_consumers_may_keep_a_delivery() {
 }
 
 #[test]
-fn connections_say_how_they_logged_in_and_what_is_known_of_tls() {
+fn connection_shows_auth_mechanism_and_tls_parameters() {
     let server = connected();
     let shown = server.get("/api/connections/a%20-%3E%20x");
     assert_eq!(shown["auth_mechanism"], "PLAIN");
-    // There, and null: not over TLS.
+    // Without TLS the keys are present and null.
     for name in ["ssl_protocol", "ssl_cipher", "peer_cert_subject"] {
         assert_eq!(shown.get(name), Some(&Json::Null), "{name}");
     }
@@ -178,7 +178,7 @@ fn connections_say_how_they_logged_in_and_what_is_known_of_tls() {
         connection.tls = true;
         connection.auth_mechanism = String::new();
     }
-    // Over TLS, and its session does not say what was agreed to.
+    // Over TLS with unknown session parameters.
     let shown = server.get("/api/connections/a%20-%3E%20x");
     assert_eq!(
         (shown.get("ssl_protocol"), &shown["auth_mechanism"]),
@@ -205,7 +205,7 @@ fn connections_say_how_they_logged_in_and_what_is_known_of_tls() {
 }
 
 #[test]
-fn a_queue_names_its_single_active_and_its_exclusive_consumer() {
+fn queue_shows_single_active_and_exclusive_consumer_tags() {
     let server = connected();
     let arguments = json!({"x-single-active-consumer": true});
     let body = json!({"durable": true, "arguments": arguments});
@@ -225,12 +225,12 @@ fn a_queue_names_its_single_active_and_its_exclusive_consumer() {
 }
 
 #[test]
-fn consumers_say_whether_messages_go_to_them() {
+fn consumer_shows_activity_status() {
     let server = connected();
     let status = |path: &str| {
         let all = server.get(path);
         let all = all.as_array().unwrap().iter();
-        let said = |c: &Json| {
+        let status_of = |c: &Json| {
             let of = |key: &str| c[key].as_str().unwrap().to_owned();
             (
                 of("consumer_tag"),
@@ -238,7 +238,7 @@ fn consumers_say_whether_messages_go_to_them() {
                 c["active"] == true,
             )
         };
-        all.map(said).collect::<Vec<_>>()
+        all.map(status_of).collect::<Vec<_>>()
     };
     let up = |tag: &str| (tag.to_owned(), "up".to_owned(), true);
     assert_eq!(status("/api/consumers"), ["lost", "silent", "t"].map(up));
@@ -254,24 +254,24 @@ fn consumers_say_whether_messages_go_to_them() {
             consumer.active = consumer.tag == "t";
         }
     }
-    let waits = ("silent".to_owned(), "waiting".to_owned(), false);
+    let waiting = ("silent".to_owned(), "waiting".to_owned(), false);
     let active = ("t".to_owned(), "single_active".to_owned(), true);
-    let expected = [up("lost"), waits.clone(), active];
+    let expected = [up("lost"), waiting.clone(), active];
     assert_eq!(status("/api/consumers/%2F"), expected);
     {
         let mut fake = server.fake.lock().unwrap();
-        fake.alone = true;
+        fake.is_alone = true;
         for consumer in &mut fake.consumers {
             consumer.session_node = 2;
         }
     }
     let suspected = |tag: &str| (tag.to_owned(), "suspected_down".to_owned(), false);
-    let expected = [suspected("lost"), waits, suspected("t")];
+    let expected = [suspected("lost"), waiting, suspected("t")];
     assert_eq!(status("/api/consumers"), expected);
 }
 
 #[test]
-fn connections_of_a_user_are_listed_and_closed_together() {
+fn connections_of_a_user_are_listed_and_closed() {
     let server = connected();
     let of = |who, user: &str| {
         let path = format!("/api/connections/username/{user}");
@@ -308,13 +308,13 @@ fn connections_of_a_user_are_listed_and_closed_together() {
 }
 
 #[test]
-fn connections_show_what_their_clients_say_about_themselves() {
+fn connection_shows_client_properties() {
     let server = connected();
     let properties = json!({"product": "pika", "capabilities": {"basic.nack": true}});
     {
         let mut fake = server.fake.lock().unwrap();
         let [amqp, mqtt] = &mut fake.connections[..] else {
-            panic!("two");
+            panic!("expected two connections");
         };
         amqp.client_name = "orders".into();
         amqp.client_properties = properties.as_object().unwrap().clone();
@@ -329,7 +329,7 @@ fn connections_show_what_their_clients_say_about_themselves() {
 }
 
 #[test]
-fn lists_can_be_ordered_by_what_they_show_and_cut_to_columns() {
+fn lists_can_be_sorted_and_reduced_to_columns() {
     let server = Server::start();
     for (name, ready) in [("a", 5), ("b", 20), ("c", 10)] {
         server.quorum(name);
@@ -365,7 +365,7 @@ fn lists_can_be_ordered_by_what_they_show_and_cut_to_columns() {
 }
 
 #[test]
-fn metrics_by_protocol_type_and_object() {
+fn metrics_are_reported_by_protocol_queue_type_and_object() {
     let server = connected();
     let mut counts = ProtocolCounters {
         received: 12,
@@ -413,7 +413,7 @@ fn metrics_by_protocol_type_and_object() {
         !all.contains("channel_prefetch{"),
         "objects are not in the sums"
     );
-    assert!(!all.contains("mqtt"), "no client of MQTT can come");
+    assert!(!all.contains("mqtt"), "there is no MQTT listener");
     let series = all
         .lines()
         .filter(|l| l.starts_with("rabbitmq_global_messages_dead_lettered_"));
@@ -425,7 +425,7 @@ fn metrics_by_protocol_type_and_object() {
     let each = page("/metrics/per-object");
     assert!(each.contains("rabbitmq_connection_incoming_bytes_total{connection=\"a -> x\"} 100"));
     assert!(each.contains("rabbitmq_channel_consumers{channel=\"b -> x (3)\"} 2"));
-    assert_eq!(page("/metrics/detailed"), "", "nothing was asked for");
+    assert_eq!(page("/metrics/detailed"), "", "no family was requested");
     let some = page("/metrics/detailed?family=queue_coarse_metrics&family=nothing");
     assert!(
         some.contains("rabbitmq_detailed_queue_messages{vhost=\"/\",queue=\"q\"} 0"),
@@ -434,7 +434,7 @@ fn metrics_by_protocol_type_and_object() {
     assert!(!some.contains("connection"));
     let none = page("/metrics/detailed?family=queue_coarse_metrics&vhost=other");
     assert!(!none.contains("queue=\"q\""));
-    // Each metric once, and its samples right behind its head.
+    // Each metric appears once, with its samples directly after its head.
     for page in [&all, &each, &some] {
         let heads: Vec<&str> = page.lines().filter(|l| l.starts_with("# TYPE")).collect();
         let once: std::collections::BTreeSet<_> = heads.iter().collect();
@@ -443,7 +443,7 @@ fn metrics_by_protocol_type_and_object() {
 }
 
 #[test]
-fn metrics_of_mqtt_where_its_clients_can_come() {
+fn mqtt_metrics_are_reported_with_an_mqtt_listener() {
     let server = Server::start_with(|c| c.listeners.push(("mqtt".into(), 1883)));
     {
         let mut fake = server.fake.lock().unwrap();
@@ -480,7 +480,7 @@ fn metrics_of_mqtt_where_its_clients_can_come() {
 }
 
 #[test]
-fn a_list_of_many_queues_comes_in_pieces_and_whole() {
+fn metrics_of_many_queues_are_streamed_completely() {
     const QUEUES: usize = 2_500;
     let server = Server::start();
     {
@@ -507,8 +507,8 @@ fn a_list_of_many_queues_comes_in_pieces_and_whole() {
         "queue_consumers",
         "queue_messages_acked_total",
     ] {
-        let beginning = format!("rabbitmq_{metric}{{");
-        let samples = text.lines().filter(|l| l.starts_with(&beginning)).count();
+        let prefix = format!("rabbitmq_{metric}{{");
+        let samples = text.lines().filter(|l| l.starts_with(&prefix)).count();
         assert_eq!(samples, QUEUES, "{metric}");
     }
 }

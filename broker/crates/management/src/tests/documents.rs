@@ -1,7 +1,7 @@
 use super::*;
 
-/// As RabbitMQ 4 writes it.
-const OF_RABBITMQ: &str = r#"{
+/// A definitions file in RabbitMQ 4 format.
+const RABBITMQ_DEFINITIONS: &str = r#"{
   "rabbit_version": "4.0.5", "rabbitmq_version": "4.0.5", "product_name": "RabbitMQ", "product_version": "4.0.5",
   "rabbitmq_definition_format": "cluster", "original_cluster_name": "rabbit@host",
   "explanation": "Definitions of cluster 'rabbit@host'",
@@ -38,9 +38,9 @@ const OF_RABBITMQ: &str = r#"{
 }"#;
 
 #[test]
-fn a_file_of_rabbitmq_is_imported() {
+fn rabbitmq_definitions_file_is_imported() {
     let server = Server::start();
-    let document: Json = serde_json::from_str(OF_RABBITMQ).unwrap();
+    let document: Json = serde_json::from_str(RABBITMQ_DEFINITIONS).unwrap();
     for _ in 0..2 {
         let got = server.ask("POST", "/api/definitions", Some(document.clone()));
         assert_eq!(got.status, 204, "{got:?}");
@@ -79,37 +79,43 @@ fn a_file_of_rabbitmq_is_imported() {
         server.get("/api/user-limits/app")[0]["value"]["max-connections"],
         10
     );
-    // Who imports a virtual host may use it, as with RabbitMQ; one that was there before is nothing new.
-    let own = server.get("/api/users/guest/permissions");
-    let own: Vec<_> = own
+    // As in RabbitMQ, the importing user gets permissions in a new vhost, but not in an existing
+    // one.
+    let guest_permissions = server.get("/api/users/guest/permissions");
+    let guest_permissions: Vec<_> = guest_permissions
         .as_array()
         .unwrap()
         .iter()
         .map(|p| &p["vhost"])
         .collect();
-    assert_eq!(own, ["/", "v"]);
-    // The password is RabbitMQ's documentation's.
+    assert_eq!(guest_permissions, ["/", "v"]);
+    // The password is the one of RabbitMQ's documentation.
     let app = server.ask_as(Some(("app", "test12")), "GET", "/api/whoami", None);
     assert_eq!(app.status, 200, "{app:?}");
     let other = server.ask_as(Some(("external", "")), "GET", "/api/whoami", None);
     assert_eq!(other.status, 401);
-    // This cluster's id stays its own.
+    // This cluster keeps its own identifier.
     assert_eq!(
         server.get("/api/global-parameters/internal_cluster_id")["value"],
         "test"
     );
-    // What leaves has the places that RabbitMQ reads.
-    let left = server.get("/api/definitions");
+    // The export has the structure that RabbitMQ reads.
+    let exported = server.get("/api/definitions");
     for parameter in document["parameters"].as_array().unwrap() {
         assert!(
-            left["parameters"].as_array().unwrap().contains(parameter),
-            "{left}"
+            exported["parameters"]
+                .as_array()
+                .unwrap()
+                .contains(parameter),
+            "{exported}"
         );
     }
-    assert!(left["rabbitmq_version"].is_string() && left.get("operator_policies").is_none());
-    // And every field that RabbitMQ writes.
+    assert!(
+        exported["rabbitmq_version"].is_string() && exported.get("operator_policies").is_none()
+    );
+    // It has every field that RabbitMQ writes.
     for field in document.as_object().unwrap().keys() {
-        assert!(left.get(field).is_some(), "{field}");
+        assert!(exported.get(field).is_some(), "{field}");
     }
     for list in [
         "users",
@@ -122,18 +128,18 @@ fn a_file_of_rabbitmq_is_imported() {
         "bindings",
     ] {
         let fields = document[list][0].as_object().unwrap().keys();
-        let ours = left[list][0].as_object().unwrap();
-        fields.for_each(|f| assert!(ours.contains_key(f), "{list}: {f}"));
+        let exported_fields = exported[list][0].as_object().unwrap();
+        fields.for_each(|f| assert!(exported_fields.contains_key(f), "{list}: {f}"));
     }
-    assert_eq!(left["rabbitmq_definition_format"], "cluster");
+    assert_eq!(exported["rabbitmq_definition_format"], "cluster");
     let limits = |v: &Json| v["name"] == "v" && v["limits"]["max-queues"] == 50;
-    assert!(left["vhosts"].as_array().unwrap().iter().any(limits));
+    assert!(exported["vhosts"].as_array().unwrap().iter().any(limits));
 }
 
 #[test]
-fn a_vhosts_part_goes_into_another_vhost() {
+fn vhost_definitions_can_be_imported_into_another_vhost() {
     let server = Server::start();
-    let document: Json = serde_json::from_str(OF_RABBITMQ).unwrap();
+    let document: Json = serde_json::from_str(RABBITMQ_DEFINITIONS).unwrap();
     assert_eq!(
         server
             .ask("POST", "/api/definitions", Some(document))
@@ -161,7 +167,7 @@ fn a_vhosts_part_goes_into_another_vhost() {
 }
 
 #[test]
-fn parameters_of_what_is_not_there_are_refused() {
+fn parameters_of_unknown_components_are_refused() {
     let server = Server::start();
     let body = json!({"value": {"uri": "amqp://elsewhere"}});
     let got = server.ask("PUT", "/api/parameters/shovel/%2F/s", Some(body));
@@ -185,7 +191,7 @@ fn parameters_of_what_is_not_there_are_refused() {
 }
 
 #[test]
-fn global_parameters_and_the_clusters_name() {
+fn global_parameters_include_the_cluster_name() {
     let server = Server::start();
     let path = "/api/global-parameters/tool";
     assert_eq!(server.put(path, json!({"value": {"a": [1]}})), 201);
@@ -200,7 +206,7 @@ fn global_parameters_and_the_clusters_name() {
 }
 
 #[test]
-fn feature_flags_are_turned_on_and_unknown_ones_refused() {
+fn feature_flags_are_enabled_and_unknown_flags_refused() {
     let server = Server::start();
     let flags = server.get("/api/feature-flags");
     let flags: Vec<_> = flags
@@ -242,8 +248,8 @@ fn feature_flags_are_turned_on_and_unknown_ones_refused() {
     );
 }
 
-/// The flag `later`: its state and who does not know it.
-fn later(server: &Server) -> Option<(Json, Json)> {
+/// State of the flag `later`, and the nodes that do not support it.
+fn later_flag(server: &Server) -> Option<(Json, Json)> {
     let flags = server.get("/api/feature-flags");
     let found = flags.as_array()?.iter().find(|f| f["name"] == "later")?;
     Some((found["state"].clone(), found["not_known_by"].clone()))
@@ -254,40 +260,41 @@ fn enable(server: &Server, name: &str) -> (u16, String) {
     (got.status, got.reason().to_owned())
 }
 
-/// Two versions in one cluster: a flag that one node does not know stays off, and is told with that node's name.
+/// With two versions in a cluster, a flag that a node does not support stays disabled, and the
+/// error names that node.
 #[test]
-fn a_flag_is_turned_on_when_every_node_knows_it() {
+fn feature_flag_is_enabled_only_if_every_node_supports_it() {
     let server = Server::start();
-    assert_eq!(later(&server), None);
-    server.fake.lock().unwrap().newer = vec![NodeId(3)];
+    assert_eq!(later_flag(&server), None);
+    server.fake.lock().unwrap().newer_nodes = vec![NodeId(3)];
     let lacking = Some((json!("unavailable"), json!(["c-0", "c-1"])));
-    assert_eq!(later(&server), lacking);
+    assert_eq!(later_flag(&server), lacking);
     let (status, why) = enable(&server, "later");
     assert_eq!(status, 400);
     let expected = "feature flag 'later' is not supported by node(s) c-0, c-1:";
     assert!(why.starts_with(expected), "{why}");
-    // `all` is all that can be.
+    // `all` enables the flags that all nodes support.
     assert_eq!(enable(&server, "all").0, 204);
-    assert_eq!(later(&server), lacking);
+    assert_eq!(later_flag(&server), lacking);
 
-    server.fake.lock().unwrap().newer = vec![NodeId(1), NodeId(2), NodeId(3)];
-    assert_eq!(later(&server), Some((json!("disabled"), json!([]))));
+    server.fake.lock().unwrap().newer_nodes = vec![NodeId(1), NodeId(2), NodeId(3)];
+    assert_eq!(later_flag(&server), Some((json!("disabled"), json!([]))));
     assert_eq!(enable(&server, "all").0, 204);
     let on = Some((json!("enabled"), json!([])));
-    assert_eq!(later(&server), on);
-    server.fake.lock().unwrap().alone = true;
-    assert_eq!(later(&server), on, "all knew it when it was turned on");
+    assert_eq!(later_flag(&server), on);
+    server.fake.lock().unwrap().is_alone = true;
+    assert_eq!(later_flag(&server), on, "all knew it when it was turned on");
     assert_eq!(enable(&server, "later").0, 204, "it is so already");
 }
 
-/// A node that is down may come back as anything.
+/// A node that is down may return with any version.
 #[test]
-fn no_flag_is_turned_on_while_a_node_is_down() {
+fn feature_flag_is_not_enabled_while_a_node_is_down() {
     let server = Server::start();
     {
         let mut fake = server.fake.lock().unwrap();
-        fake.newer = vec![NodeId(1), NodeId(2), NodeId(3)];
-        fake.alone = true;
+        fake.newer_nodes = vec![NodeId(1), NodeId(2), NodeId(3)];
+        fake.is_alone = true;
     }
     for name in ["later", "all"] {
         let (status, why) = enable(&server, name);
@@ -297,7 +304,7 @@ fn no_flag_is_turned_on_while_a_node_is_down() {
 }
 
 #[test]
-fn vhosts_have_a_default_type_and_protection() {
+fn vhost_has_default_queue_type_and_deletion_protection() {
     let server = Server::start();
     let body = json!({"default_queue_type": "quorum", "tags": "a,b"});
     assert_eq!(server.put("/api/vhosts/v", body), 201);
@@ -313,7 +320,7 @@ fn vhosts_have_a_default_type_and_protection() {
         201
     );
     assert_eq!(server.get("/api/queues/v/short")["type"], "classic");
-    // What a later request does not say stays.
+    // Keys that a later request omits are kept.
     assert_eq!(
         server.put("/api/vhosts/v", json!({"description": "d"})),
         204
@@ -339,7 +346,7 @@ fn vhosts_have_a_default_type_and_protection() {
 }
 
 #[test]
-fn logins_are_counted_and_passwords_hashed() {
+fn login_attempts_are_counted_and_passwords_hashed() {
     let server = Server::start();
     assert_eq!(
         server
@@ -390,17 +397,17 @@ fn logins_are_counted_and_passwords_hashed() {
         server.get("/api/users/without-permissions")[0]["name"],
         "hashed"
     );
-    let gone = server.ask(
+    let unknown_node = server.ask(
         "POST",
         "/api/users/bulk-delete",
         Some(json!({"users": ["hashed", "nobody"]})),
     );
-    assert_eq!(gone.status, 204);
+    assert_eq!(unknown_node.status, 204);
     assert_eq!(server.ask("GET", "/api/users/hashed", None).status, 404);
 }
 
 #[test]
-fn a_new_vhost_has_the_nodes_default_queue_type_unless_it_says_its_own() {
+fn new_vhost_gets_the_nodes_default_queue_type() {
     let server = Server::start_with(|c| c.default_queue_type = Some(QueueType::Quorum));
     let kind =
         |vhost: &str| server.get(&format!("/api/vhosts/{vhost}"))["default_queue_type"].clone();
@@ -411,7 +418,7 @@ fn a_new_vhost_has_the_nodes_default_queue_type_unless_it_says_its_own() {
         201
     );
     assert_eq!(kind("w"), "classic");
-    // One that is there stays as it is.
+    // An existing vhost keeps its type.
     assert_eq!(
         server.put("/api/vhosts/w", json!({"description": "more"})),
         204
@@ -429,15 +436,16 @@ fn a_new_vhost_has_the_nodes_default_queue_type_unless_it_says_its_own() {
 }
 
 #[test]
-fn log_levels_are_set_and_shown_on_the_node_itself() {
+fn log_levels_are_set_and_shown_on_this_node() {
     let levels = Arc::new(Mutex::new(Vec::new()));
-    let told = levels.clone();
+    let recorded = levels.clone();
     let server = Server::start_with(move |c| {
         let set = move |category: Option<&str>, level: &str| {
             if level == "loud" {
                 return Err("log level 'loud' is not known".to_owned());
             }
-            told.lock()
+            recorded
+                .lock()
                 .unwrap()
                 .push((category.map(str::to_owned), level.to_owned()));
             Ok(())
@@ -474,7 +482,7 @@ fn log_levels_are_set_and_shown_on_the_node_itself() {
 }
 
 #[test]
-fn tracing_is_a_vhosts_field() {
+fn tracing_is_a_field_of_the_vhost() {
     let server = Server::start();
     let traced = |vhost: &str| server.get(&format!("/api/vhosts/{vhost}"))["tracing"].clone();
     assert_eq!(traced("%2F"), false);
@@ -501,16 +509,16 @@ fn tracing_is_a_vhosts_field() {
     assert_eq!(server.put("/api/vhosts/v", json!({"tracing": 3})), 400);
 }
 
-/// What RabbitMQ's own command line relies on.
+/// Responses that RabbitMQ's rabbitmqadmin relies on.
 #[test]
-fn rabbitmqadmin_finds_what_it_looks_for() {
+fn responses_contain_what_rabbitmqadmin_reads() {
     let server = Server::start_with(|c| c.listeners.push(("mqtt".into(), 1883)));
     let page = server.get("/api/users?page=1&page_size=50");
     assert_eq!(
         (&page["item_count"], &page["items"][0]["name"]),
         (&json!(1), &json!("guest"))
     );
-    // A hash whose algorithm nobody names is known by its length.
+    // The length identifies the algorithm of a hash without `hashing_algorithm`.
     let hash = base64::engine::general_purpose::STANDARD.encode([7; 68]);
     let user = json!({"password_hash": hash, "tags": ""});
     assert_eq!(server.put("/api/users/long", user), 201);

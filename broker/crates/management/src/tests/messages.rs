@@ -1,6 +1,6 @@
 use super::*;
 
-fn publish(server: &Server, path: &str, body: Json) -> Got {
+fn publish(server: &Server, path: &str, body: Json) -> TestResponse {
     server.ask(
         "POST",
         &format!("/api/exchanges/%2F/{path}/publish"),
@@ -12,13 +12,13 @@ fn message(key: &str, payload: &str, encoding: &str) -> Json {
     json!({"routing_key": key, "payload": payload, "payload_encoding": encoding, "properties": {}})
 }
 
-fn get(server: &Server, queue: &str, mode: &str, count: i64) -> Got {
+fn get(server: &Server, queue: &str, mode: &str, count: i64) -> TestResponse {
     let body = json!({"count": count, "ackmode": mode, "encoding": "auto"});
     server.ask("POST", &format!("/api/queues/%2F/{queue}/get"), Some(body))
 }
 
 #[test]
-fn a_message_is_published_looked_at_and_taken() {
+fn message_is_published_inspected_and_consumed() {
     let server = Server::start();
     server.quorum("q");
     let mut body = message("q", "héllo", "string");
@@ -28,7 +28,7 @@ fn a_message_is_published_looked_at_and_taken() {
     });
     let got = publish(&server, "amq.default", body);
     assert_eq!((got.status, got.body), (200, json!({"routed": true})));
-    let kept = server
+    let released = server
         .fake
         .lock()
         .unwrap()
@@ -37,12 +37,12 @@ fn a_message_is_published_looked_at_and_taken() {
         .next()
         .unwrap()[0]
         .clone();
-    assert!(kept.durable());
-    assert_eq!(kept.priority(), Some(7));
+    assert!(released.durable());
+    assert_eq!(released.priority(), Some(7));
     for _ in 0..2 {
-        let looked = get(&server, "q", "ack_requeue_true", 5);
+        let inspected = get(&server, "q", "ack_requeue_true", 5);
         assert_eq!(
-            looked.body,
+            inspected.body,
             json!([{
                 "payload": "héllo", "payload_encoding": "string", "payload_bytes": 6, "redelivered": false,
                 "exchange": "", "routing_key": "q", "message_count": 0,
@@ -61,7 +61,7 @@ fn a_message_is_published_looked_at_and_taken() {
 }
 
 #[test]
-fn payloads_are_bytes_and_may_be_cut() {
+fn payload_is_encoded_and_truncated() {
     let server = Server::start();
     server.quorum("q");
     let raw = base64::engine::general_purpose::STANDARD.encode([0xff, 0xfe, 1]);
@@ -91,7 +91,7 @@ fn payloads_are_bytes_and_may_be_cut() {
 }
 
 #[test]
-fn what_cannot_be_published_or_taken_is_refused_with_the_reason() {
+fn invalid_publish_and_get_requests_are_refused() {
     let server = Server::start();
     server.quorum("q");
     let unrouted = publish(&server, "amq.fanout", message("q", "x", "string"));
@@ -149,7 +149,7 @@ fn what_cannot_be_published_or_taken_is_refused_with_the_reason() {
     ] {
         let got = publish(&server, "amq.default", body);
         assert_eq!(got.status, 400, "{got:?}");
-        assert!(got.words().contains(why), "{got:?}");
+        assert!(got.reason_text().contains(why), "{got:?}");
     }
     let internal = publish(&server, "amq.rabbitmq.trace", message("q", "x", "string"));
     assert_eq!(internal.status, 400);
@@ -181,14 +181,14 @@ fn what_cannot_be_published_or_taken_is_refused_with_the_reason() {
     ] {
         let got = server.ask("POST", "/api/queues/%2F/q/get", Some(body));
         assert_eq!(got.status, 400, "{got:?}");
-        assert!(got.words().contains(why), "{got:?}");
+        assert!(got.reason_text().contains(why), "{got:?}");
     }
     assert_eq!(get(&server, "nowhere", "ack_requeue_true", 1).status, 404);
     assert_eq!(get(&server, "q", "ack_requeue_true", 0).body, json!([]));
 }
 
 #[test]
-fn publishing_and_taking_need_the_rights_that_they_need_over_amqp() {
+fn publish_and_get_require_the_amqp_permissions() {
     let server = Server::start();
     server.quorum("q");
     server.add_user("m", &["management"]);
@@ -200,23 +200,23 @@ fn publishing_and_taking_need_the_rights_that_they_need_over_amqp() {
         let body = json!({"configure": "", "write": write, "read": read});
         assert_eq!(server.put("/api/permissions/%2F/m", body), 204);
     };
-    let put = "/api/exchanges/%2F/amq.topic/publish";
-    let take = "/api/queues/%2F/q/get";
+    let publish_path = "/api/exchanges/%2F/amq.topic/publish";
+    let get_path = "/api/queues/%2F/q/get";
     let wanted = json!({"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"});
     rights("", "");
-    // RabbitMQ tells how the connection was closed that it made for it.
+    // RabbitMQ reports the close reason of its internal AMQP connection.
     let why = "403 ACCESS_REFUSED - write access to exchange 'amq.topic' in vhost '/' refused for user 'm'";
-    let refused = ask(put, message("a.b", "x", "string"));
+    let refused = ask(publish_path, message("a.b", "x", "string"));
     assert_eq!(refused, (400, why.to_owned()));
     let why = "ACCESS_REFUSED - read access to queue 'q' in vhost '/' refused for user 'm'";
-    assert_eq!(ask(take, wanted.clone()), (401, why.to_owned()));
+    assert_eq!(ask(get_path, wanted.clone()), (401, why.to_owned()));
     rights("^amq\\.topic$", "^q$");
-    assert_eq!(ask(put, message("a.b", "x", "string")).0, 200);
-    assert_eq!(ask(take, wanted).0, 200);
+    assert_eq!(ask(publish_path, message("a.b", "x", "string")).0, 200);
+    assert_eq!(ask(get_path, wanted).0, 200);
     let topic = json!({"exchange": "amq.topic", "write": "^a", "read": ""});
     assert_eq!(server.put("/api/topic-permissions/%2F/m", topic), 201);
-    assert_eq!(ask(put, message("a.b", "x", "string")).0, 200);
-    let refused = ask(put, message("b.a", "x", "string"));
+    assert_eq!(ask(publish_path, message("a.b", "x", "string")).0, 200);
+    let refused = ask(publish_path, message("b.a", "x", "string"));
     let why = "403 ACCESS_REFUSED - write access to topic 'b.a' in exchange 'amq.topic' in vhost '/' refused for user 'm'";
     assert_eq!(refused, (400, why.to_owned()));
 }

@@ -1,4 +1,4 @@
-//! The API over real HTTP on loopback, before a node that is a tree and a few figures.
+//! Tests of the API over real HTTP on loopback, with a fake node that holds a tree and statistics.
 
 mod api;
 mod authorisation;
@@ -32,7 +32,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// What the fake node is made of. Tests change it under the lock.
+/// State of the fake node. Tests change it under the lock.
 pub(crate) struct Fake {
     pub(crate) tree: Tree,
     index: u64,
@@ -43,26 +43,26 @@ pub(crate) struct Fake {
     pub(crate) connections: Vec<ConnectionFacts>,
     pub(crate) consumers: Vec<ConsumerFacts>,
     pub(crate) counters: Counters,
-    /// By queue, in order.
+    /// Messages per queue, in order.
     pub(crate) messages: BTreeMap<QueueId, Vec<Message>>,
     pub(crate) requests: Vec<RequestBody>,
-    /// Requests are dropped, as by a node that stops.
+    /// Requests are dropped, as by a stopping node.
     pub(crate) stopping: bool,
-    /// Requests are kept unanswered, as by a shard that hangs.
-    pub(crate) kept: Option<Vec<ControlRequest>>,
-    /// Nodes other than the first are down.
-    pub(crate) alone: bool,
+    /// Requests are held unanswered, as by a shard that hangs.
+    pub(crate) held_requests: Option<Vec<ControlRequest>>,
+    /// All nodes except the first are down.
+    pub(crate) is_alone: bool,
     pub(crate) disk_alarm: bool,
-    /// Nodes that know the feature flag `later` too.
-    pub(crate) newer: Vec<NodeId>,
-    /// Queues that a node to be forgotten still holds.
-    pub(crate) moving: u32,
-    /// How often figures of queues, and connections, were asked for.
-    pub(crate) asked_of_queues: u32,
-    pub(crate) asked_of_connections: u32,
-    /// What clients did; and how many names were asked for each time.
+    /// Nodes that support the additional feature flag `later`.
+    pub(crate) newer_nodes: Vec<NodeId>,
+    /// Number of queues on a node that is to be forgotten.
+    pub(crate) queues_to_move: u32,
+    /// Number of requests for queue statistics and for connections.
+    pub(crate) queue_requests: u32,
+    pub(crate) connection_requests: u32,
+    /// Traffic counts, and the number of names in each request for them.
     pub(crate) traffic: control::TrafficFacts,
-    pub(crate) asked_of_names: Vec<usize>,
+    pub(crate) requested_names: Vec<usize>,
 }
 
 pub(crate) fn node(id: u64) -> NodeRecord {
@@ -94,8 +94,8 @@ impl Fake {
         self.tree.apply(self.index, &decoded)
     }
 
-    /// A cluster whose feature flags are off, as after an upgrade.
-    pub(crate) fn found(&mut self) {
+    /// Forms a cluster whose feature flags are disabled, as after an upgrade.
+    pub(crate) fn form_cluster(&mut self) {
         (self.tree, self.index) = (Tree::default(), 0);
         self.apply(Change::Bootstrap {
             cluster: "test".into(),
@@ -105,9 +105,9 @@ impl Fake {
         .unwrap();
     }
 
-    /// A classic queue of the first node.
+    /// Declares a classic queue on the first node.
     pub(crate) fn declare(&mut self, name: &str) {
-        let done = self.apply(Change::DeclareQueue(metadata::QueueRecord {
+        let result = self.apply(Change::DeclareQueue(metadata::QueueRecord {
             id: QueueId(0),
             vhost: "/".into(),
             name: name.into(),
@@ -119,7 +119,7 @@ impl Fake {
             members: vec![NodeId(1)],
             declared_by: "guest".into(),
         }));
-        if let Ok(metadata::ChangeResult::Queue { record, .. }) = done {
+        if let Ok(metadata::ChangeResult::Queue { record, .. }) = result {
             self.stats.insert(record.id, QueueStats::default());
         }
     }
@@ -157,7 +157,7 @@ impl Fake {
             .map(|n| NodeFacts {
                 id: n.id,
                 name: n.name.to_string(),
-                running: !self.alone || n.id == NodeId(1),
+                running: !self.is_alone || n.id == NodeId(1),
                 maintenance: n.maintenance,
                 voter: n.voter,
                 address: n.address.to_string(),
@@ -165,17 +165,17 @@ impl Fake {
                 uptime_s: (n.id == NodeId(1)).then_some(5),
                 memory_alarm: false,
                 disk_alarm: self.disk_alarm && n.id == NodeId(2),
-                program: match self.alone && n.id != NodeId(1) {
+                version: match self.is_alone && n.id != NodeId(1) {
                     true => None,
-                    false => Some(self.program_of(n.id)),
+                    false => Some(self.version_of(n.id)),
                 },
             })
             .collect()
     }
 
-    fn program_of(&self, node: NodeId) -> VersionFacts {
+    fn version_of(&self, node: NodeId) -> VersionFacts {
         let mut facts = Version::default().facts();
-        if self.newer.contains(&node) {
+        if self.newer_nodes.contains(&node) {
             facts.features.push("later".into());
         }
         facts
@@ -206,7 +206,7 @@ impl Fake {
     fn get(&mut self, queue: QueueId, count: u32, settle: SettlementOutcome) -> Vec<Delivery> {
         let messages = self.messages.entry(queue).or_default();
         let count = messages.len().min(count as usize);
-        let taken: Vec<Message> = match settle {
+        let delivered: Vec<Message> = match settle {
             SettlementOutcome::Requeue
             | SettlementOutcome::Released
             | SettlementOutcome::Unseen => messages[..count].to_vec(),
@@ -221,7 +221,7 @@ impl Fake {
             left: 0,
             message,
         };
-        taken.into_iter().enumerate().map(delivery).collect()
+        delivered.into_iter().enumerate().map(delivery).collect()
     }
 
     fn queue_request(&mut self, queue: QueueId, body: RequestBody) -> QueueReply {
@@ -243,7 +243,7 @@ impl Fake {
         }
     }
 
-    /// Changes are made at once, but for queues whose name begins with `stuck`.
+    /// Applies membership changes at once, except for queues whose name starts with `stuck`.
     fn membership(&mut self, request: MembershipRequest) {
         match request {
             MembershipRequest::Change {
@@ -280,14 +280,14 @@ impl Fake {
                 });
                 reply(facts.collect());
             }
-            MembershipRequest::Forget { node, reply } => reply(match self.moving {
-                _ if !self.alone => {
+            MembershipRequest::Forget { node, reply } => reply(match self.queues_to_move {
+                _ if !self.is_alone => {
                     let text = format!("node {} is running", node.0);
                     Err(ChangeError::PreconditionFailed(text))
                 }
                 0 => {
-                    let done = self.apply(Change::ForgetNode { id: node });
-                    done.map(|_| Forgetting::Forgotten)
+                    let result = self.apply(Change::ForgetNode { id: node });
+                    result.map(|_| Forgetting::Forgotten)
                 }
                 queues => Ok(Forgetting::Moving { queues }),
             }),
@@ -324,8 +324,8 @@ impl Fake {
         if self.stopping {
             return;
         }
-        if let Some(kept) = &mut self.kept {
-            kept.push(request);
+        if let Some(held_requests) = &mut self.held_requests {
+            held_requests.push(request);
             return;
         }
         match request {
@@ -342,7 +342,7 @@ impl Fake {
                 }
                 reply(result);
             }
-            ControlRequest::Place { record, reply } => {
+            ControlRequest::PlaceQueue { record, reply } => {
                 let replicas = self.tree.placement_request(&record).initial;
                 let all = match (record.kind, replicas) {
                     (QueueType::Classic, _) => 1,
@@ -352,7 +352,7 @@ impl Fake {
                 reply((1..=all).map(NodeId).collect());
             }
             ControlRequest::Queues { only, reply } => {
-                self.asked_of_queues += 1;
+                self.queue_requests += 1;
                 reply(self.facts(only));
             }
             ControlRequest::OwnQueues { reply } => {
@@ -366,22 +366,22 @@ impl Fake {
             ControlRequest::Nodes { reply } => reply(self.nodes()),
             ControlRequest::QuorumCritical { reply } => reply(self.critical.clone()),
             ControlRequest::Connections { reply } => {
-                self.asked_of_connections += 1;
+                self.connection_requests += 1;
                 reply(self.connections.clone());
             }
             ControlRequest::Consumers { reply } => reply(self.consumers.clone()),
             ControlRequest::Counters { reply, .. } => reply(self.counters()),
             ControlRequest::Traffic { of, reply } => {
-                let asked = of.vhosts.len() + of.exchanges.len();
-                self.asked_of_names.push(asked);
+                let requested_name_count = of.vhosts.len() + of.exchanges.len();
+                self.requested_names.push(requested_name_count);
                 let mut facts = self.traffic.clone();
                 facts.vhosts.retain(|name, _| of.vhosts.contains(name));
-                let is_asked = |vhost: &String, name: &String| {
+                let is_requested = |vhost: &String, name: &String| {
                     let pair = (vhost.clone(), name.clone());
                     of.exchanges.contains(&pair)
                 };
                 for (vhost, exchanges) in &mut facts.exchanges {
-                    exchanges.retain(|name, _| is_asked(vhost, name));
+                    exchanges.retain(|name, _| is_requested(vhost, name));
                 }
                 reply(facts);
             }
@@ -414,7 +414,7 @@ impl Fake {
     }
 }
 
-/// A running server; stopped when dropped.
+/// A running server. Dropping it stops it.
 pub(crate) struct Server {
     pub(crate) fake: Arc<Mutex<Fake>>,
     pub(crate) address: SocketAddr,
@@ -428,23 +428,23 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop.take();
         if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking());
+            let thread_result = thread.join();
+            assert!(thread_result.is_ok() || std::thread::panicking());
         }
     }
 }
 
-/// An answer: status, body (null when it has none) and what `WWW-Authenticate` said.
+/// A response: status, body (null if empty) and the `WWW-Authenticate` header.
 #[derive(Debug)]
-pub(crate) struct Got {
+pub(crate) struct TestResponse {
     pub(crate) status: u16,
     pub(crate) body: Json,
     pub(crate) challenge: Option<String>,
 }
 
-impl Got {
-    /// The reason, whatever it is.
-    pub(crate) fn words(&self) -> String {
+impl TestResponse {
+    /// The reason as text, whatever its JSON type.
+    pub(crate) fn reason_text(&self) -> String {
         let reason = &self.body["reason"];
         reason
             .as_str()
@@ -474,17 +474,17 @@ fn fake() -> Fake {
         messages: BTreeMap::new(),
         requests: Vec::new(),
         stopping: false,
-        kept: None,
-        alone: false,
+        held_requests: None,
+        is_alone: false,
         disk_alarm: false,
-        newer: Vec::new(),
-        moving: 0,
-        asked_of_queues: 0,
-        asked_of_connections: 0,
+        newer_nodes: Vec::new(),
+        queues_to_move: 0,
+        queue_requests: 0,
+        connection_requests: 0,
         traffic: control::TrafficFacts::default(),
-        asked_of_names: Vec::new(),
+        requested_names: Vec::new(),
     };
-    fake.found();
+    fake.form_cluster();
     for feature in metadata::features::KNOWN {
         let name = feature.name.into();
         fake.apply(Change::EnableFeature { name }).unwrap();
@@ -523,8 +523,8 @@ impl Server {
         }
     }
 
-    /// As `guest`.
-    pub(crate) fn ask(&self, method: &str, path: &str, body: Option<Json>) -> Got {
+    /// Sends a request as `guest`.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: Option<Json>) -> TestResponse {
         self.ask_as(Some(("guest", "guest")), method, path, body)
     }
 
@@ -534,7 +534,7 @@ impl Server {
         method: &str,
         path: &str,
         body: Option<Json>,
-    ) -> Got {
+    ) -> TestResponse {
         let body = body.map_or_else(Vec::new, |b| b.to_string().into_bytes());
         self.send(who, method, path, body)
     }
@@ -545,7 +545,7 @@ impl Server {
         method: &str,
         path: &str,
         body: Vec<u8>,
-    ) -> Got {
+    ) -> TestResponse {
         let url = format!("http://{}{path}", self.address);
         let mut request = ureq::http::Request::builder().method(method).uri(url);
         if let Some((name, password)) = who {
@@ -556,7 +556,7 @@ impl Server {
         let mut response = self.agent.run(request.body(body).unwrap()).unwrap();
         let text = response.body_mut().read_to_string().unwrap();
         let challenge = response.headers().get("www-authenticate");
-        Got {
+        TestResponse {
             status: response.status().as_u16(),
             challenge: challenge.map(|c| c.to_str().unwrap().to_owned()),
             body: serde_json::from_str(&text).unwrap_or(Json::Null),
@@ -564,9 +564,9 @@ impl Server {
     }
 
     pub(crate) fn get(&self, path: &str) -> Json {
-        let got = self.ask("GET", path, None);
-        assert_eq!(got.status, 200, "{path}: {got:?}");
-        got.body
+        let response = self.ask("GET", path, None);
+        assert_eq!(response.status, 200, "{path}: {response:?}");
+        response.body
     }
 
     pub(crate) fn put(&self, path: &str, body: Json) -> u16 {
@@ -577,7 +577,7 @@ impl Server {
         self.ask("DELETE", path, None).status
     }
 
-    /// A user with all rights in `/`, made behind the API's back (no costly hash).
+    /// Adds a user with all permissions in `/`, bypassing the API to avoid the expensive hash.
     pub(crate) fn add_user(&self, name: &str, tags: &[&str]) {
         let mut fake = self.fake.lock().unwrap();
         fake.apply(Change::PutUser(user(name, "secret", tags)))
@@ -611,7 +611,7 @@ impl Server {
         fake.stats.insert(id, stats);
     }
 
-    pub(crate) fn set_losses(&self, name: &str, messages: u64, segments: u64) {
+    pub(crate) fn set_lost_counts(&self, name: &str, messages: u64, segments: u64) {
         let mut fake = self.fake.lock().unwrap();
         let id = fake.tree.queue("/", name).unwrap().id;
         fake.stats.entry(id).or_default().lost = Losses { messages, segments };
@@ -630,7 +630,7 @@ fn run(
         .build()
         .unwrap();
     let wait = |mut stopped: tokio::sync::watch::Receiver<()>| async move {
-        // An error says that the sender is gone, and that is the sign.
+        // An error means that the sender was dropped, which is the stop signal.
         let _ = stopped.changed().await;
     };
     runtime.block_on(async {

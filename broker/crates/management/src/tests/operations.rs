@@ -2,7 +2,7 @@ use super::*;
 use control::ChannelFacts;
 
 #[test]
-fn readiness_and_liveness_tell_the_nodes_state() {
+fn readiness_and_liveness_report_node_state() {
     let server = Server::start();
     server.fake.lock().unwrap().readiness = Readiness::NotReady("joining".into());
     let got = server.ask_as(None, "GET", "/readyz", None);
@@ -13,28 +13,34 @@ fn readiness_and_liveness_tell_the_nodes_state() {
     server.fake.lock().unwrap().stopping = true;
     assert_eq!(server.ask_as(None, "GET", "/readyz", None).status, 503);
     assert_eq!(server.ask("GET", "/api/whoami", None).status, 503);
-    // A busy node lives.
+    // A busy node is alive.
     assert_eq!(server.ask_as(None, "GET", "/livez", None).status, 200);
     assert_eq!(server.ask_as(None, "GET", "/livez", None).status, 200);
 }
 
 #[test]
-fn a_sign_of_life_that_was_refused_is_asked_for_again() {
+fn refused_liveness_probe_is_sent_again() {
     let server = Server::start();
-    let asked = |path| server.ask_as(None, "GET", path, None).status;
+    let status_of = |path| server.ask_as(None, "GET", path, None).status;
     server.fake.lock().unwrap().stopping = true;
-    assert_eq!(asked("/livez"), 200);
+    assert_eq!(status_of("/livez"), 200);
     let mut fake = server.fake.lock().unwrap();
-    (fake.stopping, fake.kept) = (false, Some(Vec::new()));
+    (fake.stopping, fake.held_requests) = (false, Some(Vec::new()));
     drop(fake);
-    // Nothing is waited for any more: the node is asked anew, and only once while it owes the answer.
-    assert_eq!((asked("/livez"), asked("/livez")), (200, 200));
-    let kept = server.fake.lock().unwrap().kept.as_ref().map(Vec::len);
-    assert_eq!(kept, Some(1));
+    // No probe is pending: the next request sends one, and only one until it is answered.
+    assert_eq!((status_of("/livez"), status_of("/livez")), (200, 200));
+    let held_count = server
+        .fake
+        .lock()
+        .unwrap()
+        .held_requests
+        .as_ref()
+        .map(Vec::len);
+    assert_eq!(held_count, Some(1));
 }
 
 #[test]
-fn a_node_without_a_cluster_has_no_users_and_says_so() {
+fn login_is_unavailable_before_the_cluster_is_formed() {
     let server = Server::start();
     let formed = std::mem::take(&mut server.fake.lock().unwrap().tree);
     for _ in 0..20 {
@@ -49,22 +55,22 @@ fn a_node_without_a_cluster_has_no_users_and_says_so() {
 }
 
 #[test]
-fn a_shard_that_does_not_answer_gives_503_and_not_a_hang() {
+fn unresponsive_shard_causes_503() {
     let server = Server::start();
-    server.fake.lock().unwrap().kept = Some(Vec::new());
+    server.fake.lock().unwrap().held_requests = Some(Vec::new());
     let got = server.ask("GET", "/api/whoami", None);
     assert_eq!(
         (got.status, got.reason()),
         (503, "the node did not answer in time")
     );
-    let kept = server.fake.lock().unwrap().kept.take().unwrap();
-    assert_eq!(kept.len(), 1);
-    drop(kept);
+    let held_count = server.fake.lock().unwrap().held_requests.take().unwrap();
+    assert_eq!(held_count.len(), 1);
+    drop(held_count);
     assert_eq!(server.ask("GET", "/api/whoami", None).status, 200);
 }
 
 #[test]
-fn quorum_critical_names_the_queues() {
+fn quorum_critical_check_lists_queues() {
     let server = Server::start();
     let path = "/api/health/checks/node-is-quorum-critical";
     assert_eq!(server.get(path), json!({"status": "ok"}));
@@ -83,7 +89,7 @@ fn quorum_critical_names_the_queues() {
 }
 
 #[test]
-fn lost_queues_are_a_failed_check_and_a_state() {
+fn lost_queues_fail_the_check_and_have_their_own_state() {
     let server = Server::start();
     let path = "/api/health/checks/lost-queues";
     assert_eq!(server.get(path), json!({"status": "ok"}));
@@ -144,7 +150,7 @@ fn lost_queues_are_a_failed_check_and_a_state() {
 }
 
 #[test]
-fn alarms_are_failed_checks() {
+fn alarms_fail_the_check() {
     let server = Server::start();
     assert_eq!(
         server.get("/api/health/checks/alarms"),
@@ -163,7 +169,7 @@ fn alarms_are_failed_checks() {
 }
 
 #[test]
-fn maintenance_is_of_the_node_that_is_asked() {
+fn maintenance_applies_only_to_this_node() {
     let server = Server::start();
     server.fake.lock().unwrap().progress.leaders_left = 2;
     let path = "/api/nodes/c-0/maintenance";
@@ -189,7 +195,7 @@ fn maintenance_is_of_the_node_that_is_asked() {
 }
 
 #[test]
-fn nodes_are_listed_and_forgotten_when_gone() {
+fn nodes_are_listed_and_forgotten() {
     let server = Server::start();
     let nodes = server.get("/api/nodes");
     assert_eq!(nodes.as_array().unwrap().len(), 3);
@@ -206,13 +212,13 @@ fn nodes_are_listed_and_forgotten_when_gone() {
     assert_eq!(server.get("/api/nodes/c-1")["name"], "c-1");
     assert_eq!(server.ask("GET", "/api/nodes/c-9", None).status, 404);
     assert_eq!(server.delete("/api/nodes/c-2"), 400);
-    server.fake.lock().unwrap().alone = true;
+    server.fake.lock().unwrap().is_alone = true;
     assert_eq!(server.delete("/api/nodes/c-2"), 204);
     assert_eq!(server.delete("/api/nodes/c-2"), 404);
 }
 
 #[test]
-fn overview_counts_what_there_is() {
+fn overview_counts_objects() {
     let server = Server::start();
     server.quorum("q");
     server.set_stats("q", 3, 1);
@@ -239,7 +245,7 @@ fn overview_counts_what_there_is() {
 }
 
 #[test]
-fn what_the_node_uses_of_its_machine_is_shown() {
+fn resource_usage_of_the_node_is_shown() {
     let measured = control::NodeResources {
         memory_used: Some(11),
         memory_limit: Some(22),
@@ -251,14 +257,14 @@ fn what_the_node_uses_of_its_machine_is_shown() {
         thread_limit: Some(88),
         processors: Some(2),
         descriptors: None,
-        files_short: true,
+        is_short_of_files: true,
     };
     let server = Server::start_with(|c| {
         c.resources = Some(crate::Measure(Arc::new(move || measured)));
     });
     server.fake.lock().unwrap().connections = vec![ConnectionFacts::default()];
     let own = server.get("/api/nodes/c-0");
-    for (name, figure) in [
+    for (name, value) in [
         ("mem_used", 11),
         ("mem_limit", 22),
         ("disk_free", 33),
@@ -270,12 +276,12 @@ fn what_the_node_uses_of_its_machine_is_shown() {
         ("proc_total", 88),
         ("processors", 2),
     ] {
-        assert_eq!(own[name], figure, "{name}");
+        assert_eq!(own[name], value, "{name}");
     }
     let checked = server.ask("GET", "/api/health/checks/local-alarms", None);
     assert_eq!(checked.status, 503);
     assert_eq!(checked.body["alarms"][0]["resource"], "file_descriptors");
-    // How it changes: since the first look.
+    // The rate of change since the first request.
     for name in [
         "mem_used",
         "disk_free",
@@ -353,7 +359,7 @@ fn connections_are_listed_and_closed() {
 }
 
 #[test]
-fn metrics_have_rabbitmqs_names() {
+fn metrics_have_rabbitmq_names() {
     let server = Server::start();
     server.quorum("q%221");
     server.set_stats("q\"1", 3, 1);
@@ -388,7 +394,7 @@ fn metrics_have_rabbitmqs_names() {
 }
 
 #[test]
-fn definitions_go_from_one_cluster_to_another() {
+fn definitions_round_trip_between_clusters() {
     let from = Server::start();
     from.quorum("q");
     assert_eq!(from.put("/api/vhosts/v", json!({"description": "d"})), 201);
@@ -425,7 +431,7 @@ fn definitions_go_from_one_cluster_to_another() {
     assert_eq!(to.get("/api/definitions"), document);
     let whoami = to.ask_as(Some(("app", "secret")), "GET", "/api/whoami", None);
     assert_eq!(whoami.status, 200, "the password hash came along");
-    // What is refused is named.
+    // The error names the refused entry.
     let bad = json!({"queues": [{"name": "ok", "vhost": "/"}, {"name": "bad", "vhost": "/", "arguments": {"x-max-length": -1}}]});
     let got = to.ask("POST", "/api/definitions", Some(bad));
     assert_eq!(got.status, 400);
@@ -434,7 +440,7 @@ fn definitions_go_from_one_cluster_to_another() {
             .starts_with("queues[1]: invalid arg 'x-max-length'"),
         "{got:?}"
     );
-    // What is there stays as it is, and what is not there is the document's fault.
+    // Existing objects are kept, and a missing object is an error of the document.
     let other = json!({
         "queues": [{"name": "ok", "vhost": "/", "durable": false, "arguments": {"x-queue-type": "undefined"}},
             {"name": "old", "vhost": "/", "arguments": {"x-queue-type": "undefined"}}],
@@ -462,7 +468,7 @@ fn definitions_go_from_one_cluster_to_another() {
 }
 
 #[test]
-fn listeners_are_checked() {
+fn listener_checks_find_configured_listeners() {
     let server = Server::start();
     assert_eq!(
         server.get("/api/health/checks/port-listener/5672"),
@@ -493,30 +499,30 @@ fn listeners_are_checked() {
 }
 
 #[test]
-fn certificates_that_end_soon_are_a_failed_check() {
-    let asked = |ends_in_days: Option<u64>, path: &str| {
+fn certificates_that_expire_soon_fail_the_check() {
+    let status_of = |expires_in_days: Option<u64>, path: &str| {
         let server = Server::start_with(|config| {
             config.listeners.push(("amqp/ssl".into(), 5671));
             let now = env::Clock::wall(&env::real::RealClock::new()).0 / 1000;
-            let ends = ends_in_days.map(|days| now + days * 86_400);
-            config.certificates_expire = Some(crate::Expiry(Arc::new(move || ends)));
+            let expires = expires_in_days.map(|days| now + days * 86_400);
+            config.certificates_expire = Some(crate::Expiry(Arc::new(move || expires)));
         });
         let path = format!("/api/health/checks/certificate-expiration/{path}");
         server.ask("GET", &path, None)
     };
-    assert_eq!(asked(None, "1/years").status, 200);
-    assert_eq!(asked(Some(20), "2/weeks").status, 200);
-    let soon = asked(Some(20), "3/weeks");
+    assert_eq!(status_of(None, "1/years").status, 200);
+    assert_eq!(status_of(Some(20), "2/weeks").status, 200);
+    let soon = status_of(Some(20), "3/weeks");
     assert_eq!((soon.status, soon.reason()), (503, "Certificates expiring"));
     assert_eq!(soon.body["expired"][0]["port"], 5671);
-    assert_eq!(asked(Some(0), "0/days").status, 503);
-    assert_eq!(asked(None, "x/days").status, 400);
-    assert_eq!(asked(None, "1/moons").status, 400);
+    assert_eq!(status_of(Some(0), "0/days").status, 503);
+    assert_eq!(status_of(None, "x/days").status, 400);
+    assert_eq!(status_of(None, "1/moons").status, 400);
 }
 
-/// A queue that belongs to a connection is nobody's here.
+/// A queue that belongs to a connection is locked for HTTP requests.
 #[test]
-fn an_exclusive_queue_is_locked() {
+fn exclusive_queue_is_locked_for_http_requests() {
     let server = Server::start();
     {
         let mut fake = server.fake.lock().unwrap();
@@ -568,11 +574,11 @@ fn an_exclusive_queue_is_locked() {
 }
 
 #[test]
-fn paths_of_rabbitmq_that_only_answer() {
+fn rabbitmq_paths_without_effect_respond() {
     let server = Server::start();
     assert_eq!(
         server.get("/api/version"),
-        json!(crate::overview::SPEAKS_LIKE)
+        json!(crate::overview::RABBITMQ_VERSION)
     );
     assert_eq!(
         server.get("/api/healthchecks/node"),
@@ -582,13 +588,13 @@ fn paths_of_rabbitmq_that_only_answer() {
 }
 
 #[test]
-fn losses_of_a_classic_queue_are_shown_and_counted() {
+fn losses_of_a_classic_queue_are_reported() {
     let server = Server::start();
     let path = "/api/queues/%2F/q";
     assert_eq!(server.put(path, json!({"durable": true})), 201);
     server.set_stats("q", 3, 1);
     assert_eq!(server.get(path)["segments_lost"], Json::Null);
-    server.set_losses("q", 600, 2);
+    server.set_lost_counts("q", 600, 2);
     let shown = server.get(path);
     assert_eq!(shown["messages_lost"], 600);
     assert_eq!(shown["segments_lost"], 2);

@@ -1,4 +1,4 @@
-//! What is sampled, on a clock that is moved by hand.
+//! Tests of sampling with a manually advanced clock.
 
 use super::*;
 use crate::access::Call;
@@ -9,15 +9,15 @@ use crate::{Clock, dispatch};
 use env::sim::SimClock;
 use std::time::Duration;
 
-struct Sampled {
+struct SamplerTest {
     fake: Arc<Mutex<Fake>>,
     api: Api,
     clock: SimClock,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Sampled {
-    fn new() -> Sampled {
+impl SamplerTest {
+    fn new() -> SamplerTest {
         let fake = Arc::new(Mutex::new(fake()));
         let clock = SimClock::new(WallTime(1_000_000_000));
         let mut config = Config::new(NodeId(1), "c-0");
@@ -25,7 +25,7 @@ impl Sampled {
         let shared = fake.clone();
         let node: Node = Arc::new(move |request| shared.lock().unwrap().serve(request));
         let mut runtime = tokio::runtime::Builder::new_current_thread();
-        Sampled {
+        SamplerTest {
             fake,
             api: Api::new(node, config).unwrap(),
             clock,
@@ -37,8 +37,8 @@ impl Sampled {
         self.fake.lock().unwrap()
     }
 
-    /// Five seconds, and the sample at their end.
-    fn five_seconds(&self) {
+    /// Advances the clock by five seconds and takes a sample.
+    fn advance_and_sample(&self) {
         self.clock.advance(Duration::from_secs(5));
         self.runtime.block_on(sample(&self.api)).unwrap();
     }
@@ -47,7 +47,7 @@ impl Sampled {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let call = Call {
             is_operator: false,
-            makes: false,
+            is_put_or_post: false,
             user: Arc::new(user("guest", "guest", &["administrator"])),
             query: Query::parse(Some(query)),
             body: axum::body::Bytes::new(),
@@ -78,31 +78,31 @@ impl Sampled {
         );
     }
 
-    /// Of the next sample.
-    fn questions(&self) -> (u32, u32) {
+    /// Number of requests for queues and for connections during the next sample.
+    fn count_requests(&self) -> (u32, u32) {
         let before = {
             let fake = self.fake();
-            (fake.asked_of_queues, fake.asked_of_connections)
+            (fake.queue_requests, fake.connection_requests)
         };
-        self.five_seconds();
+        self.advance_and_sample();
         let fake = self.fake();
         (
-            fake.asked_of_queues - before.0,
-            fake.asked_of_connections - before.1,
+            fake.queue_requests - before.0,
+            fake.connection_requests - before.1,
         )
     }
 }
 
 fn samples(details: &Json) -> Vec<(u64, u64)> {
     let all = details["samples"].as_array().unwrap().iter();
-    let number = |s: &Json, what: &str| s[what].as_u64().unwrap();
+    let number = |s: &Json, key: &str| s[key].as_u64().unwrap();
     all.map(|s| (number(s, "timestamp"), number(s, "sample")))
         .collect()
 }
 
 #[test]
-fn the_clusters_messages_are_sampled_though_nobody_looks() {
-    let sampled = Sampled::new();
+fn cluster_totals_are_sampled_without_requests() {
+    let sampled = SamplerTest::new();
     for n in 1..=24 {
         {
             let mut fake = sampled.fake();
@@ -110,11 +110,11 @@ fn the_clusters_messages_are_sampled_though_nobody_looks() {
             amqp.received = 100 * n;
             fake.counters.connections_opened = n;
         }
-        sampled.five_seconds();
+        sampled.advance_and_sample();
     }
     sampled.clock.advance(Duration::from_secs(2));
     let shown = sampled.get("overview?msg_rates_age=60&msg_rates_incr=5");
-    // No message for two seconds, after 100 in five.
+    // No message in the last two seconds, and 100 in the five seconds before.
     let stats = &shown["message_stats"];
     assert_eq!(stats["publish"], 2400);
     assert_eq!(stats["publish_details"]["rate"], json!(100.0 / 7.0));
@@ -123,16 +123,16 @@ fn the_clusters_messages_are_sampled_though_nobody_looks() {
         shown["churn_rates"]["connection_created_details"]["rate"],
         json!(1.0 / 7.0)
     );
-    let known = samples(&stats["publish_details"]);
-    assert_eq!(known.len(), 13);
-    assert_eq!(known[0], (1_000_120_000, 2400));
-    for pair in known.windows(2) {
+    let values = samples(&stats["publish_details"]);
+    assert_eq!(values.len(), 13);
+    assert_eq!(values[0], (1_000_120_000, 2400));
+    for pair in values.windows(2) {
         assert_eq!(pair[0].0 - pair[1].0, 5000);
         assert_eq!(pair[0].1 - pair[1].1, 100);
     }
     assert_eq!(stats["publish_details"]["avg_rate"], 20.0);
     assert_eq!(stats["publish_details"]["avg"], 1800.0);
-    // Only what was asked for comes with samples.
+    // Samples are included only for requested ranges.
     let lengths = &shown["queue_totals"]["messages_details"];
     assert_eq!(lengths, &json!({"rate": 0.0}));
     let shown = sampled.get("overview?lengths_age=60&lengths_incr=5&msg_rates_age=60");
@@ -148,51 +148,51 @@ fn the_clusters_messages_are_sampled_though_nobody_looks() {
 }
 
 #[test]
-fn a_queue_that_was_looked_at_is_sampled_and_after_a_while_no_more() {
-    let sampled = Sampled::new();
+fn requested_queue_is_sampled_for_a_limited_time() {
+    let sampled = SamplerTest::new();
     sampled.declare(2);
-    assert_eq!(sampled.questions(), (0, 0), "nobody looks");
+    assert_eq!(sampled.count_requests(), (0, 0), "nobody looks");
     sampled.set_ready("q0", 1000);
     let first = sampled.get("queues|/|q0");
     assert_eq!(first["messages_details"]["rate"], 0.0);
     for n in 0..12 {
         sampled.set_ready("q0", 1000 + 10 * n);
-        assert_eq!(sampled.questions(), (1, 0), "that one");
+        assert_eq!(sampled.count_requests(), (1, 0), "that one");
     }
     sampled.clock.advance(Duration::from_secs(1));
     sampled.set_ready("q0", 1122);
     let shown = sampled.get("queues|/|q0?lengths_age=20&lengths_incr=5");
-    // Since the sample of six seconds ago, not since the look before.
+    // The rate since the sample six seconds ago, not since the previous request.
     assert_eq!(shown["messages_details"]["rate"], 22.0 / 6.0);
-    let known: Vec<u64> = samples(&shown["messages_details"])
+    let values: Vec<u64> = samples(&shown["messages_details"])
         .into_iter()
         .map(|(_, n)| n)
         .collect();
-    assert_eq!(known, [1110, 1100, 1090, 1080, 1070]);
+    assert_eq!(values, [1110, 1100, 1090, 1080, 1070]);
     for _ in 0..23 {
-        assert_eq!(sampled.questions().0, 1);
+        assert_eq!(sampled.count_requests().0, 1);
     }
-    assert_eq!(sampled.questions(), (0, 0), "two minutes later");
+    assert_eq!(sampled.count_requests(), (0, 0), "two minutes later");
     let again = sampled.get("queues|/|q0");
     assert_eq!(again["messages_details"]["rate"], 0.0);
-    assert_eq!(sampled.questions(), (1, 0));
+    assert_eq!(sampled.count_requests(), (1, 0));
 }
 
 #[test]
-fn what_is_asked_in_the_background_is_bounded() {
-    let few = Sampled::new();
+fn background_requests_are_bounded() {
+    let few = SamplerTest::new();
     few.declare(900);
     (0..16).for_each(|n| drop(few.get(&format!("queues|/|q{n}"))));
-    assert_eq!(few.questions(), (16, 0));
+    assert_eq!(few.count_requests(), (16, 0));
     few.get("queues|/|q16");
-    assert_eq!(few.questions(), (1, 0), "all together");
+    assert_eq!(few.count_requests(), (1, 0), "all together");
     few.get("queues");
-    assert_eq!(few.questions(), (1, 0));
-    let many = Sampled::new();
+    assert_eq!(few.count_requests(), (1, 0));
+    let many = SamplerTest::new();
     many.declare(1_001);
     many.get("queues");
-    assert_eq!(many.questions(), (64, 0));
-    let crowded = Sampled::new();
+    assert_eq!(many.count_requests(), (64, 0));
+    let crowded = SamplerTest::new();
     {
         let connection = |n: u32| ConnectionFacts {
             name: format!("c{n}"),
@@ -200,16 +200,16 @@ fn what_is_asked_in_the_background_is_bounded() {
         };
         crowded.fake().connections = (0..1_000).map(connection).collect();
     }
-    assert_eq!(crowded.questions(), (0, 0), "nobody looks");
+    assert_eq!(crowded.count_requests(), (0, 0), "nobody looks");
     crowded.get("connections");
-    assert_eq!(crowded.questions(), (0, 1));
+    assert_eq!(crowded.count_requests(), (0, 1));
     crowded.fake().connections.push(ConnectionFacts::default());
-    assert_eq!(crowded.questions(), (0, 0));
+    assert_eq!(crowded.count_requests(), (0, 0));
 }
 
 #[test]
-fn connections_and_channels_that_were_looked_at_are_sampled() {
-    let sampled = Sampled::new();
+fn requested_connections_and_channels_are_sampled() {
+    let sampled = SamplerTest::new();
     let set = |n: u64| {
         let channel = control::ChannelFacts {
             number: 1,
@@ -231,14 +231,14 @@ fn connections_and_channels_that_were_looked_at_are_sampled() {
     sampled.get("channels|a (1)");
     for n in 1..=10 {
         set(n);
-        sampled.five_seconds();
+        sampled.advance_and_sample();
     }
     let shown = sampled.get("connections");
     assert_eq!(shown[0]["recv_oct_details"]["rate"], 10.0);
     let shown = sampled.get("connections|a?data_rates_age=10&data_rates_incr=5");
-    let known = samples(&shown["recv_oct_details"]);
+    let values = samples(&shown["recv_oct_details"]);
     assert_eq!(
-        known.iter().map(|(_, n)| *n).collect::<Vec<_>>(),
+        values.iter().map(|(_, n)| *n).collect::<Vec<_>>(),
         [500, 450, 400]
     );
     let shown = sampled.get("channels");
@@ -246,23 +246,23 @@ fn connections_and_channels_that_were_looked_at_are_sampled() {
 }
 
 #[test]
-fn a_node_that_was_looked_at_is_sampled() {
-    let sampled = Sampled::new();
+fn requested_node_is_sampled() {
+    let sampled = SamplerTest::new();
     sampled.get("nodes|c-0");
     for n in 1..=3 {
         sampled.fake().counters.connections_opened = 20 * n;
-        sampled.five_seconds();
+        sampled.advance_and_sample();
     }
     let shown = sampled.get("nodes|c-0");
     assert_eq!(shown["connection_created"], 60);
     assert_eq!(shown["connection_created_details"]["rate"], 4.0);
-    // Nobody knows what another one has counted.
+    // Counters of other nodes are unknown.
     assert!(sampled.get("nodes|c-1").get("connection_created").is_none());
 }
 
 #[test]
-fn virtual_hosts_have_the_lengths_of_their_queues() {
-    let sampled = Sampled::new();
+fn vhost_shows_total_queue_lengths() {
+    let sampled = SamplerTest::new();
     sampled.declare(3);
     sampled.set_ready("q0", 5);
     sampled.set_ready("q2", 2);
@@ -274,7 +274,7 @@ fn virtual_hosts_have_the_lengths_of_their_queues() {
     assert_eq!(shown[0]["messages_unacknowledged"], 0);
     sampled.set_ready("q2", 52);
     for _ in 0..3 {
-        sampled.five_seconds();
+        sampled.advance_and_sample();
     }
     let shown = sampled.get("vhosts|/?lengths_age=10&lengths_incr=5");
     assert_eq!(shown["messages_ready"], 57);
@@ -286,41 +286,45 @@ fn virtual_hosts_have_the_lengths_of_their_queues() {
 }
 
 #[test]
-fn where_there_are_many_queues_their_sums_are_made_once_in_five_seconds() {
-    let sampled = Sampled::new();
+fn length_sums_of_many_queues_are_cached_for_five_seconds() {
+    let sampled = SamplerTest::new();
     sampled.declare(1_001);
     sampled.set_ready("q7", 3);
-    let asked = || sampled.fake().asked_of_queues;
-    let before = asked();
+    let request_count = || sampled.fake().queue_requests;
+    let before = request_count();
     assert_eq!(sampled.get("vhosts|/")["messages"], 3);
     sampled.set_ready("q7", 4);
     assert_eq!(sampled.get("vhosts|/")["messages"], 3);
-    assert_eq!(asked() - before, 1);
-    sampled.five_seconds();
-    assert_eq!(asked() - before, 1, "nor is the background to ask");
+    assert_eq!(request_count() - before, 1);
+    sampled.advance_and_sample();
+    assert_eq!(request_count() - before, 1, "nor is the background to ask");
     assert_eq!(sampled.get("vhosts")[0]["messages"], 4);
-    assert_eq!(asked() - before, 2);
+    assert_eq!(request_count() - before, 2);
 }
 
 #[test]
-fn a_small_page_of_many_queues_asks_for_those_on_it() {
-    let sampled = Sampled::new();
+fn small_page_requests_statistics_only_of_its_queues() {
+    let sampled = SamplerTest::new();
     sampled.declare(999);
-    let asked = |path: &str| {
-        let before = sampled.fake().asked_of_queues;
+    let request_count = |path: &str| {
+        let before = sampled.fake().queue_requests;
         let page = sampled.get(path);
         assert_eq!(page["items"][49]["state"], "running", "{path}");
-        sampled.fake().asked_of_queues - before
+        sampled.fake().queue_requests - before
     };
-    assert_eq!(asked("queues?page=1&page_size=50"), 1, "all together");
+    assert_eq!(
+        request_count("queues?page=1&page_size=50"),
+        1,
+        "all together"
+    );
     sampled.fake().declare("another");
-    assert_eq!(asked("queues?page=1&page_size=50"), 50);
-    assert_eq!(asked("queues?page=1&page_size=50&sort=messages"), 1);
+    assert_eq!(request_count("queues?page=1&page_size=50"), 50);
+    assert_eq!(request_count("queues?page=1&page_size=50&sort=messages"), 1);
 }
 
 #[test]
-fn a_sorted_page_is_cut_from_what_the_sorted_list_would_be() {
-    let sampled = Sampled::new();
+fn sorted_page_is_part_of_the_sorted_list() {
+    let sampled = SamplerTest::new();
     sampled.declare(40);
     for n in 0..30_u64 {
         let mut fake = sampled.fake();
@@ -336,7 +340,7 @@ fn a_sorted_page_is_cut_from_what_the_sorted_list_would_be() {
         fake.stats.insert(id, stats);
     }
     {
-        // Nobody answers for it.
+        // No node answers for it.
         let mut fake = sampled.fake();
         let id = fake.tree.queue("/", "q39").unwrap().id;
         fake.stats.remove(&id);
@@ -368,8 +372,8 @@ fn a_sorted_page_is_cut_from_what_the_sorted_list_would_be() {
 }
 
 #[test]
-fn virtual_hosts_and_exchanges_that_were_looked_at_are_sampled() {
-    let sampled = Sampled::new();
+fn requested_vhosts_and_exchanges_are_sampled() {
+    let sampled = SamplerTest::new();
     let set = |n: u64| {
         let counts = control::MessageCounts {
             publish: 20 * n,
@@ -386,17 +390,17 @@ fn virtual_hosts_and_exchanges_that_were_looked_at_are_sampled() {
         exchanges.insert("amq.fanout".into(), exchange);
     };
     set(0);
-    sampled.five_seconds();
-    assert!(sampled.fake().asked_of_names.is_empty(), "nobody looks");
+    sampled.advance_and_sample();
+    assert!(sampled.fake().requested_names.is_empty(), "nobody looks");
     sampled.get("vhosts");
     sampled.get("exchanges|/|amq.fanout");
-    assert_eq!(sampled.fake().asked_of_names, [1, 1]);
+    assert_eq!(sampled.fake().requested_names, [1, 1]);
     for n in 1..=10 {
         set(n);
-        sampled.five_seconds();
+        sampled.advance_and_sample();
     }
-    // Each of the two kinds once for a sample.
-    assert_eq!(sampled.fake().asked_of_names[2..], [1; 20]);
+    // One request per kind and sample.
+    assert_eq!(sampled.fake().requested_names[2..], [1; 20]);
     let shown = sampled.get("vhosts|/?msg_rates_age=10&msg_rates_incr=5");
     let stats = &shown["message_stats"];
     assert_eq!(
@@ -423,18 +427,18 @@ fn virtual_hosts_and_exchanges_that_were_looked_at_are_sampled() {
         (&shown["incoming"], &shown["outgoing"]),
         (&json!([]), &json!([]))
     );
-    // Two minutes later nobody is asked any more.
+    // After two minutes no requests are made.
     for _ in 0..24 {
-        sampled.five_seconds();
+        sampled.advance_and_sample();
     }
-    sampled.fake().asked_of_names.clear();
-    sampled.five_seconds();
-    assert!(sampled.fake().asked_of_names.is_empty());
+    sampled.fake().requested_names.clear();
+    sampled.advance_and_sample();
+    assert!(sampled.fake().requested_names.is_empty());
 }
 
 #[test]
-fn no_more_names_are_asked_for_at_a_time_than_a_shard_tells_in_one_turn() {
-    let sampled = Sampled::new();
+fn traffic_requests_are_split_into_parts() {
+    let sampled = SamplerTest::new();
     for n in 0..2_500 {
         let exchange = metadata::ExchangeRecord {
             vhost: "/".into(),
@@ -449,18 +453,18 @@ fn no_more_names_are_asked_for_at_a_time_than_a_shard_tells_in_one_turn() {
         done.unwrap();
     }
     sampled.get("exchanges");
-    assert_eq!(sampled.fake().asked_of_names, [1_000, 1_000, 507]);
-    sampled.fake().asked_of_names.clear();
-    sampled.five_seconds();
+    assert_eq!(sampled.fake().requested_names, [1_000, 1_000, 507]);
+    sampled.fake().requested_names.clear();
+    sampled.advance_and_sample();
     assert_eq!(
-        sampled.fake().asked_of_names,
+        sampled.fake().requested_names,
         [1_000],
         "those that were looked at last"
     );
 }
 
 #[test]
-fn more_samples_than_anybody_can_look_at_are_refused() {
+fn ranges_with_too_many_samples_are_refused() {
     let server = Server::start();
     for path in [
         "/api/overview?msg_rates_age=100000&msg_rates_incr=1",

@@ -1,6 +1,6 @@
 use super::*;
 
-fn four() -> Server {
+fn server_with_four_nodes() -> Server {
     let server = Server::start();
     let mut fake = server.fake.lock().unwrap();
     fake.apply(Change::PutNode(node(4))).unwrap();
@@ -15,11 +15,12 @@ fn members(server: &Server, queue: &str) -> Vec<u64> {
 }
 
 #[test]
-fn members_of_one_queue_are_changed() {
-    let server = four();
+fn members_of_a_queue_can_be_changed() {
+    let server = server_with_four_nodes();
     server.quorum("q");
-    let path = |what: &str| format!("/api/queues/quorum/%2F/q/replicas/{what}");
-    let ask = |method: &str, what: &str, body: Json| server.ask(method, &path(what), Some(body));
+    let path = |action: &str| format!("/api/queues/quorum/%2F/q/replicas/{action}");
+    let ask =
+        |method: &str, action: &str, body: Json| server.ask(method, &path(action), Some(body));
     assert_eq!(ask("POST", "add", json!({"node": "c-3"})).status, 204);
     assert_eq!(members(&server, "q"), [1, 2, 3, 4]);
     assert_eq!(ask("DELETE", "delete", json!({"node": "c-0"})).status, 202);
@@ -49,8 +50,8 @@ fn members_of_one_queue_are_changed() {
 }
 
 #[test]
-fn many_queues_grow_onto_a_node_and_shrink_from_it() {
-    let server = four();
+fn grow_and_shrink_change_matching_queues() {
+    let server = server_with_four_nodes();
     for name in ["a1", "a2", "b1", "stuck"] {
         server.quorum(name);
     }
@@ -85,16 +86,16 @@ fn many_queues_grow_onto_a_node_and_shrink_from_it() {
     ] {
         assert_eq!(server.ask("POST", grow, Some(bad)).status, 400);
     }
-    for (method, what, left) in [
+    for (method, action, remaining) in [
         ("DELETE", "shrink", &[1, 2, 3][..]),
         ("POST", "evacuate", &[2, 3]),
     ] {
-        let node = if what == "shrink" { "c-3" } else { "c-0" };
-        let path = format!("/api/queues/quorum/replicas/on/{node}/{what}");
+        let node = if action == "shrink" { "c-3" } else { "c-0" };
+        let path = format!("/api/queues/quorum/replicas/on/{node}/{action}");
         let got = server.ask(method, &path, None);
         assert_eq!(got.status, 202);
         assert!(got.body.as_array().is_some_and(|rows| rows.len() >= 2));
-        assert_eq!(members(&server, "a1"), left);
+        assert_eq!(members(&server, "a1"), remaining);
     }
     assert_eq!(
         server
@@ -105,7 +106,7 @@ fn many_queues_grow_onto_a_node_and_shrink_from_it() {
 }
 
 #[test]
-fn a_queues_status_has_rabbitmqs_words() {
+fn queue_status_has_rabbitmq_format() {
     let server = Server::start();
     server.quorum("q");
     let shown = server.get("/api/queues/quorum/%2F/q/status");
@@ -137,7 +138,7 @@ fn a_queues_status_has_rabbitmqs_words() {
             .status,
         404
     );
-    // A vhost may have that name.
+    // A vhost may be named `quorum`.
     assert_eq!(server.put("/api/vhosts/quorum", json!({})), 201);
     let body = json!({"durable": true});
     server.ask(
@@ -156,8 +157,8 @@ fn a_queues_status_has_rabbitmqs_words() {
 }
 
 #[test]
-fn only_administrators_move_replicas_and_forget_nodes() {
-    let server = four();
+fn only_administrators_change_replicas_and_forget_nodes() {
+    let server = server_with_four_nodes();
     server.quorum("q");
     server.add_user("m", &["monitoring"]);
     let as_m = |method: &str, path: &str| {
@@ -183,17 +184,17 @@ fn only_administrators_move_replicas_and_forget_nodes() {
 }
 
 #[test]
-fn forgetting_a_node_tells_how_far_it_is() {
+fn forgetting_a_node_reports_remaining_queues() {
     let server = Server::start();
     let mut fake = server.fake.lock().unwrap();
-    (fake.alone, fake.moving) = (true, 2);
+    (fake.is_alone, fake.queues_to_move) = (true, 2);
     drop(fake);
     let got = server.ask("DELETE", "/api/nodes/c-2", None);
     assert_eq!(
         (got.status, got.body),
         (202, json!({"state": "moving", "queues": 2}))
     );
-    server.fake.lock().unwrap().moving = 0;
+    server.fake.lock().unwrap().queues_to_move = 0;
     assert_eq!(server.delete("/api/nodes/c-2"), 204);
     let moved = server.ask("POST", "/api/rebalance/queues", None);
     assert_eq!(

@@ -1,24 +1,25 @@
-//! Rights in virtual hosts. What each path that names one needs there is said here: a new path without it fails.
+//! Permissions in virtual hosts. The table below lists what each route with a vhost requires; a new
+//! route fails the test until it is added.
 
 use super::*;
-use crate::routes::{Needs, ROUTES};
+use crate::routes::{ROUTES, RequiredTag};
 
-/// Beyond the tag that opens the path.
+/// Requirement in addition to the route's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum There {
-    /// Rights of any kind, or the administrator's tag.
+enum VhostRequirement {
+    /// Any permission in the vhost, or the administrator tag.
     Any,
-    /// Rights of any kind, or a tag that shows every vhost.
-    OrMonitors,
-    /// Rights on what is named, whatever the tags.
-    OnIt,
-    /// Rights of any kind; administrators need none.
-    AnyButAdministrators,
-    /// Nothing: none but administrators get here, or it says nothing to others.
+    /// Any permission in the vhost, or a tag that shows every vhost.
+    AnyOrMonitoring,
+    /// Permissions on the named object, whatever the tags.
+    OnResource,
+    /// Any permission in the vhost, except for administrators, who need none.
+    AnyUnlessAdministrator,
+    /// Nothing: only administrators have access, or the response reveals nothing to other users.
     Nothing,
 }
 
-fn there(method: &str, path: &str) -> There {
+fn vhost_requirement(method: &str, path: &str) -> VhostRequirement {
     match (method, path) {
         (
             "GET",
@@ -45,7 +46,7 @@ fn there(method: &str, path: &str) -> There {
             | "vhosts/{vhost}/connections"
             | "vhosts/{vhost}/channels"
             | "aliveness-test/{vhost}",
-        ) => There::Any,
+        ) => VhostRequirement::Any,
         ("PUT" | "DELETE", "queues/{vhost}/{queue}" | "exchanges/{vhost}/{exchange}")
         | ("DELETE", "queues/{vhost}/{queue}/contents")
         | ("POST", "queues/{vhost}/{queue}/get")
@@ -59,12 +60,12 @@ fn there(method: &str, path: &str) -> There {
             "DELETE",
             "bindings/{vhost}/e/{source}/q/{destination}/{key}"
             | "bindings/{vhost}/e/{source}/e/{destination}/{key}",
-        ) => There::OnIt,
+        ) => VhostRequirement::OnResource,
         ("PUT" | "DELETE", "policies/{vhost}/{name}" | "parameters/{component}/{vhost}/{name}") => {
-            There::AnyButAdministrators
+            VhostRequirement::AnyUnlessAdministrator
         }
-        ("GET", "vhost-limits/{vhost}") => There::OrMonitors,
-        // Who has no rights sees none of the consumers.
+        ("GET", "vhost-limits/{vhost}") => VhostRequirement::AnyOrMonitoring,
+        // Without permissions the list of consumers is empty.
         ("GET", "consumers/{vhost}")
         | ("PUT" | "DELETE", "operator-policies/{vhost}/{name}")
         | ("GET" | "POST" | "PUT", "definitions/{vhost}")
@@ -79,16 +80,16 @@ fn there(method: &str, path: &str) -> There {
         | ("PUT" | "DELETE", "vhost-limits/{vhost}/{limit}")
         | ("GET" | "PUT" | "DELETE", "permissions/{vhost}/{user}")
         | ("GET" | "PUT" | "DELETE", "topic-permissions/{vhost}/{user}")
-        | ("DELETE", "topic-permissions/{vhost}/{user}/{exchange}") => There::Nothing,
-        other => panic!("{other:?}: say what it needs in the vhost"),
+        | ("DELETE", "topic-permissions/{vhost}/{user}/{exchange}") => VhostRequirement::Nothing,
+        other => panic!("{other:?}: add its requirement to this table"),
     }
 }
 
-fn of_vhosts() -> impl Iterator<Item = (&'static str, &'static str, Needs)> {
+fn routes_with_vhost() -> impl Iterator<Item = (&'static str, &'static str, RequiredTag)> {
     let routes = ROUTES
         .iter()
         .filter(|(_, path, ..)| path.contains("{vhost}"));
-    routes.map(|(method, path, needs, _)| (*method, *path, *needs))
+    routes.map(|(method, path, required_tag, _)| (*method, *path, *required_tag))
 }
 
 fn with_names(path: &str, vhost: &str) -> String {
@@ -106,36 +107,38 @@ fn with_names(path: &str, vhost: &str) -> String {
 }
 
 #[test]
-fn no_path_opens_a_vhost_to_who_has_no_rights_there() {
+fn routes_reject_users_without_vhost_permissions() {
     let server = Server::start();
     assert_eq!(server.put("/api/vhosts/other", json!({})), 201);
     let tags = ["management", "policymaker", "monitoring", "administrator"];
     for tag in tags {
         server.add_user(tag, &[tag]);
     }
-    for (method, path, needs) in of_vhosts() {
-        let rule = there(method, path);
-        // Deleted and made again, so that the next path finds it.
+    for (method, path, required_tag) in routes_with_vhost() {
+        let rule = vhost_requirement(method, path);
+        // Created again for every route, because a route may delete it.
         let _ = server.put("/api/vhosts/other", json!({}));
         for tag in tags {
             let address = with_names(path, "other");
             let got = server.ask_as(Some((tag, "secret")), method, &address, None);
             let why = format!("{method} {path} by {tag}: {got:?}");
-            let opened = match needs {
-                Needs::Login | Needs::Management => true,
-                Needs::Policymaker => tag == "policymaker" || tag == "administrator",
-                Needs::Monitor => tag == "monitoring" || tag == "administrator",
-                Needs::Administrator => tag == "administrator",
+            let allowed_by_tag = match required_tag {
+                RequiredTag::Login | RequiredTag::Management => true,
+                RequiredTag::Policymaker => tag == "policymaker" || tag == "administrator",
+                RequiredTag::Monitor => tag == "monitoring" || tag == "administrator",
+                RequiredTag::Administrator => tag == "administrator",
             };
-            let closed = match rule {
-                _ if !opened => true,
-                There::Any | There::AnyButAdministrators => tag != "administrator",
-                There::OrMonitors => tag == "management" || tag == "policymaker",
-                There::OnIt => true,
-                There::Nothing => false,
+            let denied_by_vhost = match rule {
+                _ if !allowed_by_tag => true,
+                VhostRequirement::Any | VhostRequirement::AnyUnlessAdministrator => {
+                    tag != "administrator"
+                }
+                VhostRequirement::AnyOrMonitoring => tag == "management" || tag == "policymaker",
+                VhostRequirement::OnResource => true,
+                VhostRequirement::Nothing => false,
             };
-            assert_eq!(got.status == 401, closed, "{why}");
-            if closed && opened {
+            assert_eq!(got.status == 401, denied_by_vhost, "{why}");
+            if denied_by_vhost && allowed_by_tag {
                 assert_eq!(
                     got.reason(),
                     "User not authorised to access virtual host",
@@ -146,7 +149,7 @@ fn no_path_opens_a_vhost_to_who_has_no_rights_there() {
     }
 }
 
-/// A request that would be carried out.
+/// The body of a valid request.
 fn body(method: &str, path: &str) -> Json {
     match (method, path) {
         ("PUT", "exchanges/{vhost}/{exchange}") => json!({"type": "direct"}),
@@ -162,8 +165,8 @@ fn body(method: &str, path: &str) -> Json {
 }
 
 #[test]
-fn what_needs_a_right_on_a_thing_is_refused_without_it_and_done_with_it() {
-    for granted in [false, true] {
+fn operations_require_permission_on_the_named_object() {
+    for is_granted in [false, true] {
         let server = Server::start();
         server.quorum("q");
         for exchange in ["x", "y"] {
@@ -171,22 +174,24 @@ fn what_needs_a_right_on_a_thing_is_refused_without_it_and_done_with_it() {
             assert_eq!(server.put(&path, json!({"type": "direct"})), 201);
         }
         server.add_user("m", &["administrator"]);
-        let right = if granted { ".*" } else { "^nothing$" };
+        let right = if is_granted { ".*" } else { "^nothing$" };
         let rights = json!({"configure": right, "write": right, "read": right});
         assert_eq!(server.put("/api/permissions/%2F/m", rights), 204);
-        let mut routes: Vec<_> = of_vhosts()
-            .filter(|(method, path, _)| there(method, path) == There::OnIt)
+        let mut routes: Vec<_> = routes_with_vhost()
+            .filter(|(method, path, _)| {
+                vhost_requirement(method, path) == VhostRequirement::OnResource
+            })
             .collect();
-        // What takes things away comes last, bindings before what they bind.
+        // Deletions come last, bindings before the objects they bind.
         routes
             .sort_by_key(|(method, path, _)| (*method == "DELETE", std::cmp::Reverse(path.len())));
         assert_eq!(routes.len(), 11);
         for (method, path, _) in routes {
             let address = with_names(path, "%2F");
-            let asked = Some(body(method, path));
-            let got = server.ask_as(Some(("m", "secret")), method, &address, asked);
+            let request_body = Some(body(method, path));
+            let got = server.ask_as(Some(("m", "secret")), method, &address, request_body);
             let why = format!("{method} {path}: {got:?}");
-            if granted {
+            if is_granted {
                 assert!(got.status < 300, "{why}");
             } else {
                 // RabbitMQ's one exception.
@@ -196,8 +201,8 @@ fn what_needs_a_right_on_a_thing_is_refused_without_it_and_done_with_it() {
             }
         }
         let fake = server.fake.lock().unwrap();
-        assert_eq!(fake.tree.queue("/", "q").is_some(), !granted);
-        assert_eq!(fake.tree.exchange("/", "x").is_some(), !granted);
-        assert_eq!(fake.requests.is_empty(), !granted);
+        assert_eq!(fake.tree.queue("/", "q").is_some(), !is_granted);
+        assert_eq!(fake.tree.exchange("/", "x").is_some(), !is_granted);
+        assert_eq!(fake.requests.is_empty(), !is_granted);
     }
 }

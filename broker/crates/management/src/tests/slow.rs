@@ -1,4 +1,4 @@
-//! Clients that take their time: each has its place for so long and no longer.
+//! Slow clients: each keeps its connection only for a limited time.
 
 use super::*;
 use std::io::{Read as _, Write as _};
@@ -6,27 +6,27 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 #[test]
-fn silent_connections_end_and_their_number_is_bounded() {
+fn idle_connections_are_closed_and_bounded() {
     let server = Server::start_with(|config| {
         config.max_connections = 1;
         config.idle_timeout = Duration::from_millis(300);
     });
-    let mut silent = TcpStream::connect(server.address).unwrap();
+    let mut idle = TcpStream::connect(server.address).unwrap();
     let mut waiting = TcpStream::connect(server.address).unwrap();
     waiting
         .write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         .unwrap();
-    // The first is closed for its silence, and only then the second gets its answer.
+    // The second request is answered only after the first connection was closed as idle.
     let mut rest = Vec::new();
-    let _ = silent.read_to_end(&mut rest);
+    let _ = idle.read_to_end(&mut rest);
     assert!(rest.is_empty());
     let mut answer = String::new();
     waiting.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
-/// One place, and requests that may take a moment only.
-fn hurried() -> Server {
+/// Starts a server with one connection and short timeouts.
+fn server_with_short_timeouts() -> Server {
     Server::start_with(|config| {
         config.max_connections = 1;
         config.idle_timeout = Duration::from_secs(600);
@@ -35,66 +35,67 @@ fn hurried() -> Server {
     })
 }
 
-/// Sends this, and then a byte now and then, until the server ends it; what it said.
-fn trickle(server: &Server, beginning: &str) -> String {
+/// Sends `first_bytes`, then single bytes, until the server closes the connection. Returns the
+/// response.
+fn trickle(server: &Server, first_bytes: &str) -> String {
     let mut slow = TcpStream::connect(server.address).unwrap();
     // The pause between two bytes.
     let pause = Duration::from_millis(20);
     slow.set_read_timeout(Some(pause)).unwrap();
-    slow.write_all(beginning.as_bytes()).unwrap();
-    let mut said = Vec::new();
+    slow.write_all(first_bytes.as_bytes()).unwrap();
+    let mut response = Vec::new();
     for _ in 0..10_000 {
         let sent = slow.write_all(b" ");
         let mut part = [0; 1024];
         match slow.read(&mut part) {
-            Ok(0) => return String::from_utf8(said).unwrap(),
-            Ok(read) => said.extend_from_slice(&part[..read]),
+            Ok(0) => return String::from_utf8(response).unwrap(),
+            Ok(read) => response.extend_from_slice(&part[..read]),
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock && sent.is_ok() => {}
-            Err(_) => return String::from_utf8(said).unwrap(),
+            Err(_) => return String::from_utf8(response).unwrap(),
         }
     }
-    panic!("it was never ended");
+    panic!("the server did not close the connection");
 }
 
 #[test]
-fn a_request_that_trickles_in_ends() {
-    let server = hurried();
-    let said = trickle(&server, "GET /livez HTTP/1.1\r\nX-Slow: ");
-    assert_eq!(said, "");
-    // Its place is free for others.
+fn slow_request_head_times_out() {
+    let server = server_with_short_timeouts();
+    let response = trickle(&server, "GET /livez HTTP/1.1\r\nX-Slow: ");
+    assert_eq!(response, "");
+    // Its connection slot is free again.
     assert_eq!(server.ask_as(None, "GET", "/livez", None).status, 200);
 }
 
 #[test]
-fn a_body_that_trickles_in_ends() {
-    let server = hurried();
+fn slow_request_body_times_out() {
+    let server = server_with_short_timeouts();
     let login = base64::engine::general_purpose::STANDARD.encode("guest:guest");
     let head = format!(
         "PUT /api/vhosts/slow HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {login}\r\nContent-Length: 200000\r\n\r\n"
     );
-    let said = trickle(&server, &head);
-    assert!(said.starts_with("HTTP/1.1 503"), "{said}");
-    assert!(said.contains("the request took too long"), "{said}");
+    let response = trickle(&server, &head);
+    assert!(response.starts_with("HTTP/1.1 503"), "{response}");
+    assert!(response.contains("the request took too long"), "{response}");
     assert_eq!(server.ask_as(None, "GET", "/livez", None).status, 200);
     assert_eq!(server.ask("GET", "/api/vhosts/slow", None).status, 404);
 }
 
 #[test]
-fn an_answer_that_nobody_takes_ends() {
-    let server = hurried();
+fn unread_response_times_out() {
+    let server = server_with_short_timeouts();
     {
         let mut fake = server.fake.lock().unwrap();
-        // Many times what the system keeps for a connection.
+        // Many times the socket buffer size.
         (0..20_000)
             .for_each(|at| fake.declare(&format!("a-queue-with-a-name-of-some-length-{at:05}")));
     }
     let mut slow = TcpStream::connect(server.metrics).unwrap();
     slow.write_all(b"GET /metrics/per-object HTTP/1.1\r\nHost: x\r\n\r\n")
         .unwrap();
-    let mut beginning = [0; 12];
-    slow.read_exact(&mut beginning).unwrap();
-    assert_eq!(&beginning, b"HTTP/1.1 200");
-    // There is one place: whoever comes next has it when the first has lost it.
+    let mut first_bytes = [0; 12];
+    slow.read_exact(&mut first_bytes).unwrap();
+    assert_eq!(&first_bytes, b"HTTP/1.1 200");
+    // There is only one slot: the next client is served once the slow one lost it.
     let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(60)));
     let next = config.build().new_agent();
     let url = format!("http://{}/metrics", server.metrics);
@@ -103,7 +104,7 @@ fn an_answer_that_nobody_takes_ends() {
 }
 
 #[test]
-fn a_head_of_more_than_its_limit_is_refused() {
+fn oversized_request_head_is_refused() {
     let server = Server::start();
     let mut client = TcpStream::connect(server.address).unwrap();
     let line = format!("X-Filler: {}\r\n", "x".repeat(1000));
@@ -111,7 +112,7 @@ fn a_head_of_more_than_its_limit_is_refused() {
         .write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
         .unwrap();
     for _ in 0..=crate::MAX_HEAD / line.len() {
-        // An error: it has been refused by now.
+        // An error means that the server has already refused the head.
         if client.write_all(line.as_bytes()).is_err() {
             break;
         }
@@ -122,14 +123,14 @@ fn a_head_of_more_than_its_limit_is_refused() {
 }
 
 #[test]
-fn connections_without_a_request_make_room_for_one_with_a_request() {
+fn idle_connections_are_evicted_for_new_requests() {
     const LIMIT: usize = 8;
     let server = Server::start_with(|config| {
         config.max_connections = LIMIT;
         config.idle_timeout = Duration::from_secs(600);
         config.head_timeout = Duration::from_secs(600);
     });
-    let held: Vec<TcpStream> = (0..LIMIT * 4)
+    let idle_clients: Vec<TcpStream> = (0..LIMIT * 4)
         .map(|_| {
             let mut client = TcpStream::connect(server.address).unwrap();
             client
@@ -139,8 +140,8 @@ fn connections_without_a_request_make_room_for_one_with_a_request() {
         })
         .collect();
     assert_eq!(server.ask("GET", "/api/whoami", None).status, 200);
-    // The oldest was the first to go.
+    // The oldest connection was evicted first.
     let mut rest = Vec::new();
-    let _ = (&held[0]).read_to_end(&mut rest);
+    let _ = (&idle_clients[0]).read_to_end(&mut rest);
     assert!(rest.is_empty());
 }

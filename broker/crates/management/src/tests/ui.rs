@@ -1,4 +1,4 @@
-//! The web UI's files: what is served, to whom, with which headers.
+//! Tests of the web UI's files: content, access and headers.
 
 use super::*;
 use crate::ui::FILES;
@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use ureq::http::{HeaderMap, Response};
 
 impl Server {
-    /// Without a login. A proxy or a browser would send what `headers` says.
+    /// Sends a request without credentials. `headers` holds those that a proxy or browser would
+    /// add.
     fn fetch(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Response<Vec<u8>> {
         let url = format!("http://{}{path}", self.address);
         let request = ureq::http::Request::builder().method(method).uri(url);
-        // One connection for each: a body that nobody reads ends it.
+        // One connection per request, because the response body may remain unread.
         let mut request = request.header("connection", "close");
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -27,7 +28,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 }
 
 #[test]
-fn every_file_is_served_to_anybody_with_its_type() {
+fn every_file_is_served_without_login() {
     let server = Server::start();
     for (path, kind, content) in FILES {
         let got = server.fetch("GET", path, &[]);
@@ -46,7 +47,7 @@ fn every_file_is_served_to_anybody_with_its_type() {
 }
 
 #[test]
-fn a_browser_may_run_nothing_but_these_files_whatever_is_answered() {
+fn every_response_has_security_headers() {
     let server = Server::start();
     for path in ["/", "/ui/style.css", "/ui/none", "/api/overview", "/livez"] {
         let got = server.fetch("GET", path, &[]);
@@ -65,7 +66,7 @@ fn a_browser_may_run_nothing_but_these_files_whatever_is_answered() {
 }
 
 #[test]
-fn what_a_browser_has_is_not_sent_again() {
+fn unchanged_file_is_not_sent_again() {
     let server = Server::start();
     let path = "/ui/js/main.js";
     let first = server.fetch("GET", path, &[]);
@@ -89,7 +90,7 @@ fn what_a_browser_has_is_not_sent_again() {
 }
 
 #[test]
-fn there_is_nothing_else_and_no_way_out() {
+fn paths_outside_the_ui_are_not_found() {
     let server = Server::start();
     for path in [
         "/ui/",
@@ -112,21 +113,21 @@ fn there_is_nothing_else_and_no_way_out() {
     }
 }
 
-fn below(directory: &Path, found: &mut Vec<PathBuf>) {
+fn list_files_below(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         match path.is_dir() {
-            true => below(&path, found),
+            true => list_files_below(&path, found),
             false => found.push(path),
         }
     }
 }
 
 #[test]
-fn all_that_is_in_the_directory_is_served_or_for_those_who_build_it() {
+fn every_file_in_the_directory_is_served() {
     let ui = Path::new(env!("CARGO_MANIFEST_DIR")).join("ui");
     let mut found = Vec::new();
-    below(&ui, &mut found);
+    list_files_below(&ui, &mut found);
     let served: BTreeSet<&str> = FILES.iter().map(|(path, ..)| *path).collect();
     assert_eq!(served.len(), FILES.len(), "a path is there twice");
     for path in found {
@@ -140,9 +141,9 @@ fn all_that_is_in_the_directory_is_served_or_for_those_who_build_it() {
     }
 }
 
-/// The policy forbids what is written into the page, and nothing comes from elsewhere.
+/// The content security policy forbids inline scripts and external resources.
 #[test]
-fn pages_name_nothing_outside_and_make_no_markup_of_text() {
+fn pages_use_no_external_resources_and_no_inner_html() {
     let own = FILES.iter().filter(|(path, ..)| !path.contains("/vendor/"));
     for (path, _, content) in own {
         let text = std::str::from_utf8(content).unwrap();
@@ -168,12 +169,12 @@ fn pages_name_nothing_outside_and_make_no_markup_of_text() {
 }
 
 #[test]
-fn a_file_that_is_not_taken_ends_in_time() {
+fn unread_file_times_out() {
     let server = Server::start_with(|config| {
         config.max_connections = 1;
         config.idle_timeout = std::time::Duration::from_millis(300);
     });
-    // It asks for a file and stays: the place is free again for the next.
+    // The client requests a file and stays connected: its slot must become free again.
     let mut idle = std::net::TcpStream::connect(server.address).unwrap();
     std::io::Write::write_all(&mut idle, b"GET /ui/js/main.js HTTP/1.1\r\nHost: x\r\n\r\n")
         .unwrap();
@@ -181,7 +182,7 @@ fn a_file_that_is_not_taken_ends_in_time() {
 }
 
 #[test]
-fn pages_of_other_sites_change_nothing_with_a_password_that_the_browser_has() {
+fn cross_site_requests_with_browser_credentials_are_refused() {
     let server = Server::start();
     let login = ("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=");
     let status = |method: &str, site: &str| {
@@ -198,9 +199,9 @@ fn pages_of_other_sites_change_nothing_with_a_password_that_the_browser_has() {
     assert_eq!(status("DELETE", "none"), 204);
 }
 
-/// Over plain HTTP browsers send an origin, and no Fetch Metadata.
+/// Over plain HTTP browsers send `Origin`, but no Fetch Metadata.
 #[test]
-fn requests_with_a_foreign_origin_change_nothing() {
+fn requests_with_a_foreign_origin_are_refused() {
     let server = Server::start();
     let login = ("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=");
     let user = r#"{"users": [{"name": "evil", "password": "x", "tags": "administrator"}]}"#;
@@ -240,7 +241,7 @@ fn requests_with_a_foreign_origin_change_nothing() {
     assert_eq!(send(Some(&own), "application/json", "{}"), 204);
     assert_eq!(send(None, "text/plain", "{}"), 204, "no browser");
     assert_eq!(send(None, form_kind, "--XX--"), 400);
-    // As `curl -F file=@d.json` sends it.
+    // In the format of `curl -F file=@d.json`.
     assert_eq!(send(None, form_kind, &form), 204);
     assert_eq!(server.ask("GET", "/api/users/evil", None).status, 200);
     assert_eq!(server.delete("/api/users/evil"), 204);

@@ -1,38 +1,38 @@
-//! What RabbitMQ 4.0.5 answers to requests that cannot be carried out: clients and scripts compare with it.
+//! Error responses of RabbitMQ 4.0.5, with which clients and scripts compare.
 
 use super::*;
 
-/// What is asked, and status, error and reason of the answer.
+/// A request, and the status, `error` and `reason` of its response.
 type Case = (&'static str, &'static str, Json, u16, &'static str, Json);
 
 fn check(server: &Server, cases: Vec<Case>) {
     for (method, path, body, status, error, reason) in cases {
         let got = server.ask(method, path, Some(body.clone()));
-        let said = (got.status, &got.body["error"], &got.body["reason"]);
-        let want = (status, &json!(error), &reason);
-        assert_eq!(said, want, "{method} {path} {body}");
+        let actual = (got.status, &got.body["error"], &got.body["reason"]);
+        let expected = (status, &json!(error), &reason);
+        assert_eq!(actual, expected, "{method} {path} {body}");
     }
 }
 
 #[test]
-fn what_a_path_names_and_is_not_there() {
+fn missing_objects_have_rabbitmq_errors() {
     let server = Server::start();
     server.quorum("q");
     let publish =
         json!({"properties": {}, "routing_key": "k", "payload": "x", "payload_encoding": "string"});
     let get = json!({"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"});
-    let no_vhost = || json!("vhost_not_found");
+    let vhost_not_found = || json!("vhost_not_found");
     let policy = json!({"pattern": "", "definition": {"max-length": 1}});
     #[rustfmt::skip]
     check(&server, vec![
-        ("PUT", "/api/queues/none/q", json!({}), 404, "not_found", no_vhost()),
-        ("PUT", "/api/exchanges/none/x", json!({}), 404, "not_found", no_vhost()),
-        ("PUT", "/api/policies/none/p", policy, 404, "not_found", no_vhost()),
-        ("PUT", "/api/parameters/vhost-limits/none/limits", json!({"value": {}}), 404, "not_found", no_vhost()),
-        ("PUT", "/api/vhost-limits/none/max-queues", json!({"value": 1}), 404, "not_found", no_vhost()),
-        ("DELETE", "/api/vhost-limits/none/max-queues", json!({}), 404, "not_found", no_vhost()),
-        ("POST", "/api/definitions/none", json!({}), 404, "not_found", no_vhost()),
-        ("POST", "/api/bindings/none/e/x/q/q", json!({}), 404, "not_found", no_vhost()),
+        ("PUT", "/api/queues/none/q", json!({}), 404, "not_found", vhost_not_found()),
+        ("PUT", "/api/exchanges/none/x", json!({}), 404, "not_found", vhost_not_found()),
+        ("PUT", "/api/policies/none/p", policy, 404, "not_found", vhost_not_found()),
+        ("PUT", "/api/parameters/vhost-limits/none/limits", json!({"value": {}}), 404, "not_found", vhost_not_found()),
+        ("PUT", "/api/vhost-limits/none/max-queues", json!({"value": 1}), 404, "not_found", vhost_not_found()),
+        ("DELETE", "/api/vhost-limits/none/max-queues", json!({}), 404, "not_found", vhost_not_found()),
+        ("POST", "/api/definitions/none", json!({}), 404, "not_found", vhost_not_found()),
+        ("POST", "/api/bindings/none/e/x/q/q", json!({}), 404, "not_found", vhost_not_found()),
         ("POST", "/api/bindings/%2F/e/x/q/q", json!({}), 404, "not_found", json!("no exchange 'x' in vhost '/'")),
         ("POST", "/api/exchanges/%2F/x/publish", publish, 404, "not_found", json!("exchange_not_found")),
         ("POST", "/api/queues/%2F/none/get", get, 404, "not_found", json!("queue_not_found")),
@@ -46,7 +46,7 @@ fn what_a_path_names_and_is_not_there() {
 }
 
 #[test]
-fn what_a_body_says_wrong() {
+fn invalid_bodies_have_rabbitmq_errors() {
     let server = Server::start();
     server.quorum("q");
     let bad = |body: Json, path: &'static str, reason: &'static str| -> Case {
@@ -91,21 +91,21 @@ fn what_a_body_says_wrong() {
 }
 
 #[test]
-fn a_method_that_a_path_does_not_take_has_an_answer_without_a_body() {
+fn unsupported_method_has_an_empty_body() {
     let server = Server::start();
     let got = server.ask("POST", "/api/overview", Some(json!({})));
     assert_eq!((got.status, got.body), (405, Json::Null));
 }
 
 #[test]
-fn a_virtual_host_is_started_already() {
+fn starting_a_vhost_succeeds() {
     let server = Server::start();
     let started = server.ask("POST", "/api/vhosts/%2F/start/c-0", Some(json!({})));
     assert_eq!(started.status, 204);
 }
 
 #[test]
-fn what_is_not_there_has_no_bindings() {
+fn missing_objects_have_no_bindings() {
     let server = Server::start();
     for path in [
         "exchanges/%2F/none/bindings/source",
@@ -118,9 +118,9 @@ fn what_is_not_there_has_no_bindings() {
 }
 
 #[test]
-fn an_empty_body_may_be_null() {
+fn null_body_is_an_empty_object() {
     let server = Server::start();
     let guest = Some(("guest", "guest"));
-    let made = server.send(guest, "PUT", "/api/queues/%2F/q", b"null".to_vec());
-    assert_eq!(made.status, 201);
+    let response = server.send(guest, "PUT", "/api/queues/%2F/q", b"null".to_vec());
+    assert_eq!(response.status, 201);
 }

@@ -1,9 +1,9 @@
-// Requests to the HTTP API in the name of who is signed in.
+// HTTP API client with the credentials of the signed-in user.
 
 const KEY = 'posthorn.authorization';
 
-/** An answer that is no success: `status` (0: there was none), `reason` for people, `body` as it came. */
-export class Refused extends Error {
+/** A failed request: `status` (0: no response), `reason` as readable text, `body` as received. */
+export class ApiError extends Error {
   constructor(status, reason, body = null) {
     super(reason);
     this.status = status;
@@ -12,10 +12,10 @@ export class Refused extends Error {
   }
 }
 
-/** One element of a path. A browser takes `.` and `..` out of a path, in whatever way they are written. */
+/** Encodes one element of a path. Browsers remove `.` and `..` from a path even if they are percent-encoded. */
 export function element(name) {
   if (name === '' || name === '.' || name === '..') {
-    throw new Refused(0, `A browser cannot ask for something that is named "${name}": use posthorn ctl.`);
+    throw new ApiError(0, `A browser cannot request an object named "${name}". Use posthorn ctl instead.`);
   }
   return encodeURIComponent(name);
 }
@@ -23,106 +23,106 @@ export function element(name) {
 /** `path('queues', '/', 'a b')` is `queues/%2F/a%20b`. */
 export const path = (...elements) => elements.map(element).join('/');
 
-/** The path with a query string of what is neither undefined, null, false nor ''. */
-export function withQuery(of, query) {
-  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== false && value !== '');
-  const text = new URLSearchParams(given).toString();
-  return text === '' ? of : `${of}?${text}`;
+/** Appends a query string. Values that are undefined, null, false or '' are omitted. */
+export function withQuery(path, query) {
+  const parameters = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== false && value !== '');
+  const text = new URLSearchParams(parameters).toString();
+  return text === '' ? path : `${path}?${text}`;
 }
 
-/** A list of the API as a page: one that is not cut into pages is a page by itself. */
+/** Wraps a list without pagination as a single page. */
 export function pageOf(answer) {
   if (!Array.isArray(answer)) return answer;
   return { items: answer, item_count: answer.length, filtered_count: answer.length, total_count: answer.length, page: 1, page_count: 1 };
 }
 
-/** RFC 7617 with UTF-8. */
+/** Basic credentials in UTF-8 (RFC 7617). */
 export function basic(name, password) {
   const bytes = new TextEncoder().encode(`${name}:${password}`);
   return `Basic ${btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(''))}`;
 }
 
-/** What people read where the API says it in a word of its own. */
+/** The readable text for the API's reason `Not_Authorized`. */
 const LOGIN_FAILED = 'Login failed';
 
-/** What an answer says went wrong. */
+/** The reason in an error response. */
 function reasonOf(status, body) {
   if (body?.reason === 'Not_Authorized') return LOGIN_FAILED;
   if (Array.isArray(body?.reason)) return body.reason.map((part) => (typeof part === 'string' ? part : JSON.stringify(part))).join(': ');
   if (typeof body?.reason === 'string' && body.reason !== '') return body.reason;
-  return `The node answered with status ${status}.`;
+  return `The node responded with status ${status}.`;
 }
 
 /**
- * `fetch` as the browser has it; `storage` keeps the password's header until the tab is closed, or is null; `base` is where the API is.
+ * `fetch` is the browser's; `storage` keeps the Authorization header until the tab is closed, or is null; `base` is the URL of the API.
  */
 export function createClient({ fetch, storage, base = 'api/' }) {
   let authorization = null;
-  const ended = new Set();
-  const changed = new Set();
+  const endListeners = new Set();
+  const changeListeners = new Set();
 
-  const keep = (value) => {
+  const setAuthorization = (value) => {
     authorization = value;
     try {
       if (value === null) storage?.removeItem(KEY);
       else storage?.setItem(KEY, value);
     } catch {
-      // Storage that is turned off or full: it lasts as long as the page.
+      // Storage is disabled or full: the credentials last until the page is closed.
     }
   };
 
-  const send = async (method, of, { body, headers = {}, as = authorization, signal } = {}) => {
-    const given = body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) };
-    let answer, text;
+  const send = async (method, path, { body, headers = {}, as = authorization, signal } = {}) => {
+    const payload = body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) };
+    let response, text;
     try {
-      answer = await fetch(base + of, {
+      response = await fetch(base + path, {
         method,
-        // Nothing that the browser keeps goes along, and it asks for no password itself.
+        // Sends no browser credentials, and prevents the browser's password prompt.
         credentials: 'omit',
         cache: 'no-store',
         headers: { ...headers, ...(as === null ? {} : { Authorization: as }), ...(body === undefined ? {} : { 'Content-Type': 'application/json' }) },
         signal,
-        ...given,
+        ...payload,
       });
-      text = await answer.text();
+      text = await response.text();
     } catch (error) {
       if (error?.name === 'AbortError') throw error;
-      throw new Refused(0, 'The node does not answer.');
+      throw new ApiError(0, 'The node does not respond.');
     }
     let parsed = null;
     try {
       parsed = text === '' ? null : JSON.parse(text);
     } catch {
-      // Something between here and the node answered.
+      // The response is not JSON: a proxy sent it, not the node.
     }
-    if (answer.ok) return parsed;
-    throw new Refused(answer.status, reasonOf(answer.status, parsed), parsed);
+    if (response.ok) return parsed;
+    throw new ApiError(response.status, reasonOf(response.status, parsed), parsed);
   };
 
-  /** As `send`; who may not come in any more is signed out. */
-  const ask = async (method, of, more) => {
+  /** Like `send`. Signs the user out if the credentials are no longer valid. */
+  const request = async (method, path, options) => {
     try {
-      const answer = await send(method, of, more);
-      if (method !== 'GET') for (const tell of changed) tell();
-      return answer;
+      const result = await send(method, path, options);
+      if (method !== 'GET') for (const listener of changeListeners) listener();
+      return result;
     } catch (error) {
       if (error.status === 401 && error.reason === LOGIN_FAILED && authorization !== null) {
-        keep(null);
-        for (const tell of ended) tell('Your user or password is not valid any more.');
+        setAuthorization(null);
+        for (const listener of endListeners) listener('Your user name or password is no longer valid.');
       }
       throw error;
     }
   };
 
   return {
-    /** Who it is, or an error; the password is kept only when it was right. */
+    /** Signs a user in and returns it. The credentials are stored only if they are valid. */
     async signIn(name, password) {
       const as = basic(name, password);
       const user = await send('GET', 'whoami', { as });
-      keep(as);
+      setAuthorization(as);
       return user;
     },
-    /** Who signed in before the page was loaded anew, or null. */
+    /** The user who signed in before the page was reloaded, or null. */
     async resume() {
       try {
         authorization = storage?.getItem(KEY) ?? null;
@@ -134,33 +134,33 @@ export function createClient({ fetch, storage, base = 'api/' }) {
         return await send('GET', 'whoami');
       } catch (error) {
         if (error.status === 401) {
-          keep(null);
+          setAuthorization(null);
           return null;
         }
         throw error;
       }
     },
     signOut() {
-      keep(null);
+      setAuthorization(null);
     },
-    get: (of, more) => ask('GET', of, more),
-    put: (of, body = {}) => ask('PUT', of, { body }),
-    post: (of, body = {}) => ask('POST', of, { body }),
-    delete: (of, more) => ask('DELETE', of, more),
-    /** Calls back when the password is not right any more; returns what ends that. */
-    onEnd(tell) {
-      ended.add(tell);
-      return () => ended.delete(tell);
+    get: (path, options) => request('GET', path, options),
+    put: (path, body = {}) => request('PUT', path, { body }),
+    post: (path, body = {}) => request('POST', path, { body }),
+    delete: (path, options) => request('DELETE', path, options),
+    /** Registers a listener for the loss of valid credentials. Returns a function that removes it. */
+    onEnd(listener) {
+      endListeners.add(listener);
+      return () => endListeners.delete(listener);
     },
-    /** Calls back after each request that may have changed something. */
-    onChange(tell) {
-      changed.add(tell);
-      return () => changed.delete(tell);
+    /** Registers a listener for requests that may have changed an object. Returns a function that removes it. */
+    onChange(listener) {
+      changeListeners.add(listener);
+      return () => changeListeners.delete(listener);
     },
   };
 }
 
-/** What the tags of a user open. */
+/** The access that a user's tags grant. */
 export function rights(user) {
   const tags = Array.isArray(user?.tags) ? user.tags : String(user?.tags ?? '').split(',');
   const has = (tag) => tags.includes(tag);

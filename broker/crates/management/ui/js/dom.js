@@ -1,4 +1,4 @@
-// What pages are written with: text that is put into a template becomes text in the page, whatever is in it.
+// HTML templates and hooks. Values in a template are always rendered as text, never as markup.
 import { h } from '../vendor/preact.js';
 import htm from '../vendor/htm.js';
 

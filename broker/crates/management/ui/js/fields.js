@@ -1,4 +1,4 @@
-// Fields that several forms have, and what arguments and policies may say.
+// Form fields that several pages share, and the known arguments and policy keys.
 import { pageOf } from './client.js';
 import { html, useState } from './dom.js';
 import { List } from './list.js';
@@ -6,7 +6,7 @@ import { Link, Tag } from './parts.js';
 import * as format from './format.js';
 import { useData } from './session.js';
 
-/** Names of virtual hosts, or null when there are too many to choose from; they are asked for once. */
+/** Names of virtual hosts, requested once. Null if there are too many for a select field. */
 export function useVhosts() {
   const { data } = useData('vhosts?columns=name&page=1&page_size=500', { once: true });
   if (data === null) return undefined;
@@ -14,17 +14,17 @@ export function useVhosts() {
   return page.page_count > 1 ? null : page.items.map((vhost) => vhost.name);
 }
 
-/** The field for a virtual host: a choice, or where there are too many its name. */
+/** The field for a virtual host: a select field, or a text field if there are too many. */
 export function vhostField(vhosts, { name = 'vhost', label = 'Virtual host' } = {}) {
   if (vhosts === null) return { name, label, required: true, value: '/' };
   const value = vhosts?.includes('/') ? '/' : (vhosts?.[0] ?? '');
   return { name, label, type: 'select', options: (vhosts ?? []).map((vhost) => [vhost, vhost]), value };
 }
 
-/** A list of what is in all virtual hosts, or in the one that is chosen: `at(vhost)` is its path, of all without one. */
+/** A list of objects in all virtual hosts or in the selected one. `at(vhost)` is its path; `at()` that for all. */
 export function VhostList({ vhosts, at, ...list }) {
-  const [vhost, only] = useState('');
-  const choose = (event) => only(event.currentTarget.value);
+  const [vhost, setVhost] = useState('');
+  const choose = (event) => setVhost(event.currentTarget.value);
   return html`<${List} path=${vhost === '' ? at() : at(vhost)} ...${list}>
     ${vhosts === null && html`<label>Virtual host <input type="search" value=${vhost} onChange=${choose} /></label>`}
     ${
@@ -35,12 +35,12 @@ export function VhostList({ vhosts, at, ...list }) {
   </${List}>`;
 }
 
-/** What a queue or exchange is. */
+/** Properties of a queue or exchange, as tags. */
 export const Features = ({ of }) => html`<span class="tags">
-  ${of.durable === false && html`<${Tag} title="Does not outlive its node">transient</${Tag}>`}
-  ${of.auto_delete && html`<${Tag} title="Goes when its last consumer or binding goes">auto-delete</${Tag}>`}
+  ${of.durable === false && html`<${Tag} title="Is deleted when its node stops">transient</${Tag}>`}
+  ${of.auto_delete && html`<${Tag} title="Is deleted with its last consumer or binding">auto-delete</${Tag}>`}
   ${of.exclusive && html`<${Tag} title="Belongs to one connection">exclusive</${Tag}>`}
-  ${of.internal && html`<${Tag} title="Takes messages from other exchanges only">internal</${Tag}>`}
+  ${of.internal && html`<${Tag} title="Accepts messages only from other exchanges">internal</${Tag}>`}
   ${Object.keys(of.arguments ?? {}).some((key) => key !== 'x-queue-type') && html`<${Tag} title=${format.value(of.arguments)}>arguments</${Tag}>`}
   ${of.policy && html`<${Link} place=${['policies', of.vhost, of.policy]}>${of.policy}</${Link}>`}
   ${of.operator_policy && html`<${Link} place=${['operator_policies', of.vhost, of.operator_policy]}>${of.operator_policy}</${Link}>`}

@@ -1,15 +1,15 @@
-// Forms, made from a list of their fields.
+// Forms that are generated from a list of fields.
 import { html, useRef, useState } from './dom.js';
 import { confirmed, notify } from './session.js';
 import { TYPES } from './values.js';
 
-let numbered = 0;
+let lastId = 0;
 const newId = () => {
-  numbered += 1;
-  return `f${numbered}`;
+  lastId += 1;
+  return `f${lastId}`;
 };
 
-/** Rows of key, value and type; `known` are [key, type] that are offered. */
+/** An editor for rows of key, value and type. `known` lists suggested [key, type] pairs. */
 function Rows({ id, label, value, known = [], onChange }) {
   const rows = [...value, { key: '', value: '', type: 'string' }];
   const set = (at, change) => {
@@ -32,7 +32,7 @@ function Rows({ id, label, value, known = [], onChange }) {
   </div>`;
 }
 
-/** The control of one field. */
+/** The input element of one field. */
 function Control({ id, field, value, onChange }) {
   const text = (event) => onChange(event.currentTarget.value);
   const same = { id, name: field.name, required: field.required, 'aria-describedby': field.hint ? `${id}-hint` : undefined };
@@ -57,45 +57,45 @@ function Control({ id, field, value, onChange }) {
 }
 
 const EMPTY = { rows: [], check: false, file: null };
-const first = (field) => field.value ?? EMPTY[field.type] ?? (field.type === 'select' ? (field.options[0]?.[0] ?? '') : '');
-const firsts = (fields) => Object.fromEntries(fields.map((field) => [field.name, first(field)]));
+const initialValue = (field) => field.value ?? EMPTY[field.type] ?? (field.type === 'select' ? (field.options[0]?.[0] ?? '') : '');
+const initialValues = (fields) => Object.fromEntries(fields.map((field) => [field.name, initialValue(field)]));
 
 /**
- * Fields: {name, label, type (text, number, password, select, check, area, rows, file), value at first, hint, options, known, among,
- * when(values)}. `submit` gets the values by name; what it throws is shown. `ask(values)` is a question to be answered before. `done` is
- * told afterwards, and the form is as at first again unless `stays`.
+ * Fields: {name, label, type (text, number, password, select, check, area, rows, file), value (initial), hint, options, known, among,
+ * when(values)}. `submit` receives the values by name; an error that it throws is shown. `ask(values)` returns a question to confirm
+ * first. On success `done` is shown, and the form is reset unless `stays`.
  */
 export function Form({ label, fields, verb, submit, ask, done, danger = false, stays = false }) {
-  const [values, set] = useState(() => firsts(fields));
-  const [error, fail] = useState(null);
-  const [busy, work] = useState(false);
+  const [values, set] = useState(() => initialValues(fields));
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState(false);
   const id = useRef(null);
   id.current ??= newId();
-  const go = async (event) => {
+  const onSubmit = async (event) => {
     event.preventDefault();
     if (busy) return;
-    // A field that came later, or that nobody touched.
-    const given = { ...firsts(fields), ...values };
-    fail(null);
-    const wanted = ask?.(given);
-    if (wanted && !(await confirmed(wanted))) return;
-    work(true);
+    // Includes fields that appeared later or were not changed.
+    const current = { ...initialValues(fields), ...values };
+    setError(null);
+    const confirmation = ask?.(current);
+    if (confirmation && !(await confirmed(confirmation))) return;
+    setBusy(true);
     try {
-      const said = await submit(given);
-      if (!stays) set(firsts(fields));
-      if (said ?? done) notify('good', said ?? done);
-    } catch (problem) {
-      fail(problem.reason ?? problem.message);
+      const message = await submit(current);
+      if (!stays) set(initialValues(fields));
+      if (message ?? done) notify('good', message ?? done);
+    } catch (error) {
+      setError(error.reason ?? error.message);
     }
-    work(false);
+    setBusy(false);
   };
-  const shown = fields.filter((field) => !field.when || field.when({ ...firsts(fields), ...values }));
-  return html`<form onSubmit=${go} aria-label=${label} autocomplete="off">
+  const shown = fields.filter((field) => !field.when || field.when({ ...initialValues(fields), ...values }));
+  return html`<form onSubmit=${onSubmit} aria-label=${label} autocomplete="off">
     ${shown.map((field) => {
       const of = `${id.current}-${field.name}`;
       return html`<div key=${field.name} class="field">
         <label id=${`${of}-label`} for=${field.type === 'rows' ? undefined : of}>${field.label}</label>
-        <div><${Control} id=${of} field=${field} value=${values[field.name] ?? first(field)} onChange=${(value) => set((all) => ({ ...all, [field.name]: value }))} />
+        <div><${Control} id=${of} field=${field} value=${values[field.name] ?? initialValue(field)} onChange=${(value) => set((all) => ({ ...all, [field.name]: value }))} />
         ${field.hint && html`<p class="hint" id=${`${of}-hint`}>${field.hint}</p>`}</div>
       </div>`;
     })}

@@ -1,11 +1,11 @@
-// Figures and values as people read them. Everything that comes back is text.
+// Formats numbers and values for display. Every function returns text.
 
 const grouped = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat('en', { maximumFractionDigits: 1 });
 
 const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
 
-/** 12,345; an en dash for what is not known. */
+/** 12,345; an en dash for an unknown value. */
 export const count = (value) => (isNumber(value) ? grouped.format(value) : '–');
 
 /** 12.3/s */
@@ -27,7 +27,7 @@ export function bytes(value) {
   return `${unit === 0 ? grouped.format(left) : short.format(left)} ${units[unit]}`;
 }
 
-/** 3 d 4 h, of milliseconds: its two largest units. */
+/** Formats milliseconds as 3 d 4 h: the two largest units. */
 export function duration(ms) {
   if (!isNumber(ms) || ms < 0) return '–';
   const units = [
@@ -47,18 +47,18 @@ export function duration(ms) {
   return parts.join(' ') || '0 s';
 }
 
-/** A time in milliseconds since 1970, in the reader's own zone. */
+/** A time in milliseconds since 1970, in the user's time zone. */
 export function time(ms) {
   return isNumber(ms) ? new Date(ms).toLocaleString() : '–';
 }
 
-/** A value of an argument, a header or a property, on one line. */
-export function value(of) {
-  if (of === undefined || of === null) return '–';
-  return typeof of === 'string' ? of : JSON.stringify(of);
+/** An argument, header or property value on one line. */
+export function value(raw) {
+  if (raw === undefined || raw === null) return '–';
+  return typeof raw === 'string' ? raw : JSON.stringify(raw);
 }
 
-/** Share of the whole, from 0 to 1, or null. */
+/** The share of the whole, from 0 to 1, or null if unknown. */
 export function share(part, whole) {
   return isNumber(part) && isNumber(whole) && whole > 0 ? Math.min(1, Math.max(0, part / whole)) : null;
 }

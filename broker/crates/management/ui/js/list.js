@@ -1,4 +1,4 @@
-// A list of which the API is asked for one page at a time, in the order and with the filter that the reader wants.
+// A list that is requested from the API page by page, with the user's sort order and filter.
 import { html, useEffect, useState } from './dom.js';
 import { pageOf, withQuery } from './client.js';
 import * as format from './format.js';
@@ -6,14 +6,14 @@ import { Problem, Table } from './parts.js';
 import { useData } from './session.js';
 
 const SIZES = [25, 50, 100, 250, 500];
-const TYPING = 300; // ms without a key after which a filter counts
+const DEBOUNCE = 300; // ms without a key press after which a filter is applied
 
-/** How each list was left, so that coming back to it finds it so. */
-const left = new Map();
+/** The last view of each list, restored when the user returns to it. */
+const lastViews = new Map();
 
-const FIRST = { page: 1, size: 50, name: '', regex: false, sort: null, reverse: false };
+const DEFAULT_VIEW = { page: 1, size: 50, name: '', regex: false, sort: null, reverse: false };
 
-/** The query that asks for a page. */
+/** The query parameters of a view. */
 export function queryOf(view) {
   return {
     page: view.page,
@@ -25,20 +25,20 @@ export function queryOf(view) {
   };
 }
 
-/** The view after somebody wanted the order of `sort`: first up, then down, then as it comes. */
-export function turned(view, sort) {
+/** The view after a click on the column `sort`: ascending, then descending, then unsorted. */
+export function toggleSort(view, sort) {
   if (view.sort !== sort) return { ...view, page: 1, sort, reverse: false };
   return view.reverse ? { ...view, page: 1, sort: null, reverse: false } : { ...view, page: 1, reverse: true };
 }
 
 function Filter({ view, set, noun }) {
-  const [text, type] = useState(view.name);
+  const [text, setText] = useState(view.name);
   useEffect(() => {
     if (text === view.name) return undefined;
-    const timer = setTimeout(() => set((now) => ({ ...now, page: 1, name: text })), TYPING);
+    const timer = setTimeout(() => set((now) => ({ ...now, page: 1, name: text })), DEBOUNCE);
     return () => clearTimeout(timer);
   }, [text]);
-  return html`<label>Filter by name <input type="search" value=${text} spellcheck="false" autocapitalize="none" onInput=${(event) => type(event.currentTarget.value)} aria-label=${`Filter ${noun} by name`} /></label>
+  return html`<label>Filter by name <input type="search" value=${text} spellcheck="false" autocapitalize="none" onInput=${(event) => setText(event.currentTarget.value)} aria-label=${`Filter ${noun} by name`} /></label>
     <label class="check"><input type="checkbox" checked=${view.regex} onChange=${(event) => set((now) => ({ ...now, page: 1, regex: event.currentTarget.checked }))} /> regular expression</label>`;
 }
 
@@ -55,22 +55,22 @@ function Pages({ view, set, about }) {
   </nav>`;
 }
 
-/** `path` is asked; `noun` is what the rows are called. `extra`: more of the query. `filter` false: there is no filter by name. */
+/** `path` is requested; `noun` names the rows. `extra`: additional query parameters. `filter` false: no filter by name. */
 export function List({ path, noun, columns, keyOf, extra = {}, filter = true, children }) {
-  const [view, change] = useState(() => left.get(noun) ?? FIRST);
+  const [view, change] = useState(() => lastViews.get(noun) ?? DEFAULT_VIEW);
   const set = (next) =>
     change((now) => {
       const view = typeof next === 'function' ? next(now) : next;
-      left.set(noun, view);
+      lastViews.set(noun, view);
       return view;
     });
   const { data, error } = useData(path === null ? null : withQuery(path, { ...queryOf(view), ...extra }));
   useEffect(() => {
-    // The last page has gone meanwhile.
+    // The last page was removed meanwhile.
     if (error?.reason?.startsWith('Page out of range') && view.page > 1) set((now) => ({ ...now, page: 1 }));
   }, [error]);
   const about = pageOf(data) ?? { items: [], filtered_count: null, total_count: null, page_count: 1 };
-  const order = { by: view.sort, reverse: view.reverse, on: (sort) => set((now) => turned(now, sort)) };
+  const order = { by: view.sort, reverse: view.reverse, on: (sort) => set((now) => toggleSort(now, sort)) };
   const few = data && about.filtered_count !== about.total_count ? `${format.count(about.filtered_count)} of ` : '';
   return html`<div class="list">
     <div class="bar">

@@ -1,4 +1,4 @@
-// The page: who is signed in, where they are, and what is shown there.
+// The application: the signed-in user, navigation, and the current page.
 import { html, render, useEffect, useState } from './dom.js';
 import { rights } from './client.js';
 import { Form } from './form.js';
@@ -21,48 +21,48 @@ const monitors = (can) => can.monitor;
 const policies = (can) => can.monitor || can.policymaker;
 const administrators = (can) => can.administrator;
 
-/** Pattern of the place; the page, who may see it, and what its menu calls it. */
+/** Pattern of the address; the page, its access check, and its menu entry. */
 const PAGES = [
-  ['', { page: Overview, who: anyone, menu: 'Overview', place: [] }],
-  ['overview', { page: Overview, who: anyone }],
-  ['connections', { page: Connections, who: anyone, menu: 'Connections' }],
-  ['connections/{}', { page: Connection, who: anyone }],
-  ['channels', { page: Channels, who: anyone, menu: 'Channels' }],
-  ['channels/{}', { page: Channel, who: anyone }],
-  ['exchanges', { page: Exchanges, who: anyone, menu: 'Exchanges' }],
-  ['exchanges/{}/{}', { page: Exchange, who: anyone }],
-  ['queues', { page: Queues, who: anyone, menu: 'Queues' }],
-  ['queues/{}/{}', { page: Queue, who: anyone }],
-  ['nodes', { page: Nodes, who: monitors, menu: 'Nodes' }],
-  ['nodes/{}', { page: Node, who: monitors }],
-  ['vhosts', { page: Vhosts, who: anyone, menu: 'Virtual hosts' }],
-  ['vhosts/{}', { page: Vhost, who: anyone }],
-  ['users', { page: Users, who: administrators, menu: 'Users' }],
-  ['users/{}', { page: User, who: administrators }],
-  ['policies', { page: Policies, who: policies, menu: 'Policies' }],
-  ['policies/{}/{}', { page: Policy, who: policies }],
-  ['operator_policies/{}/{}', { page: OperatorPolicy, who: policies }],
-  ['limits', { page: Limits, who: anyone, menu: 'Limits' }],
-  ['feature-flags', { page: FeatureFlags, who: monitors, menu: 'Feature flags' }],
-  ['definitions', { page: Definitions, who: administrators, menu: 'Definitions' }],
-  ['cluster-name', { page: Cluster, who: administrators, menu: 'Cluster name' }],
-  ['admin', { page: Vhosts, who: anyone }],
+  ['', { page: Overview, allows: anyone, menu: 'Overview', place: [] }],
+  ['overview', { page: Overview, allows: anyone }],
+  ['connections', { page: Connections, allows: anyone, menu: 'Connections' }],
+  ['connections/{}', { page: Connection, allows: anyone }],
+  ['channels', { page: Channels, allows: anyone, menu: 'Channels' }],
+  ['channels/{}', { page: Channel, allows: anyone }],
+  ['exchanges', { page: Exchanges, allows: anyone, menu: 'Exchanges' }],
+  ['exchanges/{}/{}', { page: Exchange, allows: anyone }],
+  ['queues', { page: Queues, allows: anyone, menu: 'Queues' }],
+  ['queues/{}/{}', { page: Queue, allows: anyone }],
+  ['nodes', { page: Nodes, allows: monitors, menu: 'Nodes' }],
+  ['nodes/{}', { page: Node, allows: monitors }],
+  ['vhosts', { page: Vhosts, allows: anyone, menu: 'Virtual hosts' }],
+  ['vhosts/{}', { page: Vhost, allows: anyone }],
+  ['users', { page: Users, allows: administrators, menu: 'Users' }],
+  ['users/{}', { page: User, allows: administrators }],
+  ['policies', { page: Policies, allows: policies, menu: 'Policies' }],
+  ['policies/{}/{}', { page: Policy, allows: policies }],
+  ['operator_policies/{}/{}', { page: OperatorPolicy, allows: policies }],
+  ['limits', { page: Limits, allows: anyone, menu: 'Limits' }],
+  ['feature-flags', { page: FeatureFlags, allows: monitors, menu: 'Feature flags' }],
+  ['definitions', { page: Definitions, allows: administrators, menu: 'Definitions' }],
+  ['cluster-name', { page: Cluster, allows: administrators, menu: 'Cluster name' }],
+  ['admin', { page: Vhosts, allows: anyone }],
 ];
 
 const signedIn = shared(null);
 
 function useHash() {
-  const [hash, see] = useState(window.location.hash);
+  const [hash, setHash] = useState(window.location.hash);
   useEffect(() => {
-    const moved = () => {
-      see(window.location.hash);
+    const onHashChange = () => {
+      setHash(window.location.hash);
       notices.set(notices.get().filter((notice) => notice.kind === 'good'));
       window.scrollTo(0, 0);
     };
-    window.addEventListener('hashchange', moved);
-    // It may have changed before anybody listened.
-    see(window.location.hash);
-    return () => window.removeEventListener('hashchange', moved);
+    window.addEventListener('hashchange', onHashChange);
+    // It may have changed before the listener was added.
+    setHash(window.location.hash);
+    return () => window.removeEventListener('hashchange', onHashChange);
   }, []);
   return hash;
 }
@@ -97,12 +97,12 @@ function Header({ user, can, at }) {
   const every = interval.use();
   const [open, set] = useState(false);
   useEffect(() => set(false), [at]);
-  const entries = PAGES.filter(([, page]) => page.menu && page.who(can));
+  const entries = PAGES.filter(([, page]) => page.menu && page.allows(can));
   const here = (pattern) => (at?.[0] ?? '') === pattern;
   return html`<header>
     <a class="name" href="#/">Posthorn</a>
     <button type="button" class="action menu" aria-expanded=${open} aria-controls="places" onClick=${() => set(!open)}>Menu</button>
-    <nav id="places" class=${open ? 'open' : ''} aria-label="Places"><ul>${entries.map(
+    <nav id="places" class=${open ? 'open' : ''} aria-label="Pages"><ul>${entries.map(
       ([pattern, { menu }]) => html`<li key=${pattern}>
       <a href=${pattern === '' ? '#/' : to(pattern)} aria-current=${here(pattern) ? 'page' : undefined}>${menu}</a></li>`,
     )}</ul></nav>
@@ -123,20 +123,20 @@ function Place({ user }) {
   useEffect(() => {
     document.title = at && at.length > 0 ? `${at.at(-1)} · Posthorn` : 'Posthorn';
   }, [hash]);
-  const inside = () => {
+  const content = () => {
     if (!can.any)
-      return html`<h1>Not for you</h1><p>The user ${user.name} has none of the tags management, policymaker, monitoring and administrator, one of which this page needs.</p>`;
-    if (found === null) return html`<h1>Nothing here</h1><p>There is no such place. <a href="#/">Overview</a></p>`;
-    if (!found.value.who(can)) return html`<h1>Not for you</h1><p>The tags of the user ${user.name} do not open this page.</p>`;
+      return html`<h1>Access denied</h1><p>User ${user.name} needs one of the tags management, policymaker, monitoring and administrator.</p>`;
+    if (found === null) return html`<h1>Page not found</h1><p>This address does not exist. <a href="#/">Overview</a></p>`;
+    if (!found.value.allows(can)) return html`<h1>Access denied</h1><p>The tags of user ${user.name} do not allow access to this page.</p>`;
     const Page = found.value.page;
     return html`<${Page} key=${hash} given=${found.given} can=${can} />`;
   };
-  return html`<${Header} user=${user} can=${can} at=${at} /><main><${Notices} />${inside()}</main>`;
+  return html`<${Header} user=${user} can=${can} at=${at} /><main><${Notices} />${content()}</main>`;
 }
 
 function App() {
   const user = signedIn.use();
-  const asked = question.use();
+  const pendingQuestion = question.use();
   useEffect(
     () =>
       client.onEnd((why) => {
@@ -145,10 +145,10 @@ function App() {
       }),
     [],
   );
-  return html`${user ? html`<${Place} user=${user} />` : html`<${Notices} /><${SignIn} />`}<${Question} of=${asked} />`;
+  return html`${user ? html`<${Place} user=${user} />` : html`<${Notices} /><${SignIn} />`}<${Question} of=${pendingQuestion} />`;
 }
 
-async function begin() {
+async function start() {
   const root = document.getElementById('app');
   try {
     signedIn.set(await client.resume());
@@ -158,4 +158,4 @@ async function begin() {
   render(html`<${App} />`, root);
 }
 
-await begin();
+await start();

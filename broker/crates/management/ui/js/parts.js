@@ -1,4 +1,4 @@
-// Parts that all pages have.
+// Components that all pages share.
 import { html, useEffect, useRef, useState } from './dom.js';
 import * as format from './format.js';
 import { to } from './places.js';
@@ -6,12 +6,12 @@ import { confirmed, notify } from './session.js';
 
 export const Link = ({ place, children, ...more }) => html`<a href=${to(...place)} ...${more}>${children}</a>`;
 
-/** What could not be had. */
+/** An error of a request. */
 export const Problem = ({ error }) => error && html`<p class="problem" role="alert">${error.reason ?? error.message}</p>`;
 
 export const Section = ({ title, children }) => html`<section><h2>${title}</h2>${children}</section>`;
 
-/** A section that is opened when it is wanted. */
+/** A collapsed section. */
 export function Folded({ title, children }) {
   const [open, set] = useState(false);
   return html`<details class="folded" open=${open} onToggle=${(event) => set(event.currentTarget.open)}>
@@ -20,7 +20,7 @@ export function Folded({ title, children }) {
   </details>`;
 }
 
-/** Labels and values; those without a value are left out. */
+/** Labels and values; entries without a value are omitted. */
 export const Facts = ({ of }) => html`<dl class="facts">
   ${of.filter(([, value]) => value !== undefined && value !== null && value !== '').map(([label, value]) => html`<div key=${label}><dt>${label}</dt><dd>${value}</dd></div>`)}
 </dl>`;
@@ -35,25 +35,25 @@ export function Pairs({ of }) {
 export const Tag = ({ children, kind = '', title }) => html`<span class=${`tag ${kind}`} title=${title}>${children}</span>`;
 
 const GOOD = ['running', 'up', 'single_active', 'enabled', 'leader', 'follower'];
-const NOT_GOOD = ['down', 'lost', 'stopped', 'blocked', 'noproc', 'unavailable', 'suspected_down'];
+const BAD = ['down', 'lost', 'stopped', 'blocked', 'noproc', 'unavailable', 'suspected_down'];
 
-/** A word for how something is, with a colour beside the word. */
+/** A state with a coloured marker. */
 export function State({ of }) {
-  const kind = GOOD.includes(of) ? 'good' : NOT_GOOD.includes(of) ? 'bad' : 'even';
+  const kind = GOOD.includes(of) ? 'good' : BAD.includes(of) ? 'bad' : 'even';
   return html`<span class=${`state ${kind}`}>${of ?? '–'}</span>`;
 }
 
-/** How much of the whole is used. */
+/** Usage as text and meter. */
 export function Used({ part, whole, text }) {
   const share = format.share(part, whole);
   return html`<span class="used"><span>${text}</span>${share !== null && html`<meter min="0" max="1" low="0.75" high="0.9" optimum="0" value=${share}>${Math.round(share * 100)} %</meter>`}</span>`;
 }
 
 /**
- * A table. Columns: {title, cell(row), number, wide (left out where there is little room), sort}; `sort` is what the column is called
- * by `order.by`, and `order.on(sort)` is called when somebody wants the rows in its order.
+ * A table. Columns: {title, cell(row), number, wide (hidden on narrow screens), sort}; `sort` is the column's key
+ * in `order.by`. A click on its title calls `order.on(sort)`.
  */
-export function Table({ caption, columns, rows, keyOf, order, empty = 'There are none.' }) {
+export function Table({ caption, columns, rows, keyOf, order, empty = 'None.' }) {
   const classOf = (column) => [column.number && 'number', column.wide && 'wide'].filter(Boolean).join(' ');
   const direction = (column) => (order?.by !== column.sort ? 'none' : order.reverse ? 'descending' : 'ascending');
   const head = (column) => {
@@ -74,7 +74,7 @@ export function Table({ caption, columns, rows, keyOf, order, empty = 'There are
 }
 
 /**
- * Does something when it is pressed, after asking if `ask` ({title, text, verb}) is given; `done` is told when it went well.
+ * A button that runs `does`, after a confirmation if `ask` ({title, text, verb}) is given. `done` is shown on success.
  */
 export function Action({ does, ask, done, kind = '', children, label }) {
   const [busy, set] = useState(false);
@@ -92,18 +92,18 @@ export function Action({ does, ask, done, kind = '', children, label }) {
   return html`<button type="button" class=${`action ${kind}`} disabled=${busy} onClick=${press} aria-label=${label}>${children}</button>`;
 }
 
-/** The question that waits, over everything else; Escape says no. */
+/** The pending question as a modal dialog. Escape cancels it. */
 export function Question({ of }) {
   const dialog = useRef(null);
   useEffect(() => {
     if (of && dialog.current && !dialog.current.open) dialog.current.showModal();
   }, [of]);
   if (!of) return null;
-  const no = (event) => {
+  const cancel = (event) => {
     event.preventDefault();
     of.answer(false);
   };
-  return html`<dialog ref=${dialog} onCancel=${no} aria-labelledby="question">
+  return html`<dialog ref=${dialog} onCancel=${cancel} aria-labelledby="question">
     <h2 id="question">${of.title}</h2>
     <p>${of.text}</p>
     <div class="buttons">

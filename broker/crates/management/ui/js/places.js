@@ -1,6 +1,6 @@
-// Places within the page: what stands behind `#` in its address, with RabbitMQ's names.
+// Addresses within the page: the fragment behind `#`, with RabbitMQ's names.
 
-/** `#/queues/%2F/a%20b?x=1` is ['queues', '/', 'a b']; null when it cannot be read. */
+/** Parses `#/queues/%2F/a%20b?x=1` as ['queues', '/', 'a b']; null if it is invalid. */
 export function parse(hash) {
   const text = hash.replace(/^#\/?/, '').replace(/\?.*$/, '').replace(/\/$/, '');
   if (text === '') return [];
@@ -11,21 +11,21 @@ export function parse(hash) {
   }
 }
 
-/** The address of a place. */
+/** Builds the fragment of an address. */
 export const to = (...elements) => `#/${elements.map(encodeURIComponent).join('/')}`;
 
 /**
- * The first of `table` that fits: rows of pattern and value, where `{}` in a pattern stands for any element. RabbitMQ's pages of
- * administrators are also known below `admin`.
+ * Finds the first match in `table`: rows of pattern and value, where `{}` in a pattern matches any element. RabbitMQ's administration
+ * pages are also available below `admin`.
  */
 export function find(table, elements) {
   if (elements === null) return null;
   const place = elements[0] === 'admin' && elements.length > 1 ? elements.slice(1) : elements;
   for (const [pattern, value] of table) {
-    const wanted = pattern === '' ? [] : pattern.split('/');
-    if (wanted.length !== place.length) continue;
-    if (wanted.every((element, at) => element === '{}' || element === place[at])) {
-      return { value, given: place.filter((_, at) => wanted[at] === '{}') };
+    const expected = pattern === '' ? [] : pattern.split('/');
+    if (expected.length !== place.length) continue;
+    if (expected.every((element, at) => element === '{}' || element === place[at])) {
+      return { value, given: place.filter((_, at) => expected[at] === '{}') };
     }
   }
   return null;

@@ -1,25 +1,25 @@
-// From the API's samples to lines of a plot.
+// Converts the API's samples to plotted lines.
 
-/** The API's samples, the newest first, as points in the order of time. */
+/** Sorts the API's samples, which are newest first, by time. */
 const inOrder = (samples) => [...(samples ?? [])].sort((a, b) => a.timestamp - b.timestamp);
 
-/** What is counted up, as changes per second: one point less. */
+/** Changes of a counter per second: one point less than samples. */
 export function rates(samples) {
   const points = inOrder(samples);
   const changes = [];
   for (let at = 1; at < points.length; at += 1) {
     const seconds = (points[at].timestamp - points[at - 1].timestamp) / 1000;
-    // A count that went down began anew.
-    const more = Math.max(0, points[at].sample - points[at - 1].sample);
-    if (seconds > 0) changes.push({ at: points[at].timestamp, value: more / seconds });
+    // A counter that decreased was restarted.
+    const increase = Math.max(0, points[at].sample - points[at - 1].sample);
+    if (seconds > 0) changes.push({ at: points[at].timestamp, value: increase / seconds });
   }
   return changes;
 }
 
-/** Milliseconds between two samples above which nothing is known of the time between them. */
+/** Maximum distance of two samples in milliseconds; a larger distance is a gap in the line. */
 const GAP = 15_000;
 
-/** Parts of a line without a gap inside. */
+/** Splits points at gaps. */
 export function pieces(points) {
   const all = [];
   for (const point of points) {
@@ -30,10 +30,10 @@ export function pieces(points) {
   return all;
 }
 
-/** What goes up and down. */
+/** Values that can decrease. */
 export const levels = (samples) => inOrder(samples).map((point) => ({ at: point.timestamp, value: point.sample }));
 
-/** The least of 1, 2, 5, 10, 20, ... that is not below. */
+/** The smallest of 1, 2, 5, 10, 20, ... that is not less than `value`. */
 export function ceiling(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -41,7 +41,7 @@ export function ceiling(value) {
   return step * power;
 }
 
-/** Coordinates of a line's points in a box, as `points` of a polyline has them. */
+/** Coordinates of points in a box, in the format of a polyline's `points`. */
 export function line(points, { from, to, top, width, height }) {
   const x = (at) => (to > from ? ((at - from) / (to - from)) * width : width);
   const y = (value) => height - (Math.min(value, top) / top) * height;

@@ -1,4 +1,4 @@
-// The one client of this page, what it shows, and how often it looks.
+// State shared by the whole page: API client, notices, pending question and refresh interval.
 import { useEffect, useRef, useState } from './dom.js';
 import { createClient } from './client.js';
 
@@ -12,48 +12,48 @@ const storage = () => {
 
 export const client = createClient({ fetch: (...given) => fetch(...given), storage: storage() });
 
-/** A value that parts of the page share. */
+/** A value that components share. */
 export function shared(first) {
   let value = first;
-  const told = new Set();
+  const listeners = new Set();
   return {
     get: () => value,
     set(next) {
       value = next;
-      for (const tell of told) tell(next);
+      for (const listener of listeners) listener(next);
     },
     use() {
-      const [seen, see] = useState(value);
+      const [current, setCurrent] = useState(value);
       useEffect(() => {
-        told.add(see);
-        see(value);
-        return () => told.delete(see);
+        listeners.add(setCurrent);
+        setCurrent(value);
+        return () => listeners.delete(setCurrent);
       }, []);
-      return seen;
+      return current;
     },
   };
 }
 
-/** Milliseconds between two looks; 0: only when asked. */
+/** Refresh interval in milliseconds; 0: no refresh. */
 export const interval = shared(5000);
 
-/** What went well or wrong, to be told on top of the page: [{id, kind, text}]. */
+/** Notices on top of the page: [{id, kind, text}]. */
 export const notices = shared([]);
 
-const MOST_NOTICES = 5;
-let numbered = 0;
+const MAX_NOTICES = 5;
+let lastId = 0;
 
 export function notify(kind, text) {
-  numbered += 1;
-  notices.set([...notices.get(), { id: numbered, kind, text }].slice(-MOST_NOTICES));
+  lastId += 1;
+  notices.set([...notices.get(), { id: lastId, kind, text }].slice(-MAX_NOTICES));
 }
 
 export const dismiss = (id) => notices.set(notices.get().filter((notice) => notice.id !== id));
 
-/** A question that waits for an answer, or null: {title, text, verb, answer}. */
+/** The pending question, or null: {title, text, verb, answer}. */
 export const question = shared(null);
 
-/** Asks before something is done that cannot be taken back. */
+/** Asks for confirmation before an irreversible action. */
 export function confirmed({ title, text, verb }) {
   return new Promise((resolve) => {
     const answer = (yes) => {
@@ -65,49 +65,49 @@ export function confirmed({ title, text, verb }) {
 }
 
 /**
- * What the API has at a path, looked at again and again while the page is seen, and after each change. `path` null: nothing. `once`: it is
- * not looked at again. An error leaves what was seen before.
+ * Data of an API path, refreshed periodically while the page is visible, and after each change. `path` null: no request. `once`: it is
+ * not refreshed. On an error the previous data are kept.
  */
 export function useData(path, { once = false } = {}) {
   const every = interval.use();
-  const [seen, see] = useState({ path: null, data: null, error: null });
+  const [state, setState] = useState({ path: null, data: null, error: null });
   const again = useRef(() => {});
   useEffect(() => {
     if (path === null) return undefined;
     const stop = new AbortController();
     let timer = null;
-    let looking = false;
-    let anew = false;
-    const look = async () => {
-      if (looking) {
-        anew = true;
+    let isLoading = false;
+    let reloadPending = false;
+    const load = async () => {
+      if (isLoading) {
+        reloadPending = true;
         return;
       }
-      looking = true;
+      isLoading = true;
       clearTimeout(timer);
-      if (!document.hidden || anew) {
-        anew = false;
+      if (!document.hidden || reloadPending) {
+        reloadPending = false;
         try {
           const data = await client.get(path, { signal: stop.signal });
-          if (!stop.signal.aborted) see({ path, data, error: null });
+          if (!stop.signal.aborted) setState({ path, data, error: null });
         } catch (error) {
           if (stop.signal.aborted) return;
-          see((before) => ({ path, data: before.path === path ? before.data : null, error }));
+          setState((before) => ({ path, data: before.path === path ? before.data : null, error }));
         }
       }
-      looking = false;
-      if (anew) look();
-      else if (every > 0 && !once) timer = setTimeout(look, every);
+      isLoading = false;
+      if (reloadPending) load();
+      else if (every > 0 && !once) timer = setTimeout(load, every);
     };
-    again.current = look;
-    look();
-    const unhear = once ? () => {} : client.onChange(look);
+    again.current = load;
+    load();
+    const removeListener = once ? () => {} : client.onChange(load);
     return () => {
       stop.abort();
       clearTimeout(timer);
-      unhear();
+      removeListener();
     };
   }, [path, every, once]);
-  const current = seen.path === path;
-  return { data: current ? seen.data : null, error: current ? seen.error : null, again: () => again.current() };
+  const isCurrent = state.path === path;
+  return { data: isCurrent ? state.data : null, error: isCurrent ? state.error : null, again: () => again.current() };
 }

@@ -1,48 +1,48 @@
-// What people enter, as the API wants it.
+// Conversion of user input to API values.
 
-export class Mistake extends Error {}
+export class InputError extends Error {}
 
-/** Types that an entry of arguments, headers or a definition can have. */
+/** Types of the values of arguments, headers and policy definitions. */
 export const TYPES = ['string', 'number', 'boolean', 'JSON'];
 
-function parsed({ key, value, type }) {
+function parseValue({ key, value, type }) {
   switch (type) {
     case 'number': {
       const number = Number(value);
-      if (value.trim() === '' || !Number.isFinite(number)) throw new Mistake(`${key}: "${value}" is no number.`);
+      if (value.trim() === '' || !Number.isFinite(number)) throw new InputError(`${key}: "${value}" is not a number.`);
       return number;
     }
     case 'boolean':
-      if (value !== 'true' && value !== 'false') throw new Mistake(`${key}: "${value}" is neither true nor false.`);
+      if (value !== 'true' && value !== 'false') throw new InputError(`${key}: "${value}" is neither true nor false.`);
       return value === 'true';
     case 'JSON':
       try {
         return JSON.parse(value);
       } catch {
-        throw new Mistake(`${key}: "${value}" is no JSON.`);
+        throw new InputError(`${key}: "${value}" is not valid JSON.`);
       }
     default:
       return value;
   }
 }
 
-/** Rows of key, value and type as an object; rows without a key do not count. */
+/** Converts rows of key, value and type to an object. Empty rows are ignored. */
 export function objectOf(rows) {
   const entries = [];
   for (const row of rows) {
     const key = row.key.trim();
     if (key === '') {
-      if (row.value.trim() !== '') throw new Mistake(`"${row.value}" has no key.`);
+      if (row.value.trim() !== '') throw new InputError(`"${row.value}" has no key.`);
       continue;
     }
-    if (entries.some(([known]) => known === key)) throw new Mistake(`${key} is there twice.`);
-    entries.push([key, parsed({ ...row, key })]);
+    if (entries.some(([known]) => known === key)) throw new InputError(`${key} appears twice.`);
+    entries.push([key, parseValue({ ...row, key })]);
   }
-  // Also a key that is named __proto__.
+  // Unlike assignment, this also handles the key __proto__.
   return Object.fromEntries(entries);
 }
 
-/** The rows of an object. */
+/** Converts an object to rows. */
 export function rowsOf(object) {
   return Object.entries(object ?? {}).map(([key, value]) => {
     if (typeof value === 'string') return { key, value, type: 'string' };
@@ -51,8 +51,8 @@ export function rowsOf(object) {
   });
 }
 
-/** Words with commas or spaces between, each once. */
+/** Splits text at commas and spaces and removes duplicates. */
 export const words = (text) => [...new Set(text.split(/[\s,]+/).filter((word) => word !== ''))];
 
-/** What a header of HTTP may hold. */
+/** Limits text to characters that an HTTP header may contain. */
 export const headerText = (text) => text.replace(/[^\x20-\x7e]/g, '?').slice(0, 200);

@@ -1,24 +1,24 @@
-//! Keys of the memory budget for what clients leave unauthenticated, unfinished or unread.
+//! Keys of the memory budget for unauthenticated, incomplete and unread client data.
 
 use super::keys::{Key, number};
 use super::values::{parse_bytes, parse_ms};
 use shard::MemoryBudget;
 use std::time::Duration;
 
-/// Shares of the budget and of the memory limit are fractions of 1.
+/// Shares of the memory limit and of the budget are fractions of 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BudgetConfig {
-    /// Of the memory limit.
+    /// Share of the memory limit.
     pub relative: f64,
-    /// Bytes; it wins over `relative`.
+    /// In bytes; overrides `relative`.
     pub absolute: Option<u64>,
-    /// Of the budget.
+    /// Share of the budget.
     pub unauthenticated: f64,
-    /// Of the budget.
+    /// Share of the budget.
     pub per_connection: f64,
-    /// Of the budget.
+    /// Share of the budget.
     pub per_address: f64,
-    /// None: for ever.
+    /// None: no timeout.
     pub unfinished_timeout: Option<Duration>,
 }
 
@@ -36,9 +36,9 @@ impl Default for BudgetConfig {
 }
 
 impl BudgetConfig {
-    /// The budget of a node whose process may use so much memory, where that is known.
+    /// The budget of a process with this memory limit, if known.
     pub fn of(&self, memory_limit: Option<u64>) -> MemoryBudget {
-        // Precision beyond 2^52 bytes does not matter.
+        // f64 is exact up to 2^52 bytes.
         let share = |of: usize, share: f64| (of as f64 * share) as usize;
         let relative = memory_limit.map(|limit| (limit as f64 * self.relative) as u64);
         let bytes = self.absolute.or(relative);

@@ -1,4 +1,5 @@
-//! The table of keys: what each is called, takes and means. The reference is printed from it.
+//! The table of keys: name, accepted values, default and meaning. The reference is generated from
+//! it.
 
 use super::budget_keys::BUDGET_KEYS;
 use super::mqtt_keys::MQTT_KEYS;
@@ -10,15 +11,16 @@ use metadata::QueueType;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// One key. A name that ends with `.*` stands for every key with that beginning.
+/// One key. A name that ends with `.*` matches every key with that prefix.
 pub struct Key {
     pub name: &'static str,
-    /// What is accepted, for errors and for the reference.
+    /// Accepted values, for errors and the reference.
     pub accepts: &'static str,
-    /// The built-in value, as it would be written; empty when there is none.
+    /// The default as written in a file; empty if there is none.
     pub default: &'static str,
     pub doc: &'static str,
-    /// Takes the configuration, the part of the key that `*` stood for, and the value. None: not accepted.
+    /// Sets a value. Arguments: the configuration, the part of the key matched by `*`, and the
+    /// value. None: the value is invalid.
     pub(super) set: fn(&mut Config, &str, &str) -> Option<()>,
 }
 
@@ -32,14 +34,14 @@ pub(super) fn number<T: std::str::FromStr + PartialOrd>(text: &str, min: T, max:
     text.parse().ok().filter(|n| *n >= min && *n <= max)
 }
 
-/// Of RabbitMQ's deprecated features those that are not here, so that nobody need be refused them.
+/// RabbitMQ's deprecated features that are not implemented here: forbidding them is accepted.
 const MISSING_FEATURES: [&str; 3] = [
     "classic_queue_mirroring",
     "ram_node_type",
     "queue_master_locator",
 ];
 
-/// Names go into listings, addresses and file names.
+/// Names are used in listings, addresses and file names.
 fn name(text: &str) -> Option<String> {
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '@');
     (!text.is_empty() && text.len() <= 255 && text.chars().all(known)).then(|| text.to_owned())
@@ -49,7 +51,7 @@ pub(super) fn filled(text: &str) -> Option<String> {
     (!text.is_empty() && text.len() <= 255).then(|| text.to_owned())
 }
 
-/// Clients split it at the dots and take each part for a number.
+/// Clients split the version at dots and parse each part as a number.
 fn is_version(text: &str) -> bool {
     let is_number = |part: &str| part.parse::<u16>().is_ok_and(|n| n.to_string() == part);
     text.split('.').count() == 3 && text.split('.').all(is_number)
@@ -72,7 +74,7 @@ fn peers(text: &str) -> Option<Vec<PeerAddress>> {
         .collect()
 }
 
-/// Every key, in the order of the reference.
+/// All keys, in the order of the reference.
 pub fn keys() -> impl Iterator<Item = &'static Key> {
     let mqtt = MQTT_KEYS.iter().chain(WEB_MQTT_KEYS);
     KEYS.iter().chain(BUDGET_KEYS).chain(TLS_KEYS).chain(mqtt)
@@ -229,7 +231,7 @@ const KEYS: &[Key] = &[
         set: |c, _, v| {
             c.cluster.zone = match v {
                 "" => String::new(),
-                said => name(said)?,
+                text => name(text)?,
             };
             Some(())
         },
@@ -474,7 +476,7 @@ const KEYS: &[Key] = &[
     },
 ];
 
-/// The key of this name, and what its `*` stands for.
+/// Finds the key with this name, and the part matched by its `*`.
 pub(super) fn find(name: &str) -> Option<(&'static Key, &str)> {
     if let Some(key) = keys().find(|k| k.name == name) {
         return Some((key, ""));
@@ -485,7 +487,7 @@ pub(super) fn find(name: &str) -> Option<(&'static Key, &str)> {
     })
 }
 
-/// The known key that is most like this one.
+/// The known key most similar to this name.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let by_distance = keys().map(|k| (distance(k.name, name), k.name));
     by_distance
@@ -494,7 +496,7 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
         .map(|(_, n)| n)
 }
 
-/// Levenshtein's distance in bytes; the names are short.
+/// Levenshtein distance in bytes; the names are short.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
@@ -538,7 +540,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_in_the_table_are_the_built_in_ones() {
+    fn table_defaults_equal_built_in_defaults() {
         let mut config = Config::default();
         for key in keys().filter(|k| !k.default.is_empty()) {
             assert_eq!(
@@ -552,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique_and_documented() {
+    fn key_names_are_unique_and_documented() {
         for (i, key) in keys().enumerate() {
             assert!(keys().skip(i + 1).all(|other| other.name != key.name));
             assert!(
@@ -565,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deprecated_elsewhere_is_permitted_and_cannot_be_forbidden() {
+    fn deprecated_features_are_permitted_and_cannot_be_forbidden() {
         for (name, value, taken) in [
             ("transient_nonexcl_queues", "true", true),
             ("transient_nonexcl_queues", "false", false),
@@ -580,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_wildcards_and_neighbours() {
+    fn wildcard_keys_and_similar_names_are_found() {
         assert_eq!(
             find("loopback_users.guest").map(|(k, r)| (k.name, r)),
             Some(("loopback_users.*", "guest"))

@@ -1,4 +1,4 @@
-//! Reading a configuration from its sources, with errors that name the place.
+//! Loads a configuration from its sources, with errors that name the location.
 
 use super::keys::{find, nearest};
 use super::parse::parse;
@@ -8,23 +8,23 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Largest configuration file, in bytes.
+/// Maximum size of a configuration file in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
 const ENV_PREFIX: &str = "POSTHORN_";
 
-/// Where settings come from.
+/// The sources of settings.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// `--config`; `conf.d/*.conf` beside it is read after it.
     pub file: Option<PathBuf>,
-    /// The process's environment; only names with the prefix count.
+    /// The process's environment; only variables with the prefix are used.
     pub environment: Vec<(String, String)>,
     /// `--set key=value`, in order.
     pub flags: Vec<String>,
 }
 
-/// Where a setting came from.
+/// The location of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     File {
@@ -36,7 +36,7 @@ pub enum Origin {
     Environment(String),
     /// `--set`, with its key.
     Flag(String),
-    /// Settings that are good one by one and do not go together.
+    /// Settings that are valid individually but not in combination.
     Together,
 }
 
@@ -59,7 +59,7 @@ pub struct ConfigError {
     pub what: String,
 }
 
-/// Everything that is wrong, so that it can be put right at once.
+/// All errors, so that they can be fixed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
@@ -75,10 +75,10 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// Where MQTT clients connect when nothing is said about listeners, on a node that is alone.
+/// Default port of the MQTT listener of a single node without configured listeners.
 const MQTT_PORT: u16 = 1883;
 
-/// The configuration, or everything that is wrong with it.
+/// Loads the configuration, or returns all errors.
 pub fn load(sources: &Sources) -> Result<Config, ConfigErrors> {
     let mut loader = Loader {
         config: Config::default(),
@@ -111,7 +111,7 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigErrors> {
 struct Loader {
     config: Config,
     errors: Vec<ConfigError>,
-    /// Something was said about where clients connect.
+    /// A client listener was configured explicitly.
     listeners: bool,
 }
 
@@ -188,7 +188,7 @@ impl Loader {
         self.listeners |= name.contains("listeners.");
         if (key.set)(&mut self.config, rest, value).is_none() {
             let accepts = key.accepts;
-            // A password must not end in a log.
+            // Passwords must not appear in the log.
             let shown = if name.contains("pass") {
                 "value".to_owned()
             } else {
@@ -200,7 +200,7 @@ impl Loader {
 
     fn check_together(&mut self) {
         let cluster = &self.config.cluster;
-        let mut wrong = Vec::new();
+        let mut errors_found = Vec::new();
         if let Some(auth) = &cluster.auth {
             let files = [
                 ("cacertfile", &auth.cacertfile),
@@ -209,40 +209,41 @@ impl Loader {
             ];
             for (name, path) in files {
                 if path.as_os_str().is_empty() {
-                    wrong.push(format!("`cluster.auth.{name}` is missing: all of cacertfile, certfile and keyfile are needed"));
+                    errors_found.push(format!("`cluster.auth.{name}` is missing: all of cacertfile, certfile and keyfile are needed"));
                 }
             }
         }
-        wrong.extend(tls_together(&self.config));
+        errors_found.extend(check_tls(&self.config));
         if !cluster.peers.is_empty() && cluster.listener == Listen::None {
-            wrong.push("`cluster.peers` needs `cluster.listener`, by convention 25672".to_owned());
+            errors_found
+                .push("`cluster.peers` needs `cluster.listener`, by convention 25672".to_owned());
         }
         if cluster.initial_size > 0
             && cluster.peers.len() > 1
             && cluster.initial_size != cluster.peers.len()
         {
-            wrong.push(format!(
+            errors_found.push(format!(
                 "`cluster.initial_size` is {} and `cluster.peers` has {} entries",
                 cluster.initial_size,
                 cluster.peers.len()
             ));
         }
         if cluster.peer_timeout < cluster.heartbeat * 2 {
-            wrong.push(
+            errors_found.push(
                 "`cluster.peer_timeout` must be at least twice `cluster.heartbeat_interval`"
                     .to_owned(),
             );
         }
-        for what in wrong {
+        for what in errors_found {
             self.wrong(Origin::Together, what);
         }
     }
 }
 
-/// What is missing or contradicts itself in the keys of TLS.
-fn tls_together(config: &Config) -> Vec<String> {
+/// Missing or contradictory TLS keys.
+fn check_tls(config: &Config) -> Vec<String> {
     let tls = &config.tls;
-    let mut wrong = Vec::new();
+    let mut errors_found = Vec::new();
     let listeners = [
         ("listeners.ssl.default", config.amqp_tls),
         ("mqtt.listeners.ssl.default", config.mqtt.tls),
@@ -252,7 +253,7 @@ fn tls_together(config: &Config) -> Vec<String> {
         let files = [("certfile", &tls.certfile), ("keyfile", &tls.keyfile)];
         for (name, file) in files {
             if file.is_none() {
-                wrong.push(format!("`{listener}` needs `ssl_options.{name}`"));
+                errors_found.push(format!("`{listener}` needs `ssl_options.{name}`"));
             }
         }
     }
@@ -280,29 +281,30 @@ fn tls_together(config: &Config) -> Vec<String> {
         ];
         for (name, own, shared) in both {
             if own.is_none() && shared.is_none() {
-                wrong.push(format!(
+                errors_found.push(format!(
                     "`{key}.port` needs `{key}.{name}` or `ssl_options.{name}`"
                 ));
             }
         }
         if own.certfile.is_some() != own.keyfile.is_some() {
-            wrong.push(format!("`{key}.certfile` and `{key}.keyfile` go together"));
+            errors_found.push(format!("`{key}.certfile` and `{key}.keyfile` go together"));
         }
     }
     if config.operator.listener != Listen::None && config.operator.files.cacertfile.is_none() {
-        wrong.push("`operator.ssl.port` needs `operator.ssl.cacertfile`".to_owned());
+        errors_found.push("`operator.ssl.port` needs `operator.ssl.cacertfile`".to_owned());
     }
     if tls.verify_peer && tls.cacertfile.is_none() {
-        wrong.push("`ssl_options.verify = verify_peer` needs `ssl_options.cacertfile`".to_owned());
+        errors_found
+            .push("`ssl_options.verify = verify_peer` needs `ssl_options.cacertfile`".to_owned());
     }
     if tls.fail_if_no_peer_cert && !tls.verify_peer {
         let text =
             "`ssl_options.fail_if_no_peer_cert = true` needs `ssl_options.verify = verify_peer`";
-        wrong.push(text.to_owned());
+        errors_found.push(text.to_owned());
     }
     if config.mqtt.by_certificate && !tls.verify_peer {
         let text = "`mqtt.ssl_cert_login = true` needs `ssl_options.verify = verify_peer`";
-        wrong.push(text.to_owned());
+        errors_found.push(text.to_owned());
     }
     let external = config
         .mechanisms
@@ -310,9 +312,9 @@ fn tls_together(config: &Config) -> Vec<String> {
         .any(|m| *m == auth::Mechanism::External);
     if external && !tls.verify_peer {
         let text = "`auth_mechanisms` with EXTERNAL needs `ssl_options.verify = verify_peer`";
-        wrong.push(text.to_owned());
+        errors_found.push(text.to_owned());
     }
-    wrong
+    errors_found
 }
 
 fn read(path: &Path) -> Result<String, String> {
@@ -326,8 +328,8 @@ fn read(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "not UTF-8 text".to_owned())
 }
 
-/// Kubernetes puts the addresses of Services into the environment of Pods; a Service named `posthorn` or
-/// `posthorn-...` gives names with our prefix.
+/// Kubernetes adds the addresses of Services to the environment of Pods; a Service named `posthorn`
+/// or `posthorn-...` yields names with our prefix.
 fn is_service_link(name: &str, value: &str) -> bool {
     let linked = ["tcp://", "udp://", "sctp://"];
     let port = |p: &str| {
@@ -378,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn later_sources_win() -> Result<(), Box<dyn std::error::Error>> {
+    fn later_sources_take_precedence() -> Result<(), Box<dyn std::error::Error>> {
         let dir = Dir::new("order")?;
         let file = dir.write(
             "posthorn.conf",
@@ -415,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_file_line_key_and_what_is_accepted() -> Result<(), Box<dyn std::error::Error>> {
+    fn errors_name_file_line_key_and_accepted_values() -> Result<(), Box<dyn std::error::Error>> {
         let dir = Dir::new("errors")?;
         let file = dir.write(
             "posthorn.conf",
@@ -442,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn mqtt_is_there_by_default_on_a_node_that_is_alone() -> Result<(), String> {
+    fn single_node_listens_for_mqtt_by_default() -> Result<(), String> {
         assert_eq!(flags(&[])?.mqtt.plain, Listen::loopback(MQTT_PORT));
         for set in [
             &["listeners.tcp.default=0"][..],
@@ -472,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn mqtt_over_websocket_is_configured_with_the_keys_of_rabbitmq() -> Result<(), String> {
+    fn web_mqtt_is_configured_with_rabbitmq_keys() -> Result<(), String> {
         let config = flags(&[
             "web_mqtt.tcp.listener=127.0.0.1:15675",
             "web_mqtt.ws_path=/mqtt",
@@ -508,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_binary_file_is_an_error() -> Result<(), Box<dyn std::error::Error>> {
+    fn missing_or_binary_file_is_an_error() -> Result<(), Box<dyn std::error::Error>> {
         let dir = Dir::new("binary")?;
         let binary = dir.0.join("binary.conf");
         fs::write(&binary, [0xff, 0xfe, 0])?;
@@ -527,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_environment_is_an_error_and_services_are_not() {
+    fn unknown_environment_variable_is_an_error_unless_kubernetes_sets_it() {
         let environment = |name: &str, value: &str| {
             load(&Sources {
                 environment: vec![(name.to_owned(), value.to_owned())],
@@ -547,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_do_not_go_together() {
+    fn contradictory_settings_are_refused() {
         for (set, what) in [
             (&["cluster.auth.certfile=/x"][..], "cluster.auth.cacertfile"),
             (&["cluster.peers=a,b"], "cluster.listener"),
@@ -620,10 +622,11 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_password_is_not_shown() {
+    fn invalid_password_is_not_shown() {
         let long = format!("default_pass={}", "secret".repeat(100));
         let error = flags(&[&long]).err().unwrap_or_default();
-        // The flag itself was typed where anyone could see it; from a file or the environment it is not shown.
+        // The flag itself was visible when it was typed; values from files and the environment are
+        // not shown.
         assert!(
             error.contains("`default_pass`: bad value; expected"),
             "{error}"
@@ -631,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_users_are_a_set() -> Result<(), String> {
+    fn loopback_users_are_parsed_as_a_set() -> Result<(), String> {
         assert!(
             flags(&["loopback_users.guest=false"])?
                 .loopback_users
@@ -646,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_is_configured_with_the_keys_of_rabbitmq() -> Result<(), Box<dyn std::error::Error>> {
+    fn tls_is_configured_with_rabbitmq_keys() -> Result<(), Box<dyn std::error::Error>> {
         let dir = Dir::new("tls")?;
         let file = dir.write(
             "posthorn.conf",

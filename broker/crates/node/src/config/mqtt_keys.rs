@@ -1,11 +1,11 @@
-//! Keys of MQTT. Names and values are RabbitMQ's.
+//! MQTT keys. Names and values are RabbitMQ's.
 
 use super::keys::{BOOL, Key, LISTEN, filled, number};
 use super::values::{Listen, parse_bool, parse_bytes, parse_ms};
 use session_mqtt::{Limits, Settings};
 use std::time::Duration;
 
-/// What MQTT clients may do.
+/// MQTT settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MqttConfig {
     pub plain: Listen,
@@ -13,7 +13,7 @@ pub struct MqttConfig {
     /// None: `default_vhost`.
     pub vhost: Option<String>,
     pub exchange: String,
-    /// None: there are no topics of the server's own.
+    /// None: no $SYS topics.
     pub sys_interval: Option<Duration>,
     pub allow_anonymous: bool,
     pub name_without_password: bool,
@@ -38,7 +38,7 @@ impl Default for MqttConfig {
     }
 }
 
-/// Bytes of a packet: as many as the format can hold.
+/// Packet size in bytes, up to the maximum of the protocol.
 fn packet(text: &str) -> Option<usize> {
     let bytes = parse_bytes(text)?;
     let largest = codec_mqtt::MAX_PACKET as u64;
@@ -52,7 +52,7 @@ fn seconds(text: &str) -> Option<u32> {
     }
 }
 
-/// Seconds; 0: none.
+/// An interval in seconds; 0: disabled.
 fn interval(text: &str) -> Option<Option<Duration>> {
     let seconds: u32 = number(text, 0, 65_535)?;
     Some((seconds > 0).then(|| Duration::from_secs(seconds.into())))
@@ -60,7 +60,7 @@ fn interval(text: &str) -> Option<Option<Duration>> {
 
 const PACKET: &str = "64 to 268435460; bytes, or a number with kB, MB, GB, KiB, MiB or GiB";
 
-/// Every key, in the order of the reference.
+/// All keys, in the order of the reference.
 pub const MQTT_KEYS: &[Key] = &[
     Key {
         name: "mqtt.listeners.tcp",

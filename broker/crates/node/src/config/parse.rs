@@ -1,9 +1,9 @@
-//! Lines of `key = value`.
+//! Parses lines of `key = value`.
 
-/// One line's setting.
+/// The setting in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
-    /// From 1.
+    /// Line number, starting at 1.
     pub line: usize,
     pub key: String,
     pub value: String,
@@ -44,7 +44,7 @@ fn parse_line(line: usize, text: &str) -> Option<Result<Setting, BadLine>> {
     ))
 }
 
-/// The value without its comment; `'...'` keeps everything as it is.
+/// Returns the value without its comment; `'...'` keeps everything verbatim.
 fn split_value(text: &str) -> Result<&str, &'static str> {
     let text = text.trim();
     if let Some(quoted) = text.strip_prefix('\'') {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn lines() {
+    fn lines_are_parsed() {
         let some = |k: &str, v: &str| Some(Ok((k.to_owned(), v.to_owned())));
         assert_eq!(one("a.b = c"), some("a.b", "c"));
         assert_eq!(one("  a=b=c  # why"), some("a", "b=c"));
@@ -92,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "\\PC{0,200}") {
+        fn parser_never_panics(text in "\\PC{0,200}") {
             parse(&text);
         }
     }

@@ -1,4 +1,4 @@
-//! Keys of TLS and of how clients log in. Names and values are RabbitMQ's.
+//! Keys of TLS and authentication. Names and values are RabbitMQ's.
 
 use super::Config;
 use super::keys::{BOOL, Key, LISTEN, PATH, filled, number, path};
@@ -27,7 +27,7 @@ fn login_from(config: &mut Config, value: &str) -> Option<()> {
     Some(())
 }
 
-/// Both may come before or after the key that says that alternative names count.
+/// These keys may come before or after the key that selects alternative names.
 fn alternative_name(config: &mut Config) {
     let (kind, index) = (config.tls.san_type, config.tls.san_index);
     if let LoginFrom::SubjectAlternativeName { .. } = config.tls.login_from {
@@ -35,7 +35,7 @@ fn alternative_name(config: &mut Config) {
     }
 }
 
-/// Every key, in the order of the reference.
+/// All keys, in the order of the reference.
 pub const TLS_KEYS: &[Key] = &[
     Key {
         name: "listeners.tcp",

@@ -1,14 +1,14 @@
-//! Values as people write them.
+//! Parsers of values.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// Where a listener listens.
+/// The address of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// Not at all.
+    /// Disabled.
     None,
-    /// On every interface, both families where the machine has them.
+    /// All interfaces, with both address families if available.
     Any(u16),
     At(SocketAddr),
 }
@@ -48,10 +48,10 @@ pub struct PeerAddress {
     pub port: u16,
 }
 
-/// The inter-node port of peers that are given without one.
+/// Port of peers that are configured without one.
 pub(super) const DEFAULT_PEER_PORT: u16 = 25672;
 
-/// Longest DNS name.
+/// Maximum length of a DNS name.
 const MAX_HOST: usize = 253;
 
 impl PeerAddress {
@@ -84,7 +84,8 @@ impl std::fmt::Display for PeerAddress {
     }
 }
 
-/// Bytes: a number, or one with RabbitMQ's units (kB, MB, GB by 1000; KiB, MiB, GiB by 1024).
+/// Parses bytes: a number, optionally with one of RabbitMQ's units (kB, MB, GB by 1000; KiB, MiB,
+/// GiB by 1024).
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -106,7 +107,7 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// Milliseconds.
+/// Parses milliseconds.
 pub(super) fn parse_ms(text: &str, min: u64, max: u64) -> Option<Duration> {
     let ms: u64 = text.parse().ok()?;
     (min..=max).contains(&ms).then(|| Duration::from_millis(ms))
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listens() {
+    fn listen_addresses_are_parsed() {
         assert_eq!(Listen::parse("5672"), Some(Listen::Any(5672)));
         assert_eq!(
             Listen::parse("127.0.0.1:5672"),
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn byte_sizes() {
+    fn byte_sizes_are_parsed() {
         assert_eq!(parse_bytes("50MB"), Some(50_000_000));
         assert_eq!(parse_bytes("1GiB"), Some(1 << 30));
         assert_eq!(parse_bytes("12"), Some(12));

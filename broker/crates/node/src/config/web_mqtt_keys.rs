@@ -5,7 +5,7 @@ use super::keys::{Key, LISTEN, filled, number};
 use super::values::{Listen, parse_bytes};
 use session_websocket::Settings;
 
-/// Where clients connect, and how.
+/// Listeners and session settings of MQTT over WebSocket.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WebMqttConfig {
     pub plain: Listen,
@@ -33,7 +33,7 @@ fn tls(config: &mut Config, _: &str, value: &str) -> Option<()> {
     Some(())
 }
 
-/// A path as a request has it.
+/// A request path.
 fn target(text: &str) -> Option<String> {
     let good = text.starts_with('/') && !text.contains(['?', '#', ' ']);
     filled(text).filter(|_| good)
@@ -46,7 +46,7 @@ fn frame(text: &str) -> Option<u64> {
     }
 }
 
-/// Every key, in the order of the reference.
+/// All keys, in the order of the reference.
 pub const WEB_MQTT_KEYS: &[Key] = &[
     Key {
         name: "web_mqtt.tcp.port",

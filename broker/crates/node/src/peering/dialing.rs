@@ -1,6 +1,6 @@
-//! Whom to dial and when.
+//! Dialing: which nodes, and when.
 
-use super::{Action, EXPAND_EVERY, EXPAND_SELDOM, LinkId, Peering, TargetId};
+use super::{Action, EXPAND_INTERVAL, EXPAND_INTERVAL_IN_CLUSTER, LinkId, Peering, TargetId};
 use crate::config::PeerAddress;
 use crate::wire::Hello;
 use env::{NodeId, Rng, Time};
@@ -8,18 +8,18 @@ use metadata::NodeRecord;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// First and longest pause between two attempts; in between it doubles.
+/// First and maximum pause between two attempts; it doubles in between.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// How soon a target that led to this node itself, or that has another link, is looked at again.
+/// Pause before dialing a target again that is linked already, or that is this node itself.
 const RECHECK: Duration = Duration::from_secs(1);
 const RECHECK_SELF: Duration = Duration::from_secs(30);
 
-/// How long the driver may take to answer a dial before it counts as failed.
+/// How long the driver may take to complete a dial before it counts as failed.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Targets at the most, whatever DNS or the metadata tree say.
+/// Maximum number of targets, whatever DNS or the metadata tree contain.
 const MAX_TARGETS: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,14 +43,14 @@ pub(super) struct Target {
     pub address: PeerAddress,
     pub origin: Origin,
     pub state: TargetState,
-    /// Who was there last.
+    /// The node last reached at this address.
     pub node: Option<NodeId>,
     attempt: u32,
 }
 
 impl Target {
-    /// Whether it is one of those that form the cluster.
-    pub fn counts(&self) -> bool {
+    /// Returns true if the target takes part in forming the cluster.
+    pub fn is_founder_candidate(&self) -> bool {
         self.origin != Origin::Known
     }
 
@@ -80,7 +80,7 @@ impl Peering {
         self.targets.insert(TargetId(self.next_target), target);
     }
 
-    /// The nodes of the cluster as the metadata tree has them: those that are not configured are dialled too.
+    /// Sets the nodes of the metadata tree: those that are not configured are dialed, too.
     pub fn set_nodes(&mut self, nodes: &[NodeRecord]) {
         let addresses: Vec<PeerAddress> = nodes
             .iter()
@@ -97,34 +97,34 @@ impl Peering {
         }
     }
 
-    /// All addresses of the DNS name of the peers; empty when the look-up failed.
+    /// The addresses of the peers' DNS name; empty if the lookup failed.
     pub fn expanded(&mut self, addresses: &[SocketAddr]) {
-        let again = if self.config.cluster.is_none() {
-            EXPAND_EVERY
+        let interval = if self.config.cluster.is_none() {
+            EXPAND_INTERVAL
         } else {
-            EXPAND_SELDOM
+            EXPAND_INTERVAL_IN_CLUSTER
         };
         if let Some((_, at)) = &mut self.expand {
-            *at = Some(self.now + again);
+            *at = Some(self.now + interval);
         }
         if addresses.is_empty() {
             return;
         }
         self.expanded_once = true;
-        let found: Vec<PeerAddress> = addresses
+        let resolved: Vec<PeerAddress> = addresses
             .iter()
             .map(|a| PeerAddress {
                 host: a.ip().to_string(),
                 port: a.port(),
             })
             .collect();
-        // What the name no longer resolves to is gone, but for nodes that still answer.
+        // Addresses that are no longer in DNS are removed, except for linked nodes.
         self.targets.retain(|_, t| {
             t.origin != Origin::Expanded
-                || found.contains(&t.address)
+                || resolved.contains(&t.address)
                 || matches!(t.state, TargetState::Linked(_))
         });
-        for address in found {
+        for address in resolved {
             self.add_target(address, Origin::Expanded);
         }
     }
@@ -145,7 +145,8 @@ impl Peering {
             .saturating_mul(1 << target.attempt.min(10))
             .min(RETRY_MAX);
         target.attempt = target.attempt.saturating_add(1);
-        // Half fixed, half random: nodes that lost each other at the same time do not stay in step.
+        // Half fixed, half random: nodes that lost each other at the same time must not stay in
+        // step.
         let half = pause / 2;
         let spread = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX);
         let jitter = Duration::from_nanos(self.rng.below(spread));
@@ -163,16 +164,16 @@ impl Peering {
                 TargetState::Dialing { since } if now >= since + DIAL_TIMEOUT => {}
                 _ => continue,
             }
-            let linked = target
+            let is_linked = target
                 .node
                 .and_then(|n| self.peers.get(&n))
                 .is_some_and(|p| p.link.is_some());
-            let myself =
+            let is_this_node =
                 target.node == Some(me) || target.address.to_string() == self.config.address;
-            if linked || myself {
-                let pause = if myself { RECHECK_SELF } else { RECHECK };
+            if is_linked || is_this_node {
+                let pause = if is_this_node { RECHECK_SELF } else { RECHECK };
                 target.state = TargetState::Waiting { until: now + pause };
-                target.node = if myself { Some(me) } else { target.node };
+                target.node = if is_this_node { Some(me) } else { target.node };
                 continue;
             }
             target.state = TargetState::Dialing { since: now };
@@ -189,7 +190,8 @@ impl Peering {
         }
     }
 
-    /// Remembers which target a node is at: the one that was dialled, or the one it says it is reached under.
+    /// Remembers which node is behind a target: the dialed one, or the one with the address in its
+    /// HELLO.
     pub(super) fn note_target(&mut self, link: LinkId, hello: &Hello) {
         let dialled = self.links.get(&link).and_then(|l| l.dialled);
         for (id, target) in &mut self.targets {

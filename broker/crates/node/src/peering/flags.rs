@@ -1,4 +1,4 @@
-//! Feature flags between nodes: which ones a node announces, and which nodes must not be linked.
+//! Feature flags between nodes: which flags a node announces, and which nodes must not be linked.
 
 use super::{Action, LinkId, Peering};
 use crate::wire::{Frame, Hello, PeerVersion};
@@ -6,14 +6,14 @@ use env::NodeId;
 use metadata::Name;
 
 impl Peering {
-    pub(super) fn told(&self) -> PeerVersion {
+    pub(super) fn own_version(&self) -> PeerVersion {
         PeerVersion {
-            program: self.config.program.facts(),
+            facts: self.config.version.facts(),
             enabled: self.enabled.clone().unwrap_or_default(),
         }
     }
 
-    /// The feature flags of this node's cluster, as it has applied them; None: it has not caught up.
+    /// The enabled feature flags of this node's cluster; None: the node has not caught up yet.
     pub fn set_enabled(&mut self, enabled: Option<Vec<Name>>) {
         if enabled.is_none() || enabled == self.enabled {
             return;
@@ -24,20 +24,20 @@ impl Peering {
         let greeted: Vec<(LinkId, Hello)> = greeted.collect();
         for (link, hello) in greeted {
             self.send_hello(link);
-            match self.misfit(&hello) {
+            match self.peer_incompatibility(&hello) {
                 Some(why) => self.refuse(link, &why),
-                // It may have waited to be taken in.
+                // The peer may have been waiting to be admitted.
                 None => self.establish(link),
             }
         }
     }
 
-    /// Why the program at the other end cannot be of this node's cluster.
-    pub(super) fn misfit(&self, hello: &Hello) -> Option<String> {
+    /// The reason why the peer's version is incompatible with this node's cluster.
+    pub(super) fn peer_incompatibility(&self, hello: &Hello) -> Option<String> {
         let enabled = || self.enabled.iter().flatten().map(|name| &**name);
-        match &hello.told {
-            Some(told) => told.program.misfit(enabled()),
-            // A node that does not announce its version knows no flag.
+        match &hello.version {
+            Some(version) => version.facts.misfit(enabled()),
+            // A node that does not announce its version supports no flag.
             None => {
                 let flag = enabled().next()?;
                 Some(format!(
@@ -48,22 +48,22 @@ impl Peering {
         }
     }
 
-    /// Why this program cannot be of the other end's cluster.
-    pub(super) fn own_misfit(&self, hello: &Hello) -> Option<String> {
-        let told = hello.told.as_ref()?;
-        let enabled = told.enabled.iter().map(|name| &**name);
-        self.config.program.misfit(enabled)
+    /// The reason why this node's version is incompatible with the peer's cluster.
+    pub(super) fn own_incompatibility(&self, hello: &Hello) -> Option<String> {
+        let version = hello.version.as_ref()?;
+        let enabled = version.enabled.iter().map(|name| &**name);
+        self.config.version.misfit(enabled)
     }
 
-    /// Refuses the link and ends this node: what it would do is not what its cluster does.
-    pub(super) fn end(&mut self, link: LinkId, why: String) {
+    /// Refuses the link and stops this node: it would behave differently from its cluster.
+    pub(super) fn refuse_and_stop(&mut self, link: LinkId, why: String) {
         self.refuse(link, &why);
         self.actions.push_back(Action::End(why));
     }
 
-    /// Takes in a node that has no cluster. Founders have been looked at before the cluster was formed; others wait until this
-    /// node knows which feature flags they must know.
-    pub(super) fn welcome_in(&mut self, link: LinkId, node: NodeId) {
+    /// Admits a node without a cluster. Founders were checked before the cluster was formed; other
+    /// nodes wait until this node knows which feature flags they must support.
+    pub(super) fn send_welcome(&mut self, link: LinkId, node: NodeId) {
         let Some(mut record) = self.config.cluster.clone() else {
             return;
         };

@@ -11,24 +11,24 @@ mod hostile;
 const HEARTBEAT: Duration = Duration::from_millis(500);
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Nodes `n0`, `n1`, … at addresses `n0:1`, …, with perfect links that can be cut.
+/// Nodes `n0`, `n1`, … at addresses `n0:1`, …, with reliable links that can be cut.
 struct World {
     now: Time,
     nodes: Vec<Option<Peering>>,
     configs: Vec<PeeringConfig>,
-    /// Links by id: the two ends, the dialler first.
+    /// Links by ID: the two ends, the dialer first.
     links: BTreeMap<LinkId, (usize, usize)>,
     next_link: u64,
-    /// Pairs that cannot talk.
+    /// Pairs that cannot communicate.
     cut: Vec<(usize, usize)>,
-    /// Links that lost a frame: a connection delivers what follows only after what was lost, which is never.
+    /// Links that lost a frame: as with TCP, no later frame can be delivered.
     stuck: BTreeSet<LinkId>,
     up: Vec<BTreeMap<NodeId, Incarnation>>,
-    /// What each node's peers have told of their programs.
-    programs: Vec<BTreeMap<NodeId, Option<VersionFacts>>>,
-    /// Feature flags that the cluster has enabled; None: nobody has caught up.
+    /// The versions that each node's peers have announced.
+    versions: Vec<BTreeMap<NodeId, Option<VersionFacts>>>,
+    /// Enabled feature flags of the cluster; None: no node has caught up.
     enabled: Option<Vec<Name>>,
-    /// Why nodes ended by themselves.
+    /// The reasons of nodes that stopped themselves.
     ended: BTreeMap<usize, String>,
     log: Vec<(Time, usize, Action)>,
 }
@@ -51,13 +51,13 @@ fn config(i: usize, of: usize) -> PeeringConfig {
         heartbeat: HEARTBEAT,
         timeout: TIMEOUT,
         shards: 2,
-        program: Version::default(),
+        version: Version::default(),
         seed: i as u64,
     }
 }
 
 #[test]
-fn another_number_of_shards_is_refused_by_name() {
+fn different_shard_count_is_refused_with_a_reason() {
     let mut odd = config(1, 2);
     odd.shards = 3;
     let (mut peering, mut other) = (Peering::new(config(0, 2)), Peering::new(odd));
@@ -68,8 +68,8 @@ fn another_number_of_shards_is_refused_by_name() {
         _ => None,
     });
     peering.frame(link, hello.expect("says hello"));
-    let said: Vec<Action> = std::iter::from_fn(|| peering.poll()).collect();
-    let refused = said.iter().find_map(|a| match a {
+    let actions: Vec<Action> = std::iter::from_fn(|| peering.poll()).collect();
+    let refused = actions.iter().find_map(|a| match a {
         Action::Send {
             frame: Frame::Refused(why),
             ..
@@ -78,7 +78,7 @@ fn another_number_of_shards_is_refused_by_name() {
     });
     let why = "n0 runs 2 shards and n1 runs 3: all nodes of a cluster need the same `shards`";
     assert_eq!(refused, Some(why));
-    assert!(said.contains(&Action::Close { link }), "{said:?}");
+    assert!(actions.contains(&Action::Close { link }), "{actions:?}");
     assert_eq!(peering.waiting(), Some(why));
     assert!(!peering.identified(link));
 }
@@ -93,7 +93,7 @@ impl World {
                 .map(|c| Some(Peering::new(c.clone())))
                 .collect(),
             up: vec![BTreeMap::new(); count],
-            programs: vec![BTreeMap::new(); count],
+            versions: vec![BTreeMap::new(); count],
             enabled: Some(Vec::new()),
             ended: BTreeMap::new(),
             configs,
@@ -113,7 +113,7 @@ impl World {
         self.configs.iter().position(|c| c.address == address)
     }
 
-    /// Stops a node; its links break at once.
+    /// Stops a node; its links break immediately.
     fn kill(&mut self, i: usize) {
         self.nodes[i] = None;
         self.up[i].clear();
@@ -140,7 +140,7 @@ impl World {
         self.catch_up(i);
     }
 
-    /// A member's shards have applied what the cluster has decided.
+    /// The member has applied the enabled flags of the cluster.
     fn catch_up(&mut self, i: usize) {
         let enabled = self.enabled.clone();
         if self.configs[i].cluster.is_some() {
@@ -190,7 +190,7 @@ impl World {
                 let link = LinkId(self.next_link);
                 self.links.insert(link, (i, to));
                 if to == i {
-                    // Both ends in one node: as two links there.
+                    // Both ends are in one node, as two links.
                     let other_end = LinkId(self.next_link + 1_000_000);
                     self.links.insert(other_end, (i, to));
                     self.node(i).dialled(target, link);
@@ -218,7 +218,7 @@ impl World {
                 let mut bytes = BytesMut::from(&encode(&frame)[..]);
                 let frame = decode(&mut bytes, 1 << 20).expect("ours").expect("whole");
                 let node = self.node(other);
-                node.heard(link);
+                node.note_activity(link);
                 node.frame(link, frame);
             }
             Action::Close { link } => {
@@ -230,13 +230,16 @@ impl World {
                     self.node(other).closed(link);
                 }
             }
-            Action::Program { node, program } => drop(self.programs[i].insert(node, program)),
+            Action::PeerVersion { node, version } => drop(self.versions[i].insert(node, version)),
             Action::End(why) => {
                 self.ended.insert(i, why);
                 self.kill(i);
             }
             Action::Up { node, incarnation } => {
-                assert!(self.programs[i].contains_key(&node), "told before");
+                assert!(
+                    self.versions[i].contains_key(&node),
+                    "version must be announced first"
+                );
                 self.up[i].insert(node, incarnation);
             }
             Action::Down { node } => assert!(self.up[i].remove(&node).is_some()),
@@ -290,7 +293,7 @@ fn three_nodes_form_one_cluster_with_one_link_per_pair() {
 }
 
 #[test]
-fn two_of_three_wait_and_say_for_whom() {
+fn two_of_three_nodes_wait_and_name_the_missing_one() {
     let mut world = World::new(3, 3);
     world.kill(2);
     world.run(Duration::from_secs(60));
@@ -302,9 +305,9 @@ fn two_of_three_wait_and_say_for_whom() {
 }
 
 #[test]
-fn the_former_may_die_before_it_told_anyone() {
+fn forming_node_may_fail_before_others_learn_of_the_cluster() {
     let mut world = World::new(3, 3);
-    // It forms, durably, and its links break before the others hear of it.
+    // The node forms the cluster durably, and its links break before the others learn of it.
     for _ in 0..200 {
         world.now = world.now + Duration::from_millis(50);
         for i in 0..3 {
@@ -344,7 +347,7 @@ fn the_former_may_die_before_it_told_anyone() {
 }
 
 #[test]
-fn a_node_that_lost_its_directory_joins_and_is_no_founder() {
+fn node_without_its_directory_joins_and_does_not_form() {
     let mut world = World::new(3, 3);
     world.run(Duration::from_secs(3));
     let cluster = world.clusters()[0];
@@ -364,8 +367,8 @@ fn a_node_that_lost_its_directory_joins_and_is_no_founder() {
 }
 
 #[test]
-fn it_waits_when_only_its_own_new_self_and_silence_are_seen() {
-    // Lost its directory while the others are unreachable: it must not form.
+fn node_without_its_directory_waits_while_others_are_unreachable() {
+    // The node lost its directory while the others are unreachable: it must not form a cluster.
     let mut world = World::new(3, 3);
     world.run(Duration::from_secs(3));
     world.kill(0);
@@ -381,7 +384,7 @@ fn it_waits_when_only_its_own_new_self_and_silence_are_seen() {
 }
 
 #[test]
-fn silence_is_down_after_the_timeout_and_up_again_after_healing() {
+fn silent_peer_is_down_after_timeout_and_up_after_healing() {
     let mut world = World::new(3, 3);
     world.run(Duration::from_secs(3));
     let cut_at = world.now;
@@ -404,7 +407,7 @@ fn silence_is_down_after_the_timeout_and_up_again_after_healing() {
 }
 
 #[test]
-fn a_killed_node_is_down_soon_and_its_next_life_is_told() {
+fn killed_node_is_down_and_its_next_incarnation_is_reported() {
     let mut world = World::new(3, 3);
     world.run(Duration::from_secs(3));
     world.kill(1);
@@ -418,14 +421,14 @@ fn a_killed_node_is_down_soon_and_its_next_life_is_told() {
 }
 
 #[test]
-fn a_quick_restart_is_down_then_up() {
+fn quick_restart_is_reported_as_down_then_up() {
     let mut world = World::new(2, 2);
     world.run(Duration::from_secs(3));
     world.kill(1);
     world.start(1);
     world.log.clear();
     world.run(Duration::from_secs(3));
-    let told: Vec<&Action> = world
+    let changes: Vec<&Action> = world
         .log
         .iter()
         .filter(|(_, i, a)| *i == 0 && matches!(a, Action::Up { .. } | Action::Down { .. }))
@@ -433,12 +436,12 @@ fn a_quick_restart_is_down_then_up() {
         .collect();
     let node = world.configs[1].node;
     assert!(
-        matches!(told.as_slice(), [Action::Down { node: d }, Action::Up { node: u, .. }] if *d == node && *u == node)
+        matches!(changes.as_slice(), [Action::Down { node: d }, Action::Up { node: u, .. }] if *d == node && *u == node)
     );
 }
 
 #[test]
-fn goodbye_is_down_at_once() {
+fn bye_is_reported_as_down_immediately() {
     let mut world = World::new(3, 3);
     world.run(Duration::from_secs(3));
     world.node(2).stop();
@@ -447,7 +450,7 @@ fn goodbye_is_down_at_once() {
 }
 
 #[test]
-fn other_clusters_and_names_are_refused() {
+fn peers_with_another_cluster_or_cluster_name_are_refused() {
     let mut world = World::new(2, 2);
     world.configs[1].cluster_name = "other".into();
     world.start(1);
@@ -476,7 +479,7 @@ fn other_clusters_and_names_are_refused() {
 }
 
 #[test]
-fn a_node_outside_the_list_joins_and_never_forms() {
+fn unlisted_node_joins_and_never_forms() {
     let mut world = World::new(4, 3);
     for i in [0, 1, 2] {
         world.kill(i);
@@ -494,11 +497,12 @@ fn a_node_outside_the_list_joins_and_never_forms() {
 }
 
 #[test]
-fn nodes_of_the_tree_are_dialled() {
+fn nodes_of_the_metadata_tree_are_dialed() {
     let mut world = World::new(2, 1);
     world.run(Duration::from_secs(2));
     assert_eq!(world.up[1].len(), 1, "the second joined the cluster of one");
-    // The first does not have the second in its list; after a restart of both it must find it again by the tree.
+    // The first node does not have the second in its list; after a restart of both it must find it
+    // through the tree.
     world.kill(1);
     world.kill(0);
     world.configs[1].peers.clear();
@@ -517,21 +521,21 @@ fn nodes_of_the_tree_are_dialled() {
 }
 
 #[test]
-fn strangers_are_bounded_and_time_out() {
+fn unidentified_links_are_bounded_and_time_out() {
     let mut peering = Peering::new(config(0, 1));
-    for i in 0..MAX_STRANGERS as u64 {
+    for i in 0..MAX_UNIDENTIFIED_LINKS as u64 {
         assert!(peering.accepted(LinkId(i)));
     }
     assert!(!peering.accepted(LinkId(1000)));
     peering.tick(Time::ZERO + HANDSHAKE_TIMEOUT);
     let closed =
         std::iter::from_fn(|| peering.poll()).filter(|a| matches!(a, Action::Close { .. }));
-    assert_eq!(closed.count(), MAX_STRANGERS);
+    assert_eq!(closed.count(), MAX_UNIDENTIFIED_LINKS);
     assert!(peering.accepted(LinkId(1001)));
 }
 
 #[test]
-fn dns_name_of_many_waits_for_the_initial_size() {
+fn dns_name_of_peers_waits_for_the_initial_size() {
     let mut c = config(0, 1);
     c.initial_size = 2;
     let mut peering = Peering::new(c);
@@ -552,20 +556,21 @@ fn dns_name_of_many_waits_for_the_initial_size() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// Whatever is killed, wiped and cut on the way: never two clusters, and after healing everyone is up in one.
+    /// Whatever nodes are killed, wiped and cut off: never two clusters, and after healing all
+    /// nodes are up in one.
     #[test]
-    fn one_cluster_whatever_happens(seed in any::<u64>()) {
-        one_cluster(seed)?;
+    fn one_cluster_despite_failures(seed in any::<u64>()) {
+        assert_one_cluster(seed)?;
     }
 }
 
-/// Failed once.
+/// Seed of a past failure.
 #[test]
 fn one_cluster_after_frames_were_lost_in_a_cut() {
-    one_cluster(1352892135361707580).expect("one cluster");
+    assert_one_cluster(1352892135361707580).expect("one cluster");
 }
 
-fn one_cluster(seed: u64) -> Result<(), TestCaseError> {
+fn assert_one_cluster(seed: u64) -> Result<(), TestCaseError> {
     let mut rng = SeededRng::new(seed);
     let mut world = World::new(3, 3);
     for _ in 0..20 {
@@ -580,7 +585,7 @@ fn one_cluster(seed: u64) -> Result<(), TestCaseError> {
             }
             1 => world.cut = vec![(rng.below(3) as usize, rng.below(3) as usize)],
             2 => world.cut.clear(),
-            // One node at most loses its directory: with more, the cluster itself is lost.
+            // At most one node may lose its directory: with more, the cluster itself is lost.
             3 if world.nodes[2].is_none() => {
                 world.configs[2].cluster = None;
                 world.configs[2].node = NodeId(rng.next_u64() | 1);

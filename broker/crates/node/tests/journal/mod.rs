@@ -1,4 +1,4 @@
-//! A driver that journals lines and gossips them, and nodes that run it.
+//! A shard driver that journals lines and gossips them, and nodes that run it.
 
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
@@ -19,11 +19,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use wal::{Entry, GroupId, Record, RecordBody};
 
-/// Tries of a condition, with a pause between; a machine under load still gets through.
+/// Number of polls of a condition and the pause between them; sufficient for a loaded machine.
 const TRIES: usize = 3000;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Tries that take some seconds, for what must not happen.
+/// Number of polls that take some seconds, for conditions that must not occur.
 pub const SOME_SECONDS: usize = 200;
 
 /// The protocol of the journal. Its driver reads lines itself.
@@ -46,7 +46,8 @@ struct Line {
     closing: bool,
 }
 
-/// Group of this shard's journal: found by search, since groups go to shards by their number.
+/// The group of this shard's journal. Groups are assigned to shards by number, so it is found by
+/// search.
 fn own_group(config: &ShardConfig) -> GroupId {
     let own = (1..).find(|g| shard::shard_of(*g, config.shards) == config.index);
     GroupId(own.unwrap_or(1))
@@ -63,7 +64,7 @@ struct Journal {
     heard: Vec<String>,
     alarms: Vec<&'static str>,
     effects: Vec<Effect>,
-    /// The first effect, which opens the listeners, is on its way.
+    /// The first effect, which opens the listeners, was returned.
     polled: bool,
     stopping: bool,
 }
@@ -88,7 +89,7 @@ impl Journal {
             alarms: Vec::new(),
             effects: vec![
                 Effect::Listen(true),
-                // It knows all that its cluster has enabled.
+                // The journal claims to have applied all of its cluster's enabled features.
                 Effect::Nodes(shard::ClusterView {
                     nodes: Vec::new(),
                     enabled: Some(Vec::new()),
@@ -250,7 +251,7 @@ impl ShardDriver for Journal {
     }
 }
 
-/// A directory that is removed at the end.
+/// A directory that is deleted with the test.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
@@ -284,7 +285,7 @@ pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
     held.iter().map(|l| Ok(l.local_addr()?.port())).collect()
 }
 
-/// Starts a node with its directory under `scratch`.
+/// Starts a node with its directory below `scratch`.
 pub fn start(scratch: &Path, name: &str, flags: &[String]) -> Result<Running, String> {
     let dir = scratch.join(name);
     let ready = scratch.join(format!("{name}.ready"));
@@ -313,7 +314,7 @@ pub fn start(scratch: &Path, name: &str, flags: &[String]) -> Result<Running, St
     let parts = NodeParts {
         config,
         protocols,
-        program: metadata::features::Version::default(),
+        version: metadata::features::Version::default(),
         make_shard: Arc::new(make),
         serve_control: None,
         ready_file: Some(ready.clone()),
@@ -329,7 +330,7 @@ pub fn start(scratch: &Path, name: &str, flags: &[String]) -> Result<Running, St
 }
 
 impl Running {
-    /// Where clients connect, once the node is ready.
+    /// The client address, once the node is ready.
     pub fn address(&self) -> Result<SocketAddr, String> {
         let text = eventually(|| {
             if self.thread.is_finished() {
@@ -357,13 +358,13 @@ impl Running {
         Ok(Client(BufReader::new(stream)))
     }
 
-    /// Stops in good order.
+    /// Stops gracefully.
     pub fn stop(self) -> Result<(), String> {
         self.notices.send(Notice::Stop).map_err(|e| e.to_string())?;
         self.end()
     }
 
-    /// What the node ended with.
+    /// Returns the result of the node.
     pub fn end(self) -> Result<(), String> {
         match self.thread.join() {
             Ok(result) => result.map_err(|e| e.to_string()),
@@ -393,7 +394,7 @@ impl Client {
         self.line()
     }
 
-    /// Asks until the answer is the expected one.
+    /// Repeats a request until the response is the expected one.
     pub fn until(&mut self, text: &str, expected: &str) -> Result<(), String> {
         let mut last = String::new();
         let reached = eventually(|| match self.ask(text) {
@@ -408,12 +409,12 @@ impl Client {
     }
 }
 
-/// Waits for a condition.
+/// Polls a condition.
 pub fn eventually<T>(condition: impl FnMut() -> Option<T>) -> Option<T> {
     within(TRIES, condition)
 }
 
-/// Looks for a condition this many times.
+/// Polls a condition this many times.
 pub fn within<T>(tries: usize, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     for _ in 0..tries {
         if let Some(found) = condition() {

@@ -1,4 +1,4 @@
-//! Limits, topic rights, parameters, feature flags, definitions: what is set up once and looked at seldom.
+//! Administrative commands: limits, topic permissions, parameters, feature flags, definitions.
 
 use super::client::{Client, Failure};
 use super::output::{Column, Output};
@@ -107,8 +107,8 @@ pub(crate) fn perform(
         | ListGlobalParameters => list(client, output, command),
         ExportDefinitions { file } => export(client, output, file.as_deref()),
         change => {
-            let said = carry_out(client, change)?;
-            output.say(&said);
+            let message = apply_change(client, change)?;
+            output.say(&message);
             Ok(())
         }
     }
@@ -139,8 +139,10 @@ fn list(client: &Client, output: &Output, command: &Administration) -> Result<()
                 ("confirm", &["confirm"]),
             ],
         ),
-        ListConsumers(of) => {
-            let elements = ["consumers"].into_iter().chain(of.vhost.as_deref());
+        ListConsumers(vhost_filter) => {
+            let elements = ["consumers"]
+                .into_iter()
+                .chain(vhost_filter.vhost.as_deref());
             (
                 client.get(&elements.collect::<Vec<_>>())?,
                 &[
@@ -168,12 +170,14 @@ fn list(client: &Client, output: &Output, command: &Administration) -> Result<()
             &[
                 ("name", &["name"]),
                 ("state", &["state"]),
-                ("not known by", &["not_known_by"]),
+                ("not supported by", &["not_known_by"]),
                 ("description", &["desc"]),
             ],
         ),
-        ListVhostLimits(of) => {
-            let elements = ["vhost-limits"].into_iter().chain(of.vhost.as_deref());
+        ListVhostLimits(vhost_filter) => {
+            let elements = ["vhost-limits"]
+                .into_iter()
+                .chain(vhost_filter.vhost.as_deref());
             (
                 client.get(&elements.collect::<Vec<_>>())?,
                 &[("vhost", &["vhost"]), ("limits", &["value"])],
@@ -199,24 +203,24 @@ fn list(client: &Client, output: &Output, command: &Administration) -> Result<()
             &[("name", &["name"]), ("value", &["value"])],
         ),
     };
-    let chosen = match command {
-        ListChannels(chosen) => chosen.columns.as_slice(),
+    let columns_by_name = match command {
+        ListChannels(columns_by_name) => columns_by_name.columns.as_slice(),
         _ => &[],
     };
-    output.chosen(&items, chosen, columns);
+    output.chosen(&items, columns_by_name, columns);
     Ok(())
 }
 
-fn carry_out(client: &Client, command: &Administration) -> Result<String, Failure> {
+fn apply_change(client: &Client, command: &Administration) -> Result<String, Failure> {
     use Administration::*;
     match command {
         EnableFeatureFlag { name } => {
             client.put(&["feature-flags", name, "enable"], &json!({}))?;
-            Ok(format!("Feature flag '{name}' is on"))
+            Ok(format!("Enabled feature flag '{name}'"))
         }
         SetClusterName { name } => {
             client.put(&["cluster-name"], &json!({"name": name}))?;
-            Ok(format!("The cluster is called '{name}'"))
+            Ok(format!("Set the cluster name to '{name}'"))
         }
         SetVhostLimits { .. }
         | ClearVhostLimits { .. }
@@ -232,7 +236,7 @@ fn carry_out(client: &Client, command: &Administration) -> Result<String, Failur
             let body = json!({"exchange": exchange, "write": write, "read": read});
             client.put(&["topic-permissions", &at.vhost, user], &body)?;
             Ok(format!(
-                "Set the topic rights of user '{user}' at exchange '{exchange}' in vhost '{}'",
+                "Set the topic permissions of user '{user}' for exchange '{exchange}' in vhost '{}'",
                 at.vhost
             ))
         }
@@ -241,7 +245,7 @@ fn carry_out(client: &Client, command: &Administration) -> Result<String, Failur
             let elements: Vec<&str> = elements.chain(exchange.as_deref()).collect();
             client.clear(&elements, &[["users", user], ["vhosts", &at.vhost]])?;
             Ok(format!(
-                "Took topic rights of user '{user}' in vhost '{}' away",
+                "Cleared the topic permissions of user '{user}' in vhost '{}'",
                 at.vhost
             ))
         }
@@ -264,22 +268,22 @@ fn carry_out(client: &Client, command: &Administration) -> Result<String, Failur
         }
         ImportDefinitions { file } => {
             let text = std::fs::read_to_string(file);
-            let text = text.map_err(|e| cannot("read", file, &e))?;
+            let text = text.map_err(|e| file_error("read", file, &e))?;
             let document = Json::Object(object(&file.display().to_string(), &text)?);
             client.post_for(&["definitions"], &document)?;
             Ok(format!("Imported {}", file.display()))
         }
-        // Listed above: these only look.
-        other => Err(Failure::Usage(format!("nothing does {other:?}"))),
+        // The other commands are handled by `list`.
+        other => Err(Failure::Usage(format!("unhandled command {other:?}"))),
     }
 }
 
 fn limit(client: &Client, command: &Administration) -> Result<String, Failure> {
     use Administration::*;
-    let set = |kind: &str, of: &str, limits: &Map<String, Json>| {
+    let set = |kind: &str, vhost_filter: &str, limits: &Map<String, Json>| {
         limits.iter().try_for_each(|(limit, value)| {
             let body = json!({"value": value});
-            client.put(&[kind, of, limit], &body).map(|_| ())
+            client.put(&[kind, vhost_filter, limit], &body).map(|_| ())
         })
     };
     match command {
@@ -291,7 +295,7 @@ fn limit(client: &Client, command: &Administration) -> Result<String, Failure> {
             for limit in ["max-connections", "max-queues"] {
                 client.delete(&["vhost-limits", &at.vhost, limit], "")?;
             }
-            Ok(format!("Vhost '{}' has no limits any more", at.vhost))
+            Ok(format!("Cleared the limits of vhost '{}'", at.vhost))
         }
         SetUserLimits { user, limits } => {
             set("user-limits", user, &object("the limits", limits)?)?;
@@ -302,14 +306,14 @@ fn limit(client: &Client, command: &Administration) -> Result<String, Failure> {
             for known in all.into_iter().filter(|l| limit == "all" || limit == l) {
                 client.delete(&["user-limits", user, known], "")?;
             }
-            Ok(format!("Took limits of user '{user}' away: {limit}"))
+            Ok(format!("Cleared limits of user '{user}': {limit}"))
         }
-        other => Err(Failure::Usage(format!("nothing does {other:?}"))),
+        other => Err(Failure::Usage(format!("unhandled command {other:?}"))),
     }
 }
 
-fn cannot(what: &str, file: &Path, error: &std::io::Error) -> Failure {
-    Failure::Usage(format!("cannot {what} {}: {error}", file.display()))
+fn file_error(action: &str, file: &Path, error: &std::io::Error) -> Failure {
+    Failure::Usage(format!("cannot {action} {}: {error}", file.display()))
 }
 
 fn export(client: &Client, output: &Output, file: Option<&Path>) -> Result<(), Failure> {
@@ -318,7 +322,7 @@ fn export(client: &Client, output: &Output, file: Option<&Path>) -> Result<(), F
     match file.filter(|f| *f != Path::new("-")) {
         None => println!("{text}"),
         Some(file) => {
-            std::fs::write(file, text).map_err(|e| cannot("write", file, &e))?;
+            std::fs::write(file, text).map_err(|e| file_error("write", file, &e))?;
             output.say(&format!("Wrote definitions to {}", file.display()));
         }
     }

@@ -1,13 +1,13 @@
-//! Operations that change something. Each gives a sentence that says what it did.
+//! Commands that change something. Each returns a sentence that states what it did.
 
 use super::client::{Client, Failure};
 use super::{Command, NewPassword, OnOff, object};
 use serde_json::{Value as Json, json};
 use std::io::BufRead as _;
 
-type Said = Result<String, Failure>;
+type CommandResult = Result<String, Failure>;
 
-pub(crate) fn perform(client: &Client, command: &Command) -> Said {
+pub(crate) fn perform(client: &Client, command: &Command) -> CommandResult {
     match command {
         Command::AddUser { .. }
         | Command::ChangePassword { .. }
@@ -28,56 +28,59 @@ pub(crate) fn perform(client: &Client, command: &Command) -> Said {
             if let Some(kind) = default_queue_type {
                 body["default_queue_type"] = json!(kind);
             }
-            let answered = client.put(&["vhosts", name], &body)?;
-            Ok(format!("{} vhost '{name}'", made(answered.status)))
+            let response = client.put(&["vhosts", name], &body)?;
+            Ok(format!(
+                "{} vhost '{name}'",
+                created_or_changed(response.status)
+            ))
         }
         Command::TraceOn(at) => trace(client, &at.vhost, true),
         Command::TraceOff(at) => trace(client, &at.vhost, false),
         Command::DeleteVhost { name } => {
             client.delete(&["vhosts", name], "")?;
-            Ok(format!("Deleted vhost '{name}' and all that was in it"))
+            Ok(format!("Deleted vhost '{name}' and its contents"))
         }
         Command::SetPolicy { .. } | Command::ClearPolicy { .. } => policy(client, command),
         Command::Maintenance { state } => maintenance(client, *state),
         Command::SetLogLevel { words } => set_log_level(client, words),
         Command::SetMemoryWatermark { fraction } => {
-            let node = answering(client)?;
+            let node = local_node(client)?;
             let body = json!({"relative": fraction});
             client.put(&["nodes", &node, "memory-watermark"], &body)?;
             Ok(format!(
-                "Node '{node}' stops publishers from {fraction} of its memory on"
+                "Node '{node}' blocks publishers above {fraction} of its memory"
             ))
         }
         Command::SetDiskFreeLimit { limit } => {
             let bytes = node::config::parse_bytes(limit)
-                .ok_or_else(|| Failure::Usage(format!("'{limit}' is no number of bytes")))?;
-            let name = answering(client)?;
+                .ok_or_else(|| Failure::Usage(format!("'{limit}' is not a number of bytes")))?;
+            let name = local_node(client)?;
             let body = json!({"absolute": bytes});
             client.put(&["nodes", &name, "disk-free-limit"], &body)?;
             Ok(format!(
-                "Node '{name}' stops publishers when less than {bytes} bytes of disk space are free"
+                "Node '{name}' blocks publishers below {bytes} bytes of free disk space"
             ))
         }
         queues => queue(client, queues),
     }
 }
 
-fn made(status: u16) -> &'static str {
-    if status == 201 { "Made" } else { "Changed" }
+fn created_or_changed(status: u16) -> &'static str {
+    if status == 201 { "Created" } else { "Changed" }
 }
 
-fn user(client: &Client, command: &Command) -> Said {
+fn user(client: &Client, command: &Command) -> CommandResult {
     match command {
         Command::AddUser { name, secret, tags } => {
             if exists(client, name)? {
                 return Err(Failure::Usage(format!(
-                    "user '{name}' is there already; change_password and set_user_tags change it"
+                    "user '{name}' already exists; use change_password or set_user_tags"
                 )));
             }
             let body = json!({"password": read(secret)?, "tags": tags});
             client.put(&["users", name], &body)?;
             Ok(format!(
-                "Made user '{name}'. It has no rights yet: set_permissions {name} '.*' '.*' '.*'"
+                "Created user '{name}'. It has no permissions yet: set_permissions {name} '.*' '.*' '.*'"
             ))
         }
         Command::ChangePassword { name, secret } => {
@@ -91,10 +94,10 @@ fn user(client: &Client, command: &Command) -> Said {
             Ok(format!("Deleted user '{name}'"))
         }
         Command::SetUserTags { name, tags } => {
-            let before = client.get(&["users", name])?;
+            let existing = client.get(&["users", name])?;
             let body = json!({
-                "password_hash": before["password_hash"],
-                "hashing_algorithm": before["hashing_algorithm"],
+                "password_hash": existing["password_hash"],
+                "hashing_algorithm": existing["hashing_algorithm"],
                 "tags": tags,
             });
             client.put(&["users", name], &body)?;
@@ -110,15 +113,15 @@ fn user(client: &Client, command: &Command) -> Said {
             let body = json!({"configure": configure, "write": write, "read": read});
             client.put(&["permissions", &at.vhost, user], &body)?;
             Ok(format!(
-                "Set the rights of user '{user}' in vhost '{}'",
+                "Set the permissions of user '{user}' in vhost '{}'",
                 at.vhost
             ))
         }
         Command::ClearPermissions { user, at } => {
-            let of = [["users", user], ["vhosts", &at.vhost]];
-            client.clear(&["permissions", &at.vhost, user], &of)?;
+            let owners = [["users", user], ["vhosts", &at.vhost]];
+            client.clear(&["permissions", &at.vhost, user], &owners)?;
             Ok(format!(
-                "User '{user}' has no rights in vhost '{}' any more",
+                "Cleared the permissions of user '{user}' in vhost '{}'",
                 at.vhost
             ))
         }
@@ -126,9 +129,9 @@ fn user(client: &Client, command: &Command) -> Said {
     }
 }
 
-/// Commands are shared out above; this is where one would land that nobody took.
-fn unknown(command: &Command) -> Said {
-    Err(Failure::Usage(format!("nothing does {command:?}")))
+/// Unreachable as long as every command is dispatched above.
+fn unknown(command: &Command) -> CommandResult {
+    Err(Failure::Usage(format!("unhandled command {command:?}")))
 }
 
 fn exists(client: &Client, name: &str) -> Result<bool, Failure> {
@@ -144,8 +147,8 @@ fn read(secret: &NewPassword) -> Result<String, Failure> {
         return Ok(password.clone());
     }
     let mut line = String::new();
-    let got = std::io::stdin().lock().read_line(&mut line);
-    got.map_err(|e| Failure::Usage(format!("the password cannot be read: {e}")))?;
+    let read = std::io::stdin().lock().read_line(&mut line);
+    read.map_err(|e| Failure::Usage(format!("the password cannot be read: {e}")))?;
     let password = line.trim_end_matches(['\r', '\n']);
     if password.is_empty() {
         return Err(Failure::Usage(
@@ -155,7 +158,7 @@ fn read(secret: &NewPassword) -> Result<String, Failure> {
     Ok(password.to_owned())
 }
 
-fn queue(client: &Client, command: &Command) -> Said {
+fn queue(client: &Client, command: &Command) -> CommandResult {
     match command {
         Command::DeclareQueue {
             name,
@@ -166,12 +169,12 @@ fn queue(client: &Client, command: &Command) -> Said {
             let mut arguments = object("--arguments", arguments)?;
             arguments.insert("x-queue-type".to_owned(), json!(kind));
             let body = json!({"durable": true, "arguments": arguments});
-            let answered = client.put(&["queues", &at.vhost, name], &body)?;
-            Ok(if answered.status == 201 {
-                format!("Made {kind} queue '{name}' in vhost '{}'", at.vhost)
+            let response = client.put(&["queues", &at.vhost, name], &body)?;
+            Ok(if response.status == 201 {
+                format!("Declared {kind} queue '{name}' in vhost '{}'", at.vhost)
             } else {
                 format!(
-                    "Queue '{name}' in vhost '{}' was there, and the same",
+                    "Queue '{name}' in vhost '{}' already exists with the same arguments",
                     at.vhost
                 )
             })
@@ -207,7 +210,7 @@ fn scope(operator: bool) -> &'static str {
     }
 }
 
-fn policy(client: &Client, command: &Command) -> Said {
+fn policy(client: &Client, command: &Command) -> CommandResult {
     match command {
         Command::SetPolicy {
             name,
@@ -224,9 +227,9 @@ fn policy(client: &Client, command: &Command) -> Said {
                 "priority": priority,
                 "apply-to": apply_to,
             });
-            let answered = client.put(&[scope(*operator), &at.vhost, name], &body)?;
-            let made = made(answered.status);
-            Ok(format!("{made} policy '{name}' in vhost '{}'", at.vhost))
+            let response = client.put(&[scope(*operator), &at.vhost, name], &body)?;
+            let verb = created_or_changed(response.status);
+            Ok(format!("{verb} policy '{name}' in vhost '{}'", at.vhost))
         }
         Command::ClearPolicy { name, at, operator } => {
             client.delete(&[scope(*operator), &at.vhost, name], "")?;
@@ -236,45 +239,45 @@ fn policy(client: &Client, command: &Command) -> Said {
     }
 }
 
-/// The name of the node that answers: some things are asked of the node itself.
-pub(super) fn answering(client: &Client) -> Said {
+/// The name of the node that answers requests at this address.
+pub(super) fn local_node(client: &Client) -> CommandResult {
     let overview = client.get(&["overview"])?;
     Ok(overview["node"].as_str().unwrap_or_default().to_owned())
 }
 
-fn trace(client: &Client, vhost: &str, on: bool) -> Said {
-    // A PUT would make a vhost that is not there.
+fn trace(client: &Client, vhost: &str, on: bool) -> CommandResult {
+    // A PUT would create a missing vhost.
     client.get(&["vhosts", vhost])?;
     client.put(&["vhosts", vhost], &json!({"tracing": on}))?;
     let word = if on { "is" } else { "is not" };
-    Ok(format!("Virtual host '{vhost}' {word} traced"))
+    Ok(format!("Vhost '{vhost}' {word} traced"))
 }
 
-fn set_log_level(client: &Client, words: &[String]) -> Said {
+fn set_log_level(client: &Client, words: &[String]) -> CommandResult {
     let (category, level) = match words {
         [category, level] => (Some(category), level),
         [level] => (None, level),
         _ => return Err(Failure::Usage("set_log_level [CATEGORY] LEVEL".to_owned())),
     };
-    let node = answering(client)?;
+    let node = local_node(client)?;
     let body = json!({"category": category, "level": level});
     client.put(&["nodes", &node, "log-levels"], &body)?;
-    let what = category.map_or("everything", String::as_str);
-    Ok(format!("Node '{node}' logs {what} at level {level}"))
+    let target = category.map_or("everything", String::as_str);
+    Ok(format!("Node '{node}' logs {target} at level {level}"))
 }
 
-fn maintenance(client: &Client, state: OnOff) -> Said {
-    let node = answering(client)?;
+fn maintenance(client: &Client, state: OnOff) -> CommandResult {
+    let node = local_node(client)?;
     let elements = ["nodes", &node, "maintenance"];
     if state == OnOff::Off {
         client.delete(&elements, "")?;
-        return Ok(format!("Node '{node}' takes clients and leaders again"));
+        return Ok(format!("Node '{node}' accepts clients and leaders again"));
     }
     let progress = client.put(&elements, &json!({}))?.body;
     Ok(match progress["state"].as_str() {
         Some("drained") => format!("Node '{node}' is drained and may be stopped"),
         _ => format!(
-            "Node '{node}' is draining: {} leaders to move. Ask again to see how far it is.",
+            "Node '{node}' is draining: {} leaders still have to move. Repeat the command to see its progress.",
             progress["leaders"]
         ),
     })

@@ -1,4 +1,5 @@
-//! Checks for scripts and probes: exit code 0 when all is well, 1 when it is not, 69 when there is no answer.
+//! Health checks for scripts and probes: exit code 0 if healthy, 1 if not, 69 if the node does not
+//! answer.
 
 use super::client::{Client, Failure};
 use super::output::{Column, Output};
@@ -45,16 +46,16 @@ pub(crate) fn perform(client: &Client, output: &Output, check: &Check) -> Result
         Check::PortListener { port } => api(&format!("port-listener/{port}")),
         Check::ProtocolListener { protocol } => {
             let escaped = super::client::path(&["health", "checks", "protocol-listener", protocol]);
-            return one(client, output, &escaped);
+            return run_check(client, output, &escaped);
         }
         Check::VirtualHosts => api("virtual-hosts"),
         Check::IsQuorumCritical => api("node-is-quorum-critical"),
     };
-    one(client, output, &path)
+    run_check(client, output, &path)
 }
 
-/// The outcome of one check for `health`.
-fn outcome(check: &str, ok: bool, reason: &Json, queues: Vec<Json>) -> Json {
+/// One row of `health`.
+fn result_row(check: &str, ok: bool, reason: &Json, queues: Vec<Json>) -> Json {
     json!({
         "check": check,
         "result": if ok { "yes" } else { "no" },
@@ -63,8 +64,8 @@ fn outcome(check: &str, ok: bool, reason: &Json, queues: Vec<Json>) -> Json {
     })
 }
 
-/// All checks are made; the first that fails does not hide the others. Queues that need this node are worth knowing
-/// before it is stopped, but are no failure.
+/// Runs all checks, even if one fails. Quorum-critical queues are reported, because they matter
+/// before a stop, but are not a failure.
 pub(crate) fn health(client: &Client, output: &Output) -> Result<(), Failure> {
     let critical = "/api/health/checks/node-is-quorum-critical";
     let checks = [
@@ -75,12 +76,12 @@ pub(crate) fn health(client: &Client, output: &Output) -> Result<(), Failure> {
     let mut results = Vec::new();
     let mut healthy = true;
     for (name, path) in checks {
-        let answered = client.check(path)?;
-        let ok = answered.status == 200;
-        let expected = path == critical && answered.body["status"] == "failed";
+        let response = client.check(path)?;
+        let ok = response.status == 200;
+        let expected = path == critical && response.body["status"] == "failed";
         healthy &= ok || expected;
-        let reason = &answered.body["reason"];
-        results.push(outcome(name, ok, reason, queue_names(&answered.body)));
+        let reason = &response.body["reason"];
+        results.push(result_row(name, ok, reason, queue_names(&response.body)));
     }
     let nodes = client.get(&["nodes"])?;
     let nodes = nodes.as_array().into_iter().flatten();
@@ -93,7 +94,7 @@ pub(crate) fn health(client: &Client, output: &Output) -> Result<(), Failure> {
     healthy &= down.is_empty();
     results.insert(
         1,
-        outcome("all nodes up", down.is_empty(), &reason, Vec::new()),
+        result_row("all nodes up", down.is_empty(), &reason, Vec::new()),
     );
     let columns: &[Column] = &[
         ("check", &["check"]),
@@ -114,9 +115,9 @@ fn queue_names(answer: &Json) -> Vec<Json> {
     queues.map(|q| q["readable_name"].clone()).collect()
 }
 
-fn one(client: &Client, output: &Output, path: &str) -> Result<(), Failure> {
-    let answered = client.check(path)?;
-    if answered.status == 200 {
+fn run_check(client: &Client, output: &Output, path: &str) -> Result<(), Failure> {
+    let response = client.check(path)?;
+    if response.status == 200 {
         output.say("ok");
         return Ok(());
     }
@@ -127,22 +128,22 @@ fn one(client: &Client, output: &Output, path: &str) -> Result<(), Failure> {
         ("missing", &["missing"]),
         ("queues", &["queues"]),
     ];
-    let body = &answered.body;
-    let shown = json!({
+    let body = &response.body;
+    let row = json!({
         "check": path,
         "reason": body["reason"],
         "alarms": body["alarms"],
         "missing": body["missing"],
         "queues": queue_names(body),
     });
-    output.list(&Json::Array(vec![shown]), columns);
+    output.list(&Json::Array(vec![row]), columns);
     Err(Failure::Unhealthy)
 }
 
-/// The node is asked again and again; each time that it does not answer is a time that it may yet.
+/// Polls until the node is ready. Failed requests are retried.
 fn await_startup(client: &Client, output: &Output) -> Result<(), Failure> {
     client.until(|| match client.check("/readyz") {
-        Ok(answered) => answered.status == 200,
+        Ok(response) => response.status == 200,
         Err(_) => false,
     })?;
     output.say("The node serves clients");

@@ -1,4 +1,4 @@
-//! The management API, and errors that say what to do.
+//! Client of the management API, with errors that name a remedy.
 
 use super::tls::{self, TlsFiles};
 use base64::Engine as _;
@@ -10,38 +10,38 @@ use serde_json::Value as Json;
 use std::fmt::Display;
 use std::time::Duration;
 
-/// Characters that need no percent encoding in an element of a path.
+/// Characters that are not percent-encoded in a path element.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
     .remove(b'.')
     .remove(b'~');
-/// Longest answer read.
-const MAX_ANSWER: u64 = 256 * 1024 * 1024;
+/// Maximum length of a response in bytes.
+const MAX_RESPONSE: u64 = 256 * 1024 * 1024;
 
-/// Pause between two questions of somebody who waits.
-const BETWEEN_ASKING: Duration = Duration::from_millis(250);
+/// Polling interval.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Why an operation failed.
+/// The reason why an operation failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The command line, or what it names, cannot be used.
+    /// The command line, or a file that it names, is invalid.
     Usage(String),
-    /// No answer.
-    Unreachable { url: String, why: String },
-    /// 401.
+    /// No response.
+    Unreachable { url: String, reason: String },
+    /// Status 401.
     NotPermitted { user: String, reason: String },
-    /// Any other refusal.
+    /// Any other error status.
     Refused { status: u16, reason: String },
     /// A health check failed.
     Unhealthy,
-    /// `-n` names another node than the one that answers.
+    /// `-n` names a different node than the one that answers.
     WrongNode {
         named: String,
         answering: String,
         /// Names of all nodes of the cluster.
         nodes: String,
-        /// Whether it is one of them.
+        /// True if the named node belongs to the cluster.
         is_known: bool,
     },
 }
@@ -61,14 +61,14 @@ impl Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Usage(text) => write!(f, "{text}"),
-            Failure::Unreachable { url, why } if url.starts_with("https://") => write!(
+            Failure::Unreachable { url, reason } if url.starts_with("https://") => write!(
                 f,
-                "no answer from {url}: {why}\nIs the node running, is this its management address with TLS, and is its \
+                "no answer from {url}: {reason}\nIs the node running, is this its management address with TLS, and is its \
                  certificate from an authority that --cacert or POSTHORN_CACERT names?"
             ),
-            Failure::Unreachable { url, why } => write!(
+            Failure::Unreachable { url, reason } => write!(
                 f,
-                "no answer from {url}: {why}\nIs the node running, and is this its management address? Give another with \
+                "no answer from {url}: {reason}\nIs the node running, and is this its management address? Give another with \
                  --url or POSTHORN_URL."
             ),
             Failure::NotPermitted { user, reason } if reason == "Not_Authorized" => write!(
@@ -78,7 +78,7 @@ impl Display for Failure {
             ),
             Failure::NotPermitted { user, reason } => write!(
                 f,
-                "user '{user}' may not do this: {reason}\nUse a user with the tag or the rights that are missing."
+                "user '{user}' is not permitted to do this: {reason}\nUse a user with the required tag or permissions."
             ),
             Failure::Refused {
                 status: 404,
@@ -86,7 +86,7 @@ impl Display for Failure {
             } => {
                 write!(
                     f,
-                    "there is no such thing: {reason}\nThe list_ commands show what there is."
+                    "the object does not exist: {reason}\nThe list_ commands show the existing objects."
                 )
             }
             Failure::Refused {
@@ -95,7 +95,7 @@ impl Display for Failure {
             } => {
                 write!(
                     f,
-                    "the node cannot do this now: {reason}\nTry again, and look at `health`."
+                    "the node cannot do this now: {reason}\nTry again, and run `health` to see why."
                 )
             }
             Failure::Refused { status, reason } => write!(f, "{} (HTTP {status})", reason.trim()),
@@ -107,7 +107,7 @@ impl Display for Failure {
                 ..
             } => write!(
                 f,
-                "unable to perform an operation on node '{named}': node '{answering}' answers\nThis operation is about one \
+                "unable to perform an operation on node '{named}': node '{answering}' answers\nThis operation applies to one \
                  node. Give the management address of '{named}' with --url."
             ),
             Failure::WrongNode {
@@ -124,20 +124,20 @@ impl Display for Failure {
     }
 }
 
-/// An answer: its status and its body.
-pub(crate) struct Answered {
+/// A response: status and body.
+pub(crate) struct ApiResponse {
     pub(crate) status: u16,
     pub(crate) body: Json,
 }
 
-/// Where the API is, and who asks.
+/// Address and credentials of the API.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
     /// Begins with `http://` or `https://`.
     pub(crate) url: String,
     pub(crate) user: String,
     pub(crate) password: String,
-    /// For one answer.
+    /// Time limit for one response.
     pub(crate) timeout: Duration,
     /// Used only with `https://`.
     pub(crate) tls: TlsFiles,
@@ -149,7 +149,7 @@ pub(crate) struct Client {
     agent: ureq::Agent,
 }
 
-/// A path below `/api` from its elements, escaped.
+/// Builds an escaped path below `/api` from its elements.
 pub(crate) fn path(elements: &[&str]) -> String {
     let mut path = "/api".to_owned();
     for element in elements {
@@ -160,7 +160,7 @@ pub(crate) fn path(elements: &[&str]) -> String {
 }
 
 impl Client {
-    /// Reads the TLS files of an `https://` address; nothing is sent yet.
+    /// Reads the TLS files of an `https://` address. Sends nothing yet.
     pub(crate) fn new(endpoint: Endpoint) -> Result<Client, Failure> {
         let url = &endpoint.url;
         let config = ureq::Agent::config_builder()
@@ -186,14 +186,14 @@ impl Client {
         })
     }
 
-    /// The host of the address, without its port.
+    /// The host of the URL, without its port.
     pub(crate) fn host(&self) -> String {
         let uri = self.endpoint.url.parse::<ureq::http::Uri>();
         let host = uri.ok().and_then(|uri| uri.host().map(str::to_owned));
         host.unwrap_or_default()
     }
 
-    /// The same node, asked by somebody else.
+    /// A client of the same node with other credentials.
     pub(crate) fn as_user(&self, user: &str, password: &str) -> Result<Client, Failure> {
         Client::new(Endpoint {
             user: user.to_owned(),
@@ -202,34 +202,37 @@ impl Client {
         })
     }
 
-    /// Asks again and again until it is so, as long as one answer may take.
-    pub(crate) fn until(&self, is_so: impl Fn() -> bool) -> Result<(), Failure> {
+    /// Polls until the condition holds, for at most the timeout of one response.
+    pub(crate) fn until(&self, condition: impl Fn() -> bool) -> Result<(), Failure> {
         let clock = RealClock::new();
         let until = clock.now() + self.endpoint.timeout;
-        while !is_so() {
+        while !condition() {
             if clock.now() >= until {
                 return Err(Failure::Unreachable {
                     url: self.endpoint.url.clone(),
-                    why: format!("not in {} seconds", self.endpoint.timeout.as_secs()),
+                    reason: format!(
+                        "not ready after {} seconds",
+                        self.endpoint.timeout.as_secs()
+                    ),
                 });
             }
-            std::thread::park_timeout(BETWEEN_ASKING);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    /// Sends a request; any status is an answer.
+    /// Sends a request and returns the response, whatever its status.
     fn send(
         &self,
         method: &str,
         path: &str,
         body: Option<&Json>,
         headers: &[(&str, &str)],
-    ) -> Result<Answered, Failure> {
+    ) -> Result<ApiResponse, Failure> {
         let url = format!("{}{path}", self.endpoint.url);
-        let unreachable = |why: String| Failure::Unreachable {
+        let unreachable = |reason: String| Failure::Unreachable {
             url: self.endpoint.url.clone(),
-            why,
+            reason,
         };
         let mut request = ureq::http::Request::builder()
             .method(method)
@@ -248,23 +251,23 @@ impl Client {
         let text = response
             .body_mut()
             .with_config()
-            .limit(MAX_ANSWER)
+            .limit(MAX_RESPONSE)
             .read_to_string()
             .map_err(|e| unreachable(format!("the answer broke off: {e}")))?;
-        Ok(Answered {
+        Ok(ApiResponse {
             status: response.status().as_u16(),
             body: serde_json::from_str(&text).unwrap_or(Json::Null),
         })
     }
 
-    fn ok(&self, answered: Answered) -> Result<Answered, Failure> {
-        let reason = || match &answered.body["reason"] {
+    fn ok(&self, response: ApiResponse) -> Result<ApiResponse, Failure> {
+        let reason = || match &response.body["reason"] {
             Json::String(text) => text.clone(),
-            Json::Null => format!("the answer was HTTP {}", answered.status),
+            Json::Null => format!("the answer was HTTP {}", response.status),
             other => other.to_string(),
         };
-        match answered.status {
-            200..=299 => Ok(answered),
+        match response.status {
+            200..=299 => Ok(response),
             401 => Err(Failure::NotPermitted {
                 user: self.endpoint.user.clone(),
                 reason: reason(),
@@ -276,48 +279,49 @@ impl Client {
         }
     }
 
-    /// A health check: 503 is an answer too.
-    pub(crate) fn check(&self, path: &str) -> Result<Answered, Failure> {
-        let answered = self.send("GET", path, None, &[])?;
-        if answered.status == 503 {
-            return Ok(answered);
+    /// Runs a health check: status 503 is a regular response.
+    pub(crate) fn check(&self, path: &str) -> Result<ApiResponse, Failure> {
+        let response = self.send("GET", path, None, &[])?;
+        if response.status == 503 {
+            return Ok(response);
         }
-        self.ok(answered)
+        self.ok(response)
     }
 
     pub(crate) fn get(&self, elements: &[&str]) -> Result<Json, Failure> {
-        let answered = self.send("GET", &path(elements), None, &[])?;
-        Ok(self.ok(answered)?.body)
+        let response = self.send("GET", &path(elements), None, &[])?;
+        Ok(self.ok(response)?.body)
     }
 
-    /// The answer's status tells made (201) from changed (204).
-    pub(crate) fn put(&self, elements: &[&str], body: &Json) -> Result<Answered, Failure> {
-        let answered = self.send("PUT", &path(elements), Some(body), &[])?;
-        self.ok(answered)
+    /// The response's status tells created (201) from changed (204).
+    pub(crate) fn put(&self, elements: &[&str], body: &Json) -> Result<ApiResponse, Failure> {
+        let response = self.send("PUT", &path(elements), Some(body), &[])?;
+        self.ok(response)
     }
 
-    /// The answer may say what came of it.
-    pub(crate) fn post_for(&self, elements: &[&str], body: &Json) -> Result<Answered, Failure> {
-        let answered = self.send("POST", &path(elements), Some(body), &[])?;
-        self.ok(answered)
+    /// POSTs and returns the response.
+    pub(crate) fn post_for(&self, elements: &[&str], body: &Json) -> Result<ApiResponse, Failure> {
+        let response = self.send("POST", &path(elements), Some(body), &[])?;
+        self.ok(response)
     }
 
-    pub(crate) fn delete_for(&self, elements: &[&str]) -> Result<Answered, Failure> {
-        let answered = self.send("DELETE", &path(elements), None, &[])?;
-        self.ok(answered)
+    pub(crate) fn delete_for(&self, elements: &[&str]) -> Result<ApiResponse, Failure> {
+        let response = self.send("DELETE", &path(elements), None, &[])?;
+        self.ok(response)
     }
 
     pub(crate) fn delete(&self, elements: &[&str], query: &str) -> Result<(), Failure> {
         self.delete_with(elements, query, &[])
     }
 
-    /// Takes away what may not be there, as scripts do to be sure; what it is of must be there.
-    pub(crate) fn clear(&self, elements: &[&str], of: &[[&str; 2]]) -> Result<(), Failure> {
+    /// Deletes an object that may not exist, as idempotent scripts do. The objects that it belongs
+    /// to must exist.
+    pub(crate) fn clear(&self, elements: &[&str], owners: &[[&str; 2]]) -> Result<(), Failure> {
         match self.delete(elements, "") {
-            Err(Failure::Refused { status: 404, .. }) => {
-                of.iter().try_for_each(|thing| self.get(thing).map(|_| ()))
-            }
-            done => done,
+            Err(Failure::Refused { status: 404, .. }) => owners
+                .iter()
+                .try_for_each(|owner| self.get(owner).map(|_| ())),
+            result => result,
         }
     }
 
@@ -328,7 +332,7 @@ impl Client {
         headers: &[(&str, &str)],
     ) -> Result<(), Failure> {
         let target = format!("{}{query}", path(elements));
-        let answered = self.send("DELETE", &target, None, headers)?;
-        self.ok(answered).map(|_| ())
+        let response = self.send("DELETE", &target, None, headers)?;
+        self.ok(response).map(|_| ())
     }
 }

@@ -1,4 +1,4 @@
-//! Listing and closing of client connections.
+//! Lists and closes client connections.
 
 use super::client::{Client, Failure};
 use super::output::{Column, Output};
@@ -15,7 +15,7 @@ pub enum Command {
     ListConnections(Chosen),
     /// Close one connection
     CloseConnection {
-        /// As list_connections has it
+        /// Name as shown by list_connections
         name: String,
         /// Reason given to the client
         #[arg(default_value = "closed by an operator")]
@@ -90,7 +90,7 @@ fn close(client: &Client, name: &str, reason: &str) -> Result<(), Failure> {
     client.delete_with(&["connections", name], "", &[("X-Reason", reason)])
 }
 
-/// Names of the connections to one vhost, or to all.
+/// Names of the connections to one vhost, or to all vhosts.
 fn names(client: &Client, vhost: Option<&str>) -> Result<Vec<String>, Failure> {
     let connections = match vhost {
         Some(vhost) => client.get(&["vhosts", vhost, "connections"])?,
@@ -101,7 +101,7 @@ fn names(client: &Client, vhost: Option<&str>) -> Result<Vec<String>, Failure> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Gives the number of connections closed. Connections that ended meanwhile are not failures.
+/// Returns the number of closed connections. Connections that ended meanwhile are not failures.
 fn close_each<'a>(
     client: &Client,
     names: impl Iterator<Item = &'a String>,
@@ -139,7 +139,8 @@ fn list(client: &Client, output: &Output, chosen: &[String]) -> Result<(), Failu
     ];
     let mut connections = client.get(&["connections"])?;
     for connection in connections.as_array_mut().into_iter().flatten() {
-        // RabbitMQ's operators name a connection by its process; here its name is what `close_connection` takes.
+        // rabbitmqctl identifies a connection by its Erlang process; `close_connection` takes its
+        // name.
         if chosen.iter().any(|column| column == "pid") {
             connection["pid"] = connection["name"].clone();
         }

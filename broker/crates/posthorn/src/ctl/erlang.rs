@@ -1,4 +1,4 @@
-//! AMQP tables as `rabbitmqctl` prints them in a column: an Erlang list of pairs.
+//! Formats AMQP tables as `rabbitmqctl` prints them: an Erlang list of pairs.
 
 use serde_json::Value as Json;
 
@@ -30,7 +30,7 @@ mod unit {
     use serde_json::json;
 
     #[test]
-    fn tables_are_lists_of_pairs() {
+    fn table_is_formatted_as_list_of_pairs() {
         let properties = json!({
             "capabilities": {"basic.nack": true},
             "connection_name": "a \"b\"\\",

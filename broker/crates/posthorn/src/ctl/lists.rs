@@ -1,10 +1,10 @@
-//! Operations that only look.
+//! Commands that only list objects.
 
 use super::client::{Client, Failure};
 use super::output::{Column, Output};
 use serde_json::{Value as Json, json};
 
-/// The path of a list, of one vhost where one is named.
+/// The path of a list, optionally of one vhost.
 fn of<'a>(what: &'a str, vhost: Option<&'a str>) -> Vec<&'a str> {
     [what].into_iter().chain(vhost).collect()
 }
@@ -24,7 +24,7 @@ pub(crate) fn status(client: &Client, output: &Output) -> Result<(), Failure> {
 }
 
 pub(crate) fn log_levels(client: &Client, output: &Output) -> Result<(), Failure> {
-    let node = super::changes::answering(client)?;
+    let node = super::changes::local_node(client)?;
     let levels = client.get(&["nodes", &node, "log-levels"])?;
     let all = levels.as_object().into_iter().flatten();
     let shown = all.map(|(category, level)| json!({"category": category, "level": level}));
@@ -147,7 +147,7 @@ pub(crate) fn nodes(client: &Client, output: &Output) -> Result<(), Failure> {
 pub(crate) fn users(client: &Client, output: &Output) -> Result<(), Failure> {
     let mut users = client.get(&["users"])?;
     for user in users.as_array_mut().into_iter().flatten() {
-        // Hashes are nobody's business in a listing.
+        // Password hashes are never listed.
         if let Some(fields) = user.as_object_mut() {
             fields.remove("password_hash");
         }

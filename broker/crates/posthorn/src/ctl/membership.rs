@@ -1,7 +1,7 @@
-//! Replicas, leaders and nodes that leave; RabbitMQ's words (`rabbitmq-queues`) where it has them.
+//! Replicas, leaders, and nodes that leave the cluster. Command names follow `rabbitmq-queues`.
 
 use super::At;
-use super::client::{Answered, Client, Failure};
+use super::client::{ApiResponse, Client, Failure};
 use super::output::{Column, Output};
 use serde_json::{Value as Json, json};
 
@@ -110,13 +110,13 @@ pub(crate) fn perform(client: &Client, output: &Output, command: &Command) -> Re
         Command::DeleteMember { queue, node, at } => {
             member(client, &at.vhost, queue, "delete", node)?;
             output.say(&format!(
-                "Node '{node}' is to be no member of queue '{queue}'"
+                "The replica of queue '{queue}' on node '{node}' is being removed"
             ));
             Ok(())
         }
         Command::QuorumStatus { queue, at } => {
-            let shown = client.get(&["queues", "quorum", &at.vhost, queue, "status"])?;
-            output.list(&shown, REPLICAS);
+            let replicas = client.get(&["queues", "quorum", &at.vhost, queue, "status"])?;
+            output.list(&replicas, REPLICAS);
             Ok(())
         }
         Command::Rebalance { .. } => rebalance(client, output),
@@ -130,28 +130,28 @@ impl Matching {
     }
 }
 
-/// A row for each queue; it fails when one could not be changed.
+/// Prints one row per queue. Fails if any queue could not be changed.
 fn outcomes(
     client: &Client,
     output: &Output,
     node: &str,
-    what: &str,
+    action: &str,
     body: &Json,
 ) -> Result<(), Failure> {
-    let path = ["queues", "quorum", "replicas", "on", node, what];
+    let path = ["queues", "quorum", "replicas", "on", node, action];
     let rows = client.post_for(&path, body)?.body;
     output.list(&rows, OUTCOMES);
-    let refused = |row: &&Json| row["result"] != "ok";
+    let is_failed = |row: &&Json| row["result"] != "ok";
     match rows
         .as_array()
         .into_iter()
         .flatten()
-        .filter(refused)
+        .filter(is_failed)
         .count()
     {
         0 => Ok(()),
         n => Err(Failure::Usage(format!(
-            "{n} queue(s) were left as they are; the reason is in their row"
+            "{n} queue(s) were not changed; see the reason in their rows"
         ))),
     }
 }
@@ -160,10 +160,10 @@ fn member(
     client: &Client,
     vhost: &str,
     queue: &str,
-    what: &str,
+    action: &str,
     node: &str,
-) -> Result<Answered, Failure> {
-    let path = ["queues", "quorum", vhost, queue, "replicas", what];
+) -> Result<ApiResponse, Failure> {
+    let path = ["queues", "quorum", vhost, queue, "replicas", action];
     client.post_for(&path, &json!({"node": node}))
 }
 
@@ -179,15 +179,15 @@ fn rebalance(client: &Client, output: &Output) -> Result<(), Failure> {
 }
 
 fn forget(client: &Client, output: &Output, name: &str) -> Result<(), Failure> {
-    let answered = client.delete_for(&["nodes", name])?;
-    output.say(&match (answered.status, &answered.body["queues"]) {
+    let response = client.delete_for(&["nodes", name])?;
+    output.say(&match (response.status, &response.body["queues"]) {
         (202, queues) if *queues == 0 => format!(
-            "Node '{name}' is being taken out of the group that keeps the cluster's definitions. Ask again until it is forgotten."
+            "Node '{name}' is being removed from the metadata group. Repeat the command until it is forgotten."
         ),
         (202, queues) => format!(
-            "The replicas of {queues} queue(s) are moved off node '{name}' first. Ask again until it is forgotten."
+            "The replicas of {queues} queue(s) are moved off node '{name}' first. Repeat the command until it is forgotten."
         ),
-        _ => format!("Node '{name}' is no member any more"),
+        _ => format!("Node '{name}' is forgotten"),
     });
     Ok(())
 }

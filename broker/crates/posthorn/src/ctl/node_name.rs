@@ -1,12 +1,12 @@
-//! `-n NODE`: scripts name the node that they mean, and must not change another one.
+//! `-n NODE`: scripts name a node, and the operation must not run on another one.
 
 use super::checks::Check;
 use super::client::{Client, Failure};
 use super::{Command, administration, changes};
 use std::net::IpAddr;
 
-/// Refuses a node that is not in the cluster, and another node than the one that answers where the operation is about
-/// a node. Nothing is asked without `-n`.
+/// Fails if the named node is not in the cluster, or if the operation is about a node and another
+/// node answers. Without `-n` no request is sent.
 pub(crate) fn check_before(
     client: &Client,
     named: Option<&str>,
@@ -18,7 +18,7 @@ pub(crate) fn check_before(
     }
 }
 
-/// The same for an operation that begins while the node may not answer yet.
+/// The same check after an operation during whose start the node may not answer yet.
 pub(crate) fn check_after(
     client: &Client,
     named: Option<&str>,
@@ -34,7 +34,7 @@ fn waits_for_node(command: &Command) -> bool {
     matches!(command, Command::Check(Check::AwaitStartup))
 }
 
-/// Whether the operation is about the node that answers, not about the cluster.
+/// Returns true if the operation concerns the answering node rather than the cluster.
 fn is_about_node(command: &Command) -> bool {
     matches!(
         command,
@@ -52,7 +52,7 @@ fn is_about_node(command: &Command) -> bool {
 }
 
 fn check(client: &Client, named: &str, command: &Command) -> Result<(), Failure> {
-    let answering = changes::answering(client)?;
+    let answering = changes::local_node(client)?;
     if is_name_of(named, &answering, &client.host()) {
         return Ok(());
     }
@@ -71,8 +71,8 @@ fn check(client: &Client, named: &str, command: &Command) -> Result<(), Failure>
     })
 }
 
-/// A node called `orders-0` on `host` is meant by `orders-0`, `rabbit@orders-0`, `rabbit@host` and `rabbit`; a host on
-/// loopback also by `rabbit@localhost`.
+/// A node `orders-0` on `host` is named by `orders-0`, `rabbit@orders-0`, `rabbit@host` and
+/// `rabbit`; on a loopback address also by `rabbit@localhost`.
 fn is_name_of(named: &str, node: &str, host: &str) -> bool {
     if named == node {
         return true;
@@ -92,7 +92,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn nodes_are_known_by_their_own_and_by_rabbitmqs_names() {
+    fn nodes_are_identified_by_own_and_rabbitmq_names() {
         for named in [
             "a-0",
             "rabbit@a-0",

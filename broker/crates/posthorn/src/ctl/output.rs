@@ -1,4 +1,4 @@
-//! Tables for people, JSON for programs.
+//! Output as tables or JSON.
 
 use serde_json::{Value as Json, json};
 
@@ -30,7 +30,7 @@ impl Output {
         self.format == Format::Table
     }
 
-    /// A list: all of it as JSON, its columns as a table.
+    /// Prints a list: complete as JSON, or the given columns as a table.
     pub(crate) fn list(&self, items: &Json, columns: &[Column]) {
         match self.format {
             Format::Json => print_json(items),
@@ -38,8 +38,8 @@ impl Output {
         }
     }
 
-    /// A list with the columns that were asked for by name, as scripts do: a line for each item, tabs between. Without any
-    /// it is [`Output::list`].
+    /// Prints only the chosen columns, as scripts request: one line per item, separated by tabs.
+    /// Without chosen columns it is [`Output::list`].
     pub(crate) fn chosen(&self, items: &Json, chosen: &[String], columns: &[Column]) {
         if chosen.is_empty() {
             return self.list(items, columns);
@@ -62,14 +62,14 @@ impl Output {
 }
 
 fn print_json(value: &Json) {
-    // Values that came as JSON can always be written as JSON.
+    // Values that were parsed from JSON can always be serialized.
     println!(
         "{}",
         serde_json::to_string_pretty(value).unwrap_or_default()
     );
 }
 
-/// Only these members of each item.
+/// Reduces each item to these members.
 fn pick(items: &Json, chosen: &[String]) -> Json {
     let items = items.as_array().into_iter().flatten();
     let picked = items.map(|item| {
@@ -79,8 +79,8 @@ fn pick(items: &Json, chosen: &[String]) -> Json {
     Json::Array(picked.collect())
 }
 
-fn tabbed(items: &Json, chosen: &[String], headed: bool) -> String {
-    let mut text = match headed {
+fn tabbed(items: &Json, chosen: &[String], with_headings: bool) -> String {
+    let mut text = match with_headings {
         true => chosen.join("\t") + "\n",
         false => String::new(),
     };
@@ -96,7 +96,7 @@ fn tabbed(items: &Json, chosen: &[String], headed: bool) -> String {
     text
 }
 
-/// Aligned columns under their headings; the last one is not padded.
+/// Formats aligned columns with headings; the last column is not padded.
 pub(crate) fn table(items: &Json, columns: &[Column]) -> String {
     let empty = Vec::new();
     let items = items.as_array().unwrap_or(&empty);
@@ -144,7 +144,7 @@ fn cell(item: &Json, path: &[&str]) -> String {
     }
 }
 
-/// Names come from others: nothing in them may steer the terminal.
+/// Names are untrusted: control characters must not reach the terminal.
 fn clean(text: &str) -> String {
     let plain = |c: char| {
         if c.is_control() && c != '\n' {
@@ -161,7 +161,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn columns_are_aligned_and_names_cannot_steer_the_terminal() {
+    fn columns_are_aligned_and_control_characters_replaced() {
         let items = json!([
             {"name": "a\u{1b}[2J", "n": 5, "at": {"x": true}, "members": ["c-0", "c-1"]},
             {"name": "longer-é", "n": {}, "members": []},
@@ -180,7 +180,7 @@ mod unit {
     }
 
     #[test]
-    fn chosen_columns_have_tabs_between() {
+    fn chosen_columns_are_separated_by_tabs() {
         let items = json!([{"name": "a\tb", "messages": 5, "other": 1}, {"name": "c"}]);
         let chosen = ["name".to_owned(), "messages".to_owned()];
         let picked = pick(&items, &chosen);

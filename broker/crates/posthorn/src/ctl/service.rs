@@ -1,6 +1,7 @@
-//! `stop_app` and `start_app`: clients are disconnected and refused while the process and its management API stay.
+//! `stop_app` and `start_app`: clients are disconnected and refused while the process and its
+//! management API keep running.
 
-use super::changes::answering;
+use super::changes::local_node;
 use super::client::{Client, Failure};
 use super::output::Output;
 use serde_json::json;
@@ -8,7 +9,7 @@ use serde_json::json;
 #[derive(Clone, Copy, Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
 pub enum Command {
-    /// Stop serving clients at the node that answers: move its leaders away, close its listeners and connections, and wait
+    /// Stop serving clients on this node: move its leaders away, close its listeners and connections, and wait
     /// until no connection is left. The process and its management API stay
     StopApp,
     /// Serve clients again after stop_app, and wait until the node is ready
@@ -16,13 +17,13 @@ pub enum Command {
 }
 
 pub(crate) fn perform(client: &Client, output: &Output, command: Command) -> Result<(), Failure> {
-    let node = answering(client)?;
+    let node = local_node(client)?;
     let maintenance = ["nodes", &node, "maintenance"];
     match command {
         Command::StopApp => {
             client.put(&maintenance, &json!({}))?;
             client.until(|| connections_at(client, &node).is_ok_and(|left| left == 0))?;
-            output.say(&format!("Node '{node}' serves no clients"));
+            output.say(&format!("Node '{node}' has stopped serving clients"));
         }
         Command::StartApp => {
             client.delete(&maintenance, "")?;

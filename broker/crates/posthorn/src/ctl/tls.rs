@@ -1,4 +1,4 @@
-//! TLS to the management API: which authorities are trusted, and the certificate that is shown.
+//! TLS configuration for the management API: trusted authorities and the client certificate.
 
 use super::client::Failure;
 use rustls_pki_types::CertificateDer;
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
-/// Files of a connection with TLS, all PEM.
+/// TLS files, all in PEM format.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct TlsFiles {
     /// Certificates of the authorities that may have signed the node's certificate [default: $POSTHORN_CACERT, else the trust store of this machine]
     #[arg(long, global = true, value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// Client certificate, which this program presents to the node
+    /// Client certificate to present to the node
     #[arg(long, global = true, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
     /// Private key of that certificate
@@ -21,7 +21,7 @@ pub struct TlsFiles {
     key: Option<PathBuf>,
 }
 
-/// Reads the files; the node's certificate is always verified.
+/// Reads the files. The node's certificate is always verified.
 pub(crate) fn config(files: &TlsFiles) -> Result<TlsConfig, Failure> {
     let roots = match &files.cacert {
         Some(file) => certificates(file)?,
@@ -30,7 +30,7 @@ pub(crate) fn config(files: &TlsFiles) -> Result<TlsConfig, Failure> {
             None => machine_roots()?,
         },
     };
-    let shown = match (&files.cert, &files.key) {
+    let client_certificate = match (&files.cert, &files.key) {
         (Some(cert), Some(key)) => Some(ClientCert::new_with_certs(
             &certificates(cert)?,
             private_key(key)?,
@@ -40,7 +40,7 @@ pub(crate) fn config(files: &TlsFiles) -> Result<TlsConfig, Failure> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     Ok(TlsConfig::builder()
         .root_certs(RootCerts::new_with_certs(&roots))
-        .client_cert(shown)
+        .client_cert(client_certificate)
         .unversioned_rustls_crypto_provider(provider)
         .build())
 }

@@ -1,4 +1,4 @@
-//! An AMQP 0.9.1 client that does one thing after the other.
+//! A synchronous AMQP 0-9-1 client.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 use crate::program::Result;
@@ -15,10 +15,10 @@ use std::time::Duration;
 
 const FRAME_MAX: u32 = 131_072;
 
-/// Nothing takes as long as this; a test that hangs is to end.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout of every operation, so that a hanging test ends.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What bytes go through.
+/// The byte stream of a connection.
 pub trait Stream: Read + Write {}
 
 impl<S: Read + Write> Stream for S {}
@@ -26,9 +26,9 @@ impl<S: Read + Write> Stream for S {}
 pub struct Client {
     stream: Box<dyn Stream>,
     input: BytesMut,
-    /// What connection.blocked said, while it is in force.
+    /// The reason in connection.blocked, while the connection is blocked.
     pub blocked: Option<String>,
-    /// Publisher's sequence numbers: sent, confirmed, refused.
+    /// Publish sequence numbers: sent, confirmed, rejected.
     pub sent: u64,
     pub confirmed: BTreeSet<u64>,
     pub refused: BTreeSet<u64>,
@@ -36,22 +36,22 @@ pub struct Client {
     pub delivered: Vec<(u64, Bytes)>,
 }
 
-/// A socket with which nothing waits for ever.
+/// Connects with timeouts.
 pub fn connect(address: &str) -> Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 
 impl Client {
-    /// The error is what the server closed the connection with.
+    /// Logs in with a password. The error is the close reason of the server.
     pub fn open(address: &str, user: &str, password: &str, vhost: &str) -> Result<Client> {
         let response = format!("\0{user}\0{password}");
         Client::over(connect(address)?, "PLAIN", response.as_bytes(), vhost)
     }
 
-    /// The same with any mechanism, over what is connected already.
+    /// Logs in with any mechanism over an open stream.
     pub fn over(
         stream: impl Stream + 'static,
         mechanism: &str,
@@ -99,7 +99,7 @@ impl Client {
         Ok(client)
     }
 
-    /// As guest, with publisher confirms.
+    /// Logs in as guest and enables publisher confirms.
     pub fn publisher(address: &str) -> Result<Client> {
         let mut client = Client::open(address, "guest", "guest", "/")?;
         client.ask(
@@ -115,7 +115,7 @@ impl Client {
         Ok(self.stream.write_all(&bytes)?)
     }
 
-    /// Sends on channel 1.
+    /// Sends a method on channel 1.
     pub fn tell(&mut self, method: &Method<'_>) -> Result<()> {
         self.send(1, method)
     }
@@ -154,7 +154,7 @@ impl Client {
         }
     }
 
-    /// Takes one method and says which.
+    /// Processes one method and returns its name.
     pub fn step(&mut self) -> Result<&'static str> {
         let (kind, payload) = self.frame()?;
         if kind == FrameKind::Heartbeat {
@@ -228,12 +228,12 @@ impl Client {
         self.ask(&delete, "queue.delete-ok")
     }
 
-    /// A persistent message whose body is the publisher's number and `size` bytes more.
+    /// Publishes a persistent message. Its body is the sequence number, followed by `size` bytes.
     pub fn publish(&mut self, queue: &str, size: usize) -> Result<()> {
         self.publish_to("", queue, size)
     }
 
-    /// The same, to any exchange.
+    /// Publishes to any exchange.
     pub fn publish_to(&mut self, exchange: &str, routing_key: &str, size: usize) -> Result<()> {
         self.sent += 1;
         let mut body = self.sent.to_le_bytes().to_vec();
@@ -261,7 +261,7 @@ impl Client {
         self.sent - (self.confirmed.len() + self.refused.len()) as u64
     }
 
-    /// Publishes and waits for every confirm.
+    /// Publishes and waits for all confirms.
     pub fn publish_all(&mut self, queue: &str, count: u64, size: usize) -> Result<()> {
         for _ in 0..count {
             self.publish(queue, size)?;
@@ -270,7 +270,8 @@ impl Client {
         self.until_true(|c| c.unconfirmed() == 0)
     }
 
-    /// Consumes and acknowledges one by one until every number of `wanted` has come; returns all that came.
+    /// Consumes and acknowledges messages individually until all of `wanted` were received. Returns
+    /// all received numbers.
     pub fn consume(&mut self, queue: &str, wanted: &BTreeSet<u64>) -> Result<BTreeSet<u64>> {
         let qos = Method::BasicQos {
             prefetch_size: 0,
@@ -301,7 +302,7 @@ impl Client {
                 })?;
             }
         }
-        // Whoever gets the answer knows that the acknowledgements before it were taken.
+        // The response to this request means that the acknowledgements before it were processed.
         let cancel = Method::BasicCancel {
             consumer_tag: "tag",
             no_wait: false,

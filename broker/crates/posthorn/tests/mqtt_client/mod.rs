@@ -1,4 +1,4 @@
-//! A client of MQTT 3.1.1 over a real socket.
+//! An MQTT 3.1.1 client over a socket.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 use crate::program::Result;
@@ -11,15 +11,15 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Nothing takes as long as this; a test that hangs is to end.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout of every operation, so that a hanging test ends.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub struct Client {
     stream: TcpStream,
     input: BytesMut,
 }
 
-/// A message from the server.
+/// A received message.
 #[derive(Debug)]
 pub struct Got {
     pub id: u16,
@@ -30,12 +30,12 @@ pub struct Got {
 }
 
 impl Client {
-    /// A client of MQTT 3.1.1, and whether its session was there.
+    /// Connects. Returns the client and whether a session was present.
     pub fn open(address: &str, client_id: &str, clean: bool) -> Result<(Client, bool)> {
         Client::open_with(address, client_id, clean, None)
     }
 
-    /// The same, with a will.
+    /// Connects with a will.
     pub fn open_with(
         address: &str,
         client_id: &str,
@@ -57,7 +57,7 @@ impl Client {
         )
     }
 
-    /// A client that gives a user name and a password. The error: it was not let in.
+    /// Connects with user name and password. Fails if the login is rejected.
     pub fn log_in(address: &str, user: &str, password: &str) -> Result<Client> {
         let connect = Connect {
             version: Version::V311,
@@ -74,7 +74,7 @@ impl Client {
 
     fn connect(address: &str, connect: Connect<'_>) -> Result<(Client, bool)> {
         let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let input = BytesMut::new();
         let mut client = Client { stream, input };
         client.send(&Packet::Connect(connect))?;
@@ -91,7 +91,7 @@ impl Client {
         Ok(self.stream.write_all(&raw)?)
     }
 
-    /// The next packet, which must be one that `read` knows.
+    /// Reads the next packet, which `read` must accept.
     fn next<T>(&mut self, read: impl Fn(&Packet<'_>) -> Option<T>) -> Result<T> {
         loop {
             let whole = parse_frame(&self.input, usize::MAX).map_err(|e| e.to_string())?;
@@ -173,7 +173,7 @@ impl Client {
         })
     }
 
-    /// The will is not to be published.
+    /// Disconnects properly, so that no will is published.
     pub fn goodbye(&mut self) -> Result<()> {
         self.send(&Packet::Disconnect(Disconnect {
             reason: Reason::Success,

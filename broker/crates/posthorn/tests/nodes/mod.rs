@@ -1,4 +1,4 @@
-//! Several real processes that are one cluster, over loopback.
+//! A cluster of several processes on loopback.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 use crate::program::{Result, Scratch, Serving, address, eventually, serve_arguments};
@@ -14,14 +14,14 @@ pub struct Nodes {
     peers: Vec<u16>,
     pub running: Vec<Option<Serving>>,
     agent: ureq::Agent,
-    /// More of the configuration.
+    /// Additional settings.
     settings: &'static [&'static str],
 }
 
-/// Ports that nobody listens on. They are below those that a system picks: between this and a node's start any client's
-/// connection would take one of those.
+/// Free ports below the ephemeral range: client connections could take an ephemeral port before the
+/// node binds it.
 fn free_ports() -> impl Iterator<Item = TcpListener> {
-    /// No two tests of a program try the same.
+    /// No two tests of a binary use the same ports.
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = std::process::id().wrapping_mul(37) as u16 % 16_000;
     let next = || NEXT.fetch_add(1, Ordering::Relaxed) % 16_000;
@@ -34,7 +34,7 @@ impl Nodes {
         Nodes::with(name, count, &[])
     }
 
-    /// The same, with these settings (`key=value`).
+    /// Starts nodes with additional settings (`key=value`).
     pub fn with(name: &str, count: usize, settings: &'static [&'static str]) -> Result<Nodes> {
         let held = free_ports().take(count).collect::<Vec<_>>();
         let ports = held.iter().map(|l| Ok(l.local_addr()?.port()));
@@ -73,7 +73,7 @@ impl Nodes {
         self.spawn(at, command)
     }
 
-    /// The same with another program, which `wrap` makes of the command.
+    /// Runs a node with another binary: `wrap` replaces the command.
     pub fn run_as(
         &mut self,
         at: usize,
@@ -112,13 +112,13 @@ impl Nodes {
         command
     }
 
-    /// kill -9
+    /// SIGKILL.
     pub fn kill(&mut self, at: usize) -> Result<()> {
         self.running[at] = None;
         Ok(std::fs::remove_file(self.ready(at))?)
     }
 
-    /// SIGTERM, and its end.
+    /// SIGTERM, then waits for the process to end.
     pub fn stop(&mut self, at: usize) -> Result<()> {
         let mut process = self.running[at].take().ok_or("it does not run")?;
         let pid = process.0.id().to_string();
@@ -130,8 +130,8 @@ impl Nodes {
         }
     }
 
-    /// A figure of a node without labels, as Prometheus would read it.
-    pub fn figure(&self, at: usize, name: &str) -> Result<String> {
+    /// The value of a metric without labels.
+    pub fn metric(&self, at: usize, name: &str) -> Result<String> {
         let url = format!("http://{}/metrics", self.address(at, "prometheus")?);
         let text = self.agent.get(url).call()?.body_mut().read_to_string()?;
         let mut lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -143,7 +143,7 @@ impl Nodes {
         address(&self.ready(at), listener)
     }
 
-    /// Status and body.
+    /// Sends a request; returns status and body.
     pub fn ask(&self, at: usize, method: &str, path: &str, body: &Json) -> Result<(u16, Json)> {
         let url = format!("http://{}{path}", self.address(at, "management")?);
         let request = ureq::http::Request::builder()
@@ -158,14 +158,14 @@ impl Nodes {
         Ok((answer.status().as_u16(), body))
     }
 
-    /// The queue as node 0 shows it.
+    /// The queue as shown by node 0.
     pub fn queue(&self, name: &str) -> Option<Json> {
         let path = format!("/api/queues/%2F/{name}");
         let (status, shown) = self.ask(0, "GET", &path, &Json::Null).ok()?;
         (status == 200).then_some(shown)
     }
 
-    /// Maintenance of a node, until nothing is left to move.
+    /// Puts a node into maintenance mode and waits until it is drained.
     pub fn drain(&self, at: usize) -> Result<()> {
         let path = format!("/api/nodes/n{at}/maintenance");
         eventually("a drained node", || {
@@ -174,12 +174,12 @@ impl Nodes {
         })
     }
 
-    /// The process ends by itself, and says that it was removed.
+    /// Waits until the process ends because its node was removed.
     pub fn until_removed(&mut self, at: usize) -> Result<()> {
         self.until_ended(at, "was removed from its cluster")
     }
 
-    /// The process ends by itself, and says why.
+    /// Waits until the process ends with this reason.
     pub fn until_ended(&mut self, at: usize, why: &str) -> Result<()> {
         let process = self.running[at].as_mut().ok_or("runs")?;
         let ended = eventually("an end", || process.0.try_wait().ok().flatten())?;

@@ -1,4 +1,4 @@
-//! The program as a child process.
+//! Runs the binary as a child process.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// A directory that goes with the test.
+/// A directory that is deleted with the test.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
@@ -25,7 +25,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Ended with the test, whatever becomes of it.
+/// A process that is killed when the value is dropped.
 pub struct Serving(pub Child);
 
 impl Drop for Serving {
@@ -47,7 +47,7 @@ pub fn serve(dir: &Path, ready: &Path) -> Command {
     command
 }
 
-/// On ports that the system picks.
+/// Adds arguments for a node on ephemeral ports.
 pub fn serve_arguments(command: &mut Command, dir: &Path, ready: &Path) {
     command
         .arg("serve")
@@ -65,14 +65,14 @@ pub fn serve_arguments(command: &mut Command, dir: &Path, ready: &Path) {
     }
 }
 
-/// The address of a listener, from what the ready file tells.
+/// The address of a listener, from the ready file.
 pub fn address(ready: &Path, listener: &str) -> Result<String> {
     let told: serde_json::Value = serde_json::from_str(&wait_for(ready)?)?;
     let address = told["addresses"][listener].as_str();
     Ok(address.ok_or("no such listener")?.to_owned())
 }
 
-/// Looks until it is there; the error says what was not.
+/// Polls until `look` succeeds. The error names `what` was missing.
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T> {
     for _ in 0..6000 {
         if let Some(found) = look() {

@@ -511,7 +511,7 @@ impl Node {
                 Err(mpsc::TryRecvError::Empty) => self.enabling.push((name, answer)),
                 Err(mpsc::TryRecvError::Disconnected) => {}
                 Ok(nodes) => {
-                    let knows = |n: &NodeFacts| n.program.as_ref().is_some_and(|p| p.knows(&name));
+                    let knows = |n: &NodeFacts| n.version.as_ref().is_some_and(|p| p.knows(&name));
                     // A cluster without its first contents has no nodes, and nobody who knows anything.
                     if !nodes.is_empty() && nodes.iter().all(knows) {
                         let known_by = nodes.iter().map(|n| n.id).collect();

@@ -7,7 +7,7 @@ import { Action, Link, Pairs } from '../parts.js';
 import { client } from '../session.js';
 import { objectOf } from '../values.js';
 
-/** What paths call an exchange. */
+/** The name of an exchange in API paths. */
 export const inPath = (exchange) => (exchange === '' ? 'amq.default' : exchange);
 
 const between = (b) => path('bindings', b.vhost, 'e', inPath(b.source), b.destination_type === 'queue' ? 'q' : 'e', inPath(b.destination));
@@ -25,11 +25,11 @@ const destination = {
     html`<${Link} place=${[b.destination_type === 'queue' ? 'queues' : 'exchanges', b.vhost, b.destination]}>${b.destination}</${Link}> <span class="faint">${b.destination_type}</span>`,
 };
 
-/** `end` is the side that the page is of: 'source' or 'destination'. */
+/** `end` is the side of the binding that the page shows: 'source' or 'destination'. */
 export function Bindings({ at, noun, end }) {
   const unbind = (b) => ({
     title: 'Unbind?',
-    text: `Messages with the key "${b.routing_key}" do not go from ${b.source} to the ${b.destination_type} ${b.destination} any more.`,
+    text: `Messages with routing key "${b.routing_key}" are no longer routed from ${b.source} to ${b.destination_type} ${b.destination}.`,
     verb: 'Unbind',
   });
   return html`<${List} path=${at} noun=${noun} filter=${false} keyOf=${(b) => `${b.source} ${b.destination_type} ${b.destination} ${b.properties_key}`} columns=${[
@@ -41,25 +41,25 @@ export function Bindings({ at, noun, end }) {
       cell: (b) =>
         b.source === ''
           ? ''
-          : html`<${Action} kind="small danger" ask=${unbind(b)} does=${() => client.delete(`${between(b)}/${path(b.properties_key)}`)} done="It is unbound.">Unbind</${Action}>`,
+          : html`<${Action} kind="small danger" ask=${unbind(b)} does=${() => client.delete(`${between(b)}/${path(b.properties_key)}`)} done="The binding is deleted.">Unbind</${Action}>`,
     },
   ]} />`;
 }
 
-/** A binding from an exchange that is named (`to` is given), or from this one (`from` is given) to something that is named. */
+/** A form for a binding to this queue or exchange (`to` is set) or from this exchange (`from` is set). The other end is entered. */
 export function Bind({ vhost, from, to }) {
   const submit = (values) => {
     const b = { vhost, source: from ?? values.other, destination_type: to ? to.type : values.type, destination: to ? to.name : values.other };
     return client.post(between(b), { routing_key: values.routing_key, arguments: objectOf(values.arguments) });
   };
-  return html`<${Form} label="Add a binding" verb="Bind" submit=${submit} done="It is bound." fields=${[
+  return html`<${Form} label="Add a binding" verb="Bind" submit=${submit} done="The binding is created." fields=${[
     { name: 'other', label: to ? 'From exchange' : 'To', required: true },
     ...(to
       ? []
       : [
           {
             name: 'type',
-            label: 'Which is',
+            label: 'Destination type',
             type: 'select',
             options: [
               ['queue', 'a queue'],

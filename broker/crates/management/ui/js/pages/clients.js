@@ -12,11 +12,11 @@ import { DATA, MESSAGES, Rates, TRAFFIC } from '../plot.js';
 import { client, useData } from '../session.js';
 
 const OCTETS = [
-  ['recv_oct', 'from the client'],
-  ['send_oct', 'to the client'],
+  ['recv_oct', 'received'],
+  ['send_oct', 'sent'],
 ];
 const perSecond = (value) => `${format.bytes(value)}/s`;
-const changes = (of, key) => of?.[`${key}_details`]?.rate;
+const rateOf = (of, key) => of?.[`${key}_details`]?.rate;
 
 export function Connections() {
   const vhosts = useVhosts();
@@ -34,8 +34,8 @@ export function Connections() {
       { title: 'Protocol', sort: 'protocol', wide: true, cell: (c) => `${c.protocol}${c.ssl ? ', TLS' : ''}` },
       { title: 'Node', sort: 'node', wide: true, cell: (c) => c.node },
       { title: 'Channels', sort: 'channels', number: true, wide: true, cell: (c) => format.count(c.channels) },
-      { title: 'From it', sort: 'recv_oct_details.rate', number: true, cell: (c) => perSecond(changes(c, 'recv_oct')) },
-      { title: 'To it', sort: 'send_oct_details.rate', number: true, cell: (c) => perSecond(changes(c, 'send_oct')) },
+      { title: 'Received', sort: 'recv_oct_details.rate', number: true, cell: (c) => perSecond(rateOf(c, 'recv_oct')) },
+      { title: 'Sent', sort: 'send_oct_details.rate', number: true, cell: (c) => perSecond(rateOf(c, 'send_oct')) },
     ]} />`;
 }
 
@@ -48,12 +48,12 @@ const channelColumns = [
   { title: 'Prefetch', sort: 'prefetch_count', number: true, wide: true, cell: (c) => format.count(c.prefetch_count) },
   { title: 'Unacknowledged', sort: 'messages_unacknowledged', number: true, cell: (c) => format.count(c.messages_unacknowledged) },
   { title: 'Unconfirmed', sort: 'messages_unconfirmed', number: true, cell: (c) => format.count(c.messages_unconfirmed) },
-  { title: 'Published', sort: 'message_stats.publish_details.rate', number: true, cell: (c) => format.rate(changes(c.message_stats, 'publish')) },
+  { title: 'Published', sort: 'message_stats.publish_details.rate', number: true, cell: (c) => format.rate(rateOf(c.message_stats, 'publish')) },
   {
     title: 'Delivered',
     sort: 'message_stats.deliver_get_details.rate',
     number: true,
-    cell: (c) => format.rate(changes(c.message_stats, 'deliver_get')),
+    cell: (c) => format.rate(rateOf(c.message_stats, 'deliver_get')),
   },
 ];
 
@@ -71,26 +71,26 @@ export function Connection({ given: [name] }) {
       <div class="plots"><${Rates} title="Bytes" stats=${c} names=${OCTETS} show=${perSecond} /></div>
       <${Facts} of=${[
         ['State', html`<${State} of=${c.state} />`],
-        ['Name of its own', c.user_provided_name],
+        ['Client-provided name', c.user_provided_name],
         ['User', c.user],
         ['Virtual host', html`<${Link} place=${['vhosts', c.vhost]}>${c.vhost}</${Link}>`],
         ['Node', c.node],
         ['Protocol', c.protocol],
         ['TLS', c.ssl ? 'yes' : 'no'],
-        ['Since', format.time(c.connected_at)],
+        ['Connected at', format.time(c.connected_at)],
         ['Heartbeat', `${format.count(c.timeout)} s`],
-        ['Largest frame', format.bytes(c.frame_max)],
+        ['Maximum frame size', format.bytes(c.frame_max)],
         ['Channels', `${format.count(c.channels)} of ${format.count(c.channel_max)}`],
-        ['From the client', format.bytes(c.recv_oct)],
-        ['To the client', format.bytes(c.send_oct)],
-        ['Waiting to be sent', format.bytes(c.send_pend)],
-        ['The client says', html`<${Pairs} of=${c.client_properties} />`],
+        ['Received from client', format.bytes(c.recv_oct)],
+        ['Sent to client', format.bytes(c.send_oct)],
+        ['Send buffer', format.bytes(c.send_pend)],
+        ['Client properties', html`<${Pairs} of=${c.client_properties} />`],
       ]} />
       <${Section} title="Channels"><${List} path=${path('connections', name, 'channels')} noun="channels of this connection" filter=${false} columns=${channelColumns} keyOf=${(channel) => channel.name} /></${Section}>
-      <${Section} title="Close it">
+      <${Section} title="Close connection">
         <${Form} label="Close the connection" verb="Close connection" danger submit=${close} done="The connection is closed."
-          ask=${() => ({ title: 'Close this connection?', text: `${name} of user ${c.user} is closed; what it has not acknowledged goes back to its queues. Most clients connect again.`, verb: 'Close' })}
-          fields=${[{ name: 'reason', label: 'Reason', hint: 'The client is told it.' }]} />
+          ask=${() => ({ title: 'Close this connection?', text: `Connection ${name} of user ${c.user} is closed, and its unacknowledged messages are requeued. Most clients reconnect.`, verb: 'Close' })}
+          fields=${[{ name: 'reason', label: 'Reason', hint: 'Sent to the client.' }]} />
       </${Section}>`
     }`;
 }
@@ -117,7 +117,7 @@ export function Channel({ given: [name] }) {
         ['Publisher confirms', c.confirm ? 'yes' : 'no'],
         ['Transactions', c.transactional ? 'yes' : 'no'],
         ['Consumers', format.count(c.consumer_count)],
-        ['Prefetch', `${format.count(c.prefetch_count)} of each consumer, ${format.count(c.global_prefetch_count)} of all; 0: no limit`],
+        ['Prefetch', `${format.count(c.prefetch_count)} per consumer, ${format.count(c.global_prefetch_count)} per channel; 0: no limit`],
         ['Unacknowledged', format.count(c.messages_unacknowledged)],
         ['Unconfirmed', format.count(c.messages_unconfirmed)],
         ['Uncommitted', `${format.count(c.messages_uncommitted)} messages, ${format.count(c.acks_uncommitted)} acknowledgements`],
@@ -125,16 +125,16 @@ export function Channel({ given: [name] }) {
     }`;
 }
 
-/** Consumers of a queue: those that it has told of. */
+/** Consumers of a queue. */
 export const Consumers = ({ of }) =>
-  html`<${Table} caption="Consumers" rows=${of} keyOf=${(c) => `${c.channel_details.name} ${c.consumer_tag}`} empty="Nobody consumes from it." columns=${[
+  html`<${Table} caption="Consumers" rows=${of} keyOf=${(c) => `${c.channel_details.name} ${c.consumer_tag}`} empty="The queue has no consumers." columns=${[
     { title: 'Tag', cell: (c) => c.consumer_tag },
     {
       title: 'Channel',
       cell: (c) => (c.channel_details.name ? html`<${Link} place=${['channels', c.channel_details.name]}>${c.channel_details.name}</${Link}>` : '–'),
     },
     { title: 'Status', cell: (c) => html`<${State} of=${c.activity_status} />` },
-    { title: 'Acknowledges', cell: (c) => (c.ack_required ? 'yes' : 'no') },
+    { title: 'Ack required', cell: (c) => (c.ack_required ? 'yes' : 'no') },
     { title: 'Exclusive', wide: true, cell: (c) => (c.exclusive ? 'yes' : 'no') },
     { title: 'Prefetch', number: true, cell: (c) => format.count(c.prefetch_count) },
     { title: 'Arguments', wide: true, cell: (c) => html`<${Pairs} of=${c.arguments} />` },

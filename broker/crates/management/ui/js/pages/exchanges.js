@@ -13,7 +13,7 @@ import { Bind, Bindings, inPath } from './bindings.js';
 import { Publish } from './messages.js';
 
 const TYPES = ['direct', 'fanout', 'topic', 'headers', 'x-consistent-hash'];
-const named = (exchange) => (exchange.name === '' ? '(default exchange)' : exchange.name);
+const displayName = (exchange) => (exchange.name === '' ? '(default exchange)' : exchange.name);
 
 function Declare({ vhosts }) {
   const submit = ({ vhost, name, ...values }) =>
@@ -24,7 +24,7 @@ function Declare({ vhosts }) {
       internal: values.internal,
       arguments: objectOf(values.arguments),
     });
-  return html`<${Form} label="Add an exchange" verb="Add exchange" submit=${submit} done="The exchange is there." fields=${[
+  return html`<${Form} label="Add an exchange" verb="Add exchange" submit=${submit} done="The exchange is declared." fields=${[
     vhostField(vhosts),
     { name: 'name', label: 'Name', required: true },
     { name: 'type', label: 'Type', type: 'select', options: TYPES.map((type) => [type, type]) },
@@ -37,7 +37,7 @@ function Declare({ vhosts }) {
         ['false', 'transient'],
       ],
     },
-    { name: 'auto_delete', label: 'Auto-delete', type: 'check', hint: 'It goes when its last binding goes.' },
+    { name: 'auto_delete', label: 'Auto-delete', type: 'check', hint: 'The exchange is deleted with its last binding.' },
     { name: 'internal', label: 'Internal', type: 'check', hint: 'Clients cannot publish to it, other exchanges can.' },
     { name: 'arguments', label: 'Arguments', type: 'rows', known: EXCHANGE_ARGUMENTS },
   ]} />`;
@@ -48,7 +48,7 @@ export function Exchanges() {
   return html`<h1>Exchanges</h1>
     <${VhostList} vhosts=${vhosts} at=${(vhost) => (vhost === undefined ? 'exchanges' : path('exchanges', vhost))} noun="exchanges" keyOf=${(x) => `${x.vhost} ${x.name}`} columns=${[
       { title: 'Virtual host', sort: 'vhost', wide: true, cell: (x) => x.vhost },
-      { title: 'Name', sort: 'name', cell: (x) => html`<${Link} place=${['exchanges', x.vhost, inPath(x.name)]}>${named(x)}</${Link}>` },
+      { title: 'Name', sort: 'name', cell: (x) => html`<${Link} place=${['exchanges', x.vhost, inPath(x.name)]}>${displayName(x)}</${Link}>` },
       { title: 'Type', sort: 'type', cell: (x) => x.type },
       { title: 'Features', wide: true, cell: (x) => html`<${Features} of=${x} />` },
       {
@@ -70,12 +70,12 @@ export function Exchanges() {
 export function Exchange({ given: [vhost, name] }) {
   const of = path('exchanges', vhost, name);
   const { data: x, error } = useData(withQuery(of, MESSAGES));
-  const ours = name === 'amq.default';
+  const isDefault = name === 'amq.default';
   const remove = async () => {
     await client.delete(of);
     window.location.hash = to('exchanges');
   };
-  return html`<h1>Exchange ${x ? named(x) : name}</h1><${Problem} error=${error} />
+  return html`<h1>Exchange ${x ? displayName(x) : name}</h1><${Problem} error=${error} />
     ${
       x &&
       html`
@@ -92,14 +92,14 @@ export function Exchange({ given: [vhost, name] }) {
         ['Declared by', x.user_who_performed_action],
       ]} />
       ${
-        ours
-          ? html`<p>It is bound to every queue with the queue's name as the key, and this cannot be changed.</p>`
-          : html`<${Section} title="Bindings from it"><${Bindings} at=${`${of}/bindings/source`} noun="bindings from this exchange" end="source" /></${Section}>
-          <${Section} title="Bindings to it"><${Bindings} at=${`${of}/bindings/destination`} noun="bindings to this exchange" end="destination" /></${Section}>
-          <${Folded} title="Add a binding from it"><${Bind} vhost=${vhost} from=${name} /></${Folded}>
-          <${Folded} title="Add a binding to it"><${Bind} vhost=${vhost} to=${{ type: 'exchange', name }} /></${Folded}>`
+        isDefault
+          ? html`<p>The default exchange is bound to every queue with the queue name as routing key. These bindings cannot be changed.</p>`
+          : html`<${Section} title="Bindings from this exchange"><${Bindings} at=${`${of}/bindings/source`} noun="bindings from this exchange" end="source" /></${Section}>
+          <${Section} title="Bindings to this exchange"><${Bindings} at=${`${of}/bindings/destination`} noun="bindings to this exchange" end="destination" /></${Section}>
+          <${Folded} title="Add a binding from this exchange"><${Bind} vhost=${vhost} from=${name} /></${Folded}>
+          <${Folded} title="Add a binding to this exchange"><${Bind} vhost=${vhost} to=${{ type: 'exchange', name }} /></${Folded}>`
       }
       ${!x.internal && html`<${Folded} title="Publish a message"><${Publish} vhost=${vhost} exchange=${name} /></${Folded}>`}
-      ${!ours && !name.startsWith('amq.') && html`<p><${Action} kind="danger" does=${remove} done="The exchange is deleted." ask=${{ title: `Delete exchange ${name}?`, text: `The exchange ${name} in virtual host ${vhost} goes, with all its bindings.`, verb: 'Delete' }}>Delete exchange</${Action}></p>`}`
+      ${!isDefault && !name.startsWith('amq.') && html`<p><${Action} kind="danger" does=${remove} done="The exchange is deleted." ask=${{ title: `Delete exchange ${name}?`, text: `Exchange ${name} in virtual host ${vhost} and all its bindings are deleted.`, verb: 'Delete' }}>Delete exchange</${Action}></p>`}`
     }`;
 }

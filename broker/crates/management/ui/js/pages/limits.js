@@ -14,13 +14,13 @@ export const USER_LIMITS = [
   ['max-channels', 'channels'],
 ];
 
-/** `at(limit)` is where it is set; `of` are those that there are. */
+/** `at(limit)` is the path of a limit; `of` holds the current limits. */
 export function SetLimit({ known, at, of }) {
-  const there = Object.keys(of ?? {});
-  return html`<p><${Pairs} of=${of} /> ${there.map((limit) => html`<${Action} key=${limit} kind="small danger" does=${() => client.delete(at(limit))} done="The limit is cleared." ask=${{ title: 'Clear the limit?', text: `There is no ${limit} any more.`, verb: 'Clear' }}>Clear ${limit}</${Action}>`)}</p>
+  const limits = Object.keys(of ?? {});
+  return html`<p><${Pairs} of=${of} /> ${limits.map((limit) => html`<${Action} key=${limit} kind="small danger" does=${() => client.delete(at(limit))} done="The limit is cleared." ask=${{ title: 'Clear the limit?', text: `${limit} is no longer limited.`, verb: 'Clear' }}>Clear ${limit}</${Action}>`)}</p>
     <${Form} label="Set a limit" verb="Set limit" done="The limit is set." submit=${(values) => client.put(at(values.limit), { value: Number(values.value) })} fields=${[
-      { name: 'limit', label: 'Most', type: 'select', options: known },
-      { name: 'value', label: 'Number', type: 'number', min: -1, required: true, hint: '0: none at all; -1: no limit.' },
+      { name: 'limit', label: 'Limit', type: 'select', options: known },
+      { name: 'value', label: 'Value', type: 'number', min: -1, required: true, hint: '0: none allowed; -1: no limit.' },
     ]} />`;
 }
 
@@ -33,14 +33,14 @@ const table = (caption, rows, key, place) =>
 const set = (component, known, label) =>
   html`<${Form} label=${`Set a limit of a ${label}`} verb="Set limit" done="The limit is set." submit=${(values) => client.put(path(component, values.name, values.limit), { value: Number(values.value) })} fields=${[
     { name: 'name', label: label === 'user' ? 'User' : 'Virtual host', required: true },
-    { name: 'limit', label: 'Most', type: 'select', options: known },
-    { name: 'value', label: 'Number', type: 'number', min: -1, required: true },
+    { name: 'limit', label: 'Limit', type: 'select', options: known },
+    { name: 'value', label: 'Value', type: 'number', min: -1, required: true },
   ]} />`;
 
 export function Limits({ can }) {
   const vhosts = useData('vhost-limits');
   const users = useData(can.administrator ? 'user-limits' : null);
   return html`<h1>Limits</h1>
-    <${Section} title="Of virtual hosts"><${Problem} error=${vhosts.error} />${vhosts.data && table('Limits of virtual hosts', vhosts.data, 'vhost', 'vhosts')}${can.administrator && set('vhost-limits', VHOST_LIMITS, 'virtual host')}</${Section}>
-    ${can.administrator && html`<${Section} title="Of users"><${Problem} error=${users.error} />${users.data && table('Limits of users', users.data, 'user', 'users')}${set('user-limits', USER_LIMITS, 'user')}</${Section}>`}`;
+    <${Section} title="Virtual hosts"><${Problem} error=${vhosts.error} />${vhosts.data && table('Limits of virtual hosts', vhosts.data, 'vhost', 'vhosts')}${can.administrator && set('vhost-limits', VHOST_LIMITS, 'virtual host')}</${Section}>
+    ${can.administrator && html`<${Section} title="Users"><${Problem} error=${users.error} />${users.data && table('Limits of users', users.data, 'user', 'users')}${set('user-limits', USER_LIMITS, 'user')}</${Section}>`}`;
 }

@@ -1,4 +1,4 @@
-// Publishing a message, and looking at messages of a queue or taking them.
+// Publishing a message, and getting messages of a queue.
 import { html, useState } from '../dom.js';
 import { path } from '../client.js';
 import { PROPERTIES } from '../fields.js';
@@ -9,10 +9,10 @@ import { client } from '../session.js';
 import { objectOf } from '../values.js';
 import { inPath } from './bindings.js';
 
-/** Bytes of a payload that are asked for. */
-const SHOWN = 50_000;
+/** Maximum number of payload bytes to request. */
+const MAX_PAYLOAD = 50_000;
 
-/** `to` is offered as the routing key. */
+/** `to` is the suggested routing key. */
 export function Publish({ vhost, exchange, to = '' }) {
   const submit = async (values) => {
     const properties = objectOf(values.properties);
@@ -25,15 +25,15 @@ export function Publish({ vhost, exchange, to = '' }) {
       payload: values.payload,
       payload_encoding: values.payload_encoding,
     });
-    if (!routed) throw new Error('The message went to no queue: none is bound for it.');
-    return 'The message is published, and every queue that it went to has it safe.';
+    if (!routed) throw new Error('The message was not routed: no queue is bound with this routing key.');
+    return 'The message is published and confirmed by every queue that it was routed to.';
   };
   return html`<${Form} label="Publish a message" verb="Publish" submit=${submit} stays fields=${[
     { name: 'routing_key', label: 'Routing key', value: to },
     { name: 'payload', label: 'Payload', type: 'area' },
     {
       name: 'payload_encoding',
-      label: 'Payload is',
+      label: 'Payload encoding',
       type: 'select',
       options: [
         ['string', 'text'],
@@ -47,10 +47,10 @@ export function Publish({ vhost, exchange, to = '' }) {
 }
 
 const MODES = [
-  ['ack_requeue_true', 'look at them: they stay in the queue'],
-  ['ack_requeue_false', 'take them: they are gone'],
-  ['reject_requeue_true', 'give them back as failed deliveries'],
-  ['reject_requeue_false', 'reject them: they die, or go to the dead letter exchange'],
+  ['ack_requeue_true', 'inspect: requeue the messages'],
+  ['ack_requeue_false', 'consume: remove the messages from the queue'],
+  ['reject_requeue_true', 'reject and requeue: count a failed delivery'],
+  ['reject_requeue_false', 'reject: drop or dead-letter the messages'],
 ];
 
 function Message({ of, number }) {
@@ -68,30 +68,30 @@ function Message({ of, number }) {
 }
 
 export function Get({ vhost, queue }) {
-  const [got, set] = useState(null);
+  const [messages, setMessages] = useState(null);
   const submit = async (values) => {
-    set(null);
-    set(
+    setMessages(null);
+    setMessages(
       await client.post(path('queues', vhost, queue, 'get'), {
         count: Number(values.count),
         ackmode: values.ackmode,
         encoding: values.encoding,
-        truncate: SHOWN,
+        truncate: MAX_PAYLOAD,
       }),
     );
   };
   const ask = (values) => {
     if (values.ackmode === 'ack_requeue_true') return null;
-    const means = MODES.find(([mode]) => mode === values.ackmode)[1];
-    return { title: `Messages of ${queue}`, text: `${values.count} messages at most: ${means}.`, verb: 'Go on' };
+    const effect = MODES.find(([mode]) => mode === values.ackmode)[1];
+    return { title: `Get messages of ${queue}?`, text: `At most ${values.count} messages: ${effect}.`, verb: 'Get messages' };
   };
   return html`<${Form} label="Get messages" verb="Get messages" submit=${submit} ask=${ask} stays fields=${[
     {
       name: 'ackmode',
-      label: 'What',
+      label: 'Acknowledgement',
       type: 'select',
       options: MODES,
-      hint: 'Whoever looks gets the messages and gives them back: they count as redelivered, and may come a little later to consumers.',
+      hint: 'Inspected messages are delivered and requeued: they are marked as redelivered, and may reach consumers a little later.',
     },
     { name: 'count', label: 'Messages', type: 'number', min: 1, max: 1000, value: '1', required: true },
     {
@@ -99,10 +99,10 @@ export function Get({ vhost, queue }) {
       label: 'Payload',
       type: 'select',
       options: [
-        ['auto', 'as text where it is text'],
-        ['base64', 'as Base64'],
+        ['auto', 'text if it is valid UTF-8, otherwise Base64'],
+        ['base64', 'Base64'],
       ],
     },
   ]} />
-    <div aria-live="polite">${got && (got.length === 0 ? html`<p>The queue has no message that is ready.</p>` : got.map((one, at) => html`<${Message} key=${at} of=${one} number=${at + 1} />`))}</div>`;
+    <div aria-live="polite">${messages && (messages.length === 0 ? html`<p>The queue has no ready messages.</p>` : messages.map((one, at) => html`<${Message} key=${at} of=${one} number=${at + 1} />`))}</div>`;
 }

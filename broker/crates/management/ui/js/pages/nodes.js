@@ -1,4 +1,4 @@
-// Nodes: what they use, and what can be done to them.
+// Nodes: resource usage and operations.
 import { html } from '../dom.js';
 import { path } from '../client.js';
 import * as format from '../format.js';
@@ -26,18 +26,18 @@ export const NodeTable = ({ nodes }) =>
     { title: 'State', cell: (node) => html`<${State} of=${stateOf(node)} /> <${Alarms} node=${node} />` },
     {
       title: 'Memory',
-      cell: (node) => (node.mem_used === undefined ? html`<span class="faint">ask it itself</span>` : html`<${Memory} node=${node} />`),
+      cell: (node) => (node.mem_used === undefined ? html`<span class="faint">shown on that node</span>` : html`<${Memory} node=${node} />`),
     },
     { title: 'Disk', cell: (node) => (node.disk_free === undefined ? '' : html`<${Disk} node=${node} />`) },
     { title: 'Descriptors', wide: true, cell: (node) => (node.fd_used === undefined ? '' : html`<${Descriptors} node=${node} />`) },
     { title: 'Clients', number: true, wide: true, cell: (node) => (node.sockets_used === undefined ? '' : format.count(node.sockets_used)) },
-    { title: 'Votes', wide: true, cell: (node) => (node.voter ? 'yes' : 'no') },
-    { title: 'Up for', number: true, wide: true, cell: (node) => (node.uptime === undefined ? '' : format.duration(node.uptime)) },
+    { title: 'Voter', wide: true, cell: (node) => (node.voter ? 'yes' : 'no') },
+    { title: 'Uptime', number: true, wide: true, cell: (node) => (node.uptime === undefined ? '' : format.duration(node.uptime)) },
   ]} />`;
 
 const rebalance = async () => {
   const { leaders_moved: moved } = await client.post('rebalance/queues');
-  notify('good', `${moved} leaders move.`);
+  notify('good', `${moved} leaders are being moved.`);
 };
 
 export function Nodes({ can }) {
@@ -52,7 +52,7 @@ function LogLevels({ name }) {
   const { data, error } = useData(of);
   if (error || !data) return html`<${Problem} error=${error} />`;
   return html`<${Facts} of=${Object.entries(data)} />
-    <${Form} label="Log level" verb="Set" done="The level is set, until the node ends." submit=${(values) => client.put(of, values.category === '' ? { level: values.level } : values)} fields=${[
+    <${Form} label="Log level" verb="Set" done="The level is set until the node restarts." submit=${(values) => client.put(of, values.category === '' ? { level: values.level } : values)} fields=${[
       { name: 'category', label: 'Category', type: 'select', options: [['', 'all'], ...Object.keys(data).map((key) => [key, key])] },
       {
         name: 'level',
@@ -64,37 +64,37 @@ function LogLevels({ name }) {
     ]} />`;
 }
 
-/** What only a node itself can do. */
-function Itself({ node }) {
+/** Operations that only the node itself can perform. */
+function LocalOperations({ node }) {
   const maintenance = path('nodes', node.name, 'maintenance');
   const drain = async () => {
     const { state, leaders } = await client.put(maintenance);
-    notify('good', state === 'drained' ? `${node.name} is drained.` : `${node.name} drains: ${leaders} queue leaders are still to move.`);
+    notify('good', state === 'drained' ? `${node.name} is drained.` : `${node.name} is draining: ${leaders} queue leaders still have to move.`);
   };
   return html`
     <${Section} title="Maintenance">
       ${
         node.being_drained
-          ? html`<p>It takes no clients and leads no queues. <${Action} does=${() => client.delete(maintenance)} done=${`${node.name} is back.`}>End maintenance</${Action}></p>`
-          : html`<p>Before it is stopped, its listeners close, its clients go elsewhere, and other nodes lead its queues. <${Action} does=${drain} kind="danger" ask=${{ title: `Drain ${node.name}?`, text: `All client connections to ${node.name} are closed, also this page's if it comes through such a listener; its queue leaders move to other nodes.`, verb: 'Drain' }}>Begin maintenance</${Action}></p>`
+          ? html`<p>The node accepts no clients and leads no queues. <${Action} does=${() => client.delete(maintenance)} done=${`${node.name} has left maintenance mode.`}>End maintenance</${Action}></p>`
+          : html`<p>Prepares the node for a stop: it closes its listeners and client connections and transfers its queue leaders to other nodes. <${Action} does=${drain} kind="danger" ask=${{ title: `Drain ${node.name}?`, text: `All client connections to ${node.name} are closed, possibly including the one of this page. Its queue leaders move to other nodes.`, verb: 'Drain' }}>Begin maintenance</${Action}></p>`
       }
     </${Section}>
     <${Folded} title="Log levels"><${LogLevels} name=${node.name} /></${Folded}>
     <${Folded} title="Memory alarm">
-      <${Form} label="Memory alarm" verb="Set" done="The watermark is set, until the node ends." submit=${(values) => client.put(path('nodes', node.name, 'memory-watermark'), { relative: Number(values.relative) })} fields=${[
+      <${Form} label="Memory alarm" verb="Set" done="The watermark is set until the node restarts." submit=${(values) => client.put(path('nodes', node.name, 'memory-watermark'), { relative: Number(values.relative) })} fields=${[
         {
           name: 'relative',
           label: 'Share of memory',
           type: 'text',
           value: '0.6',
           required: true,
-          hint: 'From 0.0 to 1.0: publishers wait while the node uses more than that.',
+          hint: 'From 0.0 to 1.0: publishers are blocked while the node uses more than that.',
         },
       ]} />
     </${Folded}>`;
 }
 
-const OF = { grow: 'Add a replica on it', shrink: 'Remove the replicas on it', evacuate: 'Move the replicas on it elsewhere' };
+const ACTIONS = { grow: 'Add replicas on this node', shrink: 'Remove the replicas on this node', evacuate: 'Move the replicas on this node to other nodes' };
 
 function Replicas({ node }) {
   const submit = async (values) => {
@@ -103,26 +103,26 @@ function Replicas({ node }) {
       path('queues', 'quorum', 'replicas', 'on', node.name, what),
       what === 'grow' ? body : { vhost_pattern: body.vhost_pattern, queue_pattern: body.queue_pattern },
     );
-    const not = changed.filter((one) => one.result !== 'ok');
-    if (not.length > 0) throw new Error(`${changed.length - not.length} queues changed, ${not.length} did not: ${not[0].name}: ${not[0].reason}`);
+    const failed = changed.filter((one) => one.result !== 'ok');
+    if (failed.length > 0) throw new Error(`${changed.length - failed.length} queues changed, ${failed.length} did not: ${failed[0].name}: ${failed[0].reason}`);
     return `${changed.length} queues changed.`;
   };
   const ask = (values) => ({
-    title: `${OF[values.what]}?`,
-    text: `Every quorum queue that fits ${values.queue_pattern} in virtual hosts that fit ${values.vhost_pattern} gets or loses a replica on ${node.name}.`,
+    title: `${ACTIONS[values.what]}?`,
+    text: `Every quorum queue that matches ${values.queue_pattern} in virtual hosts that match ${values.vhost_pattern} gets or loses a replica on ${node.name}.`,
     verb: 'Change members',
   });
   return html`<${Form} label="Replicas of quorum queues" verb="Change members" submit=${submit} ask=${ask} danger fields=${[
-    { name: 'what', label: 'Do', type: 'select', options: Object.entries(OF) },
+    { name: 'what', label: 'Action', type: 'select', options: Object.entries(ACTIONS) },
     { name: 'vhost_pattern', label: 'Virtual hosts', value: '.*', hint: 'A regular expression.' },
     { name: 'queue_pattern', label: 'Queues', value: '.*', hint: 'A regular expression.' },
     {
       name: 'strategy',
-      label: 'Which',
+      label: 'Strategy',
       type: 'select',
       options: [
         ['all', 'all queues'],
-        ['even', 'those with an even number of members'],
+        ['even', 'queues with an even number of members'],
       ],
       when: (values) => values.what === 'grow',
     },
@@ -133,21 +133,21 @@ const forget = (name) => async () => {
   const state = await client.delete(path('nodes', name));
   notify(
     'good',
-    state?.state === 'moving' ? `${state.queues} queues move away from ${name} first; ask again when they have.` : `${name} is forgotten.`,
+    state?.state === 'moving' ? `${state.queues} queues are being moved from ${name}. Repeat this when they have moved.` : `${name} is forgotten.`,
   );
 };
 
 export function Node({ given: [name], can }) {
   const { data: node, error } = useData(path('nodes', name));
   const overview = useData('overview', { once: true });
-  const itself = overview.data?.node === name;
+  const isLocal = overview.data?.node === name;
   return html`<h1>Node ${name}</h1><${Problem} error=${error} />
     ${
       node &&
       html`
       <${Facts} of=${[
         ['State', html`<${State} of=${stateOf(node)} /> <${Alarms} node=${node} />`],
-        ['Votes on metadata', node.voter ? 'yes' : 'no'],
+        ['Metadata voter', node.voter ? 'yes' : 'no'],
         ['Address', node.address],
         ['Zone', node.zone],
         ['Memory', node.mem_used !== undefined && html`<${Memory} node=${node} />`],
@@ -156,15 +156,15 @@ export function Node({ given: [name], can }) {
         ['Clients', node.sockets_used !== undefined && `${format.count(node.sockets_used)} of ${format.count(node.sockets_total)}`],
         ['Threads', node.proc_used !== undefined && format.count(node.proc_used)],
         ['Processors', node.processors !== undefined && format.count(node.processors)],
-        ['Up for', node.uptime !== undefined && format.duration(node.uptime)],
+        ['Uptime', node.uptime !== undefined && format.duration(node.uptime)],
       ].filter(([, value]) => value !== false)} />
-      ${!itself && overview.data && html`<p class="faint">This page comes from ${overview.data.node}: what ${name} uses of its machine, its maintenance and its log are to be seen at ${name} itself.</p>`}
+      ${!isLocal && overview.data && html`<p class="faint">This page is served by ${overview.data.node}. Resource usage, maintenance and log levels of ${name} are shown on ${name} itself.</p>`}
       ${
         can.administrator &&
         html`
-        ${itself && html`<${Itself} node=${node} />`}
+        ${isLocal && html`<${LocalOperations} node=${node} />`}
         <${Folded} title="Replicas of quorum queues on this node"><${Replicas} node=${node} /></${Folded}>
-        ${!node.running && html`<${Section} title="Forget it"><p>A node that will not come back: its replicas are made elsewhere, then it is no member any more. <${Action} kind="danger" does=${forget(name)} ask=${{ title: `Forget ${name}?`, text: `${name} will not be able to come back with its data.`, verb: 'Forget' }}>Forget ${name}</${Action}></p></${Section}>`}`
+        ${!node.running && html`<${Section} title="Forget node"><p>For a node that will not return: its replicas are created on other nodes, then it is removed from the cluster. <${Action} kind="danger" does=${forget(name)} ask=${{ title: `Forget ${name}?`, text: `${name} cannot rejoin the cluster with its data.`, verb: 'Forget' }}>Forget ${name}</${Action}></p></${Section}>`}`
       }`
     }`;
 }

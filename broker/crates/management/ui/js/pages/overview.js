@@ -1,28 +1,28 @@
-// The cluster at a glance.
+// The overview of the cluster.
 import { html } from '../dom.js';
 import { withQuery } from '../client.js';
 import * as format from '../format.js';
 import { Facts, Link, Problem, Section } from '../parts.js';
 import { DATA, DEPTHS, LENGTHS, Levels, MESSAGES, Rates, TRAFFIC } from '../plot.js';
 import { useData } from '../session.js';
-import { wrong } from '../wrong.js';
+import { problems } from '../wrong.js';
 import { NodeTable } from './nodes.js';
 
 const PATH = withQuery('overview', { ...LENGTHS, ...MESSAGES, ...DATA });
 
-/** A check that failed is an answer too. */
-const failed = (check, list) => (check.error?.status === 503 ? (check.error.body?.[list] ?? null) : null);
+/** A failed check returns its findings with status 503. */
+const findings = (check, list) => (check.error?.status === 503 ? (check.error.body?.[list] ?? null) : null);
 
-function Wrong({ nodes, here }) {
+function Problems({ nodes, here }) {
   const flags = useData('feature-flags');
   const critical = useData('health/checks/node-is-quorum-critical');
   const certificates = useData('health/checks/certificate-expiration/30/days');
-  const found = wrong({ nodes, flags: flags.data, critical: failed(critical, 'queues'), expiring: failed(certificates, 'expired'), here });
+  const found = problems({ nodes, flags: flags.data, critical: findings(critical, 'queues'), expiring: findings(certificates, 'expired'), here });
   if (nodes === null) return null;
-  if (found.length === 0) return html`<p class="well" role="status">Nothing is wrong: all nodes run, and no alarm is on.</p>`;
-  return html`<ul class="wrong" aria-label="What is wrong">${found.map(
+  if (found.length === 0) return html`<p class="well" role="status">No problems: all nodes are running and no alarm is active.</p>`;
+  return html`<ul class="wrong" aria-label="Problems">${found.map(
     (one) => html`<li key=${one.what} class=${one.bad ? 'bad' : 'even'}>
-    <b>${one.what}</b> ${one.then} ${one.place && html`<${Link} place=${one.place}>Go there</${Link}>`}</li>`,
+    <b>${one.what}</b> ${one.then} ${one.place && html`<${Link} place=${one.place}>Open page</${Link}>`}</li>`,
   )}</ul>`;
 }
 
@@ -49,7 +49,7 @@ const CHURN = [
 function Monitored({ data }) {
   const nodes = useData('nodes');
   return html`
-    <${Wrong} nodes=${nodes.data} here=${data.node} />
+    <${Problems} nodes=${nodes.data} here=${data.node} />
     <${Totals} of=${data.object_totals} />
     <div class="plots">
       <${Levels} title="Messages in queues" stats=${data.queue_totals} names=${DEPTHS} />
@@ -75,13 +75,13 @@ export function Overview({ can }) {
       ${
         can.monitor
           ? html`<${Monitored} data=${data} />`
-          : html`<p>You see what belongs to your virtual hosts: <${Link} place=${['queues']}>queues</${Link}>, <${Link} place=${['exchanges']}>exchanges</${Link}> and your own <${Link} place=${['connections']}>connections</${Link}>. The cluster's figures are for users with the tag monitoring.</p>`
+          : html`<p>You see the objects of your virtual hosts: <${Link} place=${['queues']}>queues</${Link}>, <${Link} place=${['exchanges']}>exchanges</${Link}> and your own <${Link} place=${['connections']}>connections</${Link}>. Cluster statistics require the monitoring tag.</p>`
       }
       <${Section} title="Cluster"><${Facts} of=${[
         ['Name', data.cluster_name],
-        ['Answered by', data.node],
+        ['Node', data.node],
         ['Version', `${data.product_name} ${data.product_version}`],
-        ['API like', `RabbitMQ ${data.management_version}`],
+        ['Compatible API', `RabbitMQ ${data.management_version}`],
       ]} /></${Section}>`
     }`;
 }

@@ -19,7 +19,7 @@ const APPLY = [
 ];
 const OPERATOR_APPLY = APPLY.filter(([key]) => key.includes('queues'));
 
-/** The two kinds: where they are in the API and on this page, and who may change them. */
+/** The two kinds of policies: API path, address in this UI, and the access check for changes. */
 const USER = { api: 'policies', place: 'policies', noun: 'policies', one: 'policy', apply: APPLY, may: (can) => can.policymaker };
 const OPERATOR = {
   api: 'operator-policies',
@@ -44,9 +44,9 @@ const fields = (kind, policy) => [
     label: 'Pattern',
     required: true,
     value: policy?.pattern ?? '',
-    hint: 'A regular expression: what has such a name gets it, unless another has a higher priority.',
+    hint: 'A regular expression. The policy applies to objects with a matching name, unless another policy has a higher priority.',
   },
-  { name: 'apply-to', label: 'For', type: 'select', options: kind.apply, value: policy?.['apply-to'] ?? kind.apply[0][0] },
+  { name: 'apply-to', label: 'Apply to', type: 'select', options: kind.apply, value: policy?.['apply-to'] ?? kind.apply[0][0] },
   { name: 'priority', label: 'Priority', type: 'number', value: String(policy?.priority ?? 0), required: true },
   { name: 'definition', label: 'Definition', type: 'rows', known: POLICY_KEYS, value: rowsOf(policy?.definition) },
 ];
@@ -56,14 +56,14 @@ function Kind({ kind, can, vhosts }) {
     { title: 'Virtual host', sort: 'vhost', wide: true, cell: (p) => p.vhost },
     { title: 'Name', sort: 'name', cell: (p) => html`<${Link} place=${[kind.place, p.vhost, p.name]}>${p.name}</${Link}>` },
     { title: 'Pattern', sort: 'pattern', cell: (p) => html`<code>${p.pattern}</code>` },
-    { title: 'For', sort: 'apply-to', wide: true, cell: (p) => p['apply-to'] },
+    { title: 'Apply to', sort: 'apply-to', wide: true, cell: (p) => p['apply-to'] },
     { title: 'Definition', cell: (p) => html`<${Pairs} of=${p.definition} />` },
     { title: 'Priority', sort: 'priority', number: true, cell: (p) => format.count(p.priority) },
   ]} />
     ${
       kind.may(can) &&
       vhosts !== undefined &&
-      html`<${Folded} title=${kind === USER ? 'Add a policy' : 'Add an operator policy'}><${Form} label=${`Add: ${kind.one}`} verb=${`Add ${kind.one}`} done=${`The ${kind.one} is there.`}
+      html`<${Folded} title=${kind === USER ? 'Add a policy' : 'Add an operator policy'}><${Form} label=${`Add: ${kind.one}`} verb=${`Add ${kind.one}`} done=${`The ${kind.one} is set.`}
       submit=${({ vhost, name, ...values }) => put(kind, vhost, name, values)} fields=${[vhostField(vhosts), { name: 'name', label: 'Name', required: true }, ...fields(kind)]} /></${Folded}>`
     }`;
 }
@@ -72,7 +72,7 @@ export function Policies({ can }) {
   const vhosts = useVhosts();
   return html`<h1>Policies</h1>
     <${Kind} kind=${USER} can=${can} vhosts=${vhosts} />
-    <${Section} title="Operator policies"><p class="faint">Where an operator policy and a policy say something of the same queue, the smaller limit counts.</p><${Kind} kind=${OPERATOR} can=${can} vhosts=${vhosts} /></${Section}>`;
+    <${Section} title="Operator policies"><p class="faint">If an operator policy and a policy set the same limit for a queue, the smaller value applies.</p><${Kind} kind=${OPERATOR} can=${can} vhosts=${vhosts} /></${Section}>`;
 }
 
 function One({ kind, vhost, name, can }) {
@@ -88,14 +88,14 @@ function One({ kind, vhost, name, can }) {
       html`<${Facts} of=${[
         ['Virtual host', html`<${Link} place=${['vhosts', vhost]}>${vhost}</${Link}>`],
         ['Pattern', html`<code>${p.pattern}</code>`],
-        ['For', p['apply-to']],
+        ['Apply to', p['apply-to']],
         ['Priority', format.count(p.priority)],
         ['Definition', html`<${Pairs} of=${p.definition} />`],
       ]} />
       ${
         kind.may(can) &&
-        html`<${Folded} title="Change it"><${Form} label=${`Change: ${kind.one}`} verb="Change" done="It is changed." stays submit=${(values) => put(kind, vhost, name, values)} fields=${fields(kind, p)} /></${Folded}>
-        <p><${Action} kind="danger" does=${remove} done=${`${name} is deleted.`} ask=${{ title: `Delete ${name}?`, text: `What ${p.pattern} fits in virtual host ${vhost} loses what this ${kind.one} says, at once.`, verb: 'Delete' }}>Delete ${kind.one}</${Action}></p>`
+        html`<${Folded} title="Change"><${Form} label=${`Change: ${kind.one}`} verb="Change" done="The policy is changed." stays submit=${(values) => put(kind, vhost, name, values)} fields=${fields(kind, p)} /></${Folded}>
+        <p><${Action} kind="danger" does=${remove} done=${`${name} is deleted.`} ask=${{ title: `Delete ${name}?`, text: `Objects in virtual host ${vhost} that match ${p.pattern} lose the settings of this ${kind.one} immediately.`, verb: 'Delete' }}>Delete ${kind.one}</${Action}></p>`
       }`
     }`;
 }

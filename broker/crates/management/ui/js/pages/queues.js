@@ -13,18 +13,18 @@ import { Bind, Bindings } from './bindings.js';
 import { Consumers } from './clients.js';
 import { Get, Publish } from './messages.js';
 
-/** Consumers of a queue that are shown. */
-const MOST_CONSUMERS = 200;
+/** Maximum number of consumers shown. */
+const MAX_CONSUMERS = 200;
 
-const changes = (queue, key) => format.rate(queue.message_stats?.[`${key}_details`]?.rate);
+const rateOf = (queue, key) => format.rate(queue.message_stats?.[`${key}_details`]?.rate);
 
 function Declare({ vhosts }) {
   const submit = ({ vhost, name, type, ...values }) => {
-    const given = objectOf(values.arguments);
-    if (type !== '') given['x-queue-type'] = type;
-    return client.put(path('queues', vhost, name), { durable: values.durable === 'true', auto_delete: values.auto_delete, arguments: given });
+    const queueArguments = objectOf(values.arguments);
+    if (type !== '') queueArguments['x-queue-type'] = type;
+    return client.put(path('queues', vhost, name), { durable: values.durable === 'true', auto_delete: values.auto_delete, arguments: queueArguments });
   };
-  return html`<${Form} label="Add a queue" verb="Add queue" submit=${submit} done="The queue is there." fields=${[
+  return html`<${Form} label="Add a queue" verb="Add queue" submit=${submit} done="The queue is declared." fields=${[
     vhostField(vhosts),
     { name: 'name', label: 'Name', required: true },
     {
@@ -34,7 +34,7 @@ function Declare({ vhosts }) {
       options: [
         ['quorum', 'quorum: replicated'],
         ['classic', 'classic: on one node'],
-        ['', "the virtual host's"],
+        ['', 'default of the virtual host'],
       ],
     },
     {
@@ -51,7 +51,7 @@ function Declare({ vhosts }) {
       name: 'auto_delete',
       label: 'Auto-delete',
       type: 'check',
-      hint: 'It goes when its last consumer goes.',
+      hint: 'The queue is deleted with its last consumer.',
       when: (values) => values.type !== 'quorum',
     },
     { name: 'arguments', label: 'Arguments', type: 'rows', known: QUEUE_ARGUMENTS },
@@ -71,14 +71,14 @@ export function Queues() {
       { title: 'Unacked', sort: 'messages_unacknowledged', number: true, cell: (q) => format.count(q.messages_unacknowledged) },
       { title: 'All', sort: 'messages', number: true, wide: true, cell: (q) => format.count(q.messages) },
       { title: 'Consumers', sort: 'consumers', number: true, wide: true, cell: (q) => format.count(q.consumers) },
-      { title: 'In', sort: 'message_stats.publish_details.rate', number: true, cell: (q) => changes(q, 'publish') },
-      { title: 'Out', sort: 'message_stats.deliver_get_details.rate', number: true, cell: (q) => changes(q, 'deliver_get') },
-      { title: 'Acked', sort: 'message_stats.ack_details.rate', number: true, wide: true, cell: (q) => changes(q, 'ack') },
+      { title: 'In', sort: 'message_stats.publish_details.rate', number: true, cell: (q) => rateOf(q, 'publish') },
+      { title: 'Out', sort: 'message_stats.deliver_get_details.rate', number: true, cell: (q) => rateOf(q, 'deliver_get') },
+      { title: 'Acked', sort: 'message_stats.ack_details.rate', number: true, wide: true, cell: (q) => rateOf(q, 'ack') },
     ]} />
     ${vhosts !== undefined && html`<${Folded} title="Add a queue"><${Declare} vhosts=${vhosts} /></${Folded}>`}`;
 }
 
-/** The members of a quorum queue, and what can be done with them. */
+/** The members of a quorum queue, and operations on them. */
 function Members({ queue, can }) {
   const of = path('queues', 'quorum', queue.vhost, queue.name);
   const { data, error } = useData(`${of}/status`);
@@ -87,8 +87,8 @@ function Members({ queue, can }) {
   const others = (nodes.data ?? []).map((node) => node.name).filter((name) => !members.includes(name));
   const remove = (
     node,
-  ) => html`<${Action} kind="small danger" done=${`${queue.name} leaves ${node}.`} does=${() => client.post(`${of}/replicas/delete`, { node })}
-    ask=${{ title: `Remove the member on ${node}?`, text: `The queue ${queue.name} has one replica less; the one on ${node} is deleted.`, verb: 'Remove' }}>Remove</${Action}>`;
+  ) => html`<${Action} kind="small danger" done=${`The member of ${queue.name} on ${node} is removed.`} does=${() => client.post(`${of}/replicas/delete`, { node })}
+    ask=${{ title: `Remove the member on ${node}?`, text: `Queue ${queue.name} loses one replica: the one on ${node} is deleted.`, verb: 'Remove' }}>Remove</${Action}>`;
   return html`<${Problem} error=${error} />
     ${
       data &&
@@ -107,13 +107,13 @@ function Members({ queue, can }) {
       can.administrator &&
       others.length > 0 &&
       html`<${Folded} title="Add or replace a member">
-      <${Form} key=${others.join()} label="Add a member" verb="Add" done="It catches up, then it votes." submit=${(values) => client.post(`${of}/replicas/add`, values)}
+      <${Form} key=${others.join()} label="Add a member" verb="Add" done="The member is added. It votes once it has caught up." submit=${(values) => client.post(`${of}/replicas/add`, values)}
         fields=${[{ name: 'node', label: 'New member on', type: 'select', options: others.map((name) => [name, name]) }]} />
-      <${Form} key=${`${others.join()}/${members.join()}`} label="Replace a member" verb="Replace" danger done="The new member catches up, then the old one goes." submit=${(values) => client.post(`${of}/replicas/replace`, values)}
-        ask=${(values) => ({ title: `Replace the member on ${values.node}?`, text: `The replica of ${queue.name} on ${values.node} goes when the one on ${values.with} has caught up.`, verb: 'Replace' })}
+      <${Form} key=${`${others.join()}/${members.join()}`} label="Replace a member" verb="Replace" danger done="The old member is removed once the new one has caught up." submit=${(values) => client.post(`${of}/replicas/replace`, values)}
+        ask=${(values) => ({ title: `Replace the member on ${values.node}?`, text: `The replica of ${queue.name} on ${values.node} is deleted once the one on ${values.with} has caught up.`, verb: 'Replace' })}
         fields=${[
-          { name: 'node', label: 'Instead of', type: 'select', options: members.map((name) => [name, name]) },
-          { name: 'with', label: 'On', type: 'select', options: others.map((name) => [name, name]) },
+          { name: 'node', label: 'Replace member on', type: 'select', options: members.map((name) => [name, name]) },
+          { name: 'with', label: 'With a member on', type: 'select', options: others.map((name) => [name, name]) },
         ]} />
     </${Folded}>`
     }`;
@@ -121,15 +121,15 @@ function Members({ queue, can }) {
 
 function Remove({ queue }) {
   const of = path('queues', queue.vhost, queue.name);
-  const holds = `${format.count(queue.messages)} messages`;
+  const size = `${format.count(queue.messages)} messages`;
   const submit = async (values) => {
     await client.delete(withQuery(of, { 'if-unused': values.unused, 'if-empty': values.empty }));
     window.location.hash = to('queues');
   };
   return html`<p><${Action} kind="danger" does=${() => client.delete(`${of}/contents`)} done=${`${queue.name} is purged.`}
-      ask=${{ title: `Purge ${queue.name}?`, text: `All messages that are ready in the queue ${queue.name} of virtual host ${queue.vhost} are deleted (it holds ${holds}). They do not come back.`, verb: 'Purge' }}>Purge messages</${Action}></p>
+      ask=${{ title: `Purge ${queue.name}?`, text: `All ready messages of queue ${queue.name} in virtual host ${queue.vhost} are deleted (it has ${size}). This cannot be undone.`, verb: 'Purge' }}>Purge messages</${Action}></p>
     <${Form} label="Delete the queue" verb="Delete queue" danger submit=${submit} done=${`${queue.name} is deleted.`}
-      ask=${() => ({ title: `Delete ${queue.name}?`, text: `The queue ${queue.name} of virtual host ${queue.vhost} goes with all it holds (${holds}, ${format.count(queue.consumers)} consumers).`, verb: 'Delete' })}
+      ask=${() => ({ title: `Delete ${queue.name}?`, text: `Queue ${queue.name} in virtual host ${queue.vhost} is deleted with its contents (${size}, ${format.count(queue.consumers)} consumers).`, verb: 'Delete' })}
       fields=${[
         { name: 'unused', label: 'Only if it has no consumers', type: 'check' },
         { name: 'empty', label: 'Only if it is empty', type: 'check' },
@@ -141,8 +141,8 @@ function Details({ queue: q, can }) {
   const policy = (name, place) => name && html`<${Link} place=${[place, q.vhost, name]}>${name}</${Link}>`;
   const consumers = q.consumer_details ?? [];
   return html`
-    ${q.state === 'lost' && html`<p class="problem" role="alert">Its only copy was on node ${q.node}, which lost its data directory. Delete the queue, then declare it again.</p>`}
-    ${q.state === 'down' && html`<p class="problem" role="alert">No node answers for it: the node that holds it, or most of its members, cannot be reached. <a href="#/">What is wrong</a></p>`}
+    ${q.state === 'lost' && html`<p class="problem" role="alert">The only replica was on node ${q.node}, which lost its data directory. Delete the queue and declare it again.</p>`}
+    ${q.state === 'down' && html`<p class="problem" role="alert">The queue is unavailable: its node, or the majority of its members, cannot be reached. <a href="#/">Problems</a></p>`}
     <div class="plots">
       <${Levels} title="Messages" stats=${q} names=${DEPTHS} />
       <${Rates} title="Rates" stats=${q.message_stats} names=${TRAFFIC.filter(([key]) => key !== 'confirm')} />
@@ -152,26 +152,26 @@ function Details({ queue: q, can }) {
       ['Type', q.type],
       ['State', html`<${State} of=${q.state} />`],
       [q.type === 'quorum' ? 'Leader' : 'Node', q.leader && html`<${Link} place=${['nodes', q.leader]}>${q.leader}</${Link}>`],
-      ['Members that answer', q.type === 'quorum' && `${q.online.length} of ${q.members.length}`],
+      ['Members online', q.type === 'quorum' && `${q.online.length} of ${q.members.length}`],
       ['Durable', q.durable ? 'yes' : 'no'],
       ['Auto-delete', q.auto_delete ? 'yes' : 'no'],
       ['Exclusive', q.exclusive ? 'yes' : 'no'],
       ['Ready', format.count(q.messages_ready)],
       ['Unacknowledged', format.count(q.messages_unacknowledged)],
       ['Bytes', format.bytes(q.message_bytes)],
-      ['Dead letters on their way', q.messages_dlx > 0 && format.count(q.messages_dlx)],
+      ['Dead letters in transit', q.messages_dlx > 0 && format.count(q.messages_dlx)],
       ['Consumers', format.count(q.consumers)],
       ['Single active consumer', q.single_active_consumer_tag],
       ['Policy', policy(q.policy, 'policies')],
       ['Operator policy', policy(q.operator_policy, 'operator_policies')],
-      ['In effect by policies', html`<${Pairs} of=${q.effective_policy_definition} />`],
+      ['Effective policy definition', html`<${Pairs} of=${q.effective_policy_definition} />`],
       ['Arguments', html`<${Pairs} of=${q.arguments} />`],
       ['Declared by', q.user_who_performed_action],
     ].filter(([, value]) => value !== false)} />
     ${q.type === 'quorum' && html`<${Section} title="Members"><${Members} queue=${q} can=${can} /></${Section}>`}
     <${Section} title="Consumers">
-      <${Consumers} of=${consumers.slice(0, MOST_CONSUMERS)} />
-      ${consumers.length > MOST_CONSUMERS && html`<p class="faint">${format.count(consumers.length - MOST_CONSUMERS)} more are not shown.</p>`}
+      <${Consumers} of=${consumers.slice(0, MAX_CONSUMERS)} />
+      ${consumers.length > MAX_CONSUMERS && html`<p class="faint">${format.count(consumers.length - MAX_CONSUMERS)} more are not shown.</p>`}
     </${Section}>
     <${Section} title="Bindings"><${Bindings} at=${`${of}/bindings`} noun="bindings of this queue" end="destination" /></${Section}>
     <${Folded} title="Add a binding"><${Bind} vhost=${q.vhost} to=${{ type: 'queue', name: q.name }} /></${Folded}>

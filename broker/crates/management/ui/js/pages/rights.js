@@ -1,4 +1,4 @@
-// Permissions of users in virtual hosts, and by topic.
+// Permissions and topic permissions of users in virtual hosts.
 import { html } from '../dom.js';
 import { path } from '../client.js';
 import { Form } from '../form.js';
@@ -11,17 +11,17 @@ const user = { title: 'User', sort: 'user', cell: (p) => html`<${Link} place=${[
 const vhost = { title: 'Virtual host', sort: 'vhost', cell: (p) => html`<${Link} place=${['vhosts', p.vhost]}>${p.vhost}</${Link}>` };
 const code = (title, key) => ({ title, sort: key, cell: (p) => html`<code>${p[key]}</code>` });
 
-const take = (p, at, what) => html`<${Action} kind="small danger" does=${() => client.delete(at)} done="The rights are taken away."
-  ask=${{ title: 'Take the rights away?', text: `${p.user} has no ${what} in ${p.vhost} any more.`, verb: 'Take away' }}>Clear</${Action}>`;
+const clearButton = (p, at, what) => html`<${Action} kind="small danger" does=${() => client.delete(at)} done="The permissions are cleared."
+  ask=${{ title: 'Clear the permissions?', text: `${p.user} loses its ${what} in ${p.vhost}.`, verb: 'Clear' }}>Clear</${Action}>`;
 
-/** `of`: what the page is of, 'user' or 'vhost'. */
+/** `of`: the kind of object that the page shows, 'user' or 'vhost'. */
 export const Permissions = ({ at, noun, of }) =>
   html`<${List} path=${at} noun=${noun} filter=${false} keyOf=${(p) => `${p.vhost} ${p.user}`} columns=${[
     of === 'user' ? vhost : user,
     code('Configure', 'configure'),
     code('Write', 'write'),
     code('Read', 'read'),
-    { title: '', cell: (p) => take(p, path('permissions', p.vhost, p.user), 'rights') },
+    { title: '', cell: (p) => clearButton(p, path('permissions', p.vhost, p.user), 'permissions') },
   ]} />`;
 
 export const Topics = ({ at, noun }) =>
@@ -34,7 +34,7 @@ export const Topics = ({ at, noun }) =>
     {
       title: '',
       cell: (p) =>
-        take(p, path('topic-permissions', p.vhost, p.user, inPath(p.exchange)), `limits by topic at ${p.exchange}, and so all topics of it`),
+        clearButton(p, path('topic-permissions', p.vhost, p.user, inPath(p.exchange)), `topic permissions on ${p.exchange}, which allows all its topics`),
     },
   ]} />`;
 
@@ -42,13 +42,13 @@ const pattern = (name, label) => ({
   name,
   label,
   value: '.*',
-  hint: name === 'configure' ? 'Regular expressions over names of queues and exchanges; empty: nothing.' : undefined,
+  hint: name === 'configure' ? 'A regular expression for names of queues and exchanges; empty: none.' : undefined,
 });
 
-/** One of `vhost` and `name` (a user's) is given, the other is asked for. */
+/** Either `vhost` or `name` (of a user) is set; the other is entered. */
 export function SetPermissions({ vhost, name }) {
   const submit = ({ where, who, ...values }) => client.put(path('permissions', vhost ?? where, name ?? who), values);
-  return html`<${Form} label="Set permissions" verb="Set permissions" submit=${submit} done="The rights are given." fields=${[
+  return html`<${Form} label="Set permissions" verb="Set permissions" submit=${submit} done="The permissions are set." fields=${[
     vhost === undefined ? { name: 'where', label: 'Virtual host', required: true, value: '/' } : { name: 'who', label: 'User', required: true },
     pattern('configure', 'Configure'),
     pattern('write', 'Write'),
@@ -58,7 +58,7 @@ export function SetPermissions({ vhost, name }) {
 
 export function SetTopics({ vhost, name }) {
   const submit = ({ where, who, ...values }) => client.put(path('topic-permissions', vhost ?? where, name ?? who), values);
-  return html`<${Form} label="Set topic permissions" verb="Set topic permissions" submit=${submit} done="The rights are given." fields=${[
+  return html`<${Form} label="Set topic permissions" verb="Set topic permissions" submit=${submit} done="The permissions are set." fields=${[
     vhost === undefined ? { name: 'where', label: 'Virtual host', required: true, value: '/' } : { name: 'who', label: 'User', required: true },
     { name: 'exchange', label: 'Exchange', required: true, value: 'amq.topic' },
     pattern('write', 'Write'),

@@ -10,15 +10,15 @@ import { words } from '../values.js';
 import { Permissions, SetPermissions, SetTopics, Topics } from './rights.js';
 import { SetLimit, USER_LIMITS } from './limits.js';
 
-const TAGS = 'administrator, monitoring, policymaker or management, with commas between; none: no HTTP API, but clients may connect.';
+const TAGS = 'administrator, monitoring, policymaker or management, separated by commas. Without a tag the user has no access to the HTTP API, but can connect clients.';
 
 const password = [
   { name: 'password', label: 'Password', type: 'password', complete: 'new-password' },
-  { name: 'again', label: 'Password again', type: 'password', complete: 'new-password', hint: 'Both empty: the user cannot log in with a password.' },
+  { name: 'again', label: 'Password again', type: 'password', complete: 'new-password', hint: 'Both empty: password login is disabled.' },
 ];
 
 const passwordOf = (values) => {
-  if (values.password !== values.again) throw new Error('The two passwords are not the same.');
+  if (values.password !== values.again) throw new Error('The two passwords differ.');
   return values.password === '' ? { password_hash: '' } : { password: values.password };
 };
 
@@ -33,28 +33,28 @@ export function Users() {
       { title: 'Password', wide: true, cell: (u) => (u.password_hash === '' ? 'none' : u.hashing_algorithm) },
       { title: 'Limits', wide: true, cell: (u) => html`<${Pairs} of=${u.limits} />` },
     ]} />
-    <${Folded} title="Add a user"><${Form} label="Add a user" verb="Add user" done="The user is there; give it rights in a virtual host." submit=${({ name, ...values }) => client.put(path('users', name), { ...passwordOf(values), tags: words(values.tags).join(',') })}
+    <${Folded} title="Add a user"><${Form} label="Add a user" verb="Add user" done="The user is added. It needs permissions in a virtual host." submit=${({ name, ...values }) => client.put(path('users', name), { ...passwordOf(values), tags: words(values.tags).join(',') })}
       fields=${[{ name: 'name', label: 'Name', required: true }, ...password, { name: 'tags', label: 'Tags', hint: TAGS }]} /></${Folded}>`;
 }
 
 function Change({ user: u }) {
   const of = path('users', u.name);
-  // What is not said is taken away: the password stays as its hash.
-  const kept = { password_hash: u.password_hash, hashing_algorithm: u.hashing_algorithm };
+  // A request replaces the whole user: send the hash to keep the password.
+  const unchangedPassword = { password_hash: u.password_hash, hashing_algorithm: u.hashing_algorithm };
   const remove = async () => {
     await client.delete(of);
     window.location.hash = to('users');
   };
   return html`
-    <${Section} title="Rights in virtual hosts"><${Permissions} at=${`${of}/permissions`} noun="permissions of this user" of="user" /></${Section}>
-    <${Folded} title="Give rights in a virtual host"><${SetPermissions} name=${u.name} /></${Folded}>
-    <${Folded} title="Rights by topic"><${Topics} at=${`${of}/topic-permissions`} noun="topic permissions of this user" /><${SetTopics} name=${u.name} /></${Folded}>
+    <${Section} title="Permissions in virtual hosts"><${Permissions} at=${`${of}/permissions`} noun="permissions of this user" of="user" /></${Section}>
+    <${Folded} title="Set permissions in a virtual host"><${SetPermissions} name=${u.name} /></${Folded}>
+    <${Folded} title="Topic permissions"><${Topics} at=${`${of}/topic-permissions`} noun="topic permissions of this user" /><${SetTopics} name=${u.name} /></${Folded}>
     <${Folded} title="Limits"><${SetLimit} known=${USER_LIMITS} at=${(limit) => path('user-limits', u.name, limit)} of=${u.limits} /></${Folded}>
-    <${Folded} title="Change tags"><${Form} label="Change tags" verb="Change tags" done="The tags are changed." stays submit=${(values) => client.put(of, { ...kept, tags: words(values.tags).join(',') })}
+    <${Folded} title="Change tags"><${Form} label="Change tags" verb="Change tags" done="The tags are changed." stays submit=${(values) => client.put(of, { ...unchangedPassword, tags: words(values.tags).join(',') })}
       fields=${[{ name: 'tags', label: 'Tags', value: u.tags.join(', '), hint: TAGS }]} /></${Folded}>
     <${Folded} title="Change the password"><${Form} label="Change the password" verb="Change password" done="The password is changed." danger submit=${(values) => client.put(of, { ...passwordOf(values), tags: u.tags.join(',') })}
-      ask=${(values) => (values.password === '' ? { title: 'No password?', text: `${u.name} cannot log in with a password any more.`, verb: 'Take it away' } : null)} fields=${password} /></${Folded}>
-    <p><${Action} kind="danger" does=${remove} done=${`${u.name} is deleted.`} ask=${{ title: `Delete user ${u.name}?`, text: `${u.name} and its rights go; it cannot log in any more.`, verb: 'Delete' }}>Delete user</${Action}></p>`;
+      ask=${(values) => (values.password === '' ? { title: 'Remove the password?', text: `${u.name} can no longer log in with a password.`, verb: 'Remove' } : null)} fields=${password} /></${Folded}>
+    <p><${Action} kind="danger" does=${remove} done=${`${u.name} is deleted.`} ask=${{ title: `Delete user ${u.name}?`, text: `User ${u.name} and its permissions are deleted. It can no longer log in.`, verb: 'Delete' }}>Delete user</${Action}></p>`;
 }
 
 export function User({ given: [name] }) {

@@ -14,14 +14,14 @@ import { SetLimit, VHOST_LIMITS } from './limits.js';
 
 const fields = (vhost) => [
   { name: 'description', label: 'Description', value: vhost?.description ?? '' },
-  { name: 'tags', label: 'Tags', value: (vhost?.tags ?? []).join(', '), hint: 'Words with commas between.' },
+  { name: 'tags', label: 'Tags', value: (vhost?.tags ?? []).join(', '), hint: 'Separated by commas.' },
   {
     name: 'default_queue_type',
-    label: 'Queues are',
+    label: 'Default queue type',
     type: 'select',
     value: vhost?.default_queue_type ?? '',
-    hint: 'Those whose declaration does not say.',
-    options: [...(vhost ? [] : [['', "as the node's configuration says"]]), ['quorum', 'quorum'], ['classic', 'classic']],
+    hint: 'Type of queues that are declared without x-queue-type.',
+    options: [...(vhost ? [] : [['', 'default of the node']]), ['quorum', 'quorum'], ['classic', 'classic']],
   },
 ];
 
@@ -39,7 +39,7 @@ export function Vhosts({ can }) {
     <${List} path="vhosts" noun="virtual hosts" keyOf=${(v) => v.name} columns=${[
       { title: 'Name', sort: 'name', cell: (v) => html`<${Link} place=${['vhosts', v.name]}>${v.name}</${Link}>` },
       { title: 'Description', wide: true, cell: (v) => v.description },
-      { title: 'Queues are', sort: 'default_queue_type', wide: true, cell: (v) => v.default_queue_type },
+      { title: 'Default queue type', sort: 'default_queue_type', wide: true, cell: (v) => v.default_queue_type },
       { title: '', cell: (v) => html`<${Flags} of=${v} />` },
       { title: 'Ready', sort: 'messages_ready', number: true, cell: (v) => format.count(v.messages_ready) },
       { title: 'Unacked', sort: 'messages_unacknowledged', number: true, cell: (v) => format.count(v.messages_unacknowledged) },
@@ -53,7 +53,7 @@ export function Vhosts({ can }) {
     ]} />
     ${
       can.administrator &&
-      html`<${Folded} title="Add a virtual host"><${Form} label="Add a virtual host" verb="Add virtual host" done="The virtual host is there, and you may use it."
+      html`<${Folded} title="Add a virtual host"><${Form} label="Add a virtual host" verb="Add virtual host" done="The virtual host is added, and you have permissions in it."
       submit=${({ name, ...values }) => client.put(path('vhosts', name), bodyOf(values))} fields=${[{ name: 'name', label: 'Name', required: true }, ...fields()]} /></${Folded}>`
     }`;
 }
@@ -67,21 +67,21 @@ function Change({ vhost: v }) {
     window.location.hash = to('vhosts');
   };
   return html`
-    <${Section} title="Who may use it"><${Permissions} at=${`${of}/permissions`} noun="permissions here" of="vhost" /></${Section}>
-    <${Folded} title="Give a user rights"><${SetPermissions} vhost=${v.name} /></${Folded}>
-    <${Folded} title="Rights by topic"><${Topics} at=${`${of}/topic-permissions`} noun="topic permissions here" /><${SetTopics} vhost=${v.name} /></${Folded}>
+    <${Section} title="Permissions"><${Permissions} at=${`${of}/permissions`} noun="permissions in this virtual host" of="vhost" /></${Section}>
+    <${Folded} title="Set permissions of a user"><${SetPermissions} vhost=${v.name} /></${Folded}>
+    <${Folded} title="Topic permissions"><${Topics} at=${`${of}/topic-permissions`} noun="topic permissions in this virtual host" /><${SetTopics} vhost=${v.name} /></${Folded}>
     <${Folded} title="Limits"><${SetLimit} known=${VHOST_LIMITS} at=${(limit) => path('vhost-limits', v.name, limit)} of=${v.limits} /></${Folded}>
-    <${Folded} title="Change it"><${Form} label="Change the virtual host" verb="Change" done="It is changed." stays submit=${(values) => client.put(of, bodyOf(values))} fields=${fields(v)} /></${Folded}>
+    <${Folded} title="Change"><${Form} label="Change the virtual host" verb="Change" done="The virtual host is changed." stays submit=${(values) => client.put(of, bodyOf(values))} fields=${fields(v)} /></${Folded}>
     <${Section} title="Tracing"><p>${
       v.tracing
-        ? html`Copies of all messages go to the exchange <${Link} place=${['exchanges', v.name, 'amq.rabbitmq.trace']}>amq.rabbitmq.trace</${Link}>. <${Action} does=${trace(false)} done="Tracing is off.">Turn tracing off</${Action}>`
-        : html`Copies of all messages that clients publish and get can go to the exchange amq.rabbitmq.trace, which costs time for each. <${Action} does=${trace(true)} done="Tracing is on.">Turn tracing on</${Action}>`
+        ? html`Copies of all messages are published to exchange <${Link} place=${['exchanges', v.name, 'amq.rabbitmq.trace']}>amq.rabbitmq.trace</${Link}>. <${Action} does=${trace(false)} done="Tracing is disabled.">Disable tracing</${Action}>`
+        : html`Publishes copies of all published and delivered messages to exchange amq.rabbitmq.trace, at a cost for each message. <${Action} does=${trace(true)} done="Tracing is enabled.">Enable tracing</${Action}>`
     }</p></${Section}>
     <${Section} title="Deletion"><p>${
       v.protected_from_deletion
-        ? html`It is protected. <${Action} does=${() => client.delete(protection)} done="It can be deleted now.">End the protection</${Action}>`
-        : html`<${Action} does=${() => client.post(protection)} done="It is protected.">Protect from deletion</${Action}>
-        <${Action} kind="danger" does=${remove} done=${`${v.name} is deleted.`} ask=${{ title: `Delete virtual host ${v.name}?`, text: `All that is in ${v.name} goes: its queues with their messages (${format.count(v.messages)}), exchanges, bindings, policies and permissions. Its clients' connections are closed.`, verb: 'Delete it all' }}>Delete virtual host</${Action}>`
+        ? html`This virtual host is protected. <${Action} does=${() => client.delete(protection)} done="The protection is removed.">Remove protection</${Action}>`
+        : html`<${Action} does=${() => client.post(protection)} done="The virtual host is protected.">Protect from deletion</${Action}>
+        <${Action} kind="danger" does=${remove} done=${`${v.name} is deleted.`} ask=${{ title: `Delete virtual host ${v.name}?`, text: `All contents of ${v.name} are deleted: queues with their messages (${format.count(v.messages)}), exchanges, bindings, policies and permissions. Client connections to it are closed.`, verb: 'Delete everything' }}>Delete virtual host</${Action}>`
     }</p></${Section}>`;
 }
 
@@ -94,8 +94,8 @@ export function Vhost({ given: [name], can }) {
       <div class="plots"><${Levels} title="Messages in queues" stats=${v} names=${DEPTHS} /><${Rates} title="Messages" stats=${v.message_stats} names=${TRAFFIC} /></div>
       <${Facts} of=${[
         ['Description', v.description],
-        ['Queues are', v.default_queue_type],
-        ['Marks', (v.tracing || v.protected_from_deletion || v.tags?.length > 0) && html`<${Flags} of=${v} />`],
+        ['Default queue type', v.default_queue_type],
+        ['Flags', (v.tracing || v.protected_from_deletion || v.tags?.length > 0) && html`<${Flags} of=${v} />`],
         ['Ready', format.count(v.messages_ready)],
         ['Unacknowledged', format.count(v.messages_unacknowledged)],
       ].filter(([, value]) => value !== false)} />

@@ -24,24 +24,24 @@ fn flags(names: &[&str]) -> Vec<Name> {
     names.iter().map(|n| Name::from(*n)).collect()
 }
 
-/// Nodes with these programs.
-fn world(programs: &[Version], of: usize) -> World {
-    let mut world = World::new(programs.len(), of);
-    for (i, program) in programs.iter().enumerate() {
-        world.configs[i].program = *program;
+/// Nodes with these versions.
+fn world(versions: &[Version], of: usize) -> World {
+    let mut world = World::new(versions.len(), of);
+    for (i, version) in versions.iter().enumerate() {
+        world.configs[i].version = *version;
         world.start(i);
     }
     world
 }
 
 impl World {
-    fn restart_as(&mut self, i: usize, program: Version) {
+    fn restart_as(&mut self, i: usize, version: Version) {
         self.kill(i);
-        self.configs[i].program = program;
+        self.configs[i].version = version;
         self.start(i);
     }
 
-    /// The change is applied on all nodes that are there.
+    /// Enables a flag and applies the change on all running nodes.
     fn enable(&mut self, flag: &str) {
         let enabled = self.enabled.get_or_insert_default();
         enabled.push(flag.into());
@@ -54,7 +54,7 @@ impl World {
 }
 
 #[test]
-fn each_tells_its_program_and_a_new_cluster_has_what_all_founders_know() {
+fn nodes_exchange_versions_and_new_cluster_enables_common_flags() {
     let mut world = world(&[NEW, OLD, NEW], 3);
     world.run(Duration::from_secs(3));
     assert!(world.all_up());
@@ -63,14 +63,14 @@ fn each_tells_its_program_and_a_new_cluster_has_what_all_founders_know() {
         let features = record.map(|r| r.features.clone());
         assert_eq!(features, Some(flags(&["one"])), "n{i}");
         for other in (0..3).filter(|other| *other != i) {
-            let told = &world.programs[i][&world.configs[other].node];
-            assert_eq!(*told, Some(world.configs[other].program.facts()));
+            let announced = &world.versions[i][&world.configs[other].node];
+            assert_eq!(*announced, Some(world.configs[other].version.facts()));
         }
     }
 }
 
 #[test]
-fn an_older_program_is_back_until_a_flag_that_it_does_not_know_is_on() {
+fn older_version_may_return_until_an_unsupported_flag_is_enabled() {
     let mut world = world(&[NEW; 3], 3);
     world.enabled = Some(flags(&["one"]));
     world.run(Duration::from_secs(3));
@@ -78,7 +78,8 @@ fn an_older_program_is_back_until_a_flag_that_it_does_not_know_is_on() {
     world.run(Duration::from_secs(3));
     assert!(world.all_up() && world.ended.is_empty());
 
-    // Nobody should enable it now; if it happens the older one goes no further, and the others go on.
+    // The flag should not be enabled now. If it is, the older version stops, and the others
+    // continue.
     world.enable("two");
     world.run(Duration::from_secs(5));
     let why = &world.ended[&2];
@@ -89,7 +90,7 @@ fn an_older_program_is_back_until_a_flag_that_it_does_not_know_is_on() {
     assert_eq!(world.ended.len(), 1);
     assert!(world.all_up(), "the two that are left");
 
-    // Nor does it come back, and nobody counts it as there for a moment.
+    // It cannot come back either, and is never reported as up.
     world.log.clear();
     world.start(2);
     world.run(Duration::from_secs(5));
@@ -103,7 +104,7 @@ fn an_older_program_is_back_until_a_flag_that_it_does_not_know_is_on() {
 }
 
 #[test]
-fn a_node_that_would_join_with_an_older_program_is_refused_before_it_is_of_the_cluster() {
+fn joining_node_of_an_older_version_is_refused() {
     let mut world = world(&[NEW, NEW, NEW, OLD], 3);
     world.kill(3);
     world.run(Duration::from_secs(3));
@@ -119,9 +120,10 @@ fn a_node_that_would_join_with_an_older_program_is_refused_before_it_is_of_the_c
     assert_eq!(record.features, flags(&[]), "it is no founder");
 }
 
-/// A member that has just started has not applied the newest changes: it takes nobody in before it has.
+/// A member that has just started has not applied the newest changes: it admits no node before it
+/// has.
 #[test]
-fn who_has_not_caught_up_takes_nobody_in() {
+fn node_that_has_not_caught_up_admits_no_node() {
     let mut world = world(&[NEW, NEW, NEW, OLD], 3);
     world.kill(3);
     world.run(Duration::from_secs(3));
@@ -163,7 +165,7 @@ fn node_that_announces_no_version_is_linked_while_no_flag_is_enabled() {
             _ => None,
         });
         let hello = Hello {
-            told: None,
+            version: None,
             ..hello.expect("says hello")
         };
         peering.frame(link, Frame::Hello(hello));
@@ -173,9 +175,9 @@ fn node_that_announces_no_version_is_linked_while_no_flag_is_enabled() {
     };
     let (up, done) = meet(&[]);
     assert!(up);
-    assert!(done.contains(&Action::Program {
+    assert!(done.contains(&Action::PeerVersion {
         node: NodeId(99),
-        program: None
+        version: None
     }));
     let (up, done) = meet(&["two"]);
     assert!(!up);

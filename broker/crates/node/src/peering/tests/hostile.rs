@@ -1,12 +1,12 @@
-//! Peers that say anything, in any order.
+//! Peers that send arbitrary frames in any order.
 
 use super::*;
-use crate::peering::{MAX_LINKS, MAX_STRANGERS};
+use crate::peering::{MAX_LINKS, MAX_UNIDENTIFIED_LINKS};
 use crate::wire::PeerVersion;
 
 const CLUSTERS: [u64; 3] = [0, 7, 8];
 
-/// What happens at one of a few links.
+/// An event on one of several links.
 #[derive(Clone, Debug)]
 enum Event {
     Accepted,
@@ -15,7 +15,7 @@ enum Event {
     Tick(u64),
     Enabled(Vec<Name>),
     Nodes(Vec<u64>),
-    /// The cluster that it is about to adopt is durable.
+    /// The cluster that the node is about to adopt is durable.
     Adopted,
     Stop,
 }
@@ -25,37 +25,39 @@ fn names() -> impl Strategy<Value = Vec<Name>> {
     proptest::collection::vec(name.prop_map(Name::from), 0..3)
 }
 
-fn told() -> impl Strategy<Value = Option<PeerVersion>> {
-    let told = (names(), names()).prop_map(|(features, enabled)| PeerVersion {
-        program: VersionFacts {
+fn peer_version() -> impl Strategy<Value = Option<PeerVersion>> {
+    let version = (names(), names()).prop_map(|(features, enabled)| PeerVersion {
+        facts: VersionFacts {
             version: "9.9.9".into(),
             features,
         },
         enabled,
     });
-    proptest::option::of(told)
+    proptest::option::of(version)
 }
 
 fn hello() -> impl Strategy<Value = Frame> {
     let ids = (0usize..3, 98u64..103, 0u64..3, 1u16..4);
-    (ids, 0usize..3, told()).prop_map(|((cluster, node, life, shards), who, told)| {
-        Frame::Hello(Hello {
-            cluster_name: if who == 2 && life == 0 {
-                "other"
-            } else {
-                "test"
-            }
-            .to_owned(),
-            cluster: CLUSTERS[cluster],
-            node: NodeId(node),
-            incarnation: Incarnation(life),
-            name: format!("n{who}"),
-            address: format!("n{who}:1"),
-            peers_hash: 0,
-            shards: if shards == 3 { 3 } else { 2 },
-            told,
-        })
-    })
+    (ids, 0usize..3, peer_version()).prop_map(
+        |((cluster, node, incarnation, shards), who, version)| {
+            Frame::Hello(Hello {
+                cluster_name: if who == 2 && incarnation == 0 {
+                    "other"
+                } else {
+                    "test"
+                }
+                .to_owned(),
+                cluster: CLUSTERS[cluster],
+                node: NodeId(node),
+                incarnation: Incarnation(incarnation),
+                name: format!("n{who}"),
+                address: format!("n{who}:1"),
+                peers_hash: 0,
+                shards: if shards == 3 { 3 } else { 2 },
+                version,
+            })
+        },
+    )
 }
 
 fn frame() -> impl Strategy<Value = Frame> {
@@ -101,11 +103,11 @@ struct Rig {
 }
 
 impl Rig {
-    fn happens(&mut self, link: LinkId, event: Event) {
+    fn apply(&mut self, link: LinkId, event: Event) {
         match event {
             Event::Accepted => {
                 self.next += 1;
-                // Now and then one that this node has made.
+                // Occasionally a link that this node has dialed.
                 match self.dialled.pop() {
                     Some(target) if self.next.is_multiple_of(3) => {
                         self.peering.dialled(target, LinkId(self.next));
@@ -145,7 +147,7 @@ impl Rig {
     fn settle(&mut self) {
         while let Some(action) = self.peering.poll() {
             match action {
-                // Told again when the link is another one.
+                // Sent again if the link was replaced.
                 Action::Up { node, .. } => drop(self.up.insert(node)),
                 Action::Down { node } => assert!(self.up.remove(&node), "down before up"),
                 Action::Adopt(record) => self.adopting = Some(record),
@@ -158,20 +160,21 @@ impl Rig {
             let hello = link.hello.as_ref();
             if link.established {
                 assert!(hello.is_some_and(|h| h.cluster == ours && ours != 0));
-                let misfit = hello.and_then(|h| self.peering.misfit(h));
+                let misfit = hello.and_then(|h| self.peering.peer_incompatibility(h));
                 assert_eq!(misfit, None, "linked all the same");
             }
         }
         let strangers = self.peering.links.values().filter(|l| l.hello.is_none());
-        assert!(strangers.count() <= MAX_STRANGERS + self.peering.targets.len());
+        assert!(strangers.count() <= MAX_UNIDENTIFIED_LINKS + self.peering.targets.len());
         assert!(self.peering.peers.len() <= self.peering.links.len() + self.up.len() + 5);
     }
 }
 
 proptest! {
-    /// Whatever is said: no panic, nobody is down who was not up, and only nodes of this cluster that can follow it are linked.
+    /// Whatever peers send: no panic, no node goes down that was not up, and only compatible nodes
+    /// of this cluster are linked.
     #[test]
-    fn whatever_peers_say(
+    fn arbitrary_frames_keep_invariants(
         events in proptest::collection::vec((0u64..6, event()), 0..80),
         cluster in 0usize..2,
     ) {
@@ -191,14 +194,14 @@ proptest! {
         };
         for (back, event) in events {
             let link = LinkId(rig.next.saturating_sub(back));
-            rig.happens(link, event);
+            rig.apply(link, event);
         }
     }
 }
 
-/// Somebody with a certificate and many names.
+/// A peer with a certificate and many names.
 #[test]
-fn links_are_bounded() {
+fn number_of_links_is_bounded() {
     let mut peering = Peering::new(config(0, 3));
     let mut taken = 0;
     for n in 1..=3 * MAX_LINKS as u64 {
@@ -215,7 +218,7 @@ fn links_are_bounded() {
             address: format!("x{n}:1"),
             peers_hash: 0,
             shards: 2,
-            told: None,
+            version: None,
         };
         peering.frame(LinkId(n), Frame::Hello(hello));
         while peering.poll().is_some() {}
@@ -247,7 +250,7 @@ fn established_link_that_changes_its_cluster_is_refused() {
                 address: "n1:1".into(),
                 peers_hash: 0,
                 shards: 2,
-                told: None,
+                version: None,
             })
         };
         peering.frame(link, hello(7));
