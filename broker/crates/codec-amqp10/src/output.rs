@@ -1,0 +1,78 @@
+use bytes::{BufMut, BytesMut};
+
+/// A growing buffer that encoders append to.
+pub trait Output {
+    /// Bytes in the buffer.
+    fn position(&self) -> usize;
+    /// Appends bytes.
+    fn put(&mut self, bytes: &[u8]);
+    /// Appends one byte.
+    fn put_byte(&mut self, byte: u8);
+    /// The bytes from `start` on.
+    fn written(&mut self, start: usize) -> &mut [u8];
+    /// Removes the bytes from `position` on.
+    fn truncate_to(&mut self, position: usize);
+
+    /// Moves the bytes from `at` on by `count` (at most 8) to the right. The bytes of the gap are unspecified.
+    fn open_gap(&mut self, at: usize, count: usize) {
+        debug_assert!(count <= 8 && at <= self.position());
+        self.put(&[0; 8][..count]);
+        let tail = self.written(at);
+        let kept = tail.len() - count;
+        tail.copy_within(..kept, count);
+    }
+}
+
+impl Output for BytesMut {
+    #[inline]
+    fn position(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+
+    #[inline]
+    fn put_byte(&mut self, byte: u8) {
+        self.put_u8(byte);
+    }
+
+    #[inline]
+    fn written(&mut self, start: usize) -> &mut [u8] {
+        &mut self[start..]
+    }
+
+    #[inline]
+    fn truncate_to(&mut self, position: usize) {
+        self.truncate(position);
+    }
+}
+
+impl Output for Vec<u8> {
+    #[inline]
+    fn position(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+
+    #[inline]
+    fn put_byte(&mut self, byte: u8) {
+        self.push(byte);
+    }
+
+    #[inline]
+    fn written(&mut self, start: usize) -> &mut [u8] {
+        &mut self[start..]
+    }
+
+    #[inline]
+    fn truncate_to(&mut self, position: usize) {
+        self.truncate(position);
+    }
+}
