@@ -2030,6 +2030,25 @@ fn attaching_and_detaching() {
             ],
         ),
         row(
+            "command for a link of a session that ended and began again",
+            vec![
+                In([end(0), begin(0), attach(0, 0, "new", Sender)].concat()),
+                Detach("in"),
+                In(transfer(0, 0, 0, 1)),
+            ],
+            &[
+                "end 0",
+                "! ended 0 by peer",
+                "begin 0 remote=0",
+                "! begun 0",
+                "! attach new",
+                "attach 0/0 Receiver new",
+                "flow 0 next=0 window=8 h0 count=10 credit=4",
+                "! error: the session or link has ended",
+                "! message 0/0 #0 1B",
+            ],
+        ),
+        row(
             "the same name again",
             vec![In(attach(0, 3, "in", Sender))],
             &[
