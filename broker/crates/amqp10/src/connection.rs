@@ -66,7 +66,7 @@ struct Opening {
     is_sent: bool,
 }
 
-/// What both sides agreed on.
+/// The parameters that both sides agreed on.
 #[derive(Clone, Copy, Debug)]
 struct Negotiated {
     /// The largest frame that is sent.
@@ -165,7 +165,7 @@ impl Running {
     }
 }
 
-/// The session on one of our channels and what it needs of the connection.
+/// The session on one of our channels, and the parts of the connection that it uses.
 macro_rules! with_session {
     ($self:ident, $running:ident, $out:ident, $channel:expr) => {
         (
@@ -345,7 +345,7 @@ impl Connection {
     }
 
     fn step_closing<'a>(&mut self, input: &mut &'a [u8]) -> Result<Progress<'a>, Fault> {
-        // Everything up to the peer's close is discarded (section 2.4.7), and so is what forms no frame.
+        // Everything up to the peer's close is discarded (section 2.4.7), and so are bytes that form no frame.
         let Ok(Some(frame)) = parse_frame(input, self.config.max_frame_size) else {
             if parse_frame(input, self.config.max_frame_size).is_err() {
                 *input = &[];
@@ -822,7 +822,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Attaches a link. The role is that of the engine; handle and initial delivery count are filled in. `link_credit` is what a
+    /// Attaches a link. The role is that of the engine; handle and initial delivery count are filled in. `link_credit` is the credit that a
     /// receiving link grants and renews: None for the configured credit, 0 to leave it to [`Connection::grant_credit`].
     pub fn attach(
         &mut self,
@@ -968,7 +968,7 @@ impl Connection {
         self.last_sent = self.now;
     }
 
-    /// Writes what was collected: outcomes, renewed credit, and the rest of messages that waited for room in the output. To be
+    /// Writes collected outcomes, renewed credit, and the rest of messages that waited for room in the output. To be
     /// called at the end of each turn, and when the output was sent.
     pub fn flush(&mut self, now: Millis, out: &mut BytesMut) {
         self.now = now;

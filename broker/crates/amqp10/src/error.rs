@@ -5,7 +5,7 @@ use codec_amqp10::{AmqpError, Condition, DecodeError, FrameError};
 /// Bytes of a description that go to the peer, so that frames with one fit in the smallest frame size.
 const MAX_DESCRIPTION_SIZE: usize = 256;
 
-/// What an error ends.
+/// The scope of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// The link: a detach with the error.
@@ -19,7 +19,7 @@ pub enum Level {
 /// An error that the engine found in the peer's frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What it ends.
+    /// The scope that it ends.
     pub level: Level,
     /// The condition that the peer is told.
     pub condition: Condition<'static>,

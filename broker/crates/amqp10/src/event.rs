@@ -166,7 +166,7 @@ pub enum Event<'a> {
     },
 }
 
-/// Who ended a link, session or connection.
+/// The side that ended a link, session or connection.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause<'a> {
     /// The peer, with an error or without.
@@ -176,7 +176,7 @@ pub enum Cause<'a> {
 }
 
 /// A message that the peer sent. The broker has to settle it with [`crate::Connection::settle_received`], also if `settled` is
-/// set: that is what gives the link new credit.
+/// set: only settled deliveries give the link new credit.
 #[derive(Debug, PartialEq)]
 pub struct IncomingDelivery<'a> {
     /// The delivery.

@@ -41,9 +41,9 @@
 //!
 //! # Errors
 //!
-//! Each error of the peer ends the smallest thing that it concerns with the condition that the standard names: a detach for what
-//! concerns one link, an end for what concerns a session (numbers of its scope, unknown handles, undecodable field values), a
-//! close for what concerns the connection (framing, undecodable bytes, channels). Everything else goes on.
+//! Each error of the peer ends the smallest thing that it concerns with the condition that the standard names: a detach for an
+//! error of one link, an end for an error of a session (numbers of its scope, unknown handles, undecodable field values), and a
+//! close for an error of the connection (framing, undecodable bytes, channels). All other links and sessions go on.
 #![forbid(unsafe_code)]
 #![deny(missing_docs, unreachable_pub)]
 

@@ -7,7 +7,7 @@ use crate::{Config, CreditState, Fault, LinkId, Serial, ShortBytes};
 /// nothing rare.
 pub(crate) const INITIAL_DELIVERY_COUNT: Serial = Serial(u32::MAX - 4);
 
-/// What a link is known by.
+/// The identifiers of a link.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) id: LinkId,
@@ -231,7 +231,7 @@ impl ReceiverLink {
         Ok(())
     }
 
-    /// Sets the credit. What the sender may have sent on the earlier one is still accepted.
+    /// Sets the credit. Deliveries that the sender may have sent on the earlier credit are still accepted.
     pub(crate) fn set_credit(&mut self, credit: u32, drain: bool) {
         let allowed = self.credit.saturating_add(self.credit_margin);
         self.credit_margin = allowed.saturating_sub(credit);

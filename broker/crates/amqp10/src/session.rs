@@ -24,7 +24,7 @@ const OUTGOING_WINDOW: u32 = u32::MAX;
 /// Ranges of accepted deliveries that are collected before they are written.
 const MAX_RANGES: usize = 64;
 
-/// What a session needs of its connection.
+/// The parts of the connection that a session uses.
 pub(crate) struct Io<'c> {
     pub(crate) out: &'c mut BytesMut,
     pub(crate) config: &'c Config,
@@ -389,7 +389,7 @@ impl Session {
         id
     }
 
-    /// Removes what the session holds for a link.
+    /// Removes the deliveries and buffers of a link.
     fn forget_deliveries(&mut self, id: LinkId, link: Option<&Link>, io: &mut Io<'_>) {
         if let Some(Link::Receiver(link)) = link
             && let Some(unfinished) = &link.unfinished
@@ -407,7 +407,7 @@ impl Session {
         self.outgoing.retain(|delivery| delivery.link != id);
     }
 
-    /// Gives back what the session holds of the connection's limits.
+    /// Removes all links and deliveries, and returns their bytes to the connection's limits.
     pub(crate) fn clear(&mut self, io: &mut Io<'_>) {
         for link in self.links.drain(..).flatten() {
             if let Link::Receiver(link) = &link
@@ -1507,7 +1507,7 @@ impl Session {
         self.partial = Some(partial);
     }
 
-    /// Writes what was collected: dispositions, renewed credit, and the rest of a message.
+    /// Writes collected dispositions, renewed credit, and the rest of a message.
     pub(crate) fn flush(&mut self, io: &mut Io<'_>) {
         self.write_dispositions(io);
         if std::mem::take(&mut self.is_credit_due) {

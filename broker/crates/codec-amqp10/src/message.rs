@@ -45,7 +45,7 @@ composite! {
     Properties<'a> = "properties" 0x73 "amqp:properties:list" {
         /// The message's id: ulong, uuid, binary or string.
         message_id "message-id" optional Value<'a>,
-        /// The user who made the message.
+        /// The user that created the message.
         user_id "user-id" optional &'a [u8],
         /// The address of the message's destination.
         to "to" optional &'a str,

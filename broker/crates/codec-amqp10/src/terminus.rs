@@ -3,7 +3,7 @@ use crate::{
     Decode, DecodeError, Encode, Map, Multiple, Outcome, Output, Reader, Reason, Symbol, Value,
 };
 
-/// What of a terminus survives a restart of the container (section 3.5.5).
+/// The part of a terminus that survives a restart of the container (section 3.5.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
     /// Nothing.
@@ -88,7 +88,7 @@ composite! {
     Source<'a> = "source" 0x28 "amqp:source:list" {
         /// The node's address; a string in this standard.
         address "address" optional Value<'a>,
-        /// What survives a restart.
+        /// The part that survives a restart.
         durable "durable" default Durability = Durability::None,
         /// When the source expires.
         expiry_policy "expiry-policy" default ExpiryPolicy = ExpiryPolicy::SessionEnd,
@@ -117,7 +117,7 @@ composite! {
     Target<'a> = "target" 0x29 "amqp:target:list" {
         /// The node's address; a string in this standard. Null: the anonymous terminus.
         address "address" optional Value<'a>,
-        /// What survives a restart.
+        /// The part that survives a restart.
         durable "durable" default Durability = Durability::None,
         /// When the target expires.
         expiry_policy "expiry-policy" default ExpiryPolicy = ExpiryPolicy::SessionEnd,

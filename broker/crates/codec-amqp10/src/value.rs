@@ -445,7 +445,7 @@ impl<'a> Value<'a> {
         }))
     }
 
-    /// Reads what follows a format code, without the values inside it.
+    /// Reads the bytes that follow a format code, without the values inside it.
     pub(crate) fn read_with_code(code: u8, reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         Ok(match code {
             code::NULL => Self::Null,
