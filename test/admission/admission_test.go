@@ -132,16 +132,21 @@ func TestPolicyKeysAreTheBrokers(t *testing.T) {
 
 func TestArgumentsAreTheBrokers(t *testing.T) {
 	const file, policy = "queues.yaml", "queues.posthorn.io"
-	source := read(t, "broker/crates/metadata/src/arguments.rs")
-	list := func(name string) []string {
-		_, rest, found := strings.Cut(source, "const "+name+": &[&str] = &[")
-		if !found {
-			t.Fatalf("the broker has no list %s", name)
+	list := func(path string, starts ...string) []string {
+		rest, found := read(t, path), false
+		for _, start := range starts {
+			if _, rest, found = strings.Cut(rest, start); !found {
+				t.Fatalf("%s does not contain %q", path, start)
+			}
 		}
-		inside, _, _ := strings.Cut(rest, "];")
+		inside, _, _ := strings.Cut(rest, "]")
 		return all(quoted, inside)
 	}
-	classic, quorum, stream := list("CLASSIC"), list("QUORUM"), list("STREAM")
+	// The descriptors of the queue types have the lists.
+	descriptors := "broker/crates/ids/src/queue_type.rs"
+	classic := list(descriptors, "static CLASSIC: QueueTypeDescriptor", "arguments: &[")
+	quorum := list(descriptors, "static QUORUM: QueueTypeDescriptor", "arguments: &[")
+	stream := list("broker/crates/metadata/src/arguments.rs", "const STREAM: &[&str] = &[")
 	ofTheSpec := all(literal, variable(t, file, policy, "ofTheSpec"))
 	without := func(names []string, others ...string) []string {
 		return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) || slices.Contains(ofTheSpec, name) })

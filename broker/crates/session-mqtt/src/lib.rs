@@ -1,7 +1,7 @@
 //! The MQTT session: a sans-io state machine for MQTT 3.1, 3.1.1 and 5.0.
 //!
 //! [`MqttSession`] implements the trait `session::Session`: its inputs are bytes and events, its
-//! outputs are bytes and calls of the node ([`session::Broker`]). Section and statement numbers are
+//! outputs are bytes and calls of the node ([`Broker`](::session::Broker)). Section and statement numbers are
 //! those of MQTT 5.0, unless 3.1.1 is named. Where the standard leaves a choice, the session
 //! behaves like RabbitMQ.
 //!

@@ -325,7 +325,7 @@ pub enum SessionEvent {
     /// reach this node.
     Missed,
     /// The router of another node takes over the client's will: the session must send it
-    /// ([`topics::MqttRouter::keep_will`]).
+    /// ([`topics::MqttRouter::replicate_will`]).
     TellWill,
     /// Another session took over this session's client id: close the connection.
     TakenOver,

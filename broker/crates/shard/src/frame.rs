@@ -85,7 +85,7 @@ pub enum Frame {
         token: u64,
         last: bool,
         stats: Vec<OwnerStats>,
-        /// Queues with a replica here that does not lead and has that node in its group; [`MAX_STATS`] at most.
+        /// Queues with a replica here that does not lead and has that node in its group; `MAX_STATS` at most.
         counting: Vec<QueueId>,
     },
     /// A node of the cluster raised or cleared an alarm.

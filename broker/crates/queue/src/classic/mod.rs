@@ -1,7 +1,7 @@
 //! Classic queues (Q2, Q13): one replica, on the disk of its node, stepped by its shard.
 //!
 //! A message goes to a small buffer. The buffer is written when it is full, and at the end of the turn if a publisher waits for a
-//! confirm; under load, and while consumers acknowledge at once, some milliseconds later ([`pacing`]). A message that is
+//! confirm; under load, and while consumers acknowledge at once, some milliseconds later (`pacing.rs`). A message that is
 //! delivered and settled before that is never written. A persistent publish is confirmed when it is written (not synced) or
 //! settled, a transient one when it is buffered. A restart finds exactly the unsettled persistent messages. Which of them were
 //! out before is kept by a clean stop only (module `stopped`); otherwise all are delivered as redelivered.
