@@ -8,7 +8,7 @@ mod transfers;
 
 use bytes::{Bytes, BytesMut};
 use consensus::{
-    GroupId, Host, HostConfig, Limits, Membership, MembershipChange, Output, RaftHost,
+    GroupId, Host, HostConfig, Limits, Membership, MembershipChange, HostOutput, RaftHost,
 };
 use env::sim::SimDisk;
 use env::{Disk, Incarnation, NodeId, Time};
@@ -57,7 +57,7 @@ struct Node {
     host: Host,
     disk: SimDisk,
     now: Time,
-    out: Vec<Output>,
+    out: Vec<HostOutput>,
     /// Batches that are not durable yet, if the script holds them back.
     held: Vec<consensus::WalToken>,
     holds: bool,
@@ -125,21 +125,21 @@ impl Node {
         assert!(self.host.memory() <= MEMORY, "{} bytes", self.host.memory());
     }
 
-    fn carry_out(&mut self, output: Output) {
+    fn carry_out(&mut self, output: HostOutput) {
         match output {
-            Output::Append { token, .. } if self.holds => self.held.push(token),
-            Output::Append { token, .. } => self.host.durable(token),
-            Output::Job { id, job } => {
+            HostOutput::Append { token, .. } if self.holds => self.held.push(token),
+            HostOutput::Append { token, .. } => self.host.durable(token),
+            HostOutput::Job { id, job } => {
                 let result = job.run(&self.disk);
                 assert!(result.is_ok(), "{result:?}");
                 self.host.job_done(id, result);
             }
-            Output::CheckpointDue { group } => {
+            HostOutput::CheckpointDue { group } => {
                 let applied = self.host.status(group).map_or(0, |s| s.applied);
                 let state = Bytes::from_static(b"state");
                 self.host.checkpoint(group, applied, state, Vec::new());
             }
-            Output::Failed { error, .. } => panic!("{error}"),
+            HostOutput::Failed { error, .. } => panic!("{error}"),
             _ => {}
         }
     }

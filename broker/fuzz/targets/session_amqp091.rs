@@ -85,7 +85,7 @@ fuzz_target!(|input: &[u8]| {
         }
     };
     conn.drain();
-    conn.got.clear();
+    conn.received.clear();
     while let Some(step) = script.byte() {
         if conn.session_state == SessionState::Closing {
             break;
@@ -120,7 +120,7 @@ fn take(step: u8, script: &mut Script<'_>, conn: &mut Conn) {
         10 => frame(conn, FrameKind::Body, script.bytes()),
         11 => frame(conn, FrameKind::Heartbeat, script.bytes()),
         12 => conn.raw(script.bytes()),
-        13 => conn.pass(Duration::from_secs(script.byte().unwrap_or(0).into())),
+        13 => conn.advance(Duration::from_secs(script.byte().unwrap_or(0).into())),
         14 => {
             let notice = match script.byte().unwrap_or(0) % 5 {
                 0 => SessionEvent::Blocked(Some("memory")),
@@ -143,7 +143,7 @@ fn take(step: u8, script: &mut Script<'_>, conn: &mut Conn) {
 
 /// Reads what the client has got, as a client.
 fn read_all(conn: &mut Conn) {
-    let mut rest = &conn.got[..];
+    let mut rest = &conn.received[..];
     while !rest.is_empty() && !rest.starts_with(b"AMQP") {
         let frame = parse_frame(rest, 131_072)
             .expect("a frame")
@@ -153,5 +153,5 @@ fn read_all(conn: &mut Conn) {
         }
         rest = &rest[frame.wire_len()..];
     }
-    conn.got.clear();
+    conn.received.clear();
 }
