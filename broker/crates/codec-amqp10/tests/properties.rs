@@ -201,7 +201,7 @@ proptest! {
         let value: Value<'_> = reader.read().expect("an encoded value");
         prop_assert!(reader.is_empty());
         prop_assert!(same(&tree, value), "{tree:?} became {value:?}");
-        // What is decoded is written in the same bytes: the writer's encodings are the shortest.
+        // A decoded value is encoded to the same bytes, because the writer chooses the shortest encodings.
         let mut again = Vec::new();
         value.encode(&mut again);
         prop_assert_eq!(again, bytes);

@@ -97,7 +97,7 @@ pub enum ReadError {
     Corrupt {
         /// The group.
         group: GroupId,
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
     /// The log itself is intact: the same read succeeds once file descriptors and memory are available again.
@@ -236,7 +236,7 @@ pub enum HostOutput {
     Failed {
         /// The group.
         group: GroupId,
-        /// What is wrong with its log.
+        /// The damage of its log.
         error: ReadError,
     },
 }

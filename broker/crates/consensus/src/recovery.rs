@@ -43,7 +43,7 @@ pub enum RecoveryError {
     Damaged {
         /// The group.
         group: GroupId,
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
     /// Descriptors or memory are short; no damage is known.

@@ -46,7 +46,7 @@ pub enum SegmentError {
         file: String,
         /// Offset of the damage in bytes.
         offset: u64,
-        /// What is wrong there.
+        /// The damage at that position.
         what: String,
     },
     /// The file was written by a newer version of the broker.

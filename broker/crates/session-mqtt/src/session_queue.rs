@@ -75,7 +75,7 @@ pub(crate) struct SessionQueue {
     found: Vec<Subscription>,
 }
 
-/// What is known about the earlier connections of a session.
+/// Knowledge about the earlier connections of a session.
 pub(crate) struct EarlierConnections {
     /// The last connection was on this shard.
     pub known: bool,

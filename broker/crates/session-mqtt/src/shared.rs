@@ -1,4 +1,5 @@
-//! Which of a session's messages came by a shared subscription, and may go to another member when the session ends (section 4.8.2).
+//! Messages of a session that came through a shared subscription, so that another member can get them when the session ends
+//! (section 4.8.2).
 
 use crate::for_topic;
 use crate::session_queue::subscription_of;
@@ -8,17 +9,17 @@ use metadata::{BindingRecord, Name};
 use std::sync::Arc;
 use topics::{Envelope, topic_of};
 
-/// The subscriptions of QoS 1 and 2 that the bindings of a session's queue keep.
+/// Subscriptions with QoS 1 or 2 that the bindings of a session's queue store.
 #[derive(Debug, Default)]
 pub struct SessionSubscriptions {
     shared: Vec<Share>,
-    /// Filters of those that are not shared.
+    /// Filters of subscriptions that are not shared.
     own: Vec<String>,
 }
 
 #[derive(Debug)]
 struct Share {
-    /// As subscribed to: `$share/group/filter`.
+    /// The filter as the client subscribed to it: `$share/group/filter`.
     group: Name,
     filter: String,
     granted: Qos,
@@ -50,8 +51,8 @@ impl SessionSubscriptions {
         !self.shared.is_empty()
     }
 
-    /// The shared subscription by which a message of this topic came. None: it is the session's own, or the session has the topic
-    /// in more than one way, and it is not known by which of them this copy came.
+    /// The shared subscription through which a message of this topic came. None: another subscription of the session matches
+    /// the topic too, so the copy cannot be attributed, or no shared subscription matches.
     fn share_of(&self, topic: &str) -> Option<&Share> {
         if self.own.iter().any(|f| codec_mqtt::matches(f, topic)) {
             return None;
@@ -62,8 +63,8 @@ impl SessionSubscriptions {
         is_only.then_some(share)
     }
 
-    /// The group that a message from the session's queue is for, and the message as members get it. None: it is to go to nobody
-    /// else.
+    /// The group to which a message from the session's queue belongs, and the message in the form for members. None: the
+    /// message is not handed over.
     pub fn share(&self, message: &Message, redelivered: bool) -> Option<(Name, Message)> {
         let (share, message) = match message.protocol() {
             Protocol::Mqtt if !message.has_died() => {

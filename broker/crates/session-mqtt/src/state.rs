@@ -83,7 +83,7 @@ pub(crate) struct InFlightState {
     releasing: BTreeSet<u16>,
     /// Packet identifiers of QoS 2 publishes that await PUBREL.
     pub received: BTreeSet<u16>,
-    /// Those of them with missing confirms.
+    /// Received publishes whose confirms are missing.
     pub unanswered: Vec<UnansweredPublish>,
     /// In the order of sending.
     pub inflight: VecDeque<Inflight>,

@@ -23,7 +23,7 @@ pub struct ConnectionInfo {
     pub peer: SocketAddr,
     /// The listener's address as the client reached it.
     pub local: SocketAddr,
-    /// What TLS knows about the client. None: the connection is not encrypted.
+    /// Facts about the client's TLS connection. None: the connection is not encrypted.
     pub tls: Option<Arc<TlsPeer>>,
 }
 

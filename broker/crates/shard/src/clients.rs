@@ -123,7 +123,7 @@ impl QueueClients {
         found
     }
 
-    /// What `later` sends reaches each queue behind what `earlier`, which has ended, sent there before.
+    /// Orders all requests of `later` behind those of `earlier`, an ended session, at each queue.
     pub fn send_after(&mut self, later: u64, earlier: u64) {
         let links = self.sessions.get(&earlier).map(|s| &s.queues);
         let open: Vec<QueueId> = links
@@ -143,7 +143,7 @@ impl QueueClients {
         }
     }
 
-    /// Whether a session that this one has to wait for has requests on their way to the queue.
+    /// True if a session for which this one waits has unapplied requests at the queue.
     fn must_wait(&self, number: u64, queue: QueueId) -> bool {
         let mut earlier = self.precedence.earlier_than(number);
         earlier.any(|earlier| {
@@ -153,7 +153,8 @@ impl QueueClients {
         })
     }
 
-    /// The queue has applied all requests of a session, or never will: links of later sessions that need not wait any more.
+    /// Handles the end of a session's requests at a queue, which has applied them or never will. Returns the later sessions
+    /// that need not wait for the queue any more.
     fn release(&mut self, number: u64, queue: QueueId) -> Vec<u64> {
         let later: Vec<u64> = self.precedence.later_than(number).collect();
         let session = self.sessions.get(&number);

@@ -80,7 +80,7 @@ pub struct Listings {
 }
 
 impl Listings {
-    /// What [`ListingTarget::Figures`] gathered, once.
+    /// Takes the counters that [`ListingTarget::Figures`] gathered.
     pub fn take_figures(&mut self) -> Option<Box<Counters>> {
         self.figures.take()
     }

@@ -334,7 +334,7 @@ impl Sessions {
         self.wakes.first()
     }
 
-    /// Whether any session is to be ticked now.
+    /// True if a session is due for a tick.
     pub fn has_due(&mut self, now: Time) -> bool {
         self.wakes.set_time(now);
         self.wakes.first().is_some_and(|first| first <= now)

@@ -1,10 +1,10 @@
-//! The end of an MQTT session that is kept in a queue and shares subscriptions: the messages that it got as a member of a
-//! group, and has not acknowledged, go to another member before the queue is deleted (section 4.8.2).
+//! Handover of shared messages at the end of a persistent MQTT session: messages that the session received as a member of a
+//! shared subscription, and has not acknowledged, go to another member before its queue is deleted (section 4.8.2).
 //!
-//! The shard that is asked to delete the queue takes away the session's shared subscriptions first, so that nobody chooses it
-//! any more. Then it consumes from the queue in the session's stead, and acknowledges a message when the other member's
-//! queue has it, or when it was passed to a member that has none. The queue is deleted when it is empty, so if this node dies
-//! meanwhile the messages are still there for whoever ends the session next.
+//! The shard that is asked to delete the queue first removes the session's shared subscriptions, so that no router chooses
+//! the session any more. Then it consumes from the queue in the session's place. It acknowledges a message when the other
+//! member's queue has confirmed it, or when it was passed to a member without a queue. The queue is deleted when it is empty.
+//! If this node dies before, the remaining messages are still in the queue for the next deletion.
 
 use crate::core::Core;
 use crate::metadata_client::ChangeRequester;
@@ -24,37 +24,37 @@ use std::sync::Arc;
 use std::time::Duration;
 use topics::PassedOn;
 
-/// Messages of a queue that are being passed on at a time.
+/// Maximum number of messages of a queue that are passed on at the same time.
 const PREFETCH: u32 = 64;
-/// A queue that is silent for so long is deleted as it is: a client that begins anew waits for it.
+/// A queue that is silent for this long is deleted with its messages, because a client with Clean Start waits for it.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Queues that are consumed from at a time: their messages are in memory. Others wait.
+/// Maximum number of queues that are handed over at the same time, because their messages are in memory. Others wait.
 const MAX_ACTIVE: usize = 64;
-/// The same for a queue that waits for its turn.
+/// The same limit for a queue that waits for its turn.
 const WAITS_FOR: Duration = Duration::from_secs(30);
-/// Queues that a message is offered to, one after the other, if they refuse it.
+/// Maximum number of queues to which a message is offered in turn while they refuse it.
 const MAX_OFFERS: u8 = 3;
 
 /// A queue of a session that has ended.
 struct Handover {
     vhost: Name,
-    /// The deletion, and who waits for it.
+    /// The deletion and its requester.
     deletion: Change,
     askers: Vec<ChangeRequester>,
     subscriptions: SessionSubscriptions,
-    /// Changes of the tree that are awaited before anything is passed on.
+    /// Metadata changes that must be applied before a message is passed on.
     unbinding: usize,
     consumer: ConsumerId,
-    /// The request to consume, and the question how many messages are left, until they are answered.
+    /// Pending requests: to consume, and for the number of remaining messages.
     consuming: Option<u64>,
     counting: Option<u64>,
-    /// Messages that queues have not confirmed.
+    /// Messages whose new queues have not confirmed them.
     offered: usize,
     is_active: bool,
     until: Time,
 }
 
-/// A message that a queue is to confirm.
+/// A message that was offered to a queue and is not confirmed.
 struct Offer {
     from: QueueId,
     delivery: u64,
@@ -63,12 +63,12 @@ struct Offer {
     offers: u8,
 }
 
-/// See the module.
+/// All handovers of a shard; see the module.
 #[derive(Default)]
 pub struct SharedHandovers {
     open: BTreeMap<QueueId, Handover>,
     offers: BTreeMap<u64, Offer>,
-    /// Those that are consumed from, and those that are to be.
+    /// Handovers that run, and handovers that wait for their turn.
     active: usize,
     waiting: VecDeque<QueueId>,
     next_tag: u64,
@@ -94,7 +94,8 @@ impl Core {
         number == self.handover_session()
     }
 
-    /// A queue is to be deleted. None: its messages are passed on first, and the asker hears when that is done and the queue is gone.
+    /// Starts the handover of a queue that is to be deleted. None: the handover runs, and the requester is answered when the
+    /// queue is deleted.
     pub fn hand_over_first(
         &mut self,
         change: &Change,
@@ -103,7 +104,7 @@ impl Core {
         let Change::DeleteQueue { vhost, name, id } = change else {
             return Some(asker);
         };
-        // Another shard has done so itself.
+        // Another shard has started it.
         if matches!(asker, ChangeRequester::Shard { .. }) || session_mqtt::client_of(name).is_none()
         {
             return Some(asker);
@@ -159,7 +160,7 @@ impl Core {
         }
     }
 
-    /// A shared subscription of the session is no more.
+    /// Handles the removal of one of the session's shared subscriptions.
     pub fn handover_unbound(
         &mut self,
         queue: QueueId,
@@ -168,7 +169,7 @@ impl Core {
         let Some(handover) = self.shared_handovers.open.get_mut(&queue) else {
             return;
         };
-        // One that is refused was not there any more, or nobody answers: then what follows is not answered either.
+        // A refused change was made before, or the metadata group is unavailable; then later requests fail too.
         if let Err(why) = result {
             tracing::debug!(queue = queue.0, %why, "a shared subscription stays");
         }
@@ -185,7 +186,7 @@ impl Core {
         while self.shared_handovers.active < MAX_ACTIVE
             && let Some(queue) = self.shared_handovers.waiting.pop_front()
         {
-            // One that was given up meanwhile is not there.
+            // The handover may have been given up meanwhile.
             if let Some(handover) = self.shared_handovers.open.get_mut(&queue)
                 && !handover.is_active
             {
@@ -197,7 +198,7 @@ impl Core {
         }
     }
 
-    /// Takes the place of the session's connection, so that what that one had comes, too.
+    /// Consumes in the place of the session's connection, so that its unacknowledged messages come too.
     fn consume_for_handover(&mut self, queue: QueueId) {
         let record = self.tree.queue_by_id(queue);
         let client = record.and_then(|record| session_mqtt::client_of(&record.name));
@@ -229,7 +230,7 @@ impl Core {
         }
     }
 
-    /// A queue's word to the session that hands over.
+    /// Handles a queue's event for the handover session.
     pub fn handover_told(&mut self, queue: QueueId, peer_message: ClientEvent<PublishTag>) {
         match peer_message {
             ClientEvent::Published(tag) => self.offer_answered(tag.tag, true),
@@ -257,7 +258,7 @@ impl Core {
             handover.consuming = None;
         } else if handover.counting == Some(seq) {
             handover.counting = None;
-            // What was ready before this answer has been delivered.
+            // All messages that were ready before this answer have been delivered.
             if handover.offered == 0 && matches!(answer, QueueReply::Count { messages: 0, .. }) {
                 return self.end_handover(queue);
             }
@@ -265,7 +266,7 @@ impl Core {
         self.count_rest(queue);
     }
 
-    /// Asks how many messages are left if all that came has been passed on.
+    /// Requests the number of remaining messages when all received ones have been passed on.
     fn count_rest(&mut self, queue: QueueId) {
         let session = self.handover_session();
         let Some(handover) = self.shared_handovers.open.get(&queue) else {
@@ -302,7 +303,7 @@ impl Core {
         }
     }
 
-    /// Gives a message to the next member of its group.
+    /// Passes a message to the next member of its group.
     fn offer(&mut self, mut offer: Offer) {
         let from = offer.from;
         let Some(handover) = self.shared_handovers.open.get_mut(&from) else {
@@ -355,7 +356,7 @@ impl Core {
         self.request(self.handover_session(), queue, body);
     }
 
-    /// The queue is deleted.
+    /// Deletes the queue and ends its handover.
     fn end_handover(&mut self, queue: QueueId) {
         let Some(handover) = self.shared_handovers.open.remove(&queue) else {
             return;
@@ -369,7 +370,7 @@ impl Core {
         }
     }
 
-    /// A queue that does not answer, or whose messages nobody takes, is not waited for any longer.
+    /// Gives up handovers of queues that do not answer or whose messages no member takes.
     pub fn tick_handovers(&mut self) {
         let now = self.now;
         let open = self.shared_handovers.open.iter();

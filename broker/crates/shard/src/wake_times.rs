@@ -46,7 +46,7 @@ impl WakeTimes {
         Some(Time(u64::from(*at) << UNIT_BITS))
     }
 
-    /// Somebody looks now.
+    /// Sets the time that wake-up times are compared with.
     pub fn set_time(&mut self, now: Time) {
         self.now = now;
     }

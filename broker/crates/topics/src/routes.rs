@@ -45,7 +45,7 @@ impl Subscription {
     }
 }
 
-/// What another router wants to receive for a filter; see [`InterestCounts`].
+/// The interest of another router in a filter; see [`InterestCounts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Interest {
     plain: bool,

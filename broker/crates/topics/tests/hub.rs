@@ -646,7 +646,7 @@ fn sys_topics_are_published_only_while_subscribed() {
     assert_eq!(sys_outputs(&mut router), ["1 11 seconds", "2 11 seconds"]);
     // A later subscription gets the latest values.
     assert_eq!(subscribe_sys(&mut router, b, "$SYS/broker/+"), 2);
-    // Nobody is subscribed: nothing is published and the values are dropped.
+    // Without a subscriber, nothing is published and the values are dropped.
     assert!(router.unsubscribe(a, "$SYS/#"));
     router.leave(b, SessionRelease::default());
     assert_eq!(router.wake_at(), None);

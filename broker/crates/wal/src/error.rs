@@ -55,7 +55,7 @@ pub enum WalError {
         file: String,
         /// Offset of the damage in bytes.
         offset: u64,
-        /// What is wrong there.
+        /// The damage at that position.
         what: String,
     },
     /// Log files are missing.

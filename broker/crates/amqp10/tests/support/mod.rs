@@ -512,7 +512,7 @@ impl Harness {
         self.input = input.to_vec();
     }
 
-    /// What the broker does with an event.
+    /// The broker's reaction to an event.
     fn answer(&mut self, event: Event<'_>) {
         let out = &mut self.out;
         match event {

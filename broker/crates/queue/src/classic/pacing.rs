@@ -1,33 +1,34 @@
-//! When a classic queue writes the persistent messages that publishers wait for.
+//! Time at which a classic queue writes persistent messages, whose publishers wait for the write.
 //!
-//! Normally at the end of the turn that brought them: nothing is gained by keeping a publisher waiting that sends no more until it
-//! is confirmed. There are two exceptions, since a write costs as much as several messages:
+//! A queue writes at the end of the turn that brought the messages. A publisher that waits for each confirm sends nothing
+//! meanwhile, so waiting longer would gather nothing. There are two exceptions, because a write costs as much as several
+//! messages:
 //!
-//! - Under load a write follows the one before it only after a pause in proportion to the messages that one covered, so that
-//!   a stream of publishes shares its writes.
-//! - A consumer that acknowledges at once makes the write superfluous. While that is so the queue waits for the acknowledgement.
+//! - Under load, a pause follows each write. It is proportional to the number of messages of that write, so that a stream of
+//!   publishes shares its writes.
+//! - A consumer that acknowledges at once makes the write superfluous. The queue then waits for the acknowledgement.
 
 use super::WRITE_AFTER;
 use env::Time;
 use env::planted::{self, Bug};
 use std::time::Duration;
 
-/// What each message of a write but the first adds to the pause after it: below one message in this time each turn writes, above it
+/// Pause after a write for each of its messages but the first. Below one message per this time, each turn writes; above it,
 /// the pause grows from write to write, up to [`WRITE_AFTER`].
 const PAUSE_PER_MESSAGE: Duration = Duration::from_micros(50);
 
 #[derive(Debug)]
 pub(super) struct WritePacing {
     now: Time,
-    /// No write before this: the pause after the last one.
+    /// End of the pause after the last write.
     paused_until: Time,
     /// Messages published since the last write.
     published: u32,
-    /// A message was settled before it was written, since the last write.
+    /// True if a message was settled before it was written, since the last write.
     spared: bool,
-    /// Consumers acknowledge so soon that waiting for them spares writes.
+    /// True if consumers acknowledge so soon that waiting for them saves writes.
     consumers_are_fast: bool,
-    /// The last write, and the first message that it covered.
+    /// Time of the last write, and its first message.
     last_write: Option<(Time, u64)>,
 }
 
@@ -49,14 +50,14 @@ impl WritePacing {
         self.now = now;
     }
 
-    /// A message was published.
+    /// Records a publish.
     pub fn published(&mut self) {
         self.published = self.published.saturating_add(1);
     }
 
-    /// When a persistent message that was published now is to be written.
+    /// Time at which a persistent message that was published now is written.
     pub fn due(&self, has_consumers: bool) -> Time {
-        // The planted bug confirms a message before it is written, which takes a moment in which it is not.
+        // The planted bug confirms before the write, so the write must not be immediate.
         let waits = has_consumers && self.consumers_are_fast;
         match waits || planted::is(Bug::ClassicConfirmEarly) {
             true => self.now + WRITE_AFTER,
@@ -64,7 +65,7 @@ impl WritePacing {
         }
     }
 
-    /// A write has covered all messages from this number on.
+    /// Records a write of all messages from this number on.
     pub fn wrote(&mut self, first: u64) {
         let pause = PAUSE_PER_MESSAGE * self.published.saturating_sub(1);
         self.paused_until = self.now + pause.min(WRITE_AFTER);
@@ -73,13 +74,13 @@ impl WritePacing {
         (self.published, self.spared) = (0, false);
     }
 
-    /// A message was settled that was not written: its write is spared.
+    /// Records that a message was settled before it was written, so that its write was saved.
     pub fn settled_unwritten(&mut self) {
         self.spared = true;
         self.consumers_are_fast = true;
     }
 
-    /// A message was settled that had been written. So soon after the write, waiting would have spared it.
+    /// Records that a written message was settled. If this came soon after the write, waiting would have saved it.
     pub fn settled_written(&mut self, message: u64) {
         if let Some((at, first)) = self.last_write
             && message >= first

@@ -35,7 +35,7 @@ pub struct ClaimMessage {
 /// Maximum size of a session's handover in bytes.
 pub const HANDOVER_BYTES: usize = 32 << 10;
 
-/// What a [`ClaimMessage`] says about its client id.
+/// The statement of a [`ClaimMessage`] about its client id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimVerb {
     /// To the owner: this session wants the id. `clean`: its previous session must be discarded.
