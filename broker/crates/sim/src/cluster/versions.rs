@@ -23,17 +23,27 @@ const fn flag(name: &'static str) -> Feature {
     }
 }
 
-const FLAGS: [Feature; 3] = [flag("first"), flag("second"), flag("third")];
+/// So many that runs meet a node which does not know an enabled flag; with three of them hardly any did.
+const FLAGS: [Feature; 8] = [
+    flag("first"),
+    flag("second"),
+    flag("third"),
+    flag("fourth"),
+    flag("fifth"),
+    flag("sixth"),
+    flag("seventh"),
+    flag("eighth"),
+];
 
-/// The newest version: it knows every flag.
+/// The newest version. It knows every flag.
 pub const NEWEST: Version = Version {
     version: "9.3.0",
     features: &FLAGS,
 };
 
-/// Older versions, each of which lacks some flags of the newest one.
+/// Older versions, which lack five, seven and eight of the newest version's flags.
 const OLDER: [Version; 3] = [
-    older("9.2.0", &[FLAGS[0], FLAGS[1]]),
+    older("9.2.0", &[FLAGS[0], FLAGS[1], FLAGS[2]]),
     older("9.1.0", &[FLAGS[0]]),
     older("9.0.0", &[]),
 ];
