@@ -69,46 +69,11 @@ impl Caller<'_> {
         &self,
         declaration: QueueDeclaration,
     ) -> OperationResult<QueueDeclarationPlan> {
-        let QueueDeclaration {
-            name,
-            is_server_named,
-            durable,
-            exclusive,
-            auto_delete,
-            arguments,
-        } = declaration;
-        debug_assert!(
-            !exclusive || self.session.is_some(),
-            "an exclusive queue has an owner"
-        );
-        if !is_server_named {
-            refuse_reserved("queue", &name)?;
+        if !declaration.is_server_named {
+            refuse_reserved("queue", &declaration.name)?;
         }
-        self.check(Right::Configure, Resource::Queue(&name))?;
-        let is_persistent = durable && !exclusive && !auto_delete;
-        let arguments = self
-            .tree
-            .with_default_type(self.vhost, is_persistent, arguments);
-        let kind = self.tree.queue_kind(self.vhost, &name, &arguments)?;
-        if is_server_named && !kind.descriptor().server_named {
-            refuse!(
-                PreconditionFailed,
-                "Cannot declare a server-named queue for type {}",
-                kind.module()
-            );
-        }
-        let record = QueueRecord {
-            id: QueueId::default(),
-            vhost: self.vhost.clone(),
-            name,
-            kind,
-            durable: durable && !exclusive,
-            auto_delete,
-            exclusive: self.session.filter(|_| exclusive),
-            arguments,
-            members: Vec::new(),
-            declared_by: self.user.into(),
-        };
+        self.check(Right::Configure, Resource::Queue(&declaration.name))?;
+        let record = self.queue_record(declaration)?;
         let existing = self.queue(&record.name);
         // A queue of another connection may be deleted earlier in the log, so only the log decides
         // whether it is locked.
@@ -123,6 +88,47 @@ impl Caller<'_> {
                 .map_err(|error| locked.unwrap_or(error))?,
         }
         Ok(QueueDeclarationPlan::Propose(record))
+    }
+
+    /// The record of a queue to declare, without members. Fails if its type is unknown or does not support the
+    /// declaration. Checks no permissions.
+    pub fn queue_record(&self, declaration: QueueDeclaration) -> OperationResult<QueueRecord> {
+        let QueueDeclaration {
+            name,
+            is_server_named,
+            durable,
+            exclusive,
+            auto_delete,
+            arguments,
+        } = declaration;
+        debug_assert!(
+            !exclusive || self.session.is_some(),
+            "an exclusive queue has an owner"
+        );
+        let is_persistent = durable && !exclusive && !auto_delete;
+        let arguments = self
+            .tree
+            .with_default_type(self.vhost, is_persistent, arguments);
+        let kind = self.tree.queue_kind(self.vhost, &name, &arguments)?;
+        if is_server_named && !kind.descriptor().server_named {
+            refuse!(
+                PreconditionFailed,
+                "Cannot declare a server-named queue for type {}",
+                kind.module()
+            );
+        }
+        Ok(QueueRecord {
+            id: QueueId::default(),
+            vhost: self.vhost.clone(),
+            name,
+            kind,
+            durable: durable && !exclusive,
+            auto_delete,
+            exclusive: self.session.filter(|_| exclusive),
+            arguments,
+            members: Vec::new(),
+            declared_by: self.user.into(),
+        })
     }
 
     /// Dead-lettering requires read permission on the queue and write permission on the exchange.
@@ -145,7 +151,6 @@ impl Caller<'_> {
             return Ok(QueueDeletionPlan::Done);
         };
         self.check_exclusive(record)?;
-        check_conditions(record, deletion)?;
         let change = Change::DeleteQueue {
             vhost: record.vhost.clone(),
             name: record.name.clone(),
@@ -168,25 +173,6 @@ impl Caller<'_> {
             change,
         })
     }
-}
-
-/// As in RabbitMQ, quorum queues do not support conditions on the deletion.
-fn check_conditions(record: &QueueRecord, deletion: QueueDeletion) -> OperationResult {
-    let flag = match (deletion.if_unused, deletion.if_empty) {
-        (true, _) => "if-unused",
-        (false, true) => "if-empty",
-        (false, false) => return Ok(()),
-    };
-    if !record.kind.descriptor().conditional_delete {
-        refuse!(
-            NotImplemented,
-            "cannot delete queue '{}' in vhost '{}'. queue.delete operations with {flag} flag set are not supported by \
-             quorum queues",
-            record.name,
-            record.vhost
-        );
-    }
-    Ok(())
 }
 
 fn is_equivalent(existing: &QueueRecord, requested: &QueueRecord) -> bool {
