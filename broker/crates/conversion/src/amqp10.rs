@@ -26,7 +26,7 @@ use crate::{
     ADDITIONAL_KEYS, Body, DecodeError, EXTENSION, Header as NamedValue, Headers, Id, Part, Scope,
     View,
 };
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use codec_amqp10::{
     Encode, Header, Map, Properties, SectionKind, Sections, Symbol, Timestamp, Uuid, Value,
     encode_data_section_start, encode_section_descriptor, map,
@@ -359,18 +359,4 @@ fn encode_headers(view: &View<'_>) -> (Vec<u8>, Vec<u8>) {
         application.clear();
     }
     (annotations, application)
-}
-
-/// The stored form of a message of another protocol: the parts of [`convert`], joined.
-pub fn stored_form(encoded: &Encoded<'_>) -> (Bytes, Bytes) {
-    let join = |first: &[u8], second: &[u8]| {
-        let mut out = BytesMut::with_capacity(first.len() + second.len());
-        out.extend_from_slice(first);
-        out.extend_from_slice(second);
-        out.freeze()
-    };
-    (
-        join(&encoded.annotations, &encoded.properties),
-        join(&encoded.body_start, encoded.body.bytes()),
-    )
 }
