@@ -11,6 +11,8 @@ mod checkout;
 pub mod classic;
 pub mod client;
 pub mod codec;
+#[cfg(test)]
+mod credit_tests;
 mod deaths;
 mod interface;
 #[cfg(test)]

@@ -238,12 +238,18 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Its unsettled deliveries stay with the session.
-    pub(super) fn cancel(&mut self, session: SessionId, id: ConsumerId) {
+    pub(super) fn cancel<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        id: ConsumerId,
+    ) {
         let Some(number) = self.number(session, id) else {
             return;
         };
         self.unlist(number);
         self.retire(number);
+        self.finish_drain(store, number);
         if let Some(consumer) = self.consumers.get_mut(&number) {
             consumer.cancelled = true;
             // Its session knows, and nobody follows it.
@@ -263,7 +269,7 @@ impl<I: Weighed> Checkout<I> {
     ) {
         if let Some(number) = self.number(session, id) {
             self.return_all(store, number);
-            self.cancel(session, id);
+            self.cancel(store, session, id);
         }
     }
 

@@ -116,24 +116,31 @@ impl<I: Weighed> Checkout<I> {
         if self.drains.is_empty() {
             return;
         }
-        let finished: Vec<(u64, PendingDrain)> = self
+        let finished: Vec<u64> = self
             .drains
-            .iter()
-            .filter(|(number, _)| !self.may_still_drain(store, **number))
-            .map(|(number, drain)| (*number, *drain))
+            .keys()
+            .copied()
+            .filter(|number| !self.may_still_drain(store, *number))
             .collect();
-        for (number, PendingDrain { session, seq }) in finished {
-            self.drains.remove(&number);
-            if let Some(consumer) = self.consumers.get_mut(&number) {
-                consumer.credit = consumer.credit.min(consumer.next_id - 1);
-            }
-            self.refresh(number);
-            let answer = match self.deleted {
-                true => self.not_found(),
-                false => self.credited(store, number, true),
-            };
-            self.answer(store, session, seq, answer);
+        for number in finished {
+            self.finish_drain(store, number);
         }
+    }
+
+    /// Uses up the rest of the credit of a consumer that drains.
+    pub(super) fn finish_drain<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
+        let Some(PendingDrain { session, seq }) = self.drains.remove(&number) else {
+            return;
+        };
+        if let Some(consumer) = self.consumers.get_mut(&number) {
+            consumer.credit = consumer.credit.min(consumer.next_id - 1);
+        }
+        self.refresh(number);
+        let answer = match self.deleted {
+            true => self.not_found(),
+            false => self.credited(store, number, true),
+        };
+        self.answer(store, session, seq, answer);
     }
 
     /// Returns true if the consumer will get a ready message once its session has received or settled others.

@@ -191,7 +191,7 @@ impl<I: Weighed> Checkout<I> {
             RequestBody::Succeed(epoch_consumer) => {
                 self.succeed(store, session, seq, *epoch_consumer)
             }
-            RequestBody::Cancel { consumer } => self.cancel(session, consumer),
+            RequestBody::Cancel { consumer } => self.cancel(store, session, consumer),
             RequestBody::Leave { consumer } => self.leave(store, session, consumer),
             RequestBody::Credit {
                 consumer,

@@ -9,7 +9,7 @@ use env::{Incarnation, NodeId};
 use message::{MessageBuilder, Protocol, Table};
 use proptest::prelude::*;
 
-pub(super) fn settings() -> QueueSettings {
+pub(crate) fn settings() -> QueueSettings {
     QueueSettings {
         max_length: None,
         max_length_bytes: None,
@@ -51,7 +51,7 @@ pub(super) fn number(message: &Message) -> u64 {
     u64::from_be_bytes(message.body()[..8].try_into().unwrap())
 }
 
-pub(super) struct Rig {
+pub(crate) struct Rig {
     pub disk: SimDisk,
     pub queue: ClassicQueue,
     pub life: Incarnation,

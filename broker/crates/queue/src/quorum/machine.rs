@@ -42,7 +42,7 @@ pub struct Machine {
     pub(super) blocked: bool,
     pub(super) checkout: Checkout<LogMessage>,
     pub(super) dead: DeadLetters,
-    pub(super) annotations: MessageAnnotations,
+    pub(crate) annotations: MessageAnnotations,
     /// The request that is being applied.
     at: LogLocation,
     /// Commands whose tables are nested too deeply to be read: sessions of earlier programs let them through, and every program passes

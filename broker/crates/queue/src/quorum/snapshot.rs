@@ -21,14 +21,8 @@ use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// Format of checkpoints. 1 had neither `blocked` nor messages at the end that were out before; it is still read. One
-/// with dead messages has them behind all else, and a number of its own, so that no program passes them over; so has one that knows
-/// a line of connections, which goes before them.
-const FORMAT: u8 = 2;
-const FORMAT_1: u8 = 1;
-const WITH_DEAD: u8 = 3;
-const WITH_LINE: u8 = 4;
-const WITH_BOTH: u8 = 5;
+/// Format of checkpoints, and the only one that is read.
+const FORMAT: u8 = 6;
 /// FNV-1a, 64 bits.
 const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -40,14 +34,7 @@ pub struct RestoreError(#[from] CodecError);
 impl Machine {
     pub fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
-        let dead = self.dead.next() > 1;
-        let epoch = self.checkout.epoch;
-        out.put_u8(match (epoch.is_some(), dead) {
-            (false, false) => FORMAT,
-            (false, true) => WITH_DEAD,
-            (true, false) => WITH_LINE,
-            (true, true) => WITH_BOTH,
-        });
+        out.put_u8(FORMAT);
         put_settings(&mut out, &self.settings);
         put_varint(&mut out, self.clock);
         put_varint(&mut out, self.applied);
@@ -57,45 +44,28 @@ impl Machine {
         put_ready(&mut out, &self.ready);
         put_checkout(&mut out, &self.checkout);
         put_message_annotations(&mut out, &self.annotations);
-        if let Some(KnownEpoch { first, at }) = epoch {
-            put_session(&mut out, first);
-            put_varint(&mut out, at);
-        }
-        if dead {
-            put_dead(&mut out, &self.dead);
-        }
+        put_dead(&mut out, &self.dead);
         out.freeze()
     }
 
     /// The machine that wrote `state`.
     pub fn restore(label: Name, state: Bytes) -> Result<Machine, RestoreError> {
         let mut reader = Reader::new(state);
-        let format = match reader.u8()? {
-            known @ FORMAT_1..=WITH_BOTH => known,
+        match reader.u8()? {
+            FORMAT => {}
             other => return Err(CodecError::Version(other).into()),
-        };
+        }
         let mut machine = Machine::new(label, take_settings(&mut reader)?);
         machine.clock = reader.varint()?;
         machine.applied = reader.varint()?;
         machine.unreadable = reader.varint()?;
         machine.ready.turn = reader.u8()?;
-        if format > FORMAT_1 {
-            machine.blocked = reader.bool()?;
-        }
+        machine.blocked = reader.bool()?;
         take_ready(&mut reader, &mut machine.ready)?;
-        if format > FORMAT_1 {
-            take_postponed(&mut reader, &mut machine.ready)?;
-        }
+        take_postponed(&mut reader, &mut machine.ready)?;
         take_checkout(&mut reader, &mut machine.checkout)?;
         take_message_annotations(&mut reader, &mut machine.annotations)?;
-        if matches!(format, WITH_LINE | WITH_BOTH) {
-            let first = take_session(&mut reader)?;
-            let at = reader.varint()?;
-            machine.checkout.epoch = Some(KnownEpoch { first, at });
-        }
-        if matches!(format, WITH_DEAD | WITH_BOTH) {
-            take_dead(&mut reader, &mut machine.dead)?;
-        }
+        take_dead(&mut reader, &mut machine.dead)?;
         let out = machine.checkout.consumers.values();
         let out = out.flat_map(|c| c.out.values().map(|o| u64::from(o.item.body)));
         machine.out_bytes = out.sum();
@@ -260,6 +230,11 @@ fn put_checkout(out: &mut BytesMut, checkout: &Checkout<LogMessage>) {
     for node in &checkout.suspended {
         out.put_u64(node.0);
     }
+    out.put_u8(checkout.epoch.is_some().into());
+    if let Some(KnownEpoch { first, at }) = checkout.epoch {
+        put_session(out, first);
+        put_varint(out, at);
+    }
     put_varint(out, checkout.drains.len() as u64);
     for (number, drain) in &checkout.drains {
         put_varint(out, *number);
@@ -299,6 +274,11 @@ fn take_checkout(
     }
     for _ in 0..reader.count(8)? {
         checkout.suspended.insert(NodeId(reader.u64()?));
+    }
+    if reader.bool()? {
+        let first = take_session(reader)?;
+        let at = reader.varint()?;
+        checkout.epoch = Some(KnownEpoch { first, at });
     }
     for _ in 0..reader.count(26)? {
         let number = reader.varint()?;
