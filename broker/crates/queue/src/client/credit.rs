@@ -44,7 +44,7 @@ impl CreditState {
 
 impl<T: Copy> QueueClient<T> {
     /// Translates the session's credit.
-    pub(super) fn to_ids(&mut self, body: RequestBody) -> RequestBody {
+    pub(super) fn translate_credit(&mut self, body: RequestBody) -> RequestBody {
         match body {
             RequestBody::Credit {
                 consumer,

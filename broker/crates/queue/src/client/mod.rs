@@ -226,7 +226,7 @@ impl<T: Copy> QueueClient<T> {
             // What the session has seen without acknowledging is not to come again.
             self.auto_settle();
         }
-        let body = self.to_ids(body);
+        let body = self.translate_credit(body);
         self.keep(body, None)
     }
 
