@@ -435,3 +435,19 @@ fn a_purge_forgets_annotations() {
     queue.ask(9, RequestBody::Purge);
     assert_eq!(queue.machine.annotations.len(), 0);
 }
+
+/// Deliveries that others got have used up credit. A consumer without credit left would never ask for what it misses.
+#[test]
+fn a_session_whose_node_is_trusted_again_is_told_to_ask_for_its_deliveries() {
+    let mut queue = quorum::tests::Rig::new(quorum::tests::settings());
+    publish(&mut queue, 1..=3);
+    consume(&mut queue, 1, credit_spec(false));
+    credit(&mut queue, 1, 3, false);
+    let node = quorum::tests::session(1).node;
+    queue.command(quorum::Command::NodeSuspected(node).encode());
+    assert_eq!(queue.counts(), (3, 0));
+    let out = queue.command(quorum::Command::NodeTrusted(node).encode());
+    let owner = |a: &crate::AddressedEvent| a.event == QueueEvent::Owner;
+    assert!(out.events.iter().any(owner), "{:?}", out.events);
+    assert_eq!(ids(&credit(&mut queue, 1, 5, false)), [4, 5]);
+}

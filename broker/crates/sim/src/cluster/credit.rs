@@ -15,7 +15,7 @@ pub use session::CreditProtocol;
 /// A queue with receivers that have credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum CreditQueue {
+pub enum CreditQueue {
     Quorum = 0,
     Classic = 1,
 }
