@@ -7,6 +7,7 @@ mod byte_stream;
 mod client;
 mod consistency;
 mod consumer;
+mod credit;
 mod mqtt;
 mod node;
 mod operator;

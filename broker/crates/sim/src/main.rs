@@ -204,7 +204,8 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
     let tell = |report: &cluster::Report| {
         format!(
             "hash {:016x}, {} events, {} faults, {} published, {} confirmed, {} delivered ({} again), {} known settled, \
-             {} connections, {} starts, {} nodes damaged, {} replaced, {} operations, {} flags turned on ({} nodes did not know one), MQTT: {} posted, {} acknowledged, {} received ({} again), {:.1} s",
+             {} connections, {} starts, {} nodes damaged, {} replaced, {} operations, {} flags turned on ({} nodes did not know one), MQTT: {} posted, {} acknowledged, {} received ({} again), \
+             credit: {} delivered, {} drained, {:.1} s",
             report.hash,
             report.events,
             report.faults,
@@ -224,6 +225,8 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
             report.posts[1],
             report.posts[2],
             report.posts[3],
+            report.credit[0],
+            report.credit[1],
             report.ended.0 as f64 / 1e9,
         )
     };

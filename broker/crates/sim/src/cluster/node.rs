@@ -5,6 +5,7 @@
 //! connections and carries out what it wants.
 
 use super::byte_stream::StreamPiece;
+use super::credit::CreditProtocol;
 use super::shard_host::{Inbound, ShardHost};
 use crate::process::{Action, Process};
 use crate::world::Start;
@@ -176,7 +177,10 @@ pub const AMQP: ProtocolId = ProtocolId(0);
 /// The protocol of MQTT clients.
 pub const MQTT: ProtocolId = ProtocolId(1);
 
-/// Protocols without heartbeats, in the order of [`AMQP`] and [`MQTT`].
+/// The protocol of clients with credit.
+pub const CREDIT: ProtocolId = ProtocolId(2);
+
+/// Protocols without heartbeats, in the order of [`AMQP`], [`MQTT`] and [`CREDIT`].
 fn protocols() -> Protocols {
     let amqp = session_amqp091::Amqp091 {
         cluster_name: "sim".into(),
@@ -198,7 +202,11 @@ fn protocols() -> Protocols {
             ..Default::default()
         }),
     };
-    Protocols::new(vec![Arc::new(amqp), Arc::new(mqtt)])
+    Protocols::new(vec![
+        Arc::new(amqp),
+        Arc::new(mqtt),
+        Arc::new(CreditProtocol),
+    ])
 }
 
 impl Node {

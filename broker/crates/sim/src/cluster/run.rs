@@ -7,6 +7,7 @@ mod setup;
 
 use super::byte_stream::StreamPiece;
 use super::client::{Client, ClientRole, Context, Link};
+use super::credit::{self, CreditClients};
 use super::mqtt::{self, MqttClients, ShardIncarnation};
 use super::node::{Flags, Identities, Identity, Node, Note, Plan, Reply, Request};
 use super::operator::{self, Operator};
@@ -41,6 +42,8 @@ pub enum Timer {
     Act(usize),
     /// One that speaks MQTT does.
     Device(usize),
+    /// A client with credit acts.
+    Credit(usize),
     Fault,
     /// Connections between nodes break.
     Break,
@@ -68,6 +71,7 @@ struct Run {
     identities: Identities,
     clients: Vec<Client>,
     mqtt_clients: MqttClients,
+    credit_clients: CreditClients,
     oracle: Oracle,
     rng: SeededRng,
     fault_level: FaultLevel,
@@ -112,6 +116,10 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
     for mqtt_client in 0..scenario.mqtt_clients.len() {
         let first = Duration::from_millis(1 + rng.below(2000));
         world.timer_in(first, Timer::Device(mqtt_client));
+    }
+    for client in 0..scenario.credit_clients.len() {
+        let first = Duration::from_millis(1 + rng.below(2000));
+        world.timer_in(first, Timer::Credit(client));
     }
     world.timer_in(FIRST_FAULT, Timer::Fault);
     if scenario.fault_level == FaultLevel::Foul && rng.chance(2, 3) {
@@ -167,6 +175,7 @@ impl Run {
             identities,
             clients: clients(rng),
             mqtt_clients: MqttClients::new(rng, shards),
+            credit_clients: CreditClients::new(rng),
             oracle: Oracle::new(queues(rng)),
             rng: rng.fork(),
             fault_level,
@@ -366,12 +375,20 @@ impl Run {
         Ok(())
     }
 
+    /// Tells the oracle of clients with credit how long something may be wrong.
+    fn note_disturbance(&mut self) {
+        let oracle = &mut self.credit_clients.oracle;
+        oracle.disturbed = self.oracle.disturbed();
+        oracle.has_lost_machines |= self.damaged > 0 || self.operator.replaced > 0;
+    }
+
     /// Nothing is left to do, and nobody is owed anything.
     fn is_settled(&mut self, world: &World<Run>) -> bool {
         !self.operator.is_leaving()
             && Versions::all_are_newest(all_of(world))
             && self.mqtt_clients.waits_for(world.now()).is_empty()
             && self.mqtt_clients.mqtt_oracle.owes().0 == 0
+            && self.credit_clients.is_done()
             && world.nodes().iter().all(|n| world.process(*n).is_some())
             && !self.clients.iter().any(|c| c.part.as_role().wants_more())
             && self.oracle.owed(world.now()).0 == 0
@@ -410,6 +427,12 @@ impl Scenario for Run {
                 let pause = self.mqtt_clients.act(world, number, connections)?;
                 world.timer_in(pause, Timer::Device(number));
             }
+            Timer::Credit(number) => {
+                self.note_disturbance();
+                let connections = &mut self.next_connection;
+                let pause = self.credit_clients.act(world, number, connections);
+                world.timer_in(pause, Timer::Credit(number));
+            }
             Timer::Fault => {
                 if !self.quiet {
                     self.fault(world)?;
@@ -433,6 +456,7 @@ impl Scenario for Run {
                 self.quiet = true;
                 self.oracle.disturb(world.now());
                 self.mqtt_clients.quiet(world.now());
+                self.credit_clients.quiet = true;
                 calm(world);
             }
         }
@@ -440,6 +464,10 @@ impl Scenario for Run {
     }
 
     fn reply(&mut self, world: &mut World<Run>, client: u64, reply: Reply) -> Result<(), String> {
+        if client >= credit::FIRST {
+            self.note_disturbance();
+            return self.credit_clients.reply(world, client, reply);
+        }
         if client >= mqtt::FIRST {
             self.mqtt_clients.mqtt_oracle.disturbed = self.oracle.disturbed();
             return self.mqtt_clients.reply(world, client, reply);

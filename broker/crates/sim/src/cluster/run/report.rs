@@ -59,6 +59,8 @@ pub struct Report {
     pub operations: u64,
     /// Of MQTT: messages published, acknowledged, received, received again.
     pub posts: [u64; 4],
+    /// Of clients with credit: deliveries, finished drains.
+    pub credit: [u64; 2],
     pub ended: Time,
 }
 
@@ -88,6 +90,10 @@ impl Run {
                     mqtt_oracle.received_again,
                 ]
             },
+            credit: {
+                let oracle = &self.credit_clients.oracle;
+                [oracle.deliveries, oracle.drains]
+            },
             ended: world.now(),
         }
     }
@@ -107,8 +113,9 @@ impl Run {
             })
             .collect();
         let owed = self.oracle.owed(world.now());
+        let credit = self.credit_clients.waits_for();
         format!(
-            "{:?}, {} shards, quiet {}, {:?}; owed {owed:?}, {posts:?}; waiting {waiting:?}, {mqtt_devices:?}; on the way {:?}; queues {:?}",
+            "{:?}, {} shards, quiet {}, {:?}; owed {owed:?}, {posts:?}; waiting {waiting:?}, {mqtt_devices:?}; with credit {credit}; on the way {:?}; queues {:?}",
             self.fault_level,
             self.plan.shards,
             self.quiet,
