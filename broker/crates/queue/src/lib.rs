@@ -13,6 +13,7 @@ pub mod client;
 pub mod codec;
 #[cfg(test)]
 mod credit_tests;
+pub mod cursor;
 mod deaths;
 mod interface;
 #[cfg(test)]
