@@ -8,7 +8,7 @@
 //! | application properties filter | `amqp:application-properties-filter` | [`Filter::compile_application_properties`] |
 //!
 //! [`Filter::compile`] chooses by descriptor. [`Filter::matches`] reads a message through [`Fields`], so messages of every protocol
-//! are matched in their stored form. All four kinds compile to the same tree, and one evaluator runs it.
+//! are matched in their stored form: [`StoredMessage`]. All four kinds compile to the same tree, and one evaluator runs it.
 //!
 //! # Specifications
 //!
@@ -32,11 +32,13 @@ mod operand;
 mod parser;
 mod properties;
 mod reference;
+mod stored;
 
 pub use error::{CompileError, Language, Reason};
 pub use evaluate::{Fields, Filter};
 pub use operand::Operand;
 pub use reference::{HeaderField, Property};
+pub use stored::StoredMessage;
 
 /// Most characters in an SQL filter or a selector: at most 16 KiB of UTF-8. The limit of RabbitMQ.
 pub const MAX_EXPRESSION_CHARACTERS: usize = 4096;
