@@ -19,11 +19,48 @@ pub trait Fields {
     /// A field of the properties; null if the message has no such field.
     fn property(&self, property: Property) -> Operand<'_>;
 
-    /// Calls `visit` with the name and value of each application property until it returns `Break`.
-    fn application_properties<'m>(
-        &'m self,
-        visit: &mut dyn FnMut(&'m str, Operand<'m>) -> ControlFlow<()>,
-    );
+    /// Offers each application property to `values` until that returns `Break`.
+    fn application_properties<'m>(&'m self, values: &mut ApplicationValues<'m>);
+}
+
+/// The values of the application properties that a filter refers to.
+#[derive(Debug)]
+pub struct ApplicationValues<'m> {
+    names: &'m Names,
+    /// One for each name; None for properties that the message does not have.
+    values: SmallVec<[Option<Operand<'m>>; INLINE_VALUES]>,
+    missing: usize,
+}
+
+/// Application properties of which an evaluation keeps the values without allocating.
+const INLINE_VALUES: usize = 8;
+
+impl<'m> ApplicationValues<'m> {
+    fn new(names: &'m Names) -> Self {
+        let missing = names.names.len();
+        Self {
+            names,
+            values: SmallVec::from_elem(None, missing),
+            missing,
+        }
+    }
+
+    /// Keeps the value of an application property if the filter refers to it. The first value of a name counts. Returns `Break` once
+    /// the filter needs no further property.
+    #[inline]
+    pub fn offer(&mut self, name: &[u8], value: impl FnOnce() -> Operand<'m>) -> ControlFlow<()> {
+        if let Some(position) = self.names.find(name)
+            && let Some(known @ None) = self.values.get_mut(position)
+        {
+            *known = Some(value());
+            self.missing -= 1;
+        }
+        if self.missing == 0 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
 }
 
 /// A compiled filter.
@@ -140,10 +177,10 @@ pub(crate) enum Node {
     Number(Box<Node>),
 }
 
-/// The application properties that a filter refers to, each once.
+/// The names of the application properties that a filter refers to, each once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
-    names: Vec<Box<str>>,
+    names: Vec<Box<[u8]>>,
     /// Positions in `names`, sorted by the name's length and then its bytes.
     sorted: Vec<u16>,
 }
@@ -151,6 +188,7 @@ pub(crate) struct Names {
 impl Names {
     /// The position of the name, which is added if it is new.
     pub(crate) fn add(&mut self, name: &str) -> u16 {
+        let name = name.as_bytes();
         match self.search(name) {
             Ok(at) => self.sorted[at],
             Err(at) => {
@@ -163,7 +201,7 @@ impl Names {
         }
     }
 
-    fn search(&self, name: &str) -> Result<usize, usize> {
+    fn search(&self, name: &[u8]) -> Result<usize, usize> {
         self.sorted.binary_search_by(|position| {
             let known = &*self.names[usize::from(*position)];
             (known.len(), known).cmp(&(name.len(), name))
@@ -171,7 +209,7 @@ impl Names {
     }
 
     #[inline]
-    fn find(&self, name: &str) -> Option<usize> {
+    fn find(&self, name: &[u8]) -> Option<usize> {
         const FEW: usize = 4;
         if self.names.len() <= FEW {
             return self.names.iter().position(|known| **known == *name);
@@ -181,17 +219,13 @@ impl Names {
     }
 }
 
-/// Application properties of which an evaluation keeps the values without allocating.
-const INLINE_VALUES: usize = 8;
-
 /// The evaluation of a filter for one message.
 struct Evaluation<'a, F: ?Sized> {
     names: &'a Names,
     message: &'a F,
     now_ms: u64,
-    /// The values of the filter's application properties; None for properties that the message does not have. They are read at the
-    /// first use, in one pass over the message: its properties may be many, and the filter's as well.
-    values: Option<SmallVec<[Option<Operand<'a>>; INLINE_VALUES]>>,
+    /// Read at the first use, in one pass over the message: its properties may be many, and those of the filter as well.
+    values: Option<ApplicationValues<'a>>,
 }
 
 impl<'a, F: Fields + ?Sized> Evaluation<'a, F> {
@@ -290,32 +324,11 @@ impl<'a, F: Fields + ?Sized> Evaluation<'a, F> {
     /// The value of an application property; None if the message does not have it.
     #[inline]
     fn application(&mut self, position: u16) -> Option<Operand<'a>> {
-        let (names, message) = (self.names, self.message);
-        let values = self
-            .values
-            .get_or_insert_with(|| read_application_properties(names, message));
+        if self.values.is_none() {
+            let values = self.values.insert(ApplicationValues::new(self.names));
+            self.message.application_properties(values);
+        }
+        let values = &self.values.as_ref()?.values;
         values.get(usize::from(position)).copied().flatten()
     }
-}
-
-fn read_application_properties<'a, F: Fields + ?Sized>(
-    names: &'a Names,
-    message: &'a F,
-) -> SmallVec<[Option<Operand<'a>>; INLINE_VALUES]> {
-    let mut values = SmallVec::from_elem(None, names.names.len());
-    let mut missing = values.len();
-    message.application_properties(&mut |name, value| {
-        if let Some(position) = names.find(name)
-            && let Some(known @ None) = values.get_mut(position)
-        {
-            *known = Some(value);
-            missing -= 1;
-        }
-        if missing == 0 {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    });
-    values
 }

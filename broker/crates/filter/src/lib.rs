@@ -35,7 +35,7 @@ mod reference;
 mod stored;
 
 pub use error::{CompileError, Language, Reason};
-pub use evaluate::{Fields, Filter};
+pub use evaluate::{ApplicationValues, Fields, Filter};
 pub use operand::Operand;
 pub use reference::{HeaderField, Property};
 pub use stored::StoredMessage;

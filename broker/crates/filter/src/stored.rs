@@ -1,11 +1,10 @@
 use std::cell::OnceCell;
-use std::ops::ControlFlow;
 
 use codec_amqp10::{Sections, Symbol, Timestamp, Value};
 use codec_amqp091::{Short, table};
 use message::{Message, Protocol};
 
-use crate::{Fields, HeaderField, Operand, Property};
+use crate::{ApplicationValues, Fields, HeaderField, Operand, Property};
 
 /// The priority of a message without one (AMQP 1.0, part 3, section 3.2.1).
 const DEFAULT_PRIORITY: u8 = codec_amqp10::Header::DEFAULT_PRIORITY;
@@ -93,10 +92,7 @@ impl Fields for StoredMessage<'_> {
         }
     }
 
-    fn application_properties<'m>(
-        &'m self,
-        visit: &mut dyn FnMut(&'m str, Operand<'m>) -> ControlFlow<()>,
-    ) {
+    fn application_properties<'m>(&'m self, values: &mut ApplicationValues<'m>) {
         match &self.properties {
             StoredProperties::Amqp10 {
                 bytes, sections, ..
@@ -104,9 +100,9 @@ impl Fields for StoredMessage<'_> {
                 let Ok(map) = sections.read_map(sections.application_properties, bytes) else {
                     return;
                 };
-                for (key, value) in map {
-                    if let Value::String(name) = key
-                        && visit(name, value.into()).is_break()
+                for (key, value) in map.encoded_entries() {
+                    if let Some(name) = key.string_bytes()
+                        && values.offer(name, || value.value().into()).is_break()
                     {
                         return;
                     }
@@ -117,7 +113,8 @@ impl Fields for StoredMessage<'_> {
                 // Headers before damaged bytes count.
                 let _ = codec_amqp091::Properties::scan(bytes, |entry| {
                     if !is_complete && !entry.key.starts_with("x-") {
-                        is_complete = visit(entry.key, header_value(&entry)).is_break();
+                        let offered = values.offer(entry.key.as_bytes(), || header_value(&entry));
+                        is_complete = offered.is_break();
                     }
                 });
             }

@@ -1,10 +1,8 @@
 //! A message whose fields a test sets.
 #![allow(dead_code)]
 
-use std::ops::ControlFlow;
-
 use codec_amqp10::{Symbol, Timestamp, Value};
-use filter::{Fields, Filter, HeaderField, Operand, Property};
+use filter::{ApplicationValues, Fields, Filter, HeaderField, Operand, Property};
 
 /// The time that `UTC()` returns.
 pub const NOW: u64 = 1_790_000_000_000;
@@ -32,12 +30,9 @@ impl Fields for Message {
             .map_or(Operand::Null, |(_, value)| (*value).into())
     }
 
-    fn application_properties<'m>(
-        &'m self,
-        visit: &mut dyn FnMut(&'m str, Operand<'m>) -> ControlFlow<()>,
-    ) {
+    fn application_properties<'m>(&'m self, values: &mut ApplicationValues<'m>) {
         for (name, value) in &self.application {
-            if visit(name, (*value).into()).is_break() {
+            if values.offer(name.as_bytes(), || (*value).into()).is_break() {
                 return;
             }
         }
