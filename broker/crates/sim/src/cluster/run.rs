@@ -96,11 +96,11 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
         connections: true,
         ..WorldConfig::default()
     };
-    let mut world: World<Run> = World::new(config, seed, options.loud);
+    let mut world: World<Run> = World::new(config, seed, options.verbose);
     let mut rng = world.rng.fork();
-    let mut scenario = Run::new(&world, &mut rng, options).map_err(|what| Violation {
+    let mut scenario = Run::new(&world, &mut rng, options).map_err(|message| Violation {
         at: Time::ZERO,
-        what,
+        message,
     })?;
     for node in world.nodes() {
         world.start_in(Duration::ZERO, node);
@@ -121,7 +121,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
     world.timer_in(options.chaos, Timer::Quiet);
     let until = Time::ZERO + options.chaos + RECOVERY;
     world.run(&mut scenario, until).map_err(|mut violation| {
-        violation.what = format!("{} ({})", violation.what, scenario.state(&world));
+        violation.message = format!("{} ({})", violation.message, scenario.state(&world));
         violation
     })?;
     Ok(scenario.report(&world))

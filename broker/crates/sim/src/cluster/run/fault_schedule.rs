@@ -32,7 +32,7 @@ impl Run {
             // A lost frame takes its connection along: few are enough.
             Some(Fault::Loss(in_1000)) => Fault::Loss(1 + in_1000 / 100),
             // No more than a minority may lose what it was told: one at a time, until another one is in its place.
-            Some(fault) if fault.takes_data() && !self.all_have_their_data(world) => return Ok(()),
+            Some(fault) if fault.loses_data() && !self.all_have_their_data(world) => return Ok(()),
             Some(fault) => fault,
             None => return Ok(()),
         };
@@ -48,7 +48,7 @@ impl Run {
             self.replace(world, node);
             return Ok(());
         }
-        fault.happen(world)
+        fault.apply(world)
     }
 
     /// Connections break between nodes that hear each other all the while: what is on the way is lost, and nobody is taken for

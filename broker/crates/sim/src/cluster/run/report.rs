@@ -19,7 +19,7 @@ pub struct Options {
     /// Faults that are left out.
     pub without: BTreeSet<Kind>,
     /// Prints every event.
-    pub loud: bool,
+    pub verbose: bool,
 }
 
 impl Default for Options {
@@ -29,7 +29,7 @@ impl Default for Options {
             chaos: Duration::from_secs(8),
             lying_disks: false,
             without: BTreeSet::new(),
-            loud: false,
+            verbose: false,
         }
     }
 }
