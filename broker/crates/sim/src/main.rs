@@ -228,10 +228,10 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
             report.operations,
             report.flags.0,
             report.flags.1,
-            report.posts[0],
-            report.posts[1],
-            report.posts[2],
-            report.posts[3],
+            report.mqtt_messages[0],
+            report.mqtt_messages[1],
+            report.mqtt_messages[2],
+            report.mqtt_messages[3],
             report.ended.0 as f64 / 1e9,
         )
     };

@@ -33,8 +33,8 @@ fn rules_hold_and_runs_are_repeatable() {
         sum(|r| r.redelivered),
         sum(|r| r.settled),
         sum(|r| r.starts),
-        sum(|r| r.posts[1]),
-        sum(|r| r.posts[2]),
+        sum(|r| r.mqtt_messages[1]),
+        sum(|r| r.mqtt_messages[2]),
     ];
     let minimums = [100, 100, 10, 50, 4, 50, 50].map(|n| n * SEEDS);
     assert!(
