@@ -9,22 +9,22 @@ macro_rules! kinds {
     ($($kind:ident $name:literal $weight:literal,)*) => {
         /// Kinds of faults. Each can be left out of a run.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Kind {
+        pub enum FaultKind {
             $($kind,)*
         }
 
-        impl Kind {
+        impl FaultKind {
             /// All kinds.
-            pub const ALL: &[Kind] = &[$(Kind::$kind,)*];
+            pub const ALL: &[FaultKind] = &[$(FaultKind::$kind,)*];
 
             /// The name that `sim --without` takes.
             pub fn name(self) -> &'static str {
-                match self { $(Kind::$kind => $name,)* }
+                match self { $(FaultKind::$kind => $name,)* }
             }
 
             /// Relative frequency.
             fn weight(self) -> u64 {
-                match self { $(Kind::$kind => $weight,)* }
+                match self { $(FaultKind::$kind => $weight,)* }
             }
         }
     };
@@ -51,12 +51,12 @@ kinds! {
     LostDisk "lost-disks" 1,
 }
 
-impl std::str::FromStr for Kind {
+impl std::str::FromStr for FaultKind {
     type Err = String;
 
-    fn from_str(name: &str) -> Result<Kind, String> {
-        let names = || Kind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>();
-        let found = Kind::ALL.iter().find(|k| k.name() == name);
+    fn from_str(name: &str) -> Result<FaultKind, String> {
+        let names = || FaultKind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>();
+        let found = FaultKind::ALL.iter().find(|k| k.name() == name);
         found
             .copied()
             .ok_or_else(|| format!("unknown fault; known are {}", names().join(", ")))
@@ -107,21 +107,21 @@ pub enum Fault {
 /// Frequency of each kind in a run. Every seed has its own frequencies and leaves out some kinds, because one fault may
 /// hide the effect of another.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    weights: Vec<(Kind, u64)>,
-    without: BTreeSet<Kind>,
+pub struct FaultPlan {
+    weights: Vec<(FaultKind, u64)>,
+    without: BTreeSet<FaultKind>,
 }
 
-impl Plan {
+impl FaultPlan {
     /// A kind in `without` is drawn as often as otherwise and then skipped, so that the rest of the run changes as
     /// little as possible.
-    pub fn new(rng: &mut SeededRng, without: &BTreeSet<Kind>) -> Plan {
-        let draw_weight = |kind: &Kind| match kind {
-            Kind::Calm => (*kind, kind.weight()),
+    pub fn new(rng: &mut SeededRng, without: &BTreeSet<FaultKind>) -> FaultPlan {
+        let draw_weight = |kind: &FaultKind| match kind {
+            FaultKind::Calm => (*kind, kind.weight()),
             _ => (*kind, kind.weight() * rng.below(4)),
         };
-        Plan {
-            weights: Kind::ALL.iter().map(draw_weight).collect(),
+        FaultPlan {
+            weights: FaultKind::ALL.iter().map(draw_weight).collect(),
             without: without.clone(),
         }
     }
@@ -135,14 +135,14 @@ impl Plan {
             position = position.saturating_sub(*weight);
             found
         });
-        let kind = drawn.map_or(Kind::Calm, |(kind, _)| *kind);
+        let kind = drawn.map_or(FaultKind::Calm, |(kind, _)| *kind);
         let fault = Fault::random(kind, rng, nodes);
         (!self.without.contains(&kind)).then_some(fault)
     }
 }
 
 impl Fault {
-    pub fn random(kind: Kind, rng: &mut SeededRng, nodes: &[NodeId]) -> Fault {
+    pub fn random(kind: FaultKind, rng: &mut SeededRng, nodes: &[NodeId]) -> Fault {
         let mut nodes_rng = rng.fork();
         let mut node = || {
             let position = nodes_rng.below(nodes.len() as u64) as usize;
@@ -155,30 +155,30 @@ impl Fault {
         };
         let mut ms = |from: u64, spread: u64| Duration::from_millis(from + rng.below(spread));
         match kind {
-            Kind::Calm => Fault::Calm,
-            Kind::Partition if stop == Stop::Kill => Fault::Partition(vec![a]),
-            Kind::Partition => {
+            FaultKind::Calm => Fault::Calm,
+            FaultKind::Partition if stop == Stop::Kill => Fault::Partition(vec![a]),
+            FaultKind::Partition => {
                 let side = nodes.iter().copied().filter(|_| rng.chance(1, 2));
                 Fault::Partition(side.collect())
             }
-            Kind::Bridge => Fault::Bridge(a, b),
-            Kind::OneWay => Fault::OneWay(a, b),
-            Kind::Slow => Fault::Slow(a, b, ms(20, 800)),
-            Kind::Loss => Fault::Loss(10 + rng.below(300)),
-            Kind::Duplication => Fault::Duplication(10 + rng.below(300)),
-            Kind::Reordering => Fault::Reordering(10 + rng.below(300)),
-            Kind::Kill => Fault::Stop(a, Stop::Kill),
-            Kind::Power if stop == Stop::Power => Fault::Stop(a, Stop::Power),
-            Kind::Power => Fault::PowerCut(a, 1 + rng.below(25)),
-            Kind::Pause => Fault::Pause(a, ms(50, 4_000)),
-            Kind::Clock => Fault::Clock(a, rng.below(7_200_000) as i64 - 3_600_000),
-            Kind::Fsync => Fault::FailedSync(a, rng.below(6)),
-            Kind::SlowDisk if stop == Stop::Power => Fault::Stall(a, ms(1_000, 4_000)),
-            Kind::SlowDisk => Fault::Stall(a, ms(0, 700)),
-            Kind::FullDisk => Fault::Full(a, rng.below(40 << 10)),
-            Kind::LostDirectory => Fault::LostDirectory(a),
-            Kind::BitFlip => Fault::BitFlip(a, stop),
-            Kind::LostDisk => Fault::LostDisk(a),
+            FaultKind::Bridge => Fault::Bridge(a, b),
+            FaultKind::OneWay => Fault::OneWay(a, b),
+            FaultKind::Slow => Fault::Slow(a, b, ms(20, 800)),
+            FaultKind::Loss => Fault::Loss(10 + rng.below(300)),
+            FaultKind::Duplication => Fault::Duplication(10 + rng.below(300)),
+            FaultKind::Reordering => Fault::Reordering(10 + rng.below(300)),
+            FaultKind::Kill => Fault::Stop(a, Stop::Kill),
+            FaultKind::Power if stop == Stop::Power => Fault::Stop(a, Stop::Power),
+            FaultKind::Power => Fault::PowerCut(a, 1 + rng.below(25)),
+            FaultKind::Pause => Fault::Pause(a, ms(50, 4_000)),
+            FaultKind::Clock => Fault::Clock(a, rng.below(7_200_000) as i64 - 3_600_000),
+            FaultKind::Fsync => Fault::FailedSync(a, rng.below(6)),
+            FaultKind::SlowDisk if stop == Stop::Power => Fault::Stall(a, ms(1_000, 4_000)),
+            FaultKind::SlowDisk => Fault::Stall(a, ms(0, 700)),
+            FaultKind::FullDisk => Fault::Full(a, rng.below(40 << 10)),
+            FaultKind::LostDirectory => Fault::LostDirectory(a),
+            FaultKind::BitFlip => Fault::BitFlip(a, stop),
+            FaultKind::LostDisk => Fault::LostDisk(a),
         }
     }
 
@@ -276,9 +276,9 @@ mod tests {
 
     const NODES: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
 
-    fn draw(seed: u64, without: &[Kind]) -> Vec<Option<Fault>> {
+    fn draw(seed: u64, without: &[FaultKind]) -> Vec<Option<Fault>> {
         let mut rng = SeededRng::new(seed);
-        let plan = Plan::new(&mut rng, &without.iter().copied().collect());
+        let plan = FaultPlan::new(&mut rng, &without.iter().copied().collect());
         (0..200).map(|_| plan.next(&mut rng, &NODES)).collect()
     }
 
@@ -286,7 +286,7 @@ mod tests {
     fn leaving_out_a_kind_keeps_the_other_faults() {
         for seed in 0..20 {
             let all = draw(seed, &[]);
-            let fewer = draw(seed, &[Kind::Partition]);
+            let fewer = draw(seed, &[FaultKind::Partition]);
             for (one, other) in all.iter().zip(&fewer) {
                 match one {
                     Some(Fault::Partition(_)) => assert_eq!(*other, None),
@@ -298,13 +298,17 @@ mod tests {
 
     #[test]
     fn each_kind_occurs_in_some_runs_and_not_in_others() {
-        for kind in Kind::ALL {
+        for kind in FaultKind::ALL {
             assert_eq!(kind.name().parse(), Ok(*kind));
             let with = (0..40).filter(|seed| draw(*seed, &[*kind]).contains(&None));
             let with = with.count();
             assert!(with >= 15, "{}: {with}", kind.name());
-            assert!(with <= 38 || *kind == Kind::Calm, "{}: {with}", kind.name());
+            assert!(
+                with <= 38 || *kind == FaultKind::Calm,
+                "{}: {with}",
+                kind.name()
+            );
         }
-        assert!("nothing".parse::<Kind>().is_err());
+        assert!("nothing".parse::<FaultKind>().is_err());
     }
 }

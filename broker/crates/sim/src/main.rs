@@ -5,7 +5,7 @@ mod selfcheck;
 
 use clap::{Parser, ValueEnum};
 use env::planted::{self, Bug};
-use sim::faults::Kind;
+use sim::faults::FaultKind;
 use sim::{Violation, cluster, metadata};
 use std::ops::Range;
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ struct Arguments {
     lying_disks: bool,
     /// Leave out this kind of fault. May be repeated.
     #[arg(long, value_name = "KIND")]
-    without: Vec<Kind>,
+    without: Vec<FaultKind>,
     /// Enable a planted bug and stop at the first seed that catches it. Needs a build with the feature `planted`.
     #[arg(long, value_name = "BUG", value_parser = parse_bug)]
     planted: Option<Bug>,

@@ -13,7 +13,7 @@ use super::operator::{self, Operator};
 use super::oracle::Oracle;
 use super::versions::{MISFIT, Versions};
 use super::{amqp, consistency};
-use crate::faults::{self, Kind, calm};
+use crate::faults::{self, FaultKind, calm};
 use crate::world::{Scenario, Start, Stop, Violation, World, WorldConfig};
 use env::{NodeId, Rng, SeededRng, Time};
 use node_death::NodeDeath;
@@ -27,11 +27,11 @@ const FIRST_FAULT: Duration = Duration::from_millis(2500);
 /// Maximum time until the run must be done, after the faults.
 const RECOVERY: Duration = Duration::from_secs(90);
 /// Faults that a connection does not have.
-const EXCLUDED: [Kind; 2] = [Kind::Duplication, Kind::Reordering];
+const EXCLUDED: [FaultKind; 2] = [FaultKind::Duplication, FaultKind::Reordering];
 /// Number of members with which a queue survives the permanent loss of one.
 const SAFE_MEMBERS: usize = 3;
 /// Faults that destroy a machine's data.
-const DATA_LOSSES: [Kind; 2] = [Kind::BitFlip, Kind::LostDisk];
+const DATA_LOSSES: [FaultKind; 2] = [FaultKind::BitFlip, FaultKind::LostDisk];
 /// Maximum time from SIGTERM until a node is killed.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -72,7 +72,7 @@ struct Run {
     rng: SeededRng,
     fault_level: FaultLevel,
     /// Schedule of faults for the level `All`.
-    fault_plan: faults::Plan,
+    fault_plan: faults::FaultPlan,
     faults: u64,
     operator: Operator,
     versions: Versions,
@@ -170,7 +170,7 @@ impl Run {
             oracle: Oracle::new(queues(rng)),
             rng: rng.fork(),
             fault_level,
-            fault_plan: faults::Plan::new(rng, &without),
+            fault_plan: faults::FaultPlan::new(rng, &without),
             faults: 0,
             operator: Operator::new(removes_members),
             versions,

@@ -4,7 +4,7 @@ use super::clients::Client;
 use super::operator::Operator;
 use super::oracle::Oracle;
 use super::replica::{Note, Replica, Reply};
-use crate::faults::{Fault, Kind, Plan, calm};
+use crate::faults::{Fault, FaultKind, FaultPlan, calm};
 use crate::world::{Scenario, Start, Violation, World, WorldConfig};
 use env::{NodeId, Rng, SeededRng, Time};
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ pub struct Options {
     /// Disks report a sync and do not perform it. The oracle must then find violations.
     pub lying_disks: bool,
     /// Kinds of faults to leave out.
-    pub without: BTreeSet<Kind>,
+    pub without: BTreeSet<FaultKind>,
     /// Print every event.
     pub verbose: bool,
 }
@@ -91,7 +91,7 @@ enum Timer {
 struct Run {
     founders: Vec<NodeId>,
     nodes: Vec<NodeId>,
-    plan: Plan,
+    plan: FaultPlan,
     operator: Operator,
     clients: Vec<Client>,
     rng: SeededRng,
@@ -114,7 +114,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
     let mut world: World<Run> = World::new(config, seed, options.verbose);
     let mut rng = world.rng.fork();
     let nodes = world.nodes();
-    let plan = Plan::new(&mut rng, &options.without);
+    let plan = FaultPlan::new(&mut rng, &options.without);
     let mut oracle = Oracle::default();
     for node in &nodes {
         oracle.allow_member(*node);

@@ -2,7 +2,7 @@
 
 use super::super::{consistency, operator};
 use super::{Run, running_nodes};
-use crate::faults::Kind;
+use crate::faults::FaultKind;
 use crate::world::World;
 use env::Time;
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ pub struct Options {
     /// Disks report a sync and do not perform it. The oracles must then find violations.
     pub lying_disks: bool,
     /// Kinds of faults to leave out.
-    pub without: BTreeSet<Kind>,
+    pub without: BTreeSet<FaultKind>,
     /// Print every event.
     pub verbose: bool,
 }
