@@ -4,13 +4,13 @@ use super::{DecodeError, Decoded, Reader, Wire};
 use crate::{Change, ChangeError, limits};
 use bytes::{BufMut as _, Bytes, BytesMut};
 
-/// Version of the encoding. Tags are never used again for something else.
+/// Version of the encoding. Tags are never reused for another change.
 const VERSION: u8 = 1;
 
 macro_rules! changes {
     ($($tag:literal = $name:ident { $($field:ident),* };)* | $($one:literal = $record:ident;)*) => {
         impl Change {
-            /// The form it has in the metadata group's log.
+            /// Encodes the change for the log of the metadata group.
             pub fn encode(&self) -> Bytes {
                 let mut out = BytesMut::new();
                 out.put_u8(VERSION);
@@ -21,7 +21,7 @@ macro_rules! changes {
                 out.freeze()
             }
 
-            /// Reads what [`Change::encode`] wrote. Bytes that are anything else give an error.
+            /// Decodes the output of [`Change::encode`]. Any other bytes give an error.
             pub fn decode(raw: &[u8]) -> Decoded<Change> {
                 if raw.len() > limits::CHANGE_BYTES {
                     return Err(DecodeError::Limit);
@@ -44,8 +44,9 @@ macro_rules! changes {
 }
 
 impl Change {
-    /// Whether it can be read again: an entry of the log that cannot ends every node that comes to it, now and whenever it starts. What
-    /// clients of AMQP 0.9.1 send may be nested 32 deep, more than tables here.
+    /// Checks that the change can be decoded again. A log entry that cannot be decoded would end every node that reads
+    /// it, at each start. AMQP 0.9.1 clients may send tables that are nested 32 deep, deeper than the limit of the
+    /// tree.
     pub fn check_readable(&self) -> Result<(), ChangeError> {
         let encoded = self.encode();
         match Change::decode(&encoded) {

@@ -1,4 +1,5 @@
-//! Bytes of changes (the metadata group's log) and of snapshots. Versioned; hostile bytes give an error, never a panic.
+//! Encoding of changes (for the metadata group's log) and of snapshots. Both are versioned. Invalid bytes give an
+//! error, never a panic.
 
 mod change;
 mod record;
@@ -9,65 +10,68 @@ use crate::limits;
 use bytes::{BufMut, Bytes, BytesMut};
 use message::{Table, Value};
 
-/// Why bytes are no change or no snapshot.
+/// Why bytes are not a valid change or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// A length points beyond the end of the bytes.
     #[error("metadata record ends early")]
     Short,
     /// Bytes after the last field.
-    #[error("metadata record is longer than what it says")]
+    #[error("metadata record is longer than its fields")]
     Trailing,
-    /// A newer version wrote it; the number is that of its format.
-    #[error("metadata format version {0} is not known to this program")]
+    /// The bytes have a newer format; the number is its version.
+    #[error("metadata format {0} is not supported by this version")]
     Version(u8),
-    /// The type that was to be read, and the tag that it does not have.
+    /// The expected type, and the unknown tag.
     #[error("metadata record has an unknown tag {1} for {0}")]
     Tag(&'static str, u8),
-    /// Names and texts must be UTF-8.
+    /// Names and texts must be valid UTF-8.
     #[error("metadata record holds text that is not UTF-8")]
     Utf8,
     /// A length or nesting above the bounds in [`limits`](crate::limits).
     #[error("metadata record is too large or too deep")]
     Limit,
-    /// The kind of object that a reference in the snapshot does not find.
+    /// The kind of object that a reference in the snapshot points to and that the snapshot does not contain.
     #[error("metadata snapshot names a {0} that it does not hold")]
     Inconsistent(&'static str),
 }
 
 pub(crate) type Decoded<T> = Result<T, DecodeError>;
 
-/// Things with one encoding. `get` is the inverse of `put`.
+/// Types with exactly one encoding. `get` is the inverse of `put`.
 pub(crate) trait Wire: Sized {
     fn put(&self, out: &mut BytesMut);
     fn get(from: &mut Reader<'_>) -> Decoded<Self>;
 }
 
 pub(crate) struct Reader<'a> {
-    rest: &'a [u8],
+    remaining: &'a [u8],
     depth: usize,
 }
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(raw: &'a [u8]) -> Reader<'a> {
         Reader {
-            rest: raw,
+            remaining: raw,
             depth: 0,
         }
     }
 
     fn take(&mut self, n: usize) -> Decoded<&'a [u8]> {
-        let (part, rest) = self.rest.split_at_checked(n).ok_or(DecodeError::Short)?;
-        self.rest = rest;
+        let (part, rest) = self
+            .remaining
+            .split_at_checked(n)
+            .ok_or(DecodeError::Short)?;
+        self.remaining = rest;
         Ok(part)
     }
 
     fn array<const N: usize>(&mut self) -> Decoded<[u8; N]> {
         let (part, rest) = self
-            .rest
+            .remaining
             .split_first_chunk::<N>()
             .ok_or(DecodeError::Short)?;
-        self.rest = rest;
+        self.remaining = rest;
         Ok(*part)
     }
 
@@ -89,27 +93,28 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn end(&self) -> Decoded<()> {
-        if self.rest.is_empty() {
+        if self.remaining.is_empty() {
             Ok(())
         } else {
             Err(DecodeError::Trailing)
         }
     }
 
-    /// One level further down in tables and arrays.
+    /// Reads one level deeper in tables and arrays.
     fn nested<T>(&mut self, read: impl FnOnce(&mut Self) -> Decoded<T>) -> Decoded<T> {
         if self.depth >= limits::TABLE_DEPTH {
             return Err(DecodeError::Limit);
         }
         self.depth += 1;
-        let got = read(self);
+        let result = read(self);
         self.depth -= 1;
-        got
+        result
     }
 }
 
 fn put_blob(out: &mut BytesMut, bytes: &[u8]) {
-    // Lengths are bounded by limits::CHANGE_BYTES long before this could cut one.
+    // `limits::CHANGE_BYTES` bounds all lengths, far below 2^32.
+    debug_assert!(u32::try_from(bytes.len()).is_ok());
     out.put_u32(bytes.len() as u32);
     out.put_slice(bytes);
 }
@@ -194,8 +199,8 @@ impl<T: Wire> Wire for Vec<T> {
     }
     fn get(from: &mut Reader<'_>) -> Decoded<Self> {
         let count = u32::get(from)? as usize;
-        // Every item takes a byte at least: a lying count cannot reserve more than what is there.
-        if count > from.rest.len() {
+        // Every item has at least one byte, so a false count cannot reserve more memory than the input has bytes.
+        if count > from.remaining.len() {
             return Err(DecodeError::Short);
         }
         let mut items = Vec::with_capacity(count.min(64));
@@ -268,7 +273,7 @@ impl Wire for Value {
     }
 }
 
-/// One encoding for tables that mean the same: sorted by key, the last of doubled keys.
+/// The same bytes for all tables with equal content: sorted by key, with the last of duplicate keys.
 pub(crate) fn canonical(table: &Table) -> Bytes {
     let sorted: std::collections::BTreeMap<&Name, &Value> =
         table.0.iter().map(|(k, v)| (k, v)).collect();

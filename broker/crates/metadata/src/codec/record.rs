@@ -10,7 +10,7 @@ use auth::{HashAlgorithm, PasswordHash};
 use bytes::{BufMut as _, BytesMut};
 use env::{Incarnation, NodeId};
 
-/// Records that are their fields in order.
+/// Records that consist of their fields in order.
 macro_rules! fields {
     ($t:ty { $($field:ident),* }) => {
         impl Wire for $t {
@@ -24,9 +24,9 @@ macro_rules! fields {
     };
 }
 
-/// Enumerations without content, by a stable number.
+/// Enumerations without content, encoded as stable numbers.
 macro_rules! choices {
-    ($t:ty, $what:literal { $($number:literal = $choice:path),* }) => {
+    ($t:ty, $type_name:literal { $($number:literal = $choice:path),* }) => {
         impl Wire for $t {
             fn put(&self, out: &mut BytesMut) {
                 out.put_u8(match self { $($choice => $number),* });
@@ -34,7 +34,7 @@ macro_rules! choices {
             fn get(from: &mut Reader<'_>) -> Decoded<Self> {
                 match from.u8()? {
                     $($number => Ok($choice),)*
-                    other => Err(DecodeError::Tag($what, other)),
+                    other => Err(DecodeError::Tag($type_name, other)),
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The whole tree as bytes, in an order that depends on its content only, and back.
+//! Encoding of the whole tree, in an order that depends only on its content, and decoding.
 
 use super::{DecodeError, Decoded, Reader, Wire};
 use crate::tree::VhostRecord;
@@ -6,17 +6,17 @@ use crate::{BindingRecord, ExchangeRecord, Name, PolicyRecord, QueueRecord, Queu
 use bytes::{BufMut as _, Bytes, BytesMut};
 use std::sync::Arc;
 
-/// Written when there are lost queues, which came with it. Older programs in the cluster read the one before.
+/// Written if there are lost queues, which this version added. Older versions in the cluster read version 5.
 const VERSION: u8 = 6;
-/// Written when it is noted which nodes got queues and nothing newer is there.
+/// Written if a node has got queues and nothing newer is in the tree.
 const FIFTH: u8 = 5;
-/// Written when a vhost is traced and nothing newer is there.
+/// Written if a vhost is traced and nothing newer is in the tree.
 const FOURTH: u8 = 4;
-/// Written when messages are retained and nothing newer is there.
+/// Written if messages are retained and nothing newer is in the tree.
 const THIRD: u8 = 3;
-/// What follows the vhosts' contents came with it.
+/// This version added everything after the contents of the vhosts.
 const SECOND: u8 = 2;
-/// Still read.
+/// Can still be read.
 const FIRST: u8 = 1;
 
 impl Wire for VhostRecord {
@@ -35,7 +35,7 @@ impl Wire for VhostRecord {
     }
 }
 
-/// What a vhost has beyond [`VhostRecord`]'s own encoding.
+/// The settings of a vhost that the encoding of [`VhostRecord`] does not contain.
 struct Settings {
     kind: Option<QueueType>,
     limits: Vec<(Name, i64)>,
@@ -66,7 +66,7 @@ impl<T: Wire> Wire for Arc<T> {
     }
 }
 
-/// A count, then the items.
+/// Writes a count and then the items.
 fn put_all<'a, T: Wire + 'a>(out: &mut BytesMut, items: Vec<&'a T>) {
     out.put_u32(items.len() as u32);
     for item in items {
@@ -75,7 +75,7 @@ fn put_all<'a, T: Wire + 'a>(out: &mut BytesMut, items: Vec<&'a T>) {
 }
 
 impl Tree {
-    /// Everything, for a Raft snapshot. Equal trees give equal bytes.
+    /// Encodes the tree for a Raft snapshot. Equal trees give equal bytes.
     pub fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
         let has_retained = self.all_retained().next().is_some();
@@ -139,7 +139,7 @@ impl Tree {
         out.freeze()
     }
 
-    /// The tree that [`Tree::snapshot`] wrote.
+    /// Decodes the output of [`Tree::snapshot`].
     pub fn restore(raw: &[u8]) -> Decoded<Tree> {
         let mut from = Reader::new(raw);
         let version = from.u8()?;
@@ -204,7 +204,7 @@ impl Tree {
                 let record = record.ok_or(DecodeError::Inconsistent("vhost"))?;
                 Arc::make_mut(record).traced = true;
             }
-            tree.find_traced();
+            tree.update_traces();
         }
         if version > FOURTH {
             tree.placed = from.get::<Vec<_>>()?.into_iter().collect();
@@ -218,11 +218,12 @@ impl Tree {
             }
         }
         from.end()?;
+        debug_assert!(tree.member_counts_are_right());
         tree.events.clear();
         Ok(tree)
     }
 
-    /// A number that equal trees share and others do not, for comparing replicas. Costs a walk over everything.
+    /// A hash for comparing replicas: equal trees have equal digests. Encodes the whole tree.
     pub fn digest(&self) -> u64 {
         // FNV-1a: the same on every machine and in every version.
         self.snapshot()
@@ -238,7 +239,7 @@ fn restore_vhost(tree: &mut Tree, vhost: &str, from: &mut Reader<'_>) -> Decoded
     let exchanges: Vec<ExchangeRecord> = from.get()?;
     let queues: Vec<QueueRecord> = from.get()?;
     let bindings: Vec<BindingRecord> = from.get()?;
-    let ours = |name: &str| {
+    let check_vhost = |name: &str| {
         if name == vhost {
             Ok(())
         } else {
@@ -246,21 +247,21 @@ fn restore_vhost(tree: &mut Tree, vhost: &str, from: &mut Reader<'_>) -> Decoded
         }
     };
     for policy in policies {
-        ours(&policy.vhost)?;
+        check_vhost(&policy.vhost)?;
         tree.insert_policy(policy);
     }
     for exchange in exchanges {
-        ours(&exchange.vhost)?;
+        check_vhost(&exchange.vhost)?;
         if !tree.insert_exchange(exchange) {
             return Err(DecodeError::Inconsistent("type of exchange"));
         }
     }
     for queue in queues {
-        ours(&queue.vhost)?;
+        check_vhost(&queue.vhost)?;
         tree.insert_queue(queue);
     }
     for binding in bindings {
-        ours(&binding.vhost)?;
+        check_vhost(&binding.vhost)?;
         if !tree.insert_binding(binding) {
             return Err(DecodeError::Inconsistent(
                 "source or destination of a binding",
