@@ -10,7 +10,7 @@ macro_rules! kinds {
         /// Kinds of faults. Each can be left out of a run.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum FaultKind {
-            $($kind,)*
+            $(#[doc = $name] $kind,)*
         }
 
         impl FaultKind {
@@ -142,6 +142,7 @@ impl FaultPlan {
 }
 
 impl Fault {
+    /// Creates a fault of this kind with random parameters.
     pub fn random(kind: FaultKind, rng: &mut SeededRng, nodes: &[NodeId]) -> Fault {
         let mut nodes_rng = rng.fork();
         let mut node = || {

@@ -7,6 +7,7 @@
 //! [`metadata`] and [`cluster`] are the two scenarios. `docs/internals/simulation.md` describes workloads, faults,
 //! oracles and planted bugs.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 pub mod cluster;
 mod connections;

@@ -12,6 +12,7 @@ use std::time::Duration;
 /// A directed link: from, to.
 pub type Link = (NodeId, NodeId);
 
+/// The network and its faults.
 #[derive(Debug)]
 pub struct Network {
     rng: SeededRng,
@@ -36,6 +37,7 @@ const DELAY_SPREAD: Duration = Duration::from_micros(950);
 const MAX_EXTRA_DELAY: Duration = Duration::from_millis(40);
 
 impl Network {
+    /// Creates a network without faults.
     pub fn new(rng: SeededRng) -> Network {
         Network {
             rng,
@@ -77,26 +79,32 @@ impl Network {
         !self.cut.contains(&link)
     }
 
+    /// Extra delay of a link.
     pub fn delay(&self, link: Link) -> Duration {
         self.slow.get(&link).copied().unwrap_or_default()
     }
 
+    /// Drops all frames of a link until [`Network::heal`].
     pub fn cut(&mut self, link: Link) {
         self.cut.insert(link);
     }
 
+    /// Adds a delay to each frame of a link.
     pub fn slow_down(&mut self, link: Link, by: Duration) {
         self.slow.insert(link, by);
     }
 
+    /// Sets the number of lost frames per 1000, on all links.
     pub fn lose(&mut self, in_1000: u64) {
         self.loss = in_1000;
     }
 
+    /// Sets the number of duplicated frames per 1000.
     pub fn duplicate(&mut self, in_1000: u64) {
         self.duplicated = in_1000;
     }
 
+    /// Sets the number of frames per 1000 that later ones overtake.
     pub fn reorder(&mut self, in_1000: u64) {
         self.reordered = in_1000;
     }

@@ -46,17 +46,37 @@ pub trait Process {
 pub enum Action<P: Process + ?Sized> {
     /// Append records to the log and report the token when they are durable.
     Append {
+        /// Reported when the records are durable.
         token: WalToken,
+        /// The records of one batch.
         records: Vec<wal::Record>,
     },
     /// Run a job on the storage thread.
-    Job { id: JobId, job: Box<dyn StorageJob> },
+    Job {
+        /// Identifies the job in its result.
+        id: JobId,
+        /// The work.
+        job: Box<dyn StorageJob>,
+    },
     /// Send a frame to another node.
-    Send { to: NodeId, frame: Bytes },
+    Send {
+        /// The receiver.
+        to: NodeId,
+        /// The encoded frame.
+        frame: Bytes,
+    },
     /// The log files up to this number are no longer needed.
-    FreeWal { up_to: u64 },
+    FreeWal {
+        /// Number of the newest file to free.
+        up_to: u64,
+    },
     /// Send a reply to a client.
-    Reply { client: u64, reply: P::Reply },
+    Reply {
+        /// The receiver.
+        client: u64,
+        /// The reply.
+        reply: P::Reply,
+    },
     /// Report to the oracles.
     Note(P::Note),
     /// The software ends with this error.

@@ -26,6 +26,7 @@ impl<E> Default for Scheduler<E> {
 }
 
 impl<E> Scheduler<E> {
+    /// Current virtual time.
     pub fn now(&self) -> Time {
         self.now
     }
@@ -41,6 +42,7 @@ impl<E> Scheduler<E> {
     /// Advances the time to the next event and returns it.
     pub fn advance(&mut self) -> Option<E> {
         let Reverse((time, sequence)) = self.heap.pop()?;
+        debug_assert!(time >= self.now);
         self.now = time;
         self.events.remove(&sequence)
     }

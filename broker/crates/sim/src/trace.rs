@@ -13,6 +13,7 @@ pub struct Trace {
 }
 
 impl Trace {
+    /// Creates an empty trace.
     pub fn new(verbose: bool) -> Trace {
         Trace {
             hash: 0xcbf2_9ce4_8422_2325,
@@ -21,12 +22,14 @@ impl Trace {
         }
     }
 
+    /// Adds bytes to the hash.
     pub fn bytes(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
     }
 
+    /// Adds a number to the hash.
     pub fn number(&mut self, number: u64) {
         self.hash = (self.hash ^ number)
             .wrapping_mul(0x0100_0000_01b3)
@@ -54,6 +57,7 @@ impl Trace {
         self.hash
     }
 
+    /// Number of events until now.
     pub fn events(&self) -> u64 {
         self.events
     }

@@ -22,7 +22,9 @@ mod tests;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at {:.6} s: {message}", at.0 as f64 / 1e9)]
 pub struct Violation {
+    /// Virtual time of the violation.
     pub at: Time,
+    /// The rule that was broken, with the objects.
     pub message: String,
 }
 
@@ -37,19 +39,23 @@ pub enum Stop {
 
 /// Callbacks of the world to the test that runs in it.
 pub trait Scenario: Sized {
+    /// Software of the nodes.
     type Process: Process;
     /// Events of the scenario itself, such as timers of clients and faults.
     type Timer: std::fmt::Debug;
 
     /// Starts the software of a node.
     fn start(&mut self, start: Start) -> Result<Self::Process, String>;
+    /// A timer of the scenario has fired.
     fn timer(&mut self, world: &mut World<Self>, timer: Self::Timer) -> Result<(), String>;
+    /// A reply of a node has reached a client.
     fn reply(
         &mut self,
         world: &mut World<Self>,
         client: u64,
         reply: <Self::Process as Process>::Reply,
     ) -> Result<(), String>;
+    /// A process has reported an observation.
     fn note(
         &mut self,
         world: &World<Self>,
@@ -75,12 +81,19 @@ pub trait Scenario: Sized {
 
 /// Arguments for the software of a node that starts.
 pub struct Start {
+    /// The machine.
     pub node: NodeId,
+    /// Number of this start of the machine.
     pub incarnation: Incarnation,
+    /// Virtual time.
     pub now: Time,
+    /// Wall clock of the machine.
     pub wall: WallTime,
+    /// Disk of the machine.
     pub disk: SimDisk,
+    /// Contents of the write-ahead log.
     pub recovered: wal::Recovered,
+    /// Seed for the random numbers of the process.
     pub seed: u64,
 }
 
@@ -127,10 +140,14 @@ enum Event<S: Scenario> {
     Timer(S::Timer),
 }
 
+/// Settings of a world.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
+    /// Number of machines.
     pub nodes: u64,
+    /// Interval of the periodic ticks.
     pub tick: Duration,
+    /// Maximum size of a log file in bytes.
     pub wal_file_bytes: u64,
     /// A peer that has been unreachable for this long is down.
     pub detection: Duration,
@@ -156,11 +173,14 @@ pub struct World<S: Scenario> {
     config: WorldConfig,
     machines: BTreeMap<NodeId, Machine<S::Process>>,
     scheduler: Scheduler<Event<S>>,
+    /// The network between the machines.
     pub net: Network,
     connections: Connections,
+    /// Random numbers for faults; scenarios fork their own from it.
     pub rng: SeededRng,
     /// Random numbers for the durations of disk operations and the delays of clients.
     timing_rng: SeededRng,
+    /// Trace of all events.
     pub trace: Trace,
     actions: Vec<Action<S::Process>>,
     /// Paused nodes and their deferred events.
@@ -197,6 +217,7 @@ impl<S: Scenario> World<S> {
         world
     }
 
+    /// Current virtual time.
     pub fn now(&self) -> Time {
         self.scheduler.now()
     }
@@ -207,6 +228,7 @@ impl<S: Scenario> World<S> {
         WallTime((WALL_EPOCH + self.now().0 / 1_000_000).saturating_add_signed(error))
     }
 
+    /// Ids of all machines, running or not.
     pub fn nodes(&self) -> Vec<NodeId> {
         self.machines.keys().copied().collect()
     }
@@ -227,6 +249,7 @@ impl<S: Scenario> World<S> {
         }
     }
 
+    /// Disk of a machine.
     pub fn disk(&self, node: NodeId) -> Option<&SimDisk> {
         self.machines.get(&node).map(|m| &m.disk)
     }
@@ -243,6 +266,7 @@ impl<S: Scenario> World<S> {
         }
     }
 
+    /// Schedules a timer of the scenario.
     pub fn timer_in(&mut self, delay: Duration, timer: S::Timer) {
         self.schedule(delay, Event::Timer(timer));
     }

@@ -23,42 +23,65 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+/// A request of a client or of the operator to a node.
 #[derive(Clone, Debug)]
 pub enum Request {
+    /// Open a connection.
     Connect {
+        /// Number of the connection, unique in the run.
         connection: u64,
+        /// Protocol of the client.
         protocol: ProtocolId,
     },
+    /// Bytes or the end of a connection.
     Piece {
+        /// Number of the connection.
         connection: u64,
+        /// Position of the piece in its direction.
         number: u64,
+        /// The content.
         piece: StreamPiece,
     },
     /// A change through the control plane.
-    Change { number: u64, change: Change },
+    Change {
+        /// The client's number of the change.
+        number: u64,
+        /// The change.
+        change: Change,
+    },
     /// An operation of the cluster's operator. Its result is observed and not reported.
     Operate(Operation),
     /// SIGTERM.
     ShutDown,
 }
 
+/// A reply of a node to a client.
 #[derive(Clone, Debug)]
 pub enum Reply {
+    /// Bytes or the end of a connection.
     Piece {
+        /// Number of the connection.
         connection: u64,
+        /// Position of the piece in its direction.
         number: u64,
+        /// The content.
         piece: StreamPiece,
     },
     /// The node has accepted the connection.
     Accepted {
+        /// Number of the connection.
         connection: u64,
     },
     /// The node does not know this connection.
     Reset {
+        /// Number of the connection.
         connection: u64,
     },
+    /// The control plane has answered a change.
     Changed {
+        /// The client's number of the change.
         number: u64,
+        /// Whether the change was made.
         done: bool,
     },
 }
@@ -66,13 +89,18 @@ pub enum Reply {
 /// An operation that the operator requests from a node.
 #[derive(Clone, Debug)]
 pub enum Operation {
+    /// Change the metadata.
     Change(Change),
+    /// Change the members of queues.
     Members {
+        /// The queues.
         queues: Vec<QueueId>,
+        /// The change of each queue.
         change: MemberChange,
     },
     /// Remove this drained node from the cluster.
     Forget(NodeId),
+    /// Balance the leaders of queues.
     Rebalance,
     /// Start or end maintenance of the node that gets the request.
     Maintenance(bool),
@@ -94,7 +122,9 @@ pub enum Note {
 /// Identity of the software on a machine: the contents of `identity.json`, as the handshake of a link sends them.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
+    /// Id of the node in its cluster.
     pub node: NodeId,
+    /// Number of starts with this id.
     pub incarnation: Incarnation,
     /// The node is a member of the cluster.
     pub member: bool,
@@ -120,9 +150,13 @@ pub type EnabledFlags = Rc<RefCell<BTreeMap<NodeId, Vec<Name>>>>;
 /// Settings that all nodes of a run share.
 #[derive(Clone)]
 pub struct ClusterPlan {
+    /// Number of shards of each node.
     pub shards: u16,
+    /// First contents of the cluster.
     pub founding: shard::Founding,
+    /// Limits of all Raft groups.
     pub limits: consensus::Limits,
+    /// Feature flags that the machines consider enabled.
     pub flags: EnabledFlags,
 }
 
@@ -133,6 +167,7 @@ const MEMORY_BUDGET: usize = 51 << 20;
 /// Maximum rounds of effects per turn, as in production.
 const ROUNDS_PER_TURN: usize = 8;
 
+/// The process of the scenario `cluster`.
 pub struct Node {
     machine: NodeId,
     identity: Identity,
@@ -202,6 +237,7 @@ fn protocols() -> Protocols {
 }
 
 impl Node {
+    /// Starts the node on a machine; it has shards if it is a member of the cluster.
     pub fn start(
         start: Start,
         plan: &ClusterPlan,
@@ -245,14 +281,17 @@ impl Node {
         Ok(node)
     }
 
+    /// Id of the node in its cluster.
     pub fn id(&self) -> NodeId {
         self.identity.node
     }
 
+    /// The version that the node runs.
     pub fn version(&self) -> Version {
         self.identity.version
     }
 
+    /// Number of starts with this id.
     pub fn incarnation(&self) -> Incarnation {
         self.identity.incarnation
     }
@@ -262,6 +301,7 @@ impl Node {
         self.shard_hosts.iter().all(|s| s.listening)
     }
 
+    /// Shards of the node; none until it belongs to a cluster.
     pub fn shards(&self) -> impl Iterator<Item = &Shard> {
         self.shard_hosts.iter().map(|s| &s.shard)
     }

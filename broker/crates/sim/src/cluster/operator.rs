@@ -369,7 +369,10 @@ pub fn check_replication<S: Scenario<Process = Node>>(
         }
         let status = led.get(&record.id).ok_or_else(|| {
             let (name, each) = (&record.name, replicas(world, record.id));
-            format!("nobody leads {name} with {:?}: {each:?}", record.members)
+            format!(
+                "no leader of {name} with members {:?}: {each:?}",
+                record.members
+            )
         })?;
         let voters: BTreeSet<&NodeId> = status.membership.voters.iter().collect();
         let members: BTreeSet<&NodeId> = record.members.iter().collect();

@@ -215,7 +215,7 @@ pub struct Oracle {
     /// When a machine last lost power. Classic queues write before they confirm, and do not sync.
     last_power_loss: Time,
     /// Wall clocks have jumped, so a message's TTL may end at any time.
-    clocks_jump: bool,
+    clocks_have_jumped: bool,
 }
 
 impl Oracle {
@@ -239,8 +239,8 @@ impl Oracle {
     }
 
     /// Records a jump of a wall clock.
-    pub fn clocks_jump(&mut self) {
-        self.clocks_jump = true;
+    pub fn record_clock_jump(&mut self) {
+        self.clocks_have_jumped = true;
     }
 
     /// Whether faults since then can have no effects.

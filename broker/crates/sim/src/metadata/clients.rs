@@ -1,4 +1,4 @@
-//! Clients that change the tree. Each sends one change at a time and retries it until it is told that it is applied.
+//! Clients that change the tree. Each sends one change at a time and retries it until the answer says that it is applied.
 
 use super::replica::Request;
 use auth::{HashAlgorithm, PasswordHash};

@@ -17,27 +17,44 @@ const GROUP: GroupId = GroupId(0);
 /// Digests are compared at multiples of this index.
 const DIGEST_PERIOD: u64 = 16;
 
+/// A change that a client requests.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The client's own number of the request. A retry has the same number.
     pub number: u64,
+    /// The change of the tree.
     pub change: Change,
 }
 
+/// The answer to a client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// The change was applied at this index, whether the tree accepted or refused it.
-    Applied { number: u64, index: u64 },
+    Applied {
+        /// Number of the request.
+        number: u64,
+        /// Log index of the change.
+        index: u64,
+    },
     /// This node cannot accept the change now.
-    Rejected { number: u64, leader: Option<NodeId> },
+    Rejected {
+        /// Number of the request.
+        number: u64,
+        /// The leader, if this node knows it.
+        leader: Option<NodeId>,
+    },
 }
 
 /// An observation for the oracle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
+    /// A command was applied.
     Applied {
+        /// Log index of the command.
         index: u64,
+        /// The client that sent it.
         client: u64,
+        /// The client's number of the request.
         number: u64,
         /// Hash of the command.
         hash: u32,
@@ -46,19 +63,26 @@ pub enum Note {
     },
     /// The tree was replaced by a checkpoint.
     Restored {
+        /// Log index of the checkpoint.
         index: u64,
         /// Index of the last change in the restored tree.
         tree: u64,
     },
     /// This node leads in this term.
-    Leads { term: u64 },
+    Leads {
+        /// The term.
+        term: u64,
+    },
     /// The membership that this node uses from now on.
     Members {
+        /// Members with a vote.
         voters: Vec<NodeId>,
+        /// Members without a vote.
         learners: Vec<NodeId>,
     },
 }
 
+/// The process of the scenario `metadata`.
 pub struct Replica {
     host: Host,
     tree: Tree,
@@ -73,6 +97,7 @@ pub struct Replica {
 }
 
 impl Replica {
+    /// Starts the node with these founding voters.
     pub fn start(start: Start, voters: &[NodeId]) -> Result<Replica, String> {
         let config = HostConfig {
             node: start.node,
@@ -102,10 +127,12 @@ impl Replica {
         })
     }
 
+    /// The metadata tree of this node.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
+    /// Raft status of the metadata group on this node.
     pub fn status(&self) -> Option<GroupStatus> {
         self.host.status(GROUP)
     }
@@ -241,7 +268,7 @@ fn encode(client: u64, request: &Request) -> Bytes {
 fn decode(command: &Bytes) -> Result<(u64, u64, Change), String> {
     let mut rest = &command[..];
     if rest.len() < 16 {
-        return Err("a command that nobody sent was committed".to_owned());
+        return Err("a committed command is shorter than its header".to_owned());
     }
     let (client, number) = (rest.get_u64(), rest.get_u64());
     let change = Change::decode(rest).map_err(|e| format!("a command does not decode: {e:?}"))?;

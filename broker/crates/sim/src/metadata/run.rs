@@ -13,7 +13,9 @@ use std::time::Duration;
 /// Options that all seeds share.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Number of nodes.
     pub nodes: u64,
+    /// Number of clients.
     pub clients: u64,
     /// Duration of the phase with faults.
     pub chaos: Duration,
@@ -43,6 +45,7 @@ impl Default for Options {
 pub struct Report {
     /// Hash over all events.
     pub hash: u64,
+    /// Number of events.
     pub events: u64,
     /// Number of changes that clients were told are applied.
     pub answers: u64,
@@ -50,14 +53,17 @@ pub struct Report {
     pub newest: u64,
     /// Number of terms that had a leader.
     pub terms: u64,
+    /// Number of starts of nodes.
     pub starts: u64,
     /// Number of trees that a checkpoint replaced.
     pub restores: u64,
+    /// Number of injected faults.
     pub faults: u64,
     /// Number of nodes that found a flipped bit and ended.
     pub damaged: u64,
     /// Number of completed node replacements.
     pub replaced: u64,
+    /// Virtual time at the end.
     pub ended: Time,
 }
 

@@ -27,6 +27,7 @@ impl<S: Scenario> World<S> {
         }
     }
 
+    /// Whether the process of this machine is paused.
     pub fn is_paused(&self, node: NodeId) -> bool {
         self.deferred_events.contains_key(&node)
     }

@@ -12,7 +12,7 @@ struct Topic {
     open: BTreeMap<u64, RetainedContent>,
     /// The last acknowledged write.
     last: Option<(u64, RetainedContent)>,
-    /// Other possible contents: writes of which nobody knows whether or when they take effect.
+    /// Other possible contents: writes that may take effect at any time, or never.
     uncertain: BTreeSet<RetainedContent>,
 }
 

@@ -65,7 +65,9 @@ impl Oracle {
             | QueueTreatment::Purged
             | QueueTreatment::Recreated => false,
             QueueTreatment::MaxLength(limit) => self.max_queued_with(message) > limit,
-            QueueTreatment::MessageTtl(ttl) => self.clocks_jump || now.since(message.sent) >= ttl,
+            QueueTreatment::MessageTtl(ttl) => {
+                self.clocks_have_jumped || now.since(message.sent) >= ttl
+            }
         }
     }
 

@@ -40,7 +40,7 @@ impl Run {
         self.faults += 1;
         self.oracle.record_fault(now);
         match fault {
-            Fault::Clock(..) => self.oracle.clocks_jump(),
+            Fault::Clock(..) => self.oracle.record_clock_jump(),
             Fault::Pause(node, time) => self.oracle.machine_paused(now, node, time),
             _ => {}
         }

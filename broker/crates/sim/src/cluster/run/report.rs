@@ -11,6 +11,7 @@ use std::time::Duration;
 /// Options that all seeds share.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Number of nodes.
     pub nodes: u64,
     /// Duration of the phase with faults.
     pub chaos: Duration,
@@ -39,15 +40,23 @@ impl Default for Options {
 pub struct Report {
     /// Hash over all events.
     pub hash: u64,
+    /// Number of events.
     pub events: u64,
+    /// Number of injected faults.
     pub faults: u64,
+    /// Number of messages that AMQP clients published.
     pub published: u64,
+    /// Number of confirmed messages.
     pub confirmed: u64,
+    /// Number of deliveries to AMQP clients.
     pub delivered: u64,
+    /// Number of deliveries with the redelivered flag.
     pub redelivered: u64,
     /// Settled messages, of which the queue is known to know that.
     pub settled: u64,
+    /// Number of connections of clients.
     pub connections: u64,
+    /// Number of starts of nodes.
     pub starts: u64,
     /// Number of machines that found damage on their disks.
     pub damaged: u64,
@@ -59,6 +68,7 @@ pub struct Report {
     pub operations: u64,
     /// MQTT messages: published, acknowledged, received, received again.
     pub mqtt_messages: [u64; 4],
+    /// Virtual time at the end.
     pub ended: Time,
 }
 
