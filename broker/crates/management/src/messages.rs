@@ -1,7 +1,7 @@
 //! Publishing and getting messages over HTTP: `exchanges/.../publish` and `queues/.../get`. For
 //! inspection and tests, not for production traffic.
 
-use crate::access::{Call, ResourceName};
+use crate::access::Call;
 use crate::ask::Api;
 use crate::dispatch::{Answer, json};
 use crate::error::ApiError;
@@ -14,9 +14,11 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{HeaderEdit, Properties};
 use control::ControlRequest;
+use conversion::amqp091;
 use env::WallTime;
 use message::{Message, MessageBuilder, Protocol};
 use metadata::Right;
+use operations::{Caller, Resource};
 use queue::{Delivery, SettlementOutcome};
 use serde_json::{Map, Value as Json, json as object};
 
@@ -240,41 +242,19 @@ async fn check_publish_permissions(
     request: &PublishRequest,
     encoded: &Encoded,
 ) -> Result<(), ApiError> {
-    let to = ResourceName::Exchange(request.exchange.clone());
-    let permitted = api
-        .require_permissions(call, vhost, vec![(Right::Write, to)])
-        .await;
-    permitted.map_err(access_refused)?;
-    let vhost_name = vhost;
-    let (user, vhost, is_operator) = (call.user.clone(), vhost.to_owned(), call.is_operator);
     let (exchange, key) = (request.exchange.clone(), request.key.clone());
-    let found = api
-        .read(move |tree| {
-            let record = tree.exchange(&vhost, &exchange)?;
-            let topic = is_operator
-                || &*record.kind != "topic"
-                || tree.topic_permitted(&user.name, &vhost, &exchange, Right::Write, &key);
-            Some((record.internal, topic))
-        })
-        .await?;
-    match found {
-        None => return Err(ApiError::missing("exchange_not_found")),
-        Some((true, _)) => {
-            let why = format!(
-                "cannot publish to internal exchange '{}' in vhost '{vhost_name}'",
-                request.exchange
-            );
-            return Err(access_refused(ApiError::bad_request(why)));
+    let check = move |caller: Caller<'_>| {
+        caller.check(Right::Write, Resource::Exchange(&exchange))?;
+        match caller.exchange_to_publish(&exchange)? {
+            Some(record) => caller.check_topic(Right::Write, record, &key),
+            None => Ok(()),
         }
-        Some((_, false)) => {
-            let why = format!(
-                "write access to topic '{}' in exchange '{}' in vhost '{vhost_name}' refused for user '{}'",
-                request.key, request.exchange, call.user.name
-            );
-            return Err(access_refused(ApiError::not_authorised(why)));
-        }
-        Some((false, true)) => {}
-    }
+    };
+    let permitted = api.operate(call, vhost, check).await;
+    permitted.map_err(|error| match error.status {
+        StatusCode::NOT_FOUND => ApiError::missing("exchange_not_found"),
+        _ => access_refused(error),
+    })?;
     match &encoded.user_id {
         Some(claimed) if **claimed != *call.user.name => {
             let why = format!(
@@ -344,7 +324,8 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
 
 fn show(delivery: &Delivery, auto: bool, truncate: Option<usize>) -> Json {
     let message = &delivery.message;
-    let body = message.body();
+    let encoded = amqp091::convert(message);
+    let body = encoded.body.bytes();
     let part = body.get(..truncate.unwrap_or(body.len())).unwrap_or(body);
     let (payload, encoding) = match std::str::from_utf8(part) {
         Ok(text) if auto => (text.to_owned(), "string"),
@@ -356,20 +337,15 @@ fn show(delivery: &Delivery, auto: bool, truncate: Option<usize>) -> Json {
         "exchange": message.exchange(),
         "routing_key": message.routing_key(),
         "message_count": delivery.left,
-        "properties": properties(delivery),
+        "properties": properties(&encoded.properties, delivery.attempts),
         "payload": payload,
         "payload_encoding": encoding,
     })
 }
 
 /// The message's properties, including the headers that an AMQP client would receive.
-fn properties(delivery: &Delivery) -> Json {
+fn properties(raw: &[u8], attempts: Option<u32>) -> Json {
     let mut shown = Map::new();
-    let raw = delivery.message.properties();
-    let raw = match delivery.message.protocol() {
-        Protocol::Amqp091 => raw,
-        _ => &[0, 0],
-    };
     let Ok(decoded) = Properties::received(raw) else {
         return Json::Object(shown);
     };
@@ -377,7 +353,7 @@ fn properties(delivery: &Delivery) -> Json {
         Ok(table) => control::json::object(&table),
         Err(_) => Map::new(),
     };
-    if let Some(attempts) = delivery.attempts.filter(|n| *n > 0) {
+    if let Some(attempts) = attempts.filter(|n| *n > 0) {
         headers.insert("x-delivery-count".to_owned(), object!(attempts));
     }
     for (name, text) in [
@@ -411,6 +387,35 @@ fn properties(delivery: &Delivery) -> Json {
 #[cfg(test)]
 mod unit {
     use super::*;
+
+    #[test]
+    fn message_of_another_protocol_is_shown_as_amqp() {
+        // QoS 1, topic "a"; user property k: v.
+        let mut raw = vec![1, 0, 1];
+        raw.extend(b"a\x26\x00\x01k\x00\x01v");
+        let builder = MessageBuilder {
+            protocol: Protocol::Mqtt,
+            durable: true,
+            priority: None,
+            ttl_ms: Some(9000),
+            received: WallTime(0),
+            exchange: "amq.topic",
+            routing_keys: &["a"],
+            properties: &raw,
+        };
+        let delivery = Delivery {
+            id: 1,
+            redelivered: false,
+            attempts: None,
+            left: 0,
+            message: builder.build(2, [&b"hi"[..]]).unwrap(),
+        };
+        let shown = show(&delivery, true, None);
+        assert_eq!(shown["properties"]["delivery_mode"], 2);
+        assert_eq!(shown["properties"]["expiration"], "9000");
+        assert_eq!(shown["properties"]["headers"]["k"], "v");
+        assert_eq!(shown["payload"], "hi");
+    }
 
     #[test]
     fn expiration_follows_amqp_rules() {

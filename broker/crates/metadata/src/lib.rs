@@ -35,7 +35,6 @@ mod traffic;
 mod tree;
 mod vhosts;
 
-pub use codec::DecodeError;
 pub use cursor::{
     BindingCursor, Cursor, ExchangeCursor, QueueCursor, QueuesById, SourceCursor, Step,
 };
@@ -348,6 +347,9 @@ pub enum Change {
         /// Id of the queue that the client meant.
         id: Option<QueueId>,
     },
+    /// Changes nothing. A shard that has applied it has applied everything that was committed before it was proposed: a
+    /// read barrier.
+    Barrier {},
     /// A session has ended. Deletes its exclusive queues.
     EndSession {
         /// The session that ended.

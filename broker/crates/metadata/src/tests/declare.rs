@@ -400,7 +400,8 @@ fn names_vhosts_and_members_are_checked_at_declaration() {
         ..queue("d")
     };
     let change = Change::DeclareQueue(record);
-    assert_eq!(Change::decode(&change.encode()), Err(DecodeError::Limit));
+    let decoded = Change::decode(&change.encode()).map_err(|e| e.cause);
+    assert_eq!(decoded, Err(wire::DecodeCause::Limit));
     assert!(matches!(
         log.tree.apply(99, &change),
         Err(ChangeError::PreconditionFailed(_))

@@ -2,6 +2,7 @@
 //! transfer together with the log of the tree.
 
 use bytes::{Buf, BufMut, BytesMut};
+use slots::IndexSet;
 use std::collections::BTreeMap;
 
 /// Above this number, the oldest ordinary command is removed.
@@ -40,8 +41,8 @@ impl KeptCommands {
             .map(|(index, hash)| (*index, *hash))
     }
 
-    pub fn live(&self) -> Vec<u64> {
-        self.0.keys().copied().collect()
+    pub fn live(&self) -> IndexSet {
+        IndexSet::from_sorted(self.0.keys().copied())
     }
 
     pub fn encode(&self, out: &mut BytesMut) {
@@ -86,7 +87,7 @@ mod tests {
         assert!(
             commands
                 .sample(77)
-                .is_some_and(|(i, _)| commands.live().contains(&i))
+                .is_some_and(|(i, _)| commands.live().contains(i))
         );
         assert_eq!(KeptCommands::default().sample(5), None);
     }
