@@ -68,7 +68,7 @@ pub struct CreditClient {
     pub link: Option<Link<CreditWire>>,
     receiver: Receiver,
     unconfirmed: BTreeSet<u64>,
-    quiet: bool,
+    faults_ended: bool,
     last_messages: u32,
     last_drains: u32,
     last_modifications: u32,
@@ -83,7 +83,7 @@ impl CreditClient {
             link: None,
             receiver: Receiver::default(),
             unconfirmed: BTreeSet::new(),
-            quiet: false,
+            faults_ended: false,
             last_messages: LAST_MESSAGES,
             last_drains: LAST_DRAINS,
             last_modifications: LAST_MODIFICATIONS,
@@ -145,16 +145,16 @@ impl CreditClient {
     }
 
     /// Does something. True: it ends its connection.
-    pub fn act(&mut self, now: Time, quiet: bool, oracle: &mut CreditOracle) -> bool {
-        self.quiet |= quiet;
+    pub fn act(&mut self, now: Time, faults_ended: bool, oracle: &mut CreditOracle) -> bool {
+        self.faults_ended |= faults_ended;
         if self.link.as_ref().is_none_or(|link| !link.open) {
             return false;
         }
         let mut frames = Vec::new();
         if !self.consumes {
-            let may_publish = !self.quiet || self.last_messages > 0;
+            let may_publish = !self.faults_ended || self.last_messages > 0;
             if may_publish && self.unconfirmed.len() < MOST_OPEN {
-                self.last_messages -= u32::from(self.quiet);
+                self.last_messages -= u32::from(self.faults_ended);
                 let number = oracle.publish(self.queue);
                 self.unconfirmed.insert(number);
                 frames.push(ClientFrame::Publish { number });
@@ -166,20 +166,20 @@ impl CreditClient {
         if let Some(link) = &mut self.link {
             frames.iter().for_each(|frame| link.wire.say(frame));
         }
-        !self.quiet && self.rng.chance(1, 120)
+        !self.faults_ended && self.rng.chance(1, 120)
     }
 
     fn settle(&mut self, now: Time, oracle: &mut CreditOracle, frames: &mut Vec<ClientFrame>) {
         let held: Vec<(u64, u64)> = self.receiver.held.iter().map(|(k, v)| (*k, *v)).collect();
         for (id, number) in held {
-            if !self.quiet && self.rng.chance(1, 2) {
+            if !self.faults_ended && self.rng.chance(1, 2) {
                 continue;
             }
-            let may_modify = !self.quiet || self.last_modifications > 0;
+            let may_modify = !self.faults_ended || self.last_modifications > 0;
             let outcome = match self.rng.below(8) {
-                0 if !self.quiet => Outcome::Released,
+                0 if !self.faults_ended => Outcome::Released,
                 1..4 if may_modify => {
-                    self.last_modifications -= u32::from(self.quiet);
+                    self.last_modifications -= u32::from(self.faults_ended);
                     Outcome::Modified {
                         delivery_failed: self.rng.chance(1, 2),
                         value: oracle.next_value(),
@@ -197,19 +197,19 @@ impl CreditClient {
         let receiver = &mut self.receiver;
         let drains = receiver.unanswered.iter().any(|request| request.drain);
         // Few do not wait for the end of a drain.
-        if drains && (self.quiet || !self.rng.chance(1, 12)) {
+        if drains && (self.faults_ended || !self.rng.chance(1, 12)) {
             return;
         }
         let left = receiver.granted.saturating_sub(receiver.delivered);
-        let (wants, drain) = match self.quiet {
+        let (wants, drain) = match self.faults_ended {
             false => (self.rng.chance(1, 2), self.rng.chance(1, 4)),
             true => (left < CREDIT, self.last_drains > 0 && self.rng.chance(1, 2)),
         };
         if !wants || receiver.unanswered.len() > 3 {
             return;
         }
-        self.last_drains -= u32::from(self.quiet && drain);
-        let more = match self.quiet {
+        self.last_drains -= u32::from(self.faults_ended && drain);
+        let more = match self.faults_ended {
             true => 2 * CREDIT,
             false => self.rng.below(12),
         };
@@ -229,14 +229,14 @@ impl CreditClient {
         });
     }
 
-    /// Nothing is left to do when everything is quiet.
+    /// Nothing is left to do after the faults have ended.
     pub fn is_done(&self) -> bool {
         let is_open = self.link.as_ref().is_some_and(|link| link.open);
         let has_rest = match self.consumes {
             true => !self.receiver.unanswered.is_empty() || !self.receiver.held.is_empty(),
             false => self.last_messages > 0 || !self.unconfirmed.is_empty(),
         };
-        self.quiet && is_open && !has_rest
+        self.faults_ended && is_open && !has_rest
     }
 
     pub fn waits_for(&self) -> String {

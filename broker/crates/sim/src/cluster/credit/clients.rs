@@ -16,7 +16,7 @@ pub const FIRST: u64 = 2000;
 pub struct CreditClients {
     clients: Vec<CreditClient>,
     pub oracle: CreditOracle,
-    pub quiet: bool,
+    pub faults_ended: bool,
 }
 
 impl CreditClients {
@@ -36,7 +36,7 @@ impl CreditClients {
         CreditClients {
             clients,
             oracle: CreditOracle::default(),
-            quiet: false,
+            faults_ended: false,
         }
     }
 
@@ -61,9 +61,9 @@ impl CreditClients {
             return pause;
         };
         let incarnation = world.process(link.node).map(Node::incarnation);
-        let hangs_up = incarnation != Some(link.machine_run)
-            || link.too_slow(now)
-            || client.act(now, self.quiet, &mut self.oracle);
+        let hangs_up = incarnation != Some(link.incarnation)
+            || link.is_open_overdue(now)
+            || client.act(now, self.faults_ended, &mut self.oracle);
         match hangs_up {
             true => self.hang_up(world, number),
             false => self.send(world, number),
@@ -101,7 +101,7 @@ impl CreditClients {
         let Some(link) = self.clients.get_mut(number).and_then(|c| c.link.as_mut()) else {
             return;
         };
-        while let Some((at, bytes)) = link.piece() {
+        while let Some((at, bytes)) = link.next_piece() {
             let request = Request::Piece {
                 connection: link.connection,
                 number: at,
@@ -120,7 +120,7 @@ impl CreditClients {
         if let Some(link) = client.link.take() {
             let request = Request::Piece {
                 connection: link.connection,
-                number: link.last_number(),
+                number: link.sent_pieces(),
                 piece: StreamPiece::End,
             };
             world.request(link.node, FIRST + number as u64, request);
@@ -153,7 +153,7 @@ impl CreditClients {
             Reply::Piece {
                 number: at, piece, ..
             } => {
-                for piece in link.arrive(at, piece) {
+                for piece in link.receive_piece(at, piece) {
                     ends |= match piece {
                         StreamPiece::Bytes(bytes) => client
                             .hear(&bytes, &mut self.oracle)

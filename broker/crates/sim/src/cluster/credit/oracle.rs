@@ -22,7 +22,7 @@ pub struct CreditOracle {
     queues: [BTreeMap<u64, Published>; 2],
     next_number: u64,
     next_value: u64,
-    pub disturbed: Time,
+    pub faults_until: Time,
     /// A machine was replaced: its classic queues and their messages are lost.
     pub has_lost_machines: bool,
     pub deliveries: u64,
@@ -31,7 +31,7 @@ pub struct CreditOracle {
 
 impl CreditOracle {
     pub fn calm_since(&self, then: Time) -> bool {
-        self.disturbed < then
+        self.faults_until < then
     }
 
     fn messages(&mut self, queue: CreditQueue) -> &mut BTreeMap<u64, Published> {
@@ -59,7 +59,7 @@ impl CreditOracle {
 
     pub fn delivered(&mut self, queue: CreditQueue, number: u64, value: u64) -> Result<(), String> {
         self.deliveries += 1;
-        let disturbed = self.disturbed;
+        let faults_until = self.faults_until;
         let Some(message) = self.messages(queue).get_mut(&number) else {
             return Err(format!("message {number} of {queue:?} was not published"));
         };
@@ -71,7 +71,7 @@ impl CreditOracle {
             ));
         }
         // A modification has no effect if its session ended before, or its node was suspected.
-        let applied = disturbed < at && queue == CreditQueue::Quorum;
+        let applied = faults_until < at && queue == CreditQueue::Quorum;
         if value < message.seen || (applied && value < last) {
             return Err(format!(
                 "message {number} has lost its annotation: {value}, was {}, sent {last} at {at:?}",
