@@ -10,6 +10,7 @@ use crate::failure::{Failure, MethodResult, ReplyCode};
 use crate::handshake::Login;
 use crate::left_queues::LeftQueues;
 use crate::method_failure::MethodFailure;
+use crate::publish_tag::TagParts;
 use crate::{Limits, SessionConfig};
 use auth::Mechanism;
 use bytes::{Buf, BytesMut};
@@ -547,10 +548,11 @@ impl AmqpSession {
         accepted: bool,
         cx: &mut StepContext<'_>,
     ) {
-        if let Some(channel) = self.channels.get_mut(&tag.channel) {
+        let number = TagParts::unpack(tag).channel;
+        if let Some(channel) = self.channels.get_mut(&number) {
             channel.record_answer(tag, accepted, &mut self.conn, cx);
             if channel.transaction.is_some() && channel.waiting.is_some() {
-                self.with_channel(tag.channel, cx, |channel, _, cx| channel.finish_commit(cx));
+                self.with_channel(number, cx, |channel, _, cx| channel.finish_commit(cx));
             }
         }
     }

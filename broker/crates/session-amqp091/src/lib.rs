@@ -31,6 +31,7 @@ mod mqtt;
 mod names;
 mod protocol;
 mod publish;
+mod publish_tag;
 mod replies;
 mod retry;
 mod topology;

@@ -185,7 +185,6 @@ impl ClientConnection {
         let publisher = Publisher {
             subscriber: self.subscriber.to_option(),
             session: cx.broker.id().number,
-            channel: 0,
             tag: seq,
         };
         let outcome = publish_to_topics(
@@ -202,17 +201,14 @@ impl ClientConnection {
         filter_routes(cx.broker.tree(), qos, key, &mut routes);
         self.exclude_no_local(topic, &mut routes, cx);
         add_picked(selected_queues, &mut routes);
-        let tag = PublishTag {
-            channel: 0,
-            tag: seq,
-        };
+        let tag = PublishTag(seq);
         let mut missing_confirms = routes.len();
         for &queue in &routes {
             let unasked =
                 planted::is(Bug::BoundUnasked) && !is_session_queue(cx.broker.tree(), queue);
             missing_confirms -= usize::from(unasked);
             let tag = match unasked {
-                true => PublishTag { tag: 0, ..tag },
+                true => PublishTag::NO_CONFIRM,
                 false => tag,
             };
             self.is_blocked |=
@@ -503,7 +499,7 @@ pub fn publish_will(broker: &mut dyn Broker, vhost: &str, will: topics::Will) {
     };
     filter_routes(broker.tree(), qos, &key, &mut routes);
     add_picked(selected_queues, &mut routes);
-    let tag = PublishTag { channel: 0, tag: 0 };
+    let tag = PublishTag::NO_CONFIRM;
     for queue in routes {
         broker.publish(queue, tag, message.clone());
     }

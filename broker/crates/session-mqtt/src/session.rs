@@ -325,13 +325,13 @@ impl MqttSession {
             }
             SessionEvent::Published { tag, .. } | SessionEvent::Heard { tag } => {
                 self.with_connection(cx, |connection, cx| {
-                    connection.handle_confirm(tag.tag, true, cx)
+                    connection.handle_confirm(tag.0, true, cx)
                 });
             }
             SessionEvent::NotPublished { queue, tag, why } => {
                 let deleted = is_deleted(queue, why, cx.broker.tree());
                 self.with_connection(cx, |connection, cx| {
-                    connection.handle_confirm(tag.tag, deleted, cx)
+                    connection.handle_confirm(tag.0, deleted, cx)
                 });
             }
             SessionEvent::AnsweredLate {

@@ -24,9 +24,9 @@ const EARLIER_SESSIONS: usize = 16;
 /// confirmed.
 pub fn publish_answer(session_event: &SessionEvent, tree: &Tree) -> Option<(u64, bool)> {
     match session_event {
-        SessionEvent::Published { tag, .. } | SessionEvent::Heard { tag } => Some((tag.tag, true)),
+        SessionEvent::Published { tag, .. } | SessionEvent::Heard { tag } => Some((tag.0, true)),
         SessionEvent::NotPublished { queue, tag, why } => {
-            Some((tag.tag, is_deleted(*queue, *why, tree)))
+            Some((tag.0, is_deleted(*queue, *why, tree)))
         }
         SessionEvent::Changed { token, result } => {
             let seq = retained_seq(*token).filter(|seq| *seq != 0)?;

@@ -31,13 +31,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Identifies a publish within its session. The queue returns it when it has stored or rejected the
-/// message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PublishTag {
-    /// The AMQP channel; 0 for protocols without channels.
-    pub channel: u16,
-    /// 0: no confirm is expected.
-    pub tag: u64,
+/// message. Only the session knows what the number means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublishTag(pub u64);
+
+impl PublishTag {
+    /// The tag of a publish for which no confirm is expected.
+    pub const NO_CONFIRM: PublishTag = PublishTag(0);
+
+    /// Returns true if the session expects a confirm.
+    pub fn expects_confirm(self) -> bool {
+        self != PublishTag::NO_CONFIRM
+    }
 }
 
 /// Identifies a request; [`SessionEvent::Answer`] carries the same number.
@@ -96,7 +101,7 @@ pub trait Broker {
     fn place_queue(&mut self, queue: &metadata::QueueRecord) -> Vec<env::NodeId> {
         self.place(queue.kind, 0)
     }
-    /// Publishes a message to a queue. Each call whose tag is not 0 leads to one
+    /// Publishes a message to a queue. Each call whose tag expects a confirm leads to one
     /// [`SessionEvent::Published`] or [`SessionEvent::NotPublished`].
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState;
     /// Sends a request to a queue. [`SessionEvent::Answer`] follows for requests that have an

@@ -233,7 +233,7 @@ impl Core {
         tag: PublishTag,
         message: message::Message,
     ) -> FlowState {
-        let wanted = (tag.tag != 0).then_some(tag);
+        let wanted = tag.expects_confirm().then_some(tag);
         match self.client_link(number, queue) {
             Some(link) => {
                 link.client.publish(wanted, message);

@@ -399,7 +399,7 @@ impl Core {
         blocked: usize,
     ) {
         let session = self.dead_letter_session();
-        let nobody = PublishTag { channel: 0, tag: 0 };
+        let nobody = PublishTag::NO_CONFIRM;
         let published = (&*way.vhost, &routed.message);
         let heard = self.announce(session, nobody, published, &mut routed.routes);
         let reached = routed.routes.len() + heard.receivers;
@@ -474,10 +474,7 @@ impl Core {
                 ..PendingDeadLetter::default()
             }
         });
-        let tag = PublishTag {
-            channel: 0,
-            tag: pending.tag,
-        };
+        let tag = PublishTag(pending.tag);
         let routed = way
             .as_ref()
             .and_then(|way| route(&self.tree, way, reason, message, self.wall));
@@ -546,8 +543,8 @@ impl Core {
     /// A queue behind a dead letter exchange tells what became of a message.
     pub fn dead_letter_told(&mut self, target: QueueId, peer_message: ClientEvent<PublishTag>) {
         let (tag, taken) = match peer_message {
-            ClientEvent::Published(tag) => (tag.tag, true),
-            ClientEvent::NotPublished(tag, _) => (tag.tag, false),
+            ClientEvent::Published(tag) => (tag.0, true),
+            ClientEvent::NotPublished(tag, _) => (tag.0, false),
             ClientEvent::Answer { .. }
             | ClientEvent::Deliver { .. }
             | ClientEvent::Cancelled { .. } => return,

@@ -69,7 +69,7 @@ impl Core {
         else {
             return;
         };
-        let nobody = PublishTag { channel: 0, tag: 0 };
+        let nobody = PublishTag::NO_CONFIRM;
         for queue in routes {
             let flow = self.publish(self.firehose_session(), queue, nobody, copy.clone());
             if flow == FlowState::Behind {

@@ -179,10 +179,7 @@ impl Core {
             let text = format!("no exchange '{exchange}' in vhost '{vhost}'");
             return reply(Err(ChangeError::NotFound(text)));
         }
-        let tag = PublishTag {
-            channel: 0,
-            tag: self.internal_client.tag(),
-        };
+        let tag = PublishTag(self.internal_client.tag());
         let session = self.internal_session();
         let heard = self.announce(session, tag, (vhost, &message), &mut routes);
         let routed = routes.len() + heard.receivers;
@@ -203,7 +200,7 @@ impl Core {
             until: self.now + WITHIN,
             reply,
         };
-        self.internal_client.publishing.insert(tag.tag, publishing);
+        self.internal_client.publishing.insert(tag.0, publishing);
         for queue in routes {
             self.publish(session, queue, tag, message.clone());
         }
@@ -281,8 +278,8 @@ impl Core {
     /// A queue's word to the control plane's own session.
     pub fn internal_told(&mut self, queue: QueueId, peer_message: ClientEvent<PublishTag>) {
         match peer_message {
-            ClientEvent::Published(tag) => self.internal_published(tag.tag, true),
-            ClientEvent::NotPublished(tag, _) => self.internal_published(tag.tag, false),
+            ClientEvent::Published(tag) => self.internal_published(tag.0, true),
+            ClientEvent::NotPublished(tag, _) => self.internal_published(tag.0, false),
             ClientEvent::Deliver {
                 consumer,
                 deliveries,

@@ -186,15 +186,11 @@ impl Shard {
                     self.core.ask_figures();
                     continue;
                 }
-                RouterOutput::Confirmed {
-                    session,
-                    channel,
-                    tag,
-                } => {
+                RouterOutput::Confirmed { session, tag } => {
                     if self.core.heard(session, tag) {
                         continue;
                     }
-                    let tag = PublishTag { channel, tag };
+                    let tag = PublishTag(tag);
                     (session, SessionEvent::Heard { tag })
                 }
                 RouterOutput::LateAnswer {

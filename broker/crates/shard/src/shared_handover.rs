@@ -233,8 +233,8 @@ impl Core {
     /// Handles a queue's event for the handover session.
     pub fn handover_told(&mut self, queue: QueueId, peer_message: ClientEvent<PublishTag>) {
         match peer_message {
-            ClientEvent::Published(tag) => self.offer_answered(tag.tag, true),
-            ClientEvent::NotPublished(tag, _) => self.offer_answered(tag.tag, false),
+            ClientEvent::Published(tag) => self.offer_answered(tag.0, true),
+            ClientEvent::NotPublished(tag, _) => self.offer_answered(tag.0, false),
             ClientEvent::Deliver { deliveries, .. } => {
                 for delivery in deliveries {
                     self.pass_on_shared(queue, delivery);
@@ -323,7 +323,7 @@ impl Core {
         let tag = self.shared_handovers.next_tag;
         let message = offer.message.clone();
         self.shared_handovers.offers.insert(tag, offer);
-        let tag = PublishTag { channel: 0, tag };
+        let tag = PublishTag(tag);
         self.publish(self.handover_session(), QueueId(to), tag, message);
     }
 

@@ -27,8 +27,7 @@ impl Core {
         let publisher = Publisher {
             subscriber: None,
             session,
-            channel: tag.channel,
-            tag: tag.tag,
+            tag: tag.0,
         };
         let mut picked: Vec<u64> = Vec::new();
         for key in message.routing_keys() {
@@ -86,7 +85,7 @@ impl Core {
 
     /// A member of a group has left before its message came, and the next one has a queue.
     pub fn pass_to_queue(&mut self, queue: QueueId, message: Message) {
-        let nobody = PublishTag { channel: 0, tag: 0 };
+        let nobody = PublishTag::NO_CONFIRM;
         self.publish(self.control_session(), queue, nobody, message);
     }
 

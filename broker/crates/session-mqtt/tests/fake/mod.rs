@@ -276,7 +276,7 @@ impl Broker for Node {
             self.events.extend(store.next(queue));
         }
         self.queued.push((queue, message));
-        match (self.withholds_confirms, tag.tag) {
+        match (self.withholds_confirms, tag.0) {
             (_, 0) => {}
             (true, _) => self.unconfirmed.push((self.number, queue, tag)),
             (false, _) => self
@@ -774,7 +774,7 @@ impl World {
                         publish_will(&mut self.node, &vhost, will)
                     }
                     RouterOutput::ToQueue { queue, message } => {
-                        let tag = PublishTag { channel: 0, tag: 0 };
+                        let tag = PublishTag::NO_CONFIRM;
                         self.node.number = 0;
                         self.node.publish(QueueId(queue), tag, message);
                     }
