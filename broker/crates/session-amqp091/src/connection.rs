@@ -23,8 +23,10 @@ use hashbrown::HashMap;
 use message::Message;
 use queue::SettlementOutcome;
 use session::{
-    Broker, Held, Outbox, Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
+    Broker, ControlEvent, Held, Outbox, QueueNotification, ServiceNotification, Session,
+    SessionDetails, SessionEvent, SessionInfo, SessionState,
 };
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -473,33 +475,35 @@ impl AmqpSession {
 
     fn handle_session_event(&mut self, session_event: SessionEvent, cx: &mut StepContext<'_>) {
         match session_event {
-            SessionEvent::Published { tag, .. } | SessionEvent::Heard { tag } => {
-                self.record_answer(tag, true, cx)
+            SessionEvent::Queue(notification) => self.handle_queue_notification(notification, cx),
+            SessionEvent::Control(event) => self.handle_control_event(event, cx),
+            SessionEvent::Service(ServiceNotification::Confirmed { tag }) => {
+                self.record_answer(tag, true, cx);
             }
-            SessionEvent::NotPublished { queue, tag, why } => {
+        }
+    }
+
+    fn handle_queue_notification(
+        &mut self,
+        notification: QueueNotification,
+        cx: &mut StepContext<'_>,
+    ) {
+        match notification {
+            QueueNotification::Published { tag, .. } => self.record_answer(tag, true, cx),
+            QueueNotification::NotPublished { queue, tag, why } => {
                 // As in RabbitMQ, a queue that was deleted in the meantime does not cause a nack.
                 let deleted = why == queue::RejectReason::Unavailable
                     && cx.broker.tree().queue_by_id(queue).is_none();
                 self.record_answer(tag, deleted, cx);
             }
-            SessionEvent::Deliver {
+            QueueNotification::Deliver {
                 queue,
                 consumer,
                 deliveries,
             } => {
                 self.deliver(queue, consumer, deliveries, cx);
             }
-            SessionEvent::Changed { token, result } => {
-                if token != 0 && (token == self.end_token || token == self.left_token) {
-                    self.send_pending_close(cx);
-                    return self.delete_left_queues(cx);
-                }
-                let number = (token & 0xFFFF) as u16;
-                self.with_channel(number, cx, |channel, conn, cx| {
-                    channel.handle_change_result(token, result, conn, cx)
-                });
-            }
-            SessionEvent::Answer { queue, seq, answer } => {
+            QueueNotification::Answer { queue, seq, answer } => {
                 let number = self.conn.take_request(queue, seq);
                 if number == Some(0) {
                     self.handle_left_answer(&answer, cx);
@@ -509,7 +513,7 @@ impl AmqpSession {
                     });
                 }
             }
-            SessionEvent::Cancelled { consumer, .. } => {
+            QueueNotification::Cancelled { consumer, .. } => {
                 let number = self.conn.subscriptions.get(&consumer.0).map(|s| s.channel);
                 let Some(number) = number else { return };
                 self.with_channel(number, cx, |channel, conn, cx| {
@@ -520,20 +524,27 @@ impl AmqpSession {
                     Ok(())
                 });
             }
-            // An AMQP connection has no client id and subscribes only to queues.
-            SessionEvent::Topic(_)
-            | SessionEvent::TakenOver
-            | SessionEvent::ClaimAgain
-            | SessionEvent::AnsweredLate { .. }
-            | SessionEvent::Known
-            | SessionEvent::Missed
-            | SessionEvent::TellWill => {}
-            SessionEvent::Relieved => self.conn.behind = false,
-            SessionEvent::Verified { right } => self.handle_verified(right, cx),
-            SessionEvent::Blocked(alarm) => self.handle_alarm(alarm, cx),
-            SessionEvent::Close { text } => self.force_close(&text, cx),
-            SessionEvent::Shed { text, can_hear } => self.shed(&text, can_hear, cx),
-            SessionEvent::Shutdown => {
+        }
+    }
+
+    fn handle_control_event(&mut self, event: ControlEvent, cx: &mut StepContext<'_>) {
+        match event {
+            ControlEvent::Changed { token, result } => {
+                if token != 0 && (token == self.end_token || token == self.left_token) {
+                    self.send_pending_close(cx);
+                    return self.delete_left_queues(cx);
+                }
+                let number = (token & 0xFFFF) as u16;
+                self.with_channel(number, cx, |channel, conn, cx| {
+                    channel.handle_change_result(token, result, conn, cx)
+                });
+            }
+            ControlEvent::Unblocked => self.conn.behind = false,
+            ControlEvent::Verified { right } => self.handle_verified(right, cx),
+            ControlEvent::Blocked(alarm) => self.handle_alarm(alarm, cx),
+            ControlEvent::Close { text } => self.force_close(&text, cx),
+            ControlEvent::Shed { text, can_hear } => self.shed(&text, can_hear, cx),
+            ControlEvent::Shutdown => {
                 self.force_close(
                     "broker forced connection closure with reason 'shutdown'",
                     cx,
@@ -663,6 +674,16 @@ impl Session for AmqpSession {
         self.step(broker, out, |this, cx| {
             this.handle_session_event(session_event, cx)
         })
+    }
+
+    /// The protocol has no state on shards.
+    fn service_event(
+        &mut self,
+        _event: &mut dyn Any,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState {
+        self.step(broker, out, |_, _| {})
     }
 
     fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {

@@ -13,7 +13,7 @@ use codec_mqtt::Qos;
 use env::planted::{self, Bug};
 use metadata::{QueueId, Tree};
 use queue::RejectReason;
-use session::SessionEvent;
+use session::{ControlEvent, QueueNotification, ServiceNotification, SessionEvent};
 use std::collections::BTreeSet;
 
 /// Maximum number of earlier connections that a connection waits for, so that a client that often
@@ -24,11 +24,12 @@ const EARLIER_SESSIONS: usize = 16;
 /// confirmed.
 pub fn publish_answer(session_event: &SessionEvent, tree: &Tree) -> Option<(u64, bool)> {
     match session_event {
-        SessionEvent::Published { tag, .. } | SessionEvent::Heard { tag } => Some((tag.0, true)),
-        SessionEvent::NotPublished { queue, tag, why } => {
+        SessionEvent::Queue(QueueNotification::Published { tag, .. })
+        | SessionEvent::Service(ServiceNotification::Confirmed { tag }) => Some((tag.0, true)),
+        SessionEvent::Queue(QueueNotification::NotPublished { queue, tag, why }) => {
             Some((tag.0, is_deleted(*queue, *why, tree)))
         }
-        SessionEvent::Changed { token, result } => {
+        SessionEvent::Control(ControlEvent::Changed { token, result }) => {
             let seq = retained_seq(*token).filter(|seq| *seq != 0)?;
             Some((seq, result.is_ok()))
         }

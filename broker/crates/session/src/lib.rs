@@ -27,6 +27,7 @@ use env::{Time, WallTime};
 use message::Message;
 use metadata::{Change, ChangeError, ChangeResult, Name, QueueId, SessionId, Tree};
 use queue::{ConsumerId, Delivery, QueueReply, RejectReason, RequestBody};
+use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ impl PublishTag {
     }
 }
 
-/// Identifies a request; [`SessionEvent::Answer`] carries the same number.
+/// Identifies a request; [`QueueNotification::Answer`] carries the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestSeq(pub u64);
 
@@ -65,7 +66,7 @@ pub enum FlowState {
     /// The queue keeps up; the session may publish on.
     Steady,
     /// The queue accepted the message but has a backlog: stop publishing until
-    /// [`SessionEvent::Relieved`].
+    /// [`ControlEvent::Unblocked`].
     Behind,
 }
 
@@ -91,7 +92,7 @@ pub trait Broker {
     fn knows_all(&self) -> bool {
         false
     }
-    /// Proposes a metadata change. [`SessionEvent::Changed`] with the same token follows after this
+    /// Proposes a metadata change. [`ControlEvent::Changed`] with the same token follows after this
     /// shard has applied the change to its tree.
     fn change(&mut self, token: u64, change: Change);
     /// Chooses member nodes for a new queue of this type. `replicas` 0 means the default number.
@@ -102,9 +103,9 @@ pub trait Broker {
         self.place(queue.kind, 0)
     }
     /// Publishes a message to a queue. Each call whose tag expects a confirm leads to one
-    /// [`SessionEvent::Published`] or [`SessionEvent::NotPublished`].
+    /// [`QueueNotification::Published`] or [`QueueNotification::NotPublished`].
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState;
-    /// Sends a request to a queue. [`SessionEvent::Answer`] follows for requests that have an
+    /// Sends a request to a queue. [`QueueNotification::Answer`] follows for requests that have an
     /// answer.
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq;
     /// Orders this session's publishes and requests behind those of `earlier`, the ended session of the
@@ -169,7 +170,7 @@ pub trait Broker {
     }
     /// Announces a published message to MQTT subscriptions that are not backed by a queue. Adds to
     /// `routes` the queues that must receive it because of a shared subscription. One
-    /// [`SessionEvent::Heard`] follows for each router that the outcome counts as awaited.
+    /// [`ServiceNotification::Confirmed`] follows for each router that the outcome counts as awaited.
     fn announce(
         &mut self,
         _vhost: &str,
@@ -180,7 +181,7 @@ pub trait Broker {
         topics::PublishOutcome::default()
     }
     /// Stores the retained message of an MQTT topic, or removes it (`None`). Subscribers of this
-    /// shard see it at once. [`SessionEvent::Changed`] with the token (0: no confirmation wanted)
+    /// shard see it at once. [`ControlEvent::Changed`] with the token (0: no confirmation wanted)
     /// follows when the cluster has it. On an error nothing is stored and no event follows.
     fn retain(
         &mut self,
@@ -247,22 +248,45 @@ pub enum PasswordCheck {
     Right,
     /// The password does not match.
     Wrong,
-    /// The check runs on another thread; [`SessionEvent::Verified`] carries the result.
+    /// The check runs on another thread; [`ControlEvent::Verified`] carries the result.
     Later,
     /// Too many checks are pending. The client should retry later.
     Busy,
 }
 
-/// An answer or notification from the node to a session.
+/// An answer or notification from the node to a session. Events of the session's own protocol arrive
+/// through [`Session::service_event`].
 #[derive(Clone, Debug)]
 pub enum SessionEvent {
-    /// A change requested with [`Broker::change`] or [`Broker::retain`] was applied or refused.
-    Changed {
-        /// The token of the request.
-        token: u64,
-        /// The result of the change.
-        result: Result<ChangeResult, ChangeError>,
-    },
+    /// From a queue.
+    Queue(QueueNotification),
+    /// From the node that the session runs on.
+    Control(ControlEvent),
+    /// From a protocol whose subscriptions are not backed by queues.
+    Service(ServiceNotification),
+}
+
+impl From<QueueNotification> for SessionEvent {
+    fn from(notification: QueueNotification) -> SessionEvent {
+        SessionEvent::Queue(notification)
+    }
+}
+
+impl From<ControlEvent> for SessionEvent {
+    fn from(event: ControlEvent) -> SessionEvent {
+        SessionEvent::Control(event)
+    }
+}
+
+impl From<ServiceNotification> for SessionEvent {
+    fn from(notification: ServiceNotification) -> SessionEvent {
+        SessionEvent::Service(notification)
+    }
+}
+
+/// An answer or notification from a queue.
+#[derive(Clone, Debug)]
+pub enum QueueNotification {
     /// The queue has stored the message durably, as far as its type requires.
     Published {
         /// The queue.
@@ -305,46 +329,27 @@ pub enum SessionEvent {
         /// The consumer.
         consumer: ConsumerId,
     },
-    /// A message from the MQTT router ([`Broker::topics`]).
-    Topic(topics::Delivery),
-    /// A remote MQTT router has received the publish with this tag for its subscribers, or that
-    /// router is gone.
-    Heard {
-        /// The tag of the publish.
-        tag: PublishTag,
+}
+
+/// An answer or notification from the node itself.
+#[derive(Clone, Debug)]
+pub enum ControlEvent {
+    /// A change requested with [`Broker::change`] was applied or refused.
+    Changed {
+        /// The token of the request.
+        token: u64,
+        /// The result of the change.
+        result: Result<ChangeResult, ChangeError>,
     },
-    /// A publish by the client's previous session `publisher` was answered
-    /// ([`topics::MqttRouter::expect_late_answers`]).
-    AnsweredLate {
-        /// The number of the earlier session.
-        publisher: u64,
-        /// The tag of the publish in that session.
-        tag: u64,
-        /// True if the queue stored the message, false if it rejected it.
-        taken: bool,
-    },
-    /// All routers that must know this session's subscriptions know them
-    /// ([`topics::MqttRouter::announce`]).
-    Known,
-    /// Messages for this session's subscriptions were lost because the publishing nodes could not
-    /// reach this node.
-    Missed,
-    /// The router of another node takes over the client's will: the session must send it
-    /// ([`topics::MqttRouter::replicate_will`]).
-    TellWill,
-    /// Another session took over this session's client id: close the connection.
-    TakenOver,
-    /// The client id that this session waits for is free: claim it again.
-    ClaimAgain,
-    /// Backlogs are gone: no queue and no remote router is [`FlowState::Behind`].
-    Relieved,
-    /// An alarm was raised (with its reason) or cleared.
-    Blocked(Option<&'static str>),
     /// The result of a check that was [`PasswordCheck::Later`].
     Verified {
         /// The password matches.
         right: bool,
     },
+    /// An alarm was raised (with its reason) or cleared.
+    Blocked(Option<&'static str>),
+    /// Backlogs are gone: no queue and no remote subscriber is [`FlowState::Behind`].
+    Unblocked,
     /// An operator or a limit closes this connection.
     Close {
         /// The reason, for the client.
@@ -360,6 +365,16 @@ pub enum SessionEvent {
     },
     /// The node stops: send connection-forced (320) or its equivalent and end.
     Shutdown,
+}
+
+/// A notification about a publish from a protocol whose subscriptions are not backed by queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceNotification {
+    /// Remote subscribers have the publish with this tag, or can never get it.
+    Confirmed {
+        /// The tag of the publish.
+        tag: PublishTag,
+    },
 }
 
 /// The state of a session after a step.
@@ -405,6 +420,15 @@ pub trait Session: Send {
     fn session_event(
         &mut self,
         session_event: SessionEvent,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState;
+    /// Handles an event from the session's own protocol: `event` is an `Option` of a type that the
+    /// protocol defines, from which the session takes the event. A reference, because a box for each
+    /// message would be an allocation.
+    fn service_event(
+        &mut self,
+        event: &mut dyn Any,
         broker: &mut dyn Broker,
         out: &mut Outbox,
     ) -> SessionState;

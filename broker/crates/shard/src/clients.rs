@@ -9,7 +9,7 @@ use hashbrown::hash_map::Entry;
 use metadata::{ChangeError, QueueId, QueueType};
 use queue::client::{ClientEvent, QueueClient};
 use queue::{ConsumerId, QueueEvent, QueueReply, RejectReason, RequestBody};
-use session::{FlowState, PublishTag, RequestSeq, SessionEvent};
+use session::{FlowState, PublishTag, QueueNotification, RequestSeq};
 use std::collections::BTreeSet;
 
 /// One session's way to one queue.
@@ -213,14 +213,12 @@ impl Core {
                     code: 404,
                     text: format!("NOT_FOUND - {}", self.no_link_reason(queue)),
                 };
-                self.notices.push_back((
-                    number,
-                    SessionEvent::Answer {
-                        queue,
-                        seq: RequestSeq(0),
-                        answer,
-                    },
-                ));
+                let notification = QueueNotification::Answer {
+                    queue,
+                    seq: RequestSeq(0),
+                    answer,
+                };
+                self.notices.push_back((number, notification.into()));
                 0
             }
         }
@@ -242,8 +240,8 @@ impl Core {
             None => {
                 if wanted.is_some() {
                     let why = RejectReason::Unavailable;
-                    self.notices
-                        .push_back((number, SessionEvent::NotPublished { queue, tag, why }));
+                    let notification = QueueNotification::NotPublished { queue, tag, why };
+                    self.notices.push_back((number, notification.into()));
                 }
                 FlowState::Steady
             }
@@ -343,9 +341,11 @@ impl Core {
         if self.is_handover_session(number) {
             return self.handover_told(queue, peer_message);
         }
-        let session_event = match peer_message {
-            ClientEvent::Published(tag) => SessionEvent::Published { queue, tag },
-            ClientEvent::NotPublished(tag, why) => SessionEvent::NotPublished { queue, tag, why },
+        let notification = match peer_message {
+            ClientEvent::Published(tag) => QueueNotification::Published { queue, tag },
+            ClientEvent::NotPublished(tag, why) => {
+                QueueNotification::NotPublished { queue, tag, why }
+            }
             ClientEvent::Answer { seq, answer } => {
                 if let Some(reply) = self
                     .clients
@@ -355,7 +355,7 @@ impl Core {
                 {
                     return reply(Ok(answer));
                 }
-                SessionEvent::Answer {
+                QueueNotification::Answer {
                     queue,
                     seq: RequestSeq(seq),
                     answer,
@@ -364,14 +364,14 @@ impl Core {
             ClientEvent::Deliver {
                 consumer,
                 deliveries,
-            } => SessionEvent::Deliver {
+            } => QueueNotification::Deliver {
                 queue,
                 consumer,
                 deliveries,
             },
-            ClientEvent::Cancelled { consumer } => SessionEvent::Cancelled { queue, consumer },
+            ClientEvent::Cancelled { consumer } => QueueNotification::Cancelled { queue, consumer },
         };
-        self.notices.push_back((number, session_event));
+        self.notices.push_back((number, notification.into()));
     }
 
     fn keep_books(&mut self, number: u64, queue: QueueId) -> FlowState {

@@ -32,7 +32,7 @@ use env::{NodeId, Rng, SteadyWall, Time, WallTime};
 use hashbrown::HashMap;
 use metadata::{Change, ChangeError, ChangeResult, QueueId, SessionId, Tree};
 use queue::{QueueEvent, QueueMessage};
-use session::SessionEvent;
+use session::{ControlEvent, SessionEvent};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Large CONNECTs that come at a time, of 196 KiB at most each by default.
@@ -233,7 +233,7 @@ impl Core {
             ChangeRequester::Nobody => {}
             ChangeRequester::Session { number, token } => self
                 .notices
-                .push_back((number, SessionEvent::Changed { token, result })),
+                .push_back((number, ControlEvent::Changed { token, result }.into())),
             ChangeRequester::Control(reply) => reply(result),
             ChangeRequester::Members { token, queue, to } => {
                 self.members_changed(token, queue, to, result)

@@ -2,7 +2,7 @@
 
 use crate::shard::Shard;
 use metadata::Name;
-use session::SessionEvent;
+use session::ControlEvent;
 
 /// What is gone.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Shard {
             for key in keys {
                 let text = text.clone();
                 self.step(key, |s, view, out| {
-                    s.session_event(SessionEvent::Close { text }, view, out)
+                    s.session_event(ControlEvent::Close { text }.into(), view, out)
                 });
             }
         }

@@ -6,7 +6,7 @@ use env::planted::{self, Bug};
 use hashbrown::HashMap;
 use message::Message;
 use metadata::{Change, ChangeError, ChangeResult, Name};
-use session::SessionEvent;
+use session::ControlEvent;
 
 /// Topics that clients of this shard have changed and the log has not answered for: the hub is ahead of the tree there, and by
 /// how many changes.
@@ -80,7 +80,7 @@ impl Core {
         }
         if token != 0 {
             self.notices
-                .push_back((session, SessionEvent::Changed { token, result }));
+                .push_back((session, ControlEvent::Changed { token, result }.into()));
         }
     }
 

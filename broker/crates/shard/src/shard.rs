@@ -17,7 +17,9 @@ use control::{ControlRequest, ShardFacts, ShardQuery, TrafficFacts};
 use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::features::VersionFacts;
 use metadata::{NodeRecord, QueueId};
-use session::{Outbox, PublishTag, Session, SessionEvent, SessionState};
+use session::{
+    ControlEvent, Outbox, PublishTag, ServiceNotification, Session, SessionEvent, SessionState,
+};
 use std::collections::BTreeMap;
 use topics::RouterOutput;
 
@@ -101,11 +103,11 @@ impl Shard {
         });
     }
 
-    fn notify_all(&mut self, session_event: &SessionEvent) {
+    fn notify_all(&mut self, event: &ControlEvent) {
         let keys: Vec<_> = self.sessions.iter_mut().map(|(k, _)| k).collect();
         for key in keys {
             self.step(key, |s, view, out| {
-                s.session_event(session_event.clone(), view, out)
+                s.session_event(event.clone().into(), view, out)
             });
         }
     }
@@ -124,7 +126,7 @@ impl Shard {
                 self.core.take_event(from, number, queue, event);
                 worked = true;
             }
-            worked |= self.hear_topics();
+            worked |= self.handle_router_outputs();
             worked |= self.evict();
             while let Some((number, session_event)) = self.core.notices.pop_front() {
                 self.tell(number, session_event);
@@ -147,7 +149,7 @@ impl Shard {
             self.core.firehose_relieved(number);
             if let Some(key) = self.sessions.by_number(number) {
                 self.step(key, |s, view, out| {
-                    s.session_event(SessionEvent::Relieved, view, out)
+                    s.session_event(ControlEvent::Unblocked.into(), view, out)
                 });
                 worked = true;
             }
@@ -155,44 +157,20 @@ impl Shard {
         worked
     }
 
-    /// Tells sessions what the hub has for them, one by one: what a session has not been given when it leaves, the hub
-    /// keeps for its client. True when there was anything.
-    fn hear_topics(&mut self) -> bool {
+    /// Passes the router's outputs on, one by one: outputs that a session has not received when it ends stay with the router,
+    /// for its client. Returns true if there were any.
+    fn handle_router_outputs(&mut self) -> bool {
         let mut worked = false;
         self.core.tell_figures();
         while let Some(output) = self.core.topics.take() {
             worked = true;
-            let (number, session_event) = match output {
-                RouterOutput::Deliver { session, delivery } => {
-                    // One for each message: it is not moved about with the others.
-                    if let Some(key) = self.sessions.by_number(session) {
-                        self.step(key, |s, view, out| {
-                            s.session_event(SessionEvent::Topic(delivery), view, out)
-                        });
-                    }
-                    continue;
-                }
-                RouterOutput::TakenOver { session } => (session, SessionEvent::TakenOver),
-                RouterOutput::ClaimAgain { session } => (session, SessionEvent::ClaimAgain),
-                RouterOutput::Will { vhost, will } => {
-                    self.core.publish_will(&vhost, will);
-                    continue;
-                }
-                RouterOutput::ToQueue { queue, message } => {
-                    self.core.pass_to_queue(QueueId(queue), message);
-                    continue;
-                }
-                RouterOutput::SysTopicsDue => {
-                    self.core.ask_figures();
-                    continue;
-                }
-                RouterOutput::Confirmed { session, tag } => {
-                    if self.core.heard(session, tag) {
-                        continue;
-                    }
-                    let tag = PublishTag(tag);
-                    (session, SessionEvent::Heard { tag })
-                }
+            let session = match output {
+                RouterOutput::Deliver { session, .. }
+                | RouterOutput::TakenOver { session }
+                | RouterOutput::ClaimAgain { session }
+                | RouterOutput::Announced { session }
+                | RouterOutput::MessagesLost { session }
+                | RouterOutput::ReplicateWill { session } => session,
                 RouterOutput::LateAnswer {
                     session,
                     client,
@@ -206,28 +184,50 @@ impl Shard {
                         self.core.topics.pass_answer(client, publish, taken);
                         continue;
                     }
-                    let session_event = SessionEvent::AnsweredLate {
-                        publisher,
-                        tag,
-                        taken,
-                    };
-                    (session, session_event)
+                    session
                 }
-                RouterOutput::Unblocked { session } => (session, SessionEvent::Relieved),
-                RouterOutput::Announced { session } => (session, SessionEvent::Known),
-                RouterOutput::MessagesLost { session } => (session, SessionEvent::Missed),
-                RouterOutput::ReplicateWill { session } => (session, SessionEvent::TellWill),
+                RouterOutput::Will { vhost, will } => {
+                    self.core.publish_will(&vhost, will);
+                    continue;
+                }
+                RouterOutput::ToQueue { queue, message } => {
+                    self.core.pass_to_queue(QueueId(queue), message);
+                    continue;
+                }
+                RouterOutput::SysTopicsDue => {
+                    self.core.ask_figures();
+                    continue;
+                }
+                RouterOutput::Confirmed { session, tag } => {
+                    if !self.core.heard(session, tag) {
+                        let tag = PublishTag(tag);
+                        self.notify(session, ServiceNotification::Confirmed { tag }.into());
+                    }
+                    continue;
+                }
+                RouterOutput::Unblocked { session } => {
+                    self.notify(session, ControlEvent::Unblocked.into());
+                    continue;
+                }
             };
-            match self.sessions.by_number(number) {
-                Some(key) => {
-                    self.step(key, |s, view, out| {
-                        s.session_event(session_event, view, out)
-                    });
-                }
-                None => self.core.tell_late(number, &session_event),
+            let mut event = Some(output);
+            if let Some(key) = self.sessions.by_number(session) {
+                self.step(key, |s, view, out| s.service_event(&mut event, view, out));
             }
         }
         worked
+    }
+
+    /// Passes an event to a session, alone.
+    fn notify(&mut self, number: u64, session_event: SessionEvent) {
+        match self.sessions.by_number(number) {
+            Some(key) => {
+                self.step(key, |s, view, out| {
+                    s.session_event(session_event, view, out)
+                });
+            }
+            None => self.core.tell_late(number, &session_event),
+        }
     }
 
     fn tick_sessions(&mut self) {
@@ -325,7 +325,7 @@ impl Shard {
     fn set_alarm(&mut self, reason: AlarmReason, node: NodeId, on: bool) {
         let before = self.core.alarms.in_force();
         if self.core.alarms.set(reason, node, on) && self.core.alarms.in_force() != before {
-            self.notify_all(&SessionEvent::Blocked(self.core.alarms.in_force()));
+            self.notify_all(&ControlEvent::Blocked(self.core.alarms.in_force()));
         }
     }
 
@@ -349,7 +349,7 @@ impl Shard {
         if let Some(key) = key {
             let text = reason.clone();
             self.step(key, |s, view, out| {
-                s.session_event(SessionEvent::Close { text }, view, out)
+                s.session_event(ControlEvent::Close { text }.into(), view, out)
             });
         }
         self.core
@@ -360,7 +360,7 @@ impl Shard {
     fn drain(&mut self, on: bool) {
         self.core.set_maintenance(on);
         if on {
-            self.notify_all(&SessionEvent::Shutdown);
+            self.notify_all(&ControlEvent::Shutdown);
         }
     }
 
@@ -436,7 +436,7 @@ impl ShardDriver for Shard {
         self.sessions.insert(connection, session, &info, wall);
         if self.core.draining {
             self.step(connection, |s, view, out| {
-                s.session_event(SessionEvent::Shutdown, view, out)
+                s.session_event(ControlEvent::Shutdown.into(), view, out)
             });
         }
     }
@@ -522,7 +522,7 @@ impl ShardDriver for Shard {
         let before = self.core.alarms.in_force();
         self.core.peer_down(node);
         if self.core.alarms.in_force() != before {
-            self.notify_all(&SessionEvent::Blocked(self.core.alarms.in_force()));
+            self.notify_all(&ControlEvent::Blocked(self.core.alarms.in_force()));
         }
     }
 
@@ -586,7 +586,7 @@ impl ShardDriver for Shard {
         for session in core.passwords.checked(core.now, id, right) {
             // One that has ended meanwhile is not there to hear it.
             core.notices
-                .push_back((session, SessionEvent::Verified { right }));
+                .push_back((session, ControlEvent::Verified { right }.into()));
         }
     }
 
@@ -622,7 +622,7 @@ impl ShardDriver for Shard {
     fn shut_down(&mut self) {
         self.shutting_down = true;
         self.core.start_draining();
-        self.notify_all(&SessionEvent::Shutdown);
+        self.notify_all(&ControlEvent::Shutdown);
         self.core.local_queues.write_all();
     }
 

@@ -275,8 +275,8 @@ impl Core {
         if self.passwords.has_held() {
             for session in self.passwords.due(self.now) {
                 // One that has ended meanwhile is not there to hear it.
-                let refused = session::SessionEvent::Verified { right: false };
-                self.notices.push_back((session, refused));
+                let refused = session::ControlEvent::Verified { right: false };
+                self.notices.push_back((session, refused.into()));
             }
         }
         self.topics.set_time(self.now, self.wall);

@@ -17,8 +17,8 @@ use metadata::{
 };
 use queue::{ConsumerId, QueueReply, RejectReason, RequestBody};
 use session::{
-    Broker, FlowState, MessageCounters, Outbox, PasswordCheck, PublishTag, RequestSeq, Session,
-    SessionEvent, SessionState,
+    Broker, ControlEvent, FlowState, MessageCounters, Outbox, PasswordCheck, PublishTag,
+    QueueNotification, RequestSeq, Session, SessionEvent, SessionState,
 };
 use session_mqtt::{MqttSession, SessionConfig, Settings, publish_will};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -248,7 +248,7 @@ impl Broker for Node {
         };
         let number = self.number;
         self.events
-            .push_back((number, SessionEvent::Changed { token, result }));
+            .push_back((number, ControlEvent::Changed { token, result }.into()));
         for event in self.tree.take_events() {
             match event {
                 TreeEvent::QueueAdded(record) => {
@@ -279,9 +279,10 @@ impl Broker for Node {
         match (self.withholds_confirms, tag.0) {
             (_, 0) => {}
             (true, _) => self.unconfirmed.push((self.number, queue, tag)),
-            (false, _) => self
-                .events
-                .push_back((self.number, SessionEvent::Published { queue, tag })),
+            (false, _) => self.events.push_back((
+                self.number,
+                QueueNotification::Published { queue, tag }.into(),
+            )),
         }
         self.flow.unwrap_or(FlowState::Steady)
     }
@@ -297,8 +298,8 @@ impl Broker for Node {
         if let Some(store) = self.stores.get_mut(&queue) {
             let answer = store.request(by, body, self.now);
             self.events.extend(answer.map(|answer| {
-                let session_event = SessionEvent::Answer { queue, seq, answer };
-                (number, session_event)
+                let session_event = QueueNotification::Answer { queue, seq, answer };
+                (number, session_event.into())
             }));
             self.events.extend(store.next(queue));
         }
@@ -360,8 +361,9 @@ impl Broker for Node {
             false => Ok(ChangeResult::Changed),
         };
         let number = self.number;
-        self.events
-            .extend((token != 0).then_some((number, SessionEvent::Changed { token, result })));
+        self.events.extend(
+            (token != 0).then_some((number, ControlEvent::Changed { token, result }.into())),
+        );
         Ok(())
     }
     fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
@@ -614,8 +616,8 @@ impl World {
             text: "the queue's node is down".to_owned(),
         };
         let seq = RequestSeq(self.node.requests);
-        let session_event = SessionEvent::Answer { queue, seq, answer };
-        self.node.events.push_back((number, session_event));
+        let session_event = QueueNotification::Answer { queue, seq, answer };
+        self.node.events.push_back((number, session_event.into()));
         self.settle();
     }
 
@@ -747,28 +749,11 @@ impl World {
             while let Some(output) = self.node.router.take() {
                 worked = true;
                 match output {
-                    RouterOutput::Deliver { session, delivery } => {
-                        self.send_event(session, SessionEvent::Topic(delivery))
-                    }
-                    RouterOutput::TakenOver { session } => {
-                        self.send_event(session, SessionEvent::TakenOver)
-                    }
-                    RouterOutput::ClaimAgain { session } => {
-                        self.send_event(session, SessionEvent::ClaimAgain)
-                    }
-                    RouterOutput::LateAnswer {
-                        session,
-                        client: _,
-                        publisher,
-                        tag,
-                        taken,
-                    } => {
-                        let session_event = SessionEvent::AnsweredLate {
-                            publisher,
-                            tag,
-                            taken,
-                        };
-                        self.send_event(session, session_event);
+                    RouterOutput::Deliver { session, .. }
+                    | RouterOutput::TakenOver { session }
+                    | RouterOutput::ClaimAgain { session }
+                    | RouterOutput::LateAnswer { session, .. } => {
+                        self.send_router_output(session, output);
                     }
                     RouterOutput::Will { vhost, will } => {
                         publish_will(&mut self.node, &vhost, will)
@@ -791,6 +776,16 @@ impl World {
             if !worked {
                 return;
             }
+        }
+    }
+
+    fn send_router_output(&mut self, number: u64, output: RouterOutput) {
+        let connection = &mut self.connections[number as usize - 1];
+        if !connection.closed {
+            self.node.number = number;
+            let (node, out) = (&mut self.node, &mut connection.out);
+            let session = &mut connection.session;
+            connection.session_state = session.service_event(&mut Some(output), node, out);
         }
     }
 
@@ -941,10 +936,10 @@ fn describe(packet: &Packet<'_>) -> String {
 pub fn refuse_all(world: &mut World) {
     for (number, queue, tag) in std::mem::take(&mut world.node.unconfirmed) {
         let why = RejectReason::MaxLength;
-        world
-            .node
-            .events
-            .push_back((number, SessionEvent::NotPublished { queue, tag, why }));
+        world.node.events.push_back((
+            number,
+            QueueNotification::NotPublished { queue, tag, why }.into(),
+        ));
     }
     world.settle();
 }
@@ -955,7 +950,7 @@ pub fn confirm_all(world: &mut World) {
         world
             .node
             .events
-            .push_back((number, SessionEvent::Published { queue, tag }));
+            .push_back((number, QueueNotification::Published { queue, tag }.into()));
     }
     world.settle();
 }
