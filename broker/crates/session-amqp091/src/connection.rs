@@ -23,8 +23,8 @@ use hashbrown::HashMap;
 use message::Message;
 use queue::SettlementOutcome;
 use session::{
-    Broker, ControlEvent, Held, Outbox, QueueNotification, ServiceNotification, Session,
-    SessionDetails, SessionEvent, SessionInfo, SessionState,
+    Broker, ControlEvent, Held, Outbox, QueueNotification, ServiceNotification, ServiceStates,
+    Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -774,13 +774,12 @@ impl Session for AmqpSession {
         deliveries.for_each(|held| visit(&held.delivery.message));
     }
 
-    fn info(&self) -> SessionInfo {
+    fn info(&self, _services: &ServiceStates) -> SessionInfo {
         SessionInfo {
             protocol: PROTOCOL,
             user: self.conn.user.to_string(),
             vhost: self.conn.vhost.to_string(),
             client_name: self.client_name.clone(),
-            subscriber: None,
             channels: self.channels.len() as u32,
         }
     }

@@ -558,7 +558,12 @@ fn channel_close_requeues_unacknowledged_deliveries() {
         },
     );
     assert_eq!(ready(&conn), ["1", "2", "3"]);
-    assert_eq!(conn.session.info().channels, 0);
+    assert_eq!(
+        conn.session
+            .info(&session::ServiceStates::default())
+            .channels,
+        0
+    );
 }
 
 /// Otherwise each requeued delivery would be redelivered to the next consumer that ends.

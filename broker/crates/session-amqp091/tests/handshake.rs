@@ -186,7 +186,10 @@ fn amqplain_login_succeeds() {
     let response = b"\x05LOGINS\0\0\0\x05guest\x08PASSWORDS\0\0\0\x05guest";
     conn.send(0, start_ok("AMQPLAIN", response, Table::default()));
     assert_eq!(conn.next_method(), (0, "connection.tune"));
-    assert_eq!(conn.session.info().user, "guest");
+    assert_eq!(
+        conn.session.info(&session::ServiceStates::default()).user,
+        "guest"
+    );
 }
 
 #[test]
@@ -404,7 +407,10 @@ fn external_login_uses_the_name_in_the_certificate() {
     };
     let mut conn = log_in(listener(&external, with_certificate(Some("small"))));
     assert_eq!(conn.next_method(), (0, "connection.tune"));
-    assert_eq!(conn.session.info().user, "small");
+    assert_eq!(
+        conn.session.info(&session::ServiceStates::default()).user,
+        "small"
+    );
     let details = conn.session.details();
     let subject = details.tls.as_ref().and_then(|tls| tls.subject.as_deref());
     assert_eq!(
@@ -734,7 +740,12 @@ fn update_secret_is_accepted() {
 fn client_properties_are_stored_for_listings() {
     let conn = Conn::open();
     assert_eq!(conn.session.details().client_properties, capabilities());
-    assert_eq!(conn.session.info().client_name, "tester");
+    assert_eq!(
+        conn.session
+            .info(&session::ServiceStates::default())
+            .client_name,
+        "tester"
+    );
     assert_eq!(conn.session.details().auth_mechanism, "PLAIN");
 }
 
@@ -786,7 +797,12 @@ fn channel_max_is_enforced() {
     for n in 1..=10 {
         conn.open_channel(n);
     }
-    assert_eq!(conn.session.info().channels, 10);
+    assert_eq!(
+        conn.session
+            .info(&session::ServiceStates::default())
+            .channels,
+        10
+    );
     conn.send(11, Method::ChannelOpen {});
     conn.expect_connection_close(
         530,
@@ -824,7 +840,7 @@ fn channel_limit_of_a_user_is_enforced() {
 #[test]
 fn session_info_names_user_and_vhost() {
     let conn = Conn::with_channel();
-    let info = conn.session.info();
+    let info = conn.session.info(&session::ServiceStates::default());
     assert_eq!(
         (
             info.protocol,

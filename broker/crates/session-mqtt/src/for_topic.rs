@@ -10,7 +10,7 @@ use topics::{Envelope, EnvelopeBuilder, topic_of};
 /// Converts a message for MQTT subscribers of the topic that corresponds to the routing key.
 /// Returns `None` if the key is not a topic name (it is empty or has an MQTT wildcard) or the
 /// message has another protocol.
-pub fn for_topic(message: &Message, key: &str) -> Option<Message> {
+pub(crate) fn for_topic(message: &Message, key: &str) -> Option<Message> {
     let topic = topic_of(key);
     check_name(&topic).ok()?;
     match message.protocol() {

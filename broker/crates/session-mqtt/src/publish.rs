@@ -4,6 +4,7 @@
 use crate::client_connection::{ClientConnection, PendingPublish, StepContext};
 use crate::session::{Failure, PacketResult};
 use crate::session_queue::is_session_queue;
+use crate::shard_service::{self, RouterAccess};
 use codec_mqtt::{Ack, AckKind, Publish, Qos, Reason};
 use env::planted::{self, Bug};
 use message::{Message, Table};
@@ -82,7 +83,7 @@ impl ClientConnection {
             key,
             received: cx.broker.wall(),
         };
-        let message = match cx.broker.topics() {
+        let message = match cx.broker.router() {
             // The message leaves this node before the turn ends.
             Some(router) if qos == Qos::AtMostOnce && !publish.retain => {
                 builder.build_in(router.room(), publish.payload)
@@ -364,7 +365,7 @@ fn publish_to_topics(
     publisher: Publisher,
     selected_queues: &mut Vec<u64>,
 ) -> PublishOutcome {
-    match broker.topics() {
+    match broker.router() {
         Some(router) => router.publish(vhost, topic, message, publisher, selected_queues),
         None => PublishOutcome::default(),
     }
@@ -411,7 +412,7 @@ fn retain(
 ) -> Result<(), ChangeError> {
     // [MQTT-3.3.1-6], [MQTT-3.3.1-7]
     let retained_message = (message.body_len() > 0).then(|| message.clone());
-    broker.retain(token, vhost, topic, retained_message)
+    shard_service::retain(broker, token, (vhost, topic), retained_message)
 }
 
 /// Collects the queues that are bound to the exchange.
@@ -471,7 +472,7 @@ pub(crate) fn will(
 }
 
 /// Publishes a will, because its client is gone or did not come back in time.
-pub fn publish_will(broker: &mut dyn Broker, vhost: &str, will: topics::Will) {
+pub(crate) fn publish_will(broker: &mut dyn Broker, vhost: &str, will: topics::Will) {
     let topics::Will {
         topic,
         message,

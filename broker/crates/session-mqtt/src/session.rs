@@ -4,6 +4,7 @@ use crate::client_connection::{
     ClientConnection, DECLARE_SESSION_QUEUE, DELETE_SESSION_QUEUE, SYNC, StepContext,
 };
 use crate::settings::{SessionConfig, Settings};
+use crate::shard_service::MqttShard;
 use crate::unanswered_publishes::{forward_event, is_deleted};
 use auth::TlsPeer;
 use bytes::{Buf, BytesMut};
@@ -16,8 +17,8 @@ use env::planted::{self, Bug};
 use message::Message;
 use metadata::{ChangeError, ChangeResult};
 use session::{
-    Broker, ControlEvent, Held, Outbox, QueueNotification, ServiceNotification, Session,
-    SessionDetails, SessionEvent, SessionInfo, SessionState,
+    Broker, ControlEvent, Held, Outbox, QueueNotification, ServiceNotification, ServiceStates,
+    Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -668,9 +669,13 @@ impl Session for MqttSession {
         self.end_step(cx)
     }
 
-    fn info(&self) -> SessionInfo {
+    fn info(&self, services: &ServiceStates) -> SessionInfo {
         let connection = self.client.connection();
-        let name = connection.and_then(|connection| connection.rare.client_id.as_deref());
+        let subscriber = connection.and_then(|connection| connection.subscriber.to_option());
+        let shard: Option<&MqttShard> = services.get();
+        let held = subscriber.and_then(|subscriber| shard?.router.client_id(subscriber));
+        let claimed = connection.and_then(|connection| connection.rare.client_id.as_deref());
+        let name = held.or(claimed);
         SessionInfo {
             protocol: self.protocol(),
             user: connection.map_or_else(String::new, |connection| {
@@ -680,7 +685,6 @@ impl Session for MqttSession {
                 connection.account.vhost.to_string()
             }),
             client_name: name.unwrap_or_default().to_owned(),
-            subscriber: connection.and_then(|connection| connection.subscriber.to_option()),
             channels: 0,
         }
     }

@@ -522,7 +522,7 @@ fn slow_client_loses_only_qos_0_messages() {
         w.publish(p, "a", Qos::AtMostOnce, 0, "x");
     }
     assert_eq!(
-        w.node.router.counts().dropped,
+        w.node.router().counts().dropped,
         0,
         "its socket has not been full yet"
     );
@@ -531,7 +531,7 @@ fn slow_client_loses_only_qos_0_messages() {
         w.publish(p, "a", Qos::AtMostOnce, 0, "x");
     }
     w.publish(p, "a", Qos::AtLeastOnce, 1, "kept");
-    assert_eq!(w.node.router.counts().dropped, 50);
+    assert_eq!(w.node.router().counts().dropped, 50);
     w.set_stalled(s, false);
     assert_eq!(w.output(s).len(), 51);
     w.publish(p, "a", Qos::AtMostOnce, 0, "again");

@@ -16,8 +16,8 @@ use codec_websocket::{CloseCode, Decoder, FrameHeader, Offer, Step};
 use env::Time;
 use message::Message;
 use session::{
-    Broker, ControlEvent, Held, Outbox, Session, SessionDetails, SessionEvent, SessionInfo,
-    SessionState,
+    Broker, ControlEvent, Held, Outbox, ServiceStates, Session, SessionDetails, SessionEvent,
+    SessionInfo, SessionState,
 };
 use std::any::Any;
 use std::net::SocketAddr;
@@ -264,8 +264,8 @@ impl Session for WebSocketSession {
         })
     }
 
-    fn info(&self) -> SessionInfo {
-        let info = self.inner.info();
+    fn info(&self, services: &ServiceStates) -> SessionInfo {
+        let info = self.inner.info(services);
         let protocol = match info.protocol {
             "mqtt310" => "web_mqtt310",
             "mqtt311" => "web_mqtt311",

@@ -107,7 +107,7 @@ impl Session for Lines {
         self.session_state()
     }
 
-    fn info(&self) -> SessionInfo {
+    fn info(&self, _: &session::ServiceStates) -> SessionInfo {
         SessionInfo {
             protocol: "mqtt50",
             ..SessionInfo::default()
@@ -251,7 +251,12 @@ fn output_of_a_step_is_one_frame() {
     assert_eq!(wrote[..10], header);
     assert_eq!(wrote[10..10 + LARGE], [b'L'; LARGE]);
     assert_eq!(wrote[10 + LARGE..], *b"\x82\x02c\n");
-    assert_eq!(one.session.info().protocol, "web_mqtt50");
+    assert_eq!(
+        one.session
+            .info(&session::ServiceStates::default())
+            .protocol,
+        "web_mqtt50"
+    );
     assert!(one.input.is_empty());
 }
 

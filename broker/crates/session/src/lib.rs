@@ -13,6 +13,7 @@ mod counts;
 mod held;
 mod outbox;
 mod protocol;
+mod service;
 
 pub use counts::{
     ChannelDetails, MessageCounters, PublishCounters, SessionDetails, TrafficCounters,
@@ -21,6 +22,10 @@ pub use held::Held;
 pub use outbox::{BY_REFERENCE, BufferPool, Outbox, OutboxPosition};
 pub use protocol::{ConnectionInfo, Protocol, ProtocolId, Protocols};
 pub use queue::DeliveryCounters;
+pub use service::{
+    InvalidFrame, MAX_SERVICES, NodeStatus, PublishedMessage, ServiceHost, ServiceId,
+    ServiceOutput, ServiceRegistration, ServiceStates, ShardAddress, ShardService,
+};
 
 use bytes::BytesMut;
 use env::{Time, WallTime};
@@ -68,6 +73,29 @@ pub enum FlowState {
     /// The queue accepted the message but has a backlog: stop publishing until
     /// [`ControlEvent::Unblocked`].
     Behind,
+}
+
+/// The result of [`Broker::announce`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AnnounceOutcome {
+    /// Number of local subscribers and of other shards that receive the message.
+    pub receivers: usize,
+    /// Number of other shards that will confirm the message, each with a
+    /// [`ServiceNotification::Confirmed`].
+    pub awaited: usize,
+    /// Another shard does not keep up: stop publishing until [`ControlEvent::Unblocked`].
+    pub behind: bool,
+    /// Another shard's backlog is full, so it does not get the message.
+    pub refused: bool,
+}
+
+impl std::ops::AddAssign for AnnounceOutcome {
+    fn add_assign(&mut self, other: AnnounceOutcome) {
+        self.receivers += other.receivers;
+        self.awaited += other.awaited;
+        self.behind |= other.behind;
+        self.refused |= other.refused;
+    }
 }
 
 /// The node as a session sees it. No call blocks. Answers arrive as [`SessionEvent`]s, in order per
@@ -153,7 +181,7 @@ pub trait Broker {
     fn note_held(&mut self) {}
     /// Returns true if a message of `bytes` bytes may be queued for a client that does not read and
     /// has `waiting` unread bytes already. If false, the message is dropped where the protocol
-    /// allows that (MQTT QoS 0).
+    /// allows that.
     fn admit_unread(&mut self, _waiting: usize, _bytes: usize) -> bool {
         true
     }
@@ -163,36 +191,26 @@ pub trait Broker {
     fn open_channel(&mut self) -> Result<(), u64>;
     /// Releases a channel counted by [`Broker::open_channel`].
     fn close_channel(&mut self);
-    /// The router for MQTT subscriptions that are not backed by a queue. None: the node accepts no
-    /// clients that need it.
-    fn topics(&mut self) -> Option<&mut topics::MqttRouter> {
+    /// The states of this shard's services, for sessions of the protocols that have one. None: the
+    /// node has no services.
+    fn services(&mut self) -> Option<&mut ServiceStates> {
         None
     }
-    /// Announces a published message to MQTT subscriptions that are not backed by a queue. Adds to
-    /// `routes` the queues that must receive it because of a shared subscription. One
-    /// [`ServiceNotification::Confirmed`] follows for each router that the outcome counts as awaited.
+    /// Proposes a metadata change in the name of a shard service, whose
+    /// [`ShardService::change_answered`] gets the result.
+    fn change_by_service(&mut self, _service: ServiceId, _token: u64, _change: Change) {}
+    /// Announces a published message to subscriptions that are not backed by a queue. Adds to
+    /// `routes` the queues that must receive it because of them. One
+    /// [`ServiceNotification::Confirmed`] follows for each remote subscriber that the outcome counts
+    /// as awaited.
     fn announce(
         &mut self,
         _vhost: &str,
         _message: &Message,
         _tag: PublishTag,
         _routes: &mut Vec<QueueId>,
-    ) -> topics::PublishOutcome {
-        topics::PublishOutcome::default()
-    }
-    /// Stores the retained message of an MQTT topic, or removes it (`None`). Subscribers of this
-    /// shard see it at once. [`ControlEvent::Changed`] with the token (0: no confirmation wanted)
-    /// follows when the cluster has it. On an error nothing is stored and no event follows.
-    fn retain(
-        &mut self,
-        _token: u64,
-        vhost: &str,
-        _topic: &str,
-        _message: Option<Message>,
-    ) -> Result<(), ChangeError> {
-        Err(ChangeError::Unavailable(format!(
-            "retained messages are not available in vhost '{vhost}'"
-        )))
+    ) -> AnnounceOutcome {
+        AnnounceOutcome::default()
     }
     /// Reports a message event to the firehose. Called while tracing is enabled for a vhost
     /// ([`Tree::traces`]).
@@ -398,10 +416,8 @@ pub struct SessionInfo {
     pub user: String,
     /// The vhost, empty before it was opened.
     pub vhost: String,
-    /// Empty if the MQTT router stores it.
+    /// The name that the client gave itself, if any.
     pub client_name: String,
-    /// The subscriber in [`topics::MqttRouter`].
-    pub subscriber: Option<topics::SubscriberId>,
     /// The number of open channels.
     pub channels: u32,
 }
@@ -442,8 +458,9 @@ pub trait Session: Send {
     /// The socket accepted output, so deliveries held back because the outbox was full may
     /// continue.
     fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState;
-    /// A summary for listings.
-    fn info(&self) -> SessionInfo;
+    /// A summary for listings. `services` has what the protocol stores about its clients on the
+    /// shard.
+    fn info(&self, services: &ServiceStates) -> SessionInfo;
     /// Bytes of incomplete messages, frames and open transactions, excluding the input buffer of
     /// the driver. The session calls [`Broker::note_held`] when this becomes more than 0.
     fn unfinished(&self) -> usize {

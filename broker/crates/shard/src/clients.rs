@@ -338,9 +338,6 @@ impl Core {
         if self.is_internal_session(number) {
             return self.internal_told(queue, peer_message);
         }
-        if self.is_handover_session(number) {
-            return self.handover_told(queue, peer_message);
-        }
         let notification = match peer_message {
             ClientEvent::Published(tag) => QueueNotification::Published { queue, tag },
             ClientEvent::NotPublished(tag, why) => {
@@ -371,6 +368,12 @@ impl Core {
             },
             ClientEvent::Cancelled { consumer } => QueueNotification::Cancelled { queue, consumer },
         };
+        if let Some(at) = self.services.of_session(number) {
+            self.with_service(at, |service, view| {
+                service.queue_notification(view, notification);
+            });
+            return;
+        }
         self.notices.push_back((number, notification.into()));
     }
 

@@ -27,7 +27,7 @@ const PROTOCOL: &str = "amqp091";
 
 struct PendingPublish {
     vhost: Name,
-    /// Queues, and other nodes for their MQTT clients, that have not answered.
+    /// Queues, and other shards with subscribers, that have not answered.
     left: usize,
     taken: bool,
     until: Time,
@@ -181,22 +181,22 @@ impl Core {
         }
         let tag = PublishTag(self.internal_client.tag());
         let session = self.internal_session();
-        let heard = self.announce(session, tag, (vhost, &message), &mut routes);
-        let routed = routes.len() + heard.receivers;
+        let announced = self.announce(session, tag, (vhost, &message), &mut routes);
+        let routed = routes.len() + announced.receivers;
         self.count_published(vhost, routed);
         let what = TraceEvent::Published { routes: &routes };
         self.trace_internal(vhost, user, &message, what);
-        let left = routes.len() + heard.awaited;
+        let left = routes.len() + announced.awaited;
         if left == 0 {
             return reply(Ok(PublishResult {
                 routed: routed > 0,
-                taken: !heard.refused,
+                taken: !announced.refused,
             }));
         }
         let publishing = PendingPublish {
             vhost: vhost.clone(),
             left,
-            taken: !heard.refused,
+            taken: !announced.refused,
             until: self.now + WITHIN,
             reply,
         };
@@ -304,7 +304,7 @@ impl Core {
         }
     }
 
-    /// A queue has answered, or another node for its MQTT clients.
+    /// A queue has answered, or another shard for its subscribers.
     pub fn internal_published(&mut self, tag: u64, taken: bool) {
         let Some(publishing) = self.internal_client.publishing.get_mut(&tag) else {
             return;

@@ -15,13 +15,10 @@ use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
 use control::{ControlRequest, ShardFacts, ShardQuery, TrafficFacts};
 use env::{Incarnation, NodeId, Time, WallTime};
+use metadata::NodeRecord;
 use metadata::features::VersionFacts;
-use metadata::{NodeRecord, QueueId};
-use session::{
-    ControlEvent, Outbox, PublishTag, ServiceNotification, Session, SessionEvent, SessionState,
-};
+use session::{ControlEvent, Outbox, Session, SessionEvent, SessionState};
 use std::collections::BTreeMap;
-use topics::RouterOutput;
 
 /// Rounds of one poll: each round handles everything that the one before left, so a chain longer than this is a loop.
 const MAX_ROUNDS: usize = 64;
@@ -92,7 +89,7 @@ impl Shard {
     /// A notice for a session, with those behind it that are for the same one: confirms and deliveries come in runs.
     fn tell(&mut self, number: u64, session_event: SessionEvent) {
         let Some(key) = self.sessions.by_number(number) else {
-            return self.core.tell_late(number, &session_event);
+            return self.core.late_session_event(number, &session_event);
         };
         self.step(key, |s, view, out| {
             let mut session_state = s.session_event(session_event, view, out);
@@ -126,7 +123,7 @@ impl Shard {
                 self.core.take_event(from, number, queue, event);
                 worked = true;
             }
-            worked |= self.handle_router_outputs();
+            worked |= self.pass_on_service_outputs();
             worked |= self.evict();
             while let Some((number, session_event)) = self.core.notices.pop_front() {
                 self.tell(number, session_event);
@@ -155,79 +152,6 @@ impl Shard {
             }
         }
         worked
-    }
-
-    /// Passes the router's outputs on, one by one: outputs that a session has not received when it ends stay with the router,
-    /// for its client. Returns true if there were any.
-    fn handle_router_outputs(&mut self) -> bool {
-        let mut worked = false;
-        self.core.tell_figures();
-        while let Some(output) = self.core.topics.take() {
-            worked = true;
-            let session = match output {
-                RouterOutput::Deliver { session, .. }
-                | RouterOutput::TakenOver { session }
-                | RouterOutput::ClaimAgain { session }
-                | RouterOutput::Announced { session }
-                | RouterOutput::MessagesLost { session }
-                | RouterOutput::ReplicateWill { session } => session,
-                RouterOutput::LateAnswer {
-                    session,
-                    client,
-                    publisher,
-                    tag,
-                    taken,
-                } => {
-                    // An output before this one may have ended that connection.
-                    if !self.core.topics.is_connected_by(client, session) {
-                        let publish = (publisher, tag);
-                        self.core.topics.pass_answer(client, publish, taken);
-                        continue;
-                    }
-                    session
-                }
-                RouterOutput::Will { vhost, will } => {
-                    self.core.publish_will(&vhost, will);
-                    continue;
-                }
-                RouterOutput::ToQueue { queue, message } => {
-                    self.core.pass_to_queue(QueueId(queue), message);
-                    continue;
-                }
-                RouterOutput::SysTopicsDue => {
-                    self.core.ask_figures();
-                    continue;
-                }
-                RouterOutput::Confirmed { session, tag } => {
-                    if !self.core.heard(session, tag) {
-                        let tag = PublishTag(tag);
-                        self.notify(session, ServiceNotification::Confirmed { tag }.into());
-                    }
-                    continue;
-                }
-                RouterOutput::Unblocked { session } => {
-                    self.notify(session, ControlEvent::Unblocked.into());
-                    continue;
-                }
-            };
-            let mut event = Some(output);
-            if let Some(key) = self.sessions.by_number(session) {
-                self.step(key, |s, view, out| s.service_event(&mut event, view, out));
-            }
-        }
-        worked
-    }
-
-    /// Passes an event to a session, alone.
-    fn notify(&mut self, number: u64, session_event: SessionEvent) {
-        match self.sessions.by_number(number) {
-            Some(key) => {
-                self.step(key, |s, view, out| {
-                    s.session_event(session_event, view, out)
-                });
-            }
-            None => self.core.tell_late(number, &session_event),
-        }
     }
 
     fn tick_sessions(&mut self) {
@@ -311,7 +235,11 @@ impl Shard {
                 self.drain(on)
             }
             Frame::Members(peer_message) => self.core.take_members_message(from, peer_message),
-            Frame::Hub(frame) => self.core.take_router_frame(from, frame),
+            Frame::Service(frame) => {
+                if let Err(error) = self.core.take_service_frame(from, frame) {
+                    tracing::warn!(event = "peer_frame_unreadable", node = from.0, %error);
+                }
+            }
             Frame::Uses(told) => self.core.limit_usage.hear(from, told),
             // Words between shards of one node; another node has no business with them.
             Frame::Applied { .. }
@@ -644,7 +572,7 @@ impl ShardDriver for Shard {
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }
-        self.core.flush_routers();
+        self.core.each_service(|service, view| service.flush(view));
         self.core.flush_limit_usage();
         self.core.listen_when_introduced();
         self.core.flush_outgoing();

@@ -3,6 +3,7 @@
 use super::node::Node;
 use env::NodeId;
 use metadata::QueueId;
+use session_mqtt::MqttShard;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Replicas of a queue that have applied as much have the same state, and so have trees.
@@ -155,7 +156,8 @@ pub fn hubs_are_of_now<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), 
         .flat_map(|n| n.shards().map(|s| (n.id(), s)))
         .collect();
     for (node, shard) in &all {
-        let others = shard.core().topics.counts().routers;
+        let mqtt: Option<&MqttShard> = shard.core().services.states.get();
+        let others = mqtt.map_or(0, |mqtt| mqtt.router.counts().routers);
         if others + 1 != all.len() {
             let (node, there) = (node.0, all.len());
             return Err(format!(

@@ -298,7 +298,6 @@ impl Node {
             },
             program: self.identity.program,
             protocols: protocols(),
-            mqtt: shard::MqttRouting::default(),
             groups: self.plan.limits.clone(),
         }
     }
