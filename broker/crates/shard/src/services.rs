@@ -11,7 +11,7 @@ use crate::sessions::{SERVICE_KEY, number, service_position};
 use crate::shard::Shard;
 use crate::view::View;
 use bytes::BytesMut;
-use control::{Counters, ShardFacts, ShardQuery};
+use control::{ShardFacts, ShardQuery};
 use env::{Incarnation, NodeId, Time};
 use message::Message;
 use metadata::{Change, QueueId, QueueRecord, TreeEvent};
@@ -242,7 +242,7 @@ impl Core {
         }
     }
 
-    /// The position of a service as a requester of changes.
+    /// A service as the requester of a change. A service that the shard does not have gets no answer.
     pub fn service_requester(&self, id: ServiceId, token: u64) -> ChangeRequester {
         match self.services.position(id) {
             Some(at) => ChangeRequester::Service { at, token },
@@ -261,7 +261,6 @@ impl Core {
 
     fn pass_on_collected_counters(&mut self) {
         while let Some((at, counters)) = self.listings.take_collected() {
-            let counters: Box<Counters> = counters;
             self.with_service(at, |service, view| {
                 service.counters_collected(view, &counters);
             });

@@ -150,7 +150,7 @@ pub fn on_the_way<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<String> {
     (trees.len() > 1).then(|| "metadata entries".to_owned())
 }
 
-/// Every hub knows the others, and none of an earlier life of a node.
+/// Every MQTT router knows the others, and none of an earlier incarnation of a node.
 pub fn hubs_are_of_now<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
     let all: Vec<_> = nodes
         .flat_map(|n| n.shards().map(|s| (n.id(), s)))
@@ -161,7 +161,7 @@ pub fn hubs_are_of_now<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), 
         if others + 1 != all.len() {
             let (node, there) = (node.0, all.len());
             return Err(format!(
-                "a hub of node {node} knows {others} others, of {there} that there are"
+                "an MQTT router of node {node} knows {others} others, of {there} routers in all"
             ));
         }
     }
