@@ -3,6 +3,7 @@
 use super::node::Node;
 use env::NodeId;
 use metadata::QueueId;
+use session_mqtt::MqttShard;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Replicas of a queue that have applied the same entries have equal state, and so have trees.
@@ -151,13 +152,14 @@ pub fn describe_in_flight<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<S
     (trees.len() > 1).then(|| "metadata entries".to_owned())
 }
 
-/// Every router knows the others, and none of an earlier incarnation of a node.
+/// Every MQTT router knows the others, and none of an earlier incarnation of a node.
 pub fn check_routers<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
     let all: Vec<_> = nodes
         .flat_map(|n| n.shards().map(|s| (n.id(), s)))
         .collect();
     for (node, shard) in &all {
-        let others = shard.core().topics.counts().routers;
+        let mqtt: Option<&MqttShard> = shard.core().services.states.get();
+        let others = mqtt.map_or(0, |mqtt| mqtt.router.counts().routers);
         if others + 1 != all.len() {
             let (node, total) = (node.0, all.len());
             return Err(format!(

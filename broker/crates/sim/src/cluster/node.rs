@@ -358,7 +358,6 @@ impl Node {
             },
             program: self.identity.version,
             protocols: protocols(),
-            mqtt: shard::MqttRouting::default(),
             groups: self.plan.limits.clone(),
         }
     }

@@ -11,9 +11,10 @@ use queue::{
     RequestBody, SettlementOutcome,
 };
 use session::{
-    Broker, ConnectionInfo, Outbox, Protocol, PublishTag, RequestSeq, Session, SessionEvent,
-    SessionInfo, SessionState,
+    Broker, ConnectionInfo, ControlEvent, Outbox, Protocol, PublishTag, QueueNotification,
+    RequestSeq, ServiceStates, Session, SessionEvent, SessionInfo, SessionState,
 };
+use std::any::Any;
 use std::collections::BTreeMap;
 
 const CONSUMER: ConsumerId = ConsumerId(1);
@@ -157,10 +158,7 @@ impl CreditSession {
         match frame {
             ClientFrame::Open { .. } => {}
             ClientFrame::Publish { number } => {
-                let tag = PublishTag {
-                    channel: 0,
-                    tag: number,
-                };
+                let tag = PublishTag(number);
                 let message = message(number, broker).ok_or("no message")?;
                 broker.publish(queue, tag, message);
             }
@@ -260,24 +258,26 @@ impl Session for CreditSession {
 
     fn session_event(
         &mut self,
-        session_event: SessionEvent,
+        event: SessionEvent,
         broker: &mut dyn Broker,
         out: &mut Outbox,
     ) -> SessionState {
-        match session_event {
-            SessionEvent::Changed { .. } => {
+        match event {
+            SessionEvent::Control(ControlEvent::Changed { .. }) => {
                 let wanted = self.wanted.map_or("", |(queue, _)| queue.name());
                 match broker.tree().queue(VHOST, wanted).map(|q| q.id) {
                     Some(id) => self.begin(id, broker, out),
                     None => self.fail(out),
                 }
             }
-            SessionEvent::Answer { seq, answer, .. } => self.answered(seq, &answer, out),
-            SessionEvent::Deliver {
+            SessionEvent::Queue(QueueNotification::Answer { seq, answer, .. }) => {
+                self.answered(seq, &answer, out)
+            }
+            SessionEvent::Queue(QueueNotification::Deliver {
                 queue,
                 consumer,
                 deliveries,
-            } => {
+            }) => {
                 for delivery in &deliveries {
                     match delivered(delivery) {
                         Some(frame) => self.say(&frame, out),
@@ -288,20 +288,31 @@ impl Session for CreditSession {
                     broker.received(queue, consumer, last.id);
                 }
             }
-            SessionEvent::Published { tag, .. } => {
-                let (number, confirmed) = (tag.tag, true);
+            SessionEvent::Queue(QueueNotification::Published { tag, .. }) => {
+                let (number, confirmed) = (tag.0, true);
                 self.say(&ServerFrame::Published { number, confirmed }, out);
             }
-            SessionEvent::NotPublished { tag, .. } => {
-                let (number, confirmed) = (tag.tag, false);
+            SessionEvent::Queue(QueueNotification::NotPublished { tag, .. }) => {
+                let (number, confirmed) = (tag.0, false);
                 self.say(&ServerFrame::Published { number, confirmed }, out);
             }
-            SessionEvent::Cancelled { .. } => self.fail(out),
-            SessionEvent::Close { .. } | SessionEvent::Shed { .. } | SessionEvent::Shutdown => {
+            SessionEvent::Queue(QueueNotification::Cancelled { .. }) => self.fail(out),
+            SessionEvent::Control(
+                ControlEvent::Close { .. } | ControlEvent::Shed { .. } | ControlEvent::Shutdown,
+            ) => {
                 self.closing = true;
             }
             _ => {}
         }
+        self.state()
+    }
+
+    fn service_event(
+        &mut self,
+        _event: &mut dyn Any,
+        _broker: &mut dyn Broker,
+        _out: &mut Outbox,
+    ) -> SessionState {
         self.state()
     }
 
@@ -319,7 +330,7 @@ impl Session for CreditSession {
         self.state()
     }
 
-    fn info(&self) -> SessionInfo {
+    fn info(&self, _services: &ServiceStates) -> SessionInfo {
         SessionInfo {
             protocol: "credit",
             ..SessionInfo::default()
