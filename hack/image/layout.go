@@ -37,7 +37,7 @@ func writeLayout(s spec, binaries []string) error {
 			return fmt.Errorf("%s and %s are both for %s", other, binary, arch)
 		}
 		seen[arch] = binary
-		img, err := assemble(s, files, arch)
+		img, err := assemble(s, files, arch, types.OCILayer)
 		if err != nil {
 			return err
 		}

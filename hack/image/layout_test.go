@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,6 +90,16 @@ func TestLayoutHasAnImageForEachArchitecture(t *testing.T) {
 		}
 		if config.Architecture != each.Platform.Architecture || config.Config.Labels["org.opencontainers.image.version"] != "1.2.3" || !config.Created.Equal(time.Unix(86400, 0)) {
 			t.Errorf("config of %s: %+v", each.Platform, config)
+		}
+		content, err := image.Manifest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Tools such as skopeo refuse an OCI manifest with layers of Docker's type.
+		for _, layer := range append(content.Layers, content.Config) {
+			if !strings.HasPrefix(string(layer.MediaType), "application/vnd.oci.") {
+				t.Errorf("media type %s", layer.MediaType)
+			}
 		}
 		if got := linkTarget(t, image, "y"); got != "/x" {
 			t.Errorf("/y is a link to %q, want /x", got)

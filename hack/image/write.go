@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // layer packs files and their directories as an uncompressed tar without times or owners.
@@ -55,14 +56,14 @@ func layer(files []file) ([]byte, error) {
 }
 
 // assemble builds the image in memory.
-func assemble(s spec, files []file, arch string) (v1.Image, error) {
+func assemble(s spec, files []file, arch string, layerType types.MediaType) (v1.Image, error) {
 	packed, err := layer(files)
 	if err != nil {
 		return nil, err
 	}
 	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(packed)), nil
-	})
+	}, tarball.WithMediaType(layerType))
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +80,7 @@ func write(s spec, files []file, arch string) error {
 	if err != nil {
 		return err
 	}
-	img, err := assemble(s, files, arch)
+	img, err := assemble(s, files, arch, types.DockerLayer)
 	if err != nil {
 		return err
 	}
