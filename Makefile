@@ -111,6 +111,13 @@ demo-client:
 image: build ## build OCI images of all three in bin/images, without a daemon
 	@hack/image/build bin bin/images
 
+.PHONY: release docs-site
+release: ## build a release in dist: static programs, Debian packages, OCI images, chart, manifests, SBOMs, for REGISTRY=registry.example/team
+	@REGISTRY="$(REGISTRY)" hack/release/run dist
+
+docs-site: ## build the documentation site, with search, in target/site
+	@hack/docs-site
+
 .PHONY: push
 push: ## push the images of make image to REGISTRY=registry.example/team, with TAG=dev and the credentials of docker login
 	@: $(or $(REGISTRY),$(error set REGISTRY, for example make push REGISTRY=registry.example/team))

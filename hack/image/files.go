@@ -12,6 +12,7 @@ type file struct {
 	path string // absolute, in the image
 	mode int64
 	data []byte
+	link string // target of a symbolic link; empty for a regular file
 }
 
 // glibcExtras are opened by name at run time and so do not appear in a header: name lookups in C libraries older than
@@ -25,9 +26,12 @@ func collect(s spec) ([]file, string, error) {
 		return nil, "", err
 	}
 	files := []file{
-		{"/etc/passwd", 0o644, fmt.Appendf(nil, "root:x:0:0:root:/:/sbin/nologin\nposthorn:x:%d:%d:posthorn:/:/sbin/nologin\n", s.uid, s.uid)},
-		{"/etc/group", 0o644, fmt.Appendf(nil, "root:x:0:\nposthorn:x:%d:\n", s.uid)},
-		{"/etc/nsswitch.conf", 0o644, []byte("passwd: files\ngroup: files\nhosts: files dns\n")},
+		{path: "/etc/passwd", mode: 0o644, data: fmt.Appendf(nil, "root:x:0:0:root:/:/sbin/nologin\nposthorn:x:%d:%d:posthorn:/:/sbin/nologin\n", s.uid, s.uid)},
+		{path: "/etc/group", mode: 0o644, data: fmt.Appendf(nil, "root:x:0:\nposthorn:x:%d:\n", s.uid)},
+		{path: "/etc/nsswitch.conf", mode: 0o644, data: []byte("passwd: files\ngroup: files\nhosts: files dns\n")},
+	}
+	for _, each := range s.links {
+		files = append(files, file{path: each, mode: 0o777, link: s.entrypoint})
 	}
 	sources := map[string]string{s.entrypoint: s.binary}
 	if s.caBundle != "" {
@@ -53,7 +57,7 @@ func collect(s spec) ([]file, string, error) {
 		if from == s.caBundle {
 			mode = 0o644
 		}
-		files = append(files, file{to, mode, data})
+		files = append(files, file{path: to, mode: mode, data: data})
 	}
 	sort.Slice(files, func(i, j int) bool { return files[i].path < files[j].path })
 	return files, p.arch, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // layer packs files and their directories as an uncompressed tar without times or owners.
@@ -38,6 +39,9 @@ func layer(files []file) ([]byte, error) {
 			return nil, err
 		}
 		h := &tar.Header{Name: strings.TrimPrefix(f.path, "/"), Typeflag: tar.TypeReg, Mode: f.mode, Size: int64(len(f.data))}
+		if f.link != "" {
+			h.Typeflag, h.Linkname = tar.TypeSymlink, f.link
+		}
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err
 		}
@@ -51,27 +55,32 @@ func layer(files []file) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
+// assemble builds the image in memory.
+func assemble(s spec, files []file, arch string, layerType types.MediaType) (v1.Image, error) {
+	packed, err := layer(files)
+	if err != nil {
+		return nil, err
+	}
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(packed)), nil
+	}, tarball.WithMediaType(layerType))
+	if err != nil {
+		return nil, err
+	}
+	img, err := mutate.AppendLayers(empty.Image, l)
+	if err != nil {
+		return nil, err
+	}
+	return mutate.ConfigFile(img, config(img, s, arch))
+}
+
 // write builds the image and renames the tarball into place, so that a reader never sees a partial file.
 func write(s spec, files []file, arch string) error {
 	ref, err := name.NewTag(s.ref)
 	if err != nil {
 		return err
 	}
-	packed, err := layer(files)
-	if err != nil {
-		return err
-	}
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(packed)), nil
-	})
-	if err != nil {
-		return err
-	}
-	img, err := mutate.AppendLayers(empty.Image, l)
-	if err != nil {
-		return err
-	}
-	img, err = mutate.ConfigFile(img, config(img, s, arch))
+	img, err := assemble(s, files, arch, types.DockerLayer)
 	if err != nil {
 		return err
 	}
@@ -95,5 +104,9 @@ func config(img v1.Image, s spec, arch string) *v1.ConfigFile {
 	c.Config.Entrypoint = []string{s.entrypoint}
 	c.Config.User = fmt.Sprintf("%d:%d", s.uid, s.uid)
 	c.Config.Env = []string{"PATH=/"}
+	c.Config.Labels = s.labels
+	if !s.created.IsZero() {
+		c.Created = v1.Time{Time: s.created}
+	}
 	return c
 }

@@ -19,8 +19,8 @@ import (
 
 // Versions of the programs in the two images. The second one has an additional feature flag.
 const (
-	version     = "0.1.0"
-	nextVersion = "0.2.0"
+	version     = "0.2.0"
+	nextVersion = "0.3.0"
 	nextFlag    = "next_release"
 )
 

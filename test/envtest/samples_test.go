@@ -89,6 +89,20 @@ var _ = Describe("samples", func() {
 		Expect(objects).To(HaveLen(4))
 	})
 
+	for _, folder := range []string{"dead-letters", "mqtt", "tenancy"} {
+		It("of "+folder+" become Ready", func() {
+			namespace := newNamespace(nil)
+			objects := samples(namespace, folder)
+			kubectl(namespace, "apply", "-f", filepath.Join("..", "..", "config", "samples", folder))
+			becomeReady(objects)
+		})
+	}
+
+	It("of tls is accepted", func() {
+		namespace := newNamespace(nil)
+		kubectl(namespace, "apply", "--dry-run=server", "-f", filepath.Join("..", "..", "config", "samples", "tls"))
+	})
+
 	It("of the demo become Ready", func() {
 		objects := samples("", "demo")
 		kubectl("", "apply", "-f", filepath.Join("..", "..", "config", "samples", "demo"))

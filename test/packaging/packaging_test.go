@@ -221,9 +221,9 @@ func TestOneValueNamesTheRegistryOfAllImages(t *testing.T) {
 		}
 	}
 	command := exec.Command("../../hack/with-registry", "registry.test/team", "v1")
-	command.Stdin = strings.NewReader("image: posthorn.local/posthorn-operator:dev\n- --default-broker-image=posthorn.local/posthorn:dev\n")
+	command.Stdin = strings.NewReader("image: posthorn.local/posthorn-operator:dev\n- --broker-image-repository=posthorn.local/posthorn\n- --default-broker-image=posthorn.local/posthorn:dev\n")
 	out, err := command.Output()
-	if want := "image: registry.test/team/posthorn-operator:v1\n- --default-broker-image=registry.test/team/posthorn:v1\n"; err != nil || string(out) != want {
+	if want := "image: registry.test/team/posthorn-operator:v1\n- --broker-image-repository=registry.test/team/posthorn\n- --default-broker-image=registry.test/team/posthorn:v1\n"; err != nil || string(out) != want {
 		t.Errorf("with-registry: %q (%v)", out, err)
 	}
 }

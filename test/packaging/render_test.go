@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	helmchart "helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
@@ -81,6 +82,12 @@ func rendered(t *testing.T, values string) (map[string]object, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return renderedChart(t, chart, values)
+}
+
+// renderedChart renders a chart with values (YAML).
+func renderedChart(t *testing.T, chart *helmchart.Chart, values string) (map[string]object, error) {
+	t.Helper()
 	given, err := chartutil.ReadValues([]byte(values))
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 var settings = map[string]bool{
 	"max-length": true, "max-length-bytes": true, "message-ttl": true, "expires": true,
 	"delivery-limit": true, "overflow": true, "dead-letter-exchange": true, "target-group-size": true,
+	"dead-letter-routing-key": true, "dead-letter-strategy": true,
 }
 
 func (s *Server) serveQueues(r *request) reply {

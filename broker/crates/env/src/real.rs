@@ -358,6 +358,27 @@ pub fn descriptor_limit() -> io::Result<u64> {
     })
 }
 
+/// Limits the lookup of host names to `/etc/hosts` and DNS in a binary that is linked statically with
+/// glibc. Otherwise `/etc/nsswitch.conf` may name modules such as `resolve`, which glibc loads together
+/// with the libc of the machine; the process crashes if that is another version. Call it before the
+/// first lookup.
+pub fn limit_host_lookup() {
+    #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+    {
+        #[expect(unsafe_code, reason = "libc has no binding for this function of glibc")]
+        unsafe extern "C" {
+            fn __nss_configure_lookup(
+                database: *const libc::c_char,
+                services: *const libc::c_char,
+            ) -> libc::c_int;
+        }
+        // SAFETY: both strings are NUL-terminated constants. The result does not matter: the call
+        // fails only for a wrong service line, and changes nothing then.
+        #[expect(unsafe_code, reason = "libc has no binding for this function of glibc")]
+        let _ = unsafe { __nss_configure_lookup(c"hosts".as_ptr(), c"files dns".as_ptr()) };
+    }
+}
+
 #[expect(unsafe_code, reason = "std has no statvfs")]
 fn available(path: &Path) -> io::Result<u64> {
     let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;

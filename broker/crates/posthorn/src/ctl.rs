@@ -261,12 +261,17 @@ pub enum OnOff {
     Off,
 }
 
-/// Completes the command line: `ctl` is implied if the binary is called as `posthornctl`, or as
-/// `rabbitmqctl` or `rabbitmq-queues` for tools that only know RabbitMQ's names.
+/// Completes the command line: `ctl` is implied if the binary is called as `posthornctl`, or by a
+/// name of RabbitMQ's for tools that only know that.
 pub fn arguments(raw_arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = raw_arguments.collect();
     let binary_name = arguments.first().map(Path::new).and_then(Path::file_name);
-    let names = ["posthornctl", "rabbitmqctl", "rabbitmq-queues"];
+    let names = [
+        "posthornctl",
+        "rabbitmqctl",
+        "rabbitmq-queues",
+        "rabbitmq-diagnostics",
+    ];
     if binary_name.is_some_and(|name| names.iter().any(|n| name == *n)) {
         arguments.insert(1, "ctl".into());
     }
@@ -379,6 +384,10 @@ mod unit {
         };
         assert_eq!(run(&["/bin/posthornctl", "status"])[1..], ["ctl", "status"]);
         assert_eq!(run(&["rabbitmqctl", "status"])[1..], ["ctl", "status"]);
+        assert_eq!(
+            run(&["/rabbitmq-diagnostics", "ping"])[1..],
+            ["ctl", "ping"]
+        );
         assert_eq!(run(&["posthorn", "serve"])[1..], ["serve"]);
         assert!(run(&[]).is_empty());
     }

@@ -94,6 +94,7 @@ enum ConfigCommand {
 
 /// Runs the command line. `arguments` start with the name of the binary.
 pub fn run(arguments: impl Iterator<Item = OsString>, program: Version) -> ExitCode {
+    env::real::limit_host_lookup();
     let command_line = Cli::command().version(program.version);
     let matches = command_line.get_matches_from(ctl::arguments(arguments));
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());

@@ -17,7 +17,7 @@ pub const PROGRAM: Version = if cfg!(feature = "next") {
 
 /// The next version.
 pub const NEXT: Version = Version {
-    version: "0.2.0",
+    version: "0.3.0",
     features: &with_next(),
 };
 
