@@ -136,6 +136,11 @@ fn same(tree: &Tree, value: Value<'_>) -> bool {
                     .all(|((key, value), (found_key, found_value))| {
                         same(key, found_key) && same(value, found_value)
                     })
+                && entries.iter().zip(found.encoded_entries()).all(
+                    |((key, value), (found_key, found_value))| {
+                        same(key, found_key.value()) && same(value, found_value.value())
+                    },
+                )
         }
         (Tree::Described(name, inner), Value::Described(found)) => {
             matches!(found.descriptor, codec_amqp10::Descriptor::Symbol(symbol) if symbol.as_str() == name)
@@ -335,12 +340,7 @@ fn visit(value: Value<'_>) {
             list.iter().for_each(visit);
         }
         Value::Map(map) => {
-            // The encoded entries are the same ones. Values are compared by their text, because NaN is not equal to itself.
-            let shown = |entries: Vec<(Value<'_>, Value<'_>)>| format!("{entries:?}");
-            let encoded = map
-                .encoded_entries()
-                .map(|(key, value)| (key.value(), value.value()));
-            assert_eq!(shown(encoded.collect()), shown(map.iter().collect()));
+            assert_eq!(map.encoded_entries().count(), map.len());
             assert_eq!(map.iter().count(), map.len());
             map.iter().for_each(|(key, value)| {
                 visit(key);

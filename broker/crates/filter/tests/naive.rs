@@ -305,8 +305,8 @@ proptest! {
 
     #[test]
     fn patterns_match_as_by_definition(
-        pattern in "[aé%_]{0,9}",
-        text in "[aéb]{0,12}",
+        pattern in "[aé€🥕%_]{0,9}",
+        text in "[aé€🥕b]{0,12}",
     ) {
         let text: &'static str = Box::leak(text.into_boxed_str());
         let message = message::with(&[("text", Value::String(text))]);
