@@ -7,7 +7,9 @@ package main
 import (
 	"flag"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 	"time"
 
 	"go.uber.org/zap/zapcore"
@@ -20,8 +22,12 @@ import (
 	"posthorn.io/posthorn/controllers/brokercluster"
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/connect"
+	"posthorn.io/posthorn/internal/convert"
 	"posthorn.io/posthorn/internal/setup"
 )
+
+// convertCommand is the subcommand that converts manifests of RabbitMQ's messaging topology operator.
+const convertCommand = "convert"
 
 // options are the flags of the command line.
 type options struct {
@@ -67,7 +73,36 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
+// convertFiles converts manifests in files, or in the standard input when there are none.
+func convertFiles(files []string, in io.Reader, out io.Writer) error {
+	if len(files) == 0 {
+		return convert.Manifests(in, out)
+	}
+	for _, name := range files {
+		if strings.HasPrefix(name, "-") {
+			return fmt.Errorf("%s: %q is not a file; usage: posthorn-operator convert [FILE...]", convertCommand, name)
+		}
+		file, err := os.Open(name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", convertCommand, err)
+		}
+		err = convert.Manifests(file, out)
+		_ = file.Close()
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", convertCommand, name, err)
+		}
+	}
+	return nil
+}
+
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == convertCommand {
+		if err := convertFiles(os.Args[2:], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "posthorn-operator:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	o, err := parse(os.Args[1:])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "posthorn-operator:", err)

@@ -117,7 +117,7 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:default={}
 	PodDisruptionBudget PodDisruptionBudgetSpec `json:"podDisruptionBudget"`
 
-	// Tenancy allows other namespaces to have Queues, Policies and Users of this cluster.
+	// Tenancy allows other namespaces to have Vhosts, Queues, Users and other objects of this cluster.
 	// +optional
 	Tenancy *TenancySpec `json:"tenancy,omitempty"`
 

@@ -25,10 +25,15 @@ var (
 
 func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
+		&Binding{}, &BindingList{},
 		&BrokerCluster{}, &BrokerClusterList{},
+		&Exchange{}, &ExchangeList{},
+		&Permission{}, &PermissionList{},
 		&Policy{}, &PolicyList{},
 		&Queue{}, &QueueList{},
+		&TopicPermission{}, &TopicPermissionList{},
 		&User{}, &UserList{},
+		&Vhost{}, &VhostList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

@@ -114,6 +114,7 @@ type QueueStatus struct {
 }
 
 // Queue is a queue in a BrokerCluster.
+// +kubebuilder:validation:XValidation:rule="(has(self.spec.name) && size(self.spec.name) > 0) || !self.metadata.name.startsWith('amq.')",message="names that begin with amq. are reserved for the broker: set spec.name"
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=pq,categories=posthorn

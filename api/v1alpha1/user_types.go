@@ -38,12 +38,12 @@ type UserSpec struct {
 	Tags []UserTag `json:"tags,omitempty"`
 
 	// Permissions of the user, one entry for each vhost. The operator revokes permissions that are not
-	// listed.
+	// listed, except permissions that a Permission object sets.
 	// +optional
 	// +listType=map
 	// +listMapKey=vhost
 	// +kubebuilder:validation:MaxItems=128
-	Permissions []Permission `json:"permissions,omitempty"`
+	Permissions []UserPermission `json:"permissions,omitempty"`
 
 	// TopicPermissions of the user, one entry for each vhost and exchange.
 	// +optional
@@ -51,7 +51,7 @@ type UserSpec struct {
 	// +listMapKey=vhost
 	// +listMapKey=exchange
 	// +kubebuilder:validation:MaxItems=128
-	TopicPermissions []TopicPermission `json:"topicPermissions,omitempty"`
+	TopicPermissions []UserTopicPermission `json:"topicPermissions,omitempty"`
 
 	// Limits of the user. Outside the cluster's namespace spec.tenancy.userLimits of the cluster caps them;
 	// status.limits has the effective limits.
@@ -112,8 +112,8 @@ type GenerateSpec struct {
 	Length int32 `json:"length,omitempty"`
 }
 
-// Permission of a user in a vhost: regular expressions over names; empty grants nothing.
-type Permission struct {
+// UserPermission of a user in a vhost: regular expressions over names; empty grants nothing.
+type UserPermission struct {
 	// Vhost of the permission.
 	// +optional
 	// +kubebuilder:default="/"
@@ -137,8 +137,8 @@ type Permission struct {
 	Read string `json:"read"`
 }
 
-// TopicPermission of a user for a topic exchange: regular expressions over routing keys.
-type TopicPermission struct {
+// UserTopicPermission of a user for a topic exchange: regular expressions over routing keys.
+type UserTopicPermission struct {
 	// Vhost of the permission.
 	// +optional
 	// +kubebuilder:default="/"
@@ -225,6 +225,18 @@ func (u *User) ClusterRef() ClusterReference { return u.Spec.ClusterRef }
 
 // Topology returns the part of the status that all topology kinds share.
 func (u *User) Topology() *TopologyStatus { return &u.Status.TopologyStatus }
+
+// BrokerVhosts returns the vhosts in which the user has permissions.
+func (u *User) BrokerVhosts() []string {
+	var out []string
+	for i := range u.Spec.Permissions {
+		out = append(out, u.Spec.Permissions[i].Vhost)
+	}
+	for i := range u.Spec.TopicPermissions {
+		out = append(out, u.Spec.TopicPermissions[i].Vhost)
+	}
+	return out
+}
 
 // BrokerName returns the user's name in the broker.
 func (u *User) BrokerName() string {

@@ -34,11 +34,7 @@ func (Kind) Items(list client.ObjectList) []*posthornv1.Policy {
 	if !isList {
 		return nil
 	}
-	out := make([]*posthornv1.Policy, len(policies.Items))
-	for i := range policies.Items {
-		out[i] = &policies.Items[i]
-	}
-	return out
+	return topology.Pointers(policies.Items)
 }
 
 // Identity returns scope, vhost and name.

@@ -43,11 +43,7 @@ func (Kind) Items(list client.ObjectList) []*posthornv1.Queue {
 	if !isList {
 		return nil
 	}
-	out := make([]*posthornv1.Queue, len(queues.Items))
-	for i := range queues.Items {
-		out[i] = &queues.Items[i]
-	}
-	return out
+	return topology.Pointers(queues.Items)
 }
 
 // Identity returns vhost and name.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,11 +43,7 @@ func (Kind) Items(list client.ObjectList) []*posthornv1.User {
 	if !isList {
 		return nil
 	}
-	out := make([]*posthornv1.User, len(users.Items))
-	for i := range users.Items {
-		out[i] = &users.Items[i]
-	}
-	return out
+	return topology.Pointers(users.Items)
 }
 
 // Identity returns the username.
@@ -59,7 +54,8 @@ func (Kind) Work(u *posthornv1.User, env topology.Env) topology.Work {
 	return &work{user: u, env: env}
 }
 
-// Configure watches the Secrets of passwords and bindings; the cache keeps only their metadata.
+// Configure watches the Secrets of passwords and bindings, of which the cache keeps only the metadata, and the
+// permissions that other objects set.
 func (k Kind) Configure(mgr ctrl.Manager, b *builder.Builder) error {
 	err := mgr.GetFieldIndexer().IndexField(context.Background(), &posthornv1.User{}, secretIndex, func(o client.Object) []string {
 		user, isUser := o.(*posthornv1.User)
@@ -76,19 +72,17 @@ func (k Kind) Configure(mgr ctrl.Manager, b *builder.Builder) error {
 		return fmt.Errorf("indexing secrets: %w", err)
 	}
 	reader := mgr.GetClient()
+	ofUser := handler.EnqueueRequestsFromMapFunc(topology.UserOf(reader))
+	for _, grant := range []client.Object{&posthornv1.Permission{}, &posthornv1.TopicPermission{}} {
+		b.Watches(grant, ofUser, builder.WithPredicates(topology.GrantChanged()))
+	}
 	b.WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) []reconcile.Request {
 		var list posthornv1.UserList
 		err := reader.List(ctx, &list, client.InNamespace(secret.GetNamespace()), client.MatchingFields{secretIndex: secret.GetName()})
 		if err != nil {
 			return nil
 		}
-		requests := make([]reconcile.Request, 0, len(list.Items))
-		for i := range list.Items {
-			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{
-				Namespace: list.Items[i].Namespace, Name: list.Items[i].Name,
-			}})
-		}
-		return requests
+		return topology.RequestsFor(topology.Pointers(list.Items))
 	}))
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"sort"
 
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/controllers/permission"
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/topology"
 )
@@ -36,40 +38,34 @@ func (w *work) Revoke(ctx context.Context, b broker.Client, tenant topology.Tena
 	if err != nil {
 		return err
 	}
+	granted, err := w.grantedByOwner(ctx)
+	if err != nil {
+		return err
+	}
 	var outside []string
 	for vhost := range permissions {
-		if !admitted || !tenant.MayUseVhost(vhost) {
+		if !granted[vhost] && (!admitted || !tenant.MayUseVhost(vhost)) {
 			outside = append(outside, vhost)
 		}
 	}
 	sort.Strings(outside)
-	return w.leave(ctx, b, outside, permissions)
+	return topology.RevokeAccess(ctx, b, w.user.BrokerName(), outside, permissions)
 }
 
-// leave revokes the user's access to vhosts.
-func (w *work) leave(ctx context.Context, b broker.Client, vhosts []string, permissions map[string]broker.Permission) error {
-	if len(vhosts) == 0 {
-		return nil
+// grantedByOwner returns the vhosts in which a Permission of the cluster's namespace grants the user access: that
+// Permission has the rights of the cluster's owner.
+func (w *work) grantedByOwner(ctx context.Context) (map[string]bool, error) {
+	out := map[string]bool{}
+	var list posthornv1.PermissionList
+	cluster := topology.ClusterKey(w.user)
+	if err := topology.Grants(ctx, w.env.Client, &list, cluster, w.user.BrokerName()); err != nil {
+		return nil, err
 	}
-	name := w.user.BrokerName()
-	for _, vhost := range vhosts {
-		nothing := broker.Permission{User: name, Vhost: vhost}
-		if permissions[vhost] != nothing {
-			if err := b.PutPermission(ctx, nothing); err != nil {
-				return fmt.Errorf("revoking permissions: %w", err)
-			}
-		}
-		if err := b.DeleteTopicPermissions(ctx, vhost, name); err != nil && !broker.IsNotFound(err) {
-			return fmt.Errorf("revoking topic permissions: %w", err)
+	for i := range list.Items {
+		p := &list.Items[i]
+		if p.Namespace == cluster.Namespace && p.Status.Claim == topology.ClaimOf(permission.Kind{}, p) {
+			out[p.Spec.Vhost] = true
 		}
 	}
-	if err := b.CloseConnections(ctx, name); err != nil && !broker.IsNotFound(err) {
-		return fmt.Errorf("closing connections: %w", err)
-	}
-	for _, vhost := range vhosts {
-		if err := b.DeletePermission(ctx, vhost, name); err != nil && !broker.IsNotFound(err) {
-			return fmt.Errorf("revoking permissions: %w", err)
-		}
-	}
-	return nil
+	return out, nil
 }

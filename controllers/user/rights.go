@@ -5,6 +5,7 @@ package user
 
 import (
 	"context"
+	"maps"
 
 	"posthorn.io/posthorn/internal/broker"
 )
@@ -63,18 +64,18 @@ func (w *work) foundTopicPermissions(ctx context.Context, b broker.Client) (map[
 // compareRights returns which of permissions, topic permissions and limits differ.
 func (w *work) compareRights(ctx context.Context, b broker.Client) ([]string, error) {
 	var out []string
-	permissions, err := w.foundPermissions(ctx, b)
+	wanted, found, err := w.permissionMaps(ctx, b)
 	if err != nil {
 		return nil, err
 	}
-	if !sameMap(permissions, w.wantedPermissions()) {
+	if !maps.Equal(found, wanted) {
 		out = append(out, partPermissions)
 	}
-	topics, err := w.foundTopicPermissions(ctx, b)
+	wantedTopics, foundTopics, err := w.topicPermissionMaps(ctx, b)
 	if err != nil {
 		return nil, err
 	}
-	if !sameMap(topics, w.wantedTopicPermissions()) {
+	if !maps.Equal(foundTopics, wantedTopics) {
 		out = append(out, partTopicPermissions)
 	}
 	limits, err := b.UserLimits(ctx, w.user.BrokerName())
@@ -87,25 +88,47 @@ func (w *work) compareRights(ctx context.Context, b broker.Client) ([]string, er
 	return out, nil
 }
 
-func sameMap[K, V comparable](a, b map[K]V) bool {
-	if len(a) != len(b) {
-		return false
+// permissionMaps returns the wanted and the found permissions without those that a Permission object sets.
+func (w *work) permissionMaps(ctx context.Context, b broker.Client) (wanted, found map[string]broker.Permission, err error) {
+	if found, err = w.foundPermissions(ctx, b); err != nil {
+		return nil, nil, err
 	}
-	for key, value := range a {
-		if other, found := b[key]; !found || other != value {
-			return false
-		}
+	set, err := w.setElsewhere(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
-	return true
+	wanted = w.wantedPermissions()
+	for vhost := range set.vhosts {
+		delete(wanted, vhost)
+		delete(found, vhost)
+	}
+	return wanted, found, nil
+}
+
+// topicPermissionMaps returns the wanted and the found topic permissions without those that a TopicPermission object
+// sets.
+func (w *work) topicPermissionMaps(ctx context.Context, b broker.Client) (wanted, found map[topicKey]broker.TopicPermission, err error) {
+	if found, err = w.foundTopicPermissions(ctx, b); err != nil {
+		return nil, nil, err
+	}
+	set, err := w.setElsewhere(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	wanted = w.wantedTopicPermissions()
+	for key := range set.topics {
+		delete(wanted, key)
+		delete(found, key)
+	}
+	return wanted, found, nil
 }
 
 // setPermissions revokes unwanted permissions before it grants wanted ones.
 func (w *work) setPermissions(ctx context.Context, b broker.Client) error {
-	found, err := w.foundPermissions(ctx, b)
+	wanted, found, err := w.permissionMaps(ctx, b)
 	if err != nil {
 		return err
 	}
-	wanted := w.wantedPermissions()
 	for vhost := range found {
 		if _, keep := wanted[vhost]; keep {
 			continue
@@ -115,10 +138,8 @@ func (w *work) setPermissions(ctx context.Context, b broker.Client) error {
 		}
 	}
 	for vhost, permission := range wanted {
-		if found[vhost] == permission {
-			if _, there := found[vhost]; there {
-				continue
-			}
+		if there, known := found[vhost]; known && there == permission {
+			continue
 		}
 		if err := b.PutPermission(ctx, permission); err != nil {
 			return err
@@ -127,26 +148,22 @@ func (w *work) setPermissions(ctx context.Context, b broker.Client) error {
 	return nil
 }
 
-// setTopicPermissions: the broker deletes topic permissions of a whole vhost, so a vhost with an unwanted one loses
-// all and gets the wanted ones again.
+// setTopicPermissions revokes unwanted topic permissions before it grants wanted ones.
 func (w *work) setTopicPermissions(ctx context.Context, b broker.Client) error {
-	found, err := w.foundTopicPermissions(ctx, b)
+	wanted, found, err := w.topicPermissionMaps(ctx, b)
 	if err != nil {
 		return err
 	}
-	wanted := w.wantedTopicPermissions()
-	cleared := map[string]bool{}
 	for key := range found {
-		if _, keep := wanted[key]; keep || cleared[key.vhost] {
+		if _, keep := wanted[key]; keep {
 			continue
 		}
-		if err := b.DeleteTopicPermissions(ctx, key.vhost, w.user.BrokerName()); err != nil && !broker.IsNotFound(err) {
+		if err := b.DeleteTopicPermission(ctx, key.vhost, w.user.BrokerName(), key.exchange); err != nil && !broker.IsNotFound(err) {
 			return err
 		}
-		cleared[key.vhost] = true
 	}
 	for key, permission := range wanted {
-		if there, known := found[key]; known && there == permission && !cleared[key.vhost] {
+		if there, known := found[key]; known && there == permission {
 			continue
 		}
 		if err := b.PutTopicPermission(ctx, permission); err != nil {

@@ -39,6 +39,8 @@ type work struct {
 	found             *broker.User
 	// credentials and permissions record the progress of the reconciliation.
 	credentials, permissions bool
+	// others are the permissions that other objects set; nil until they were looked up.
+	others *elsewhere
 }
 
 // Check refuses names, vhosts and tags outside the tenancy.
@@ -202,11 +204,13 @@ func (w *work) updateRights(ctx context.Context, b broker.Client, differs map[st
 	return nil
 }
 
-func (w *work) Report(context.Context, broker.Client) error {
+func (w *work) Report(ctx context.Context, _ broker.Client) error {
 	w.user.Status.CredentialVersion = w.version
 	limits := w.tenant.Limits(w.user.Spec.Limits)
 	w.user.Status.Limits = &limits
-	return nil
+	err := w.conflict(ctx)
+	w.permissions = w.permissions && err == nil
+	return err
 }
 
 // Impediment returns nil: a user with this password, these tags and permissions in the broker can log in.

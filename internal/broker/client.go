@@ -72,6 +72,25 @@ type Client interface {
 	PutPolicy(ctx context.Context, scope PolicyScope, vhost, name string, policy Policy) error
 	DeletePolicy(ctx context.Context, scope PolicyScope, vhost, name string) error
 
+	GetVhost(ctx context.Context, name string) (Vhost, error)
+	// PutVhost creates a vhost or changes its tags, tracing and default queue type.
+	PutVhost(ctx context.Context, name string, settings VhostSettings) error
+	// SetVhostLimits sets both limits; nil removes a limit.
+	SetVhostLimits(ctx context.Context, name string, limits VhostLimits) error
+	// CountQueues returns the number of queues in a vhost.
+	CountQueues(ctx context.Context, vhost string) (int64, error)
+	// DeleteVhost deletes a vhost with everything in it.
+	DeleteVhost(ctx context.Context, name string) error
+
+	GetExchange(ctx context.Context, vhost, name string) (Exchange, error)
+	DeclareExchange(ctx context.Context, vhost, name string, declaration ExchangeDeclaration) error
+	DeleteExchange(ctx context.Context, vhost, name string) error
+
+	// ListBindings lists the bindings between a source and a destination.
+	ListBindings(ctx context.Context, between BindingEnds) ([]Binding, error)
+	Bind(ctx context.Context, between BindingEnds, routingKey string, arguments map[string]any) error
+	Unbind(ctx context.Context, between BindingEnds, propertiesKey string) error
+
 	GetUser(ctx context.Context, name string) (User, error)
 	PutUser(ctx context.Context, name, password string, tags []string) error
 	// PutUserWithoutPassword creates or replaces a user that cannot log in with a password.
@@ -79,6 +98,7 @@ type Client interface {
 	DeleteUser(ctx context.Context, name string) error
 	// CloseConnections closes all connections of a user.
 	CloseConnections(ctx context.Context, user string) error
+	GetPermission(ctx context.Context, vhost, user string) (Permission, error)
 	ListPermissions(ctx context.Context, user string) ([]Permission, error)
 	PutPermission(ctx context.Context, permission Permission) error
 	// EnterVhost gives the client's own user all permissions in a vhost.
@@ -86,6 +106,8 @@ type Client interface {
 	DeletePermission(ctx context.Context, vhost, user string) error
 	ListTopicPermissions(ctx context.Context, user string) ([]TopicPermission, error)
 	PutTopicPermission(ctx context.Context, permission TopicPermission) error
+	// DeleteTopicPermission deletes the user's topic permission for one exchange.
+	DeleteTopicPermission(ctx context.Context, vhost, user, exchange string) error
 	// DeleteTopicPermissions deletes the user's topic permissions for every exchange of the vhost.
 	DeleteTopicPermissions(ctx context.Context, vhost, user string) error
 	UserLimits(ctx context.Context, user string) (Limits, error)

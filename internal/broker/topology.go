@@ -66,3 +66,55 @@ func (c *HTTPClient) PutPolicy(ctx context.Context, scope PolicyScope, vhost, na
 func (c *HTTPClient) DeletePolicy(ctx context.Context, scope PolicyScope, vhost, name string) error {
 	return c.call(ctx, http.MethodDelete, path(string(scope), vhost, name), nil, nil)
 }
+
+// GetExchange returns one exchange.
+func (c *HTTPClient) GetExchange(ctx context.Context, vhost, name string) (Exchange, error) {
+	var out Exchange
+	return out, c.call(ctx, http.MethodGet, path("exchanges", vhost, name), nil, &out)
+}
+
+// DeclareExchange creates an exchange, or checks that an existing one has these properties.
+func (c *HTTPClient) DeclareExchange(ctx context.Context, vhost, name string, declaration ExchangeDeclaration) error {
+	if declaration.Arguments == nil {
+		declaration.Arguments = map[string]any{}
+	}
+	return c.call(ctx, http.MethodPut, path("exchanges", vhost, name), declaration, nil)
+}
+
+// DeleteExchange deletes an exchange and its bindings.
+func (c *HTTPClient) DeleteExchange(ctx context.Context, vhost, name string) error {
+	return c.call(ctx, http.MethodDelete, path("exchanges", vhost, name), nil, nil)
+}
+
+// path returns the path of all bindings between the ends, or of the binding with a properties key.
+func (e BindingEnds) path(propertiesKey ...string) string {
+	kind := "q"
+	if e.ToExchange {
+		kind = "e"
+	}
+	return path(append([]string{"bindings", e.Vhost, "e", e.Source, kind, e.Destination}, propertiesKey...)...)
+}
+
+// ListBindings lists the bindings between a source and a destination. The list is empty when one of them does not
+// exist.
+func (c *HTTPClient) ListBindings(ctx context.Context, between BindingEnds) ([]Binding, error) {
+	var out []Binding
+	return out, c.call(ctx, http.MethodGet, between.path(), nil, &out)
+}
+
+// Bind creates a binding. An equal one stays as it is.
+func (c *HTTPClient) Bind(ctx context.Context, between BindingEnds, routingKey string, arguments map[string]any) error {
+	if arguments == nil {
+		arguments = map[string]any{}
+	}
+	body := struct {
+		RoutingKey string         `json:"routing_key"`
+		Arguments  map[string]any `json:"arguments"`
+	}{routingKey, arguments}
+	return c.call(ctx, http.MethodPost, between.path(), body, nil)
+}
+
+// Unbind deletes a binding.
+func (c *HTTPClient) Unbind(ctx context.Context, between BindingEnds, propertiesKey string) error {
+	return c.call(ctx, http.MethodDelete, between.path(propertiesKey), nil, nil)
+}

@@ -50,6 +50,65 @@ type QueueDeclaration struct {
 	Arguments  map[string]any `json:"arguments"`
 }
 
+// Vhost is a virtual host as the broker reports it.
+type Vhost struct {
+	Name             string           `json:"name"`
+	DefaultQueueType string           `json:"default_queue_type"`
+	Tags             Tags             `json:"tags"`
+	Tracing          bool             `json:"tracing"`
+	Limits           map[string]int64 `json:"limits"`
+}
+
+// VhostSettings are the properties of a virtual host that can be changed.
+type VhostSettings struct {
+	// DefaultQueueType; empty leaves it as it is.
+	DefaultQueueType string   `json:"default_queue_type,omitempty"`
+	Tags             []string `json:"tags"`
+	Tracing          bool     `json:"tracing"`
+}
+
+// VhostLimits of a virtual host; nil is no limit.
+type VhostLimits struct {
+	MaxConnections *int64
+	MaxQueues      *int64
+}
+
+// Exchange is an exchange as the broker reports it.
+type Exchange struct {
+	Name       string         `json:"name"`
+	Vhost      string         `json:"vhost"`
+	Type       string         `json:"type"`
+	Durable    bool           `json:"durable"`
+	AutoDelete bool           `json:"auto_delete"`
+	Internal   bool           `json:"internal"`
+	Arguments  map[string]any `json:"arguments"`
+	Policy     string         `json:"policy,omitempty"`
+}
+
+// ExchangeDeclaration has the properties of a declaration.
+type ExchangeDeclaration struct {
+	Type       string         `json:"type"`
+	Durable    bool           `json:"durable"`
+	AutoDelete bool           `json:"auto_delete"`
+	Internal   bool           `json:"internal"`
+	Arguments  map[string]any `json:"arguments"`
+}
+
+// BindingEnds are the exchange and the queue or exchange that a binding connects.
+type BindingEnds struct {
+	Vhost, Source, Destination string
+	// ToExchange: the destination is an exchange, not a queue.
+	ToExchange bool
+}
+
+// Binding is a binding as the broker reports it.
+type Binding struct {
+	RoutingKey string         `json:"routing_key"`
+	Arguments  map[string]any `json:"arguments"`
+	// PropertiesKey distinguishes the bindings of the same source and destination.
+	PropertiesKey string `json:"properties_key"`
+}
+
 // PolicyScope distinguishes user policies from operator policies.
 type PolicyScope string
 

@@ -43,6 +43,12 @@ func (c *HTTPClient) CloseConnections(ctx context.Context, user string) error {
 	return c.call(ctx, http.MethodDelete, path("connections", "username", user), nil, nil)
 }
 
+// GetPermission returns the user's permissions in one vhost.
+func (c *HTTPClient) GetPermission(ctx context.Context, vhost, user string) (Permission, error) {
+	var out Permission
+	return out, c.call(ctx, http.MethodGet, path("permissions", vhost, user), nil, &out)
+}
+
 // ListPermissions lists the user's permissions in all vhosts.
 func (c *HTTPClient) ListPermissions(ctx context.Context, user string) ([]Permission, error) {
 	var out []Permission
@@ -81,6 +87,11 @@ func (c *HTTPClient) PutTopicPermission(ctx context.Context, permission TopicPer
 	where := path("topic-permissions", permission.Vhost, permission.User)
 	permission.User, permission.Vhost = "", ""
 	return c.call(ctx, http.MethodPut, where, permission, nil)
+}
+
+// DeleteTopicPermission deletes the user's topic permission for one exchange.
+func (c *HTTPClient) DeleteTopicPermission(ctx context.Context, vhost, user, exchange string) error {
+	return c.call(ctx, http.MethodDelete, path("topic-permissions", vhost, user, exchange), nil, nil)
 }
 
 // DeleteTopicPermissions deletes the user's topic permissions in one vhost.

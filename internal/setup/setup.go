@@ -5,6 +5,7 @@
 package setup
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -19,10 +20,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/controllers/binding"
 	"posthorn.io/posthorn/controllers/brokercluster"
+	"posthorn.io/posthorn/controllers/exchange"
+	"posthorn.io/posthorn/controllers/permission"
 	"posthorn.io/posthorn/controllers/policy"
 	"posthorn.io/posthorn/controllers/queue"
 	"posthorn.io/posthorn/controllers/user"
+	"posthorn.io/posthorn/controllers/vhost"
 	"posthorn.io/posthorn/internal/clustermetrics"
 	"posthorn.io/posthorn/internal/connect"
 	"posthorn.io/posthorn/internal/names"
@@ -109,13 +114,16 @@ func Controllers(mgr ctrl.Manager, config Config) error {
 		return fmt.Errorf("controller brokercluster: %w", err)
 	}
 	watcher := &queue.Watcher{Reader: mgr.GetClient(), Brokers: brokers, Interval: min(queueListInterval, config.Resync)}
-	if err := add(mgr, config, brokers, "queue", topology.Kind[*posthornv1.Queue](queue.Kind{Watcher: watcher})); err != nil {
-		return err
-	}
-	if err := add(mgr, config, brokers, "policy", topology.Kind[*posthornv1.Policy](policy.Kind{})); err != nil {
-		return err
-	}
-	return add(mgr, config, brokers, "user", topology.Kind[*posthornv1.User](user.Kind{}))
+	return errors.Join(
+		add(mgr, config, brokers, "vhost", topology.Kind[*posthornv1.Vhost](vhost.Kind{})),
+		add(mgr, config, brokers, "queue", topology.Kind[*posthornv1.Queue](queue.Kind{Watcher: watcher})),
+		add(mgr, config, brokers, "exchange", topology.Kind[*posthornv1.Exchange](exchange.Kind{})),
+		add(mgr, config, brokers, "binding", topology.Kind[*posthornv1.Binding](binding.Kind{})),
+		add(mgr, config, brokers, "policy", topology.Kind[*posthornv1.Policy](policy.Kind{})),
+		add(mgr, config, brokers, "user", topology.Kind[*posthornv1.User](user.Kind{})),
+		add(mgr, config, brokers, "permission", topology.Kind[*posthornv1.Permission](permission.Kind{})),
+		add(mgr, config, brokers, "topicpermission", topology.Kind[*posthornv1.TopicPermission](permission.TopicKind{})),
+	)
 }
 
 func add[T topology.Object](mgr ctrl.Manager, config Config, brokers *connect.Connector, name string, kind topology.Kind[T]) error {

@@ -40,6 +40,15 @@ func Wait(reason, format string, args ...any) error {
 	return &Pending{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
+// RetryAfter sets the time after which a Pending is retried.
+func RetryAfter(err error, delay time.Duration) error {
+	var pending *Pending
+	if errors.As(err, &pending) {
+		pending.RetryAfter = delay
+	}
+	return err
+}
+
 // Reasons of the condition Ready.
 const (
 	ReasonInSync             = "InSync"
@@ -53,7 +62,12 @@ const (
 	ReasonInvalid            = "Invalid"
 	ReasonDeleting           = "Deleting"
 	ReasonVhostNotFound      = "VhostNotFound"
-	ReasonClusterHibernated  = "ClusterHibernated"
+	// ReasonUserNotFound and ReasonUserNotReady: a permission waits for its user.
+	ReasonUserNotFound = "UserNotFound"
+	ReasonUserNotReady = "UserNotReady"
+	// ReasonNotEmpty: a vhost with queues is not deleted.
+	ReasonNotEmpty          = "NotEmpty"
+	ReasonClusterHibernated = "ClusterHibernated"
 	// ReasonChangePending and ReasonChangeNotVisible: the broker accepted a change that its answers do not show yet,
 	// or do not show after maxInvisible.
 	ReasonChangePending    = "ChangePending"
@@ -83,6 +97,12 @@ func classify(err error) class {
 		return class{ReasonBrokerRefused, true, true}
 	}
 	return class{ReasonBrokerUnreachable, false, false}
+}
+
+// isTerminal reports whether a retry has the same result.
+func isTerminal(err error) bool {
+	var refusal *Refusal
+	return errors.As(err, &refusal) || broker.IsTerminal(err)
 }
 
 // OneLine joins lines, because kubectl cuts a column at the first line break.

@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package topology has the reconciler of all objects inside a broker: it observes, compares, applies, claims and
-// forgets. A Kind has the differences between queues, policies and users.
+// forgets. A Kind has the properties of one kind, for example of queues.
 package topology
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,7 +27,7 @@ type Object interface {
 	BrokerName() string
 }
 
-// inVhost is a resource whose object is in a vhost.
+// inVhost is a resource whose object belongs to one vhost.
 type inVhost interface{ BrokerVhost() string }
 
 // Kind is the part of the reconciler that is specific to one kind.
@@ -50,6 +51,8 @@ type Env struct {
 	// Live reads from the API server, without a cache.
 	Live   client.Reader
 	Scheme *runtime.Scheme
+	// Now is the clock.
+	Now func() time.Time
 	// Cluster of the resource.
 	Cluster *posthornv1.BrokerCluster
 	// Tell records an Event about the resource.
@@ -130,6 +133,15 @@ const (
 	False
 	True
 )
+
+// Pointers returns pointers to the items of a list.
+func Pointers[V any](items []V) []*V {
+	out := make([]*V, len(items))
+	for i := range items {
+		out[i] = &items[i]
+	}
+	return out
+}
 
 // NoConfiguration is for kinds without their own indexes and watches.
 func NoConfiguration(ctrl.Manager, *builder.Builder) error { return nil }

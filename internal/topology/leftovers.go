@@ -24,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
-	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/names"
 )
 
@@ -180,7 +179,7 @@ func (r *Reconciler[T]) forgetLeftover(ctx context.Context, cluster *posthornv1.
 	}
 	a.work = r.Kind.Work(object, a.env(cluster))
 	err = a.within(ctx, b, func() error { return a.work.Forget(ctx, b) })
-	if broker.IsTerminal(err) {
+	if isTerminal(err) {
 		return nil
 	}
 	return err

@@ -44,6 +44,9 @@ func claimOf[T Object](kind Kind[T], object T) string {
 	return ClusterKey(object).String() + "|" + kind.Identity(object)
 }
 
+// ClaimOf returns the claim of a resource that owns its object.
+func ClaimOf[T Object](kind Kind[T], object T) string { return claimOf(kind, object) }
+
 // siblings returns the other resources for the same object.
 func (r *Reconciler[T]) siblings(ctx context.Context, object T) ([]T, error) {
 	list := r.Kind.NewList()

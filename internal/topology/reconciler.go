@@ -87,9 +87,14 @@ func (r *Reconciler[T]) Reconcile(ctx context.Context, request reconcile.Request
 			return reconcile.Result{}, nil
 		}
 		a.setConditions(fmt.Errorf("deleting: %w", failure))
-		return reconcile.Result{}, errors.Join(failure, r.patchStatus(ctx, object, before))
+		err := r.patchStatus(ctx, object, before)
+		var pending *Pending
+		if errors.As(failure, &pending) && err == nil {
+			return reconcile.Result{RequeueAfter: min(pending.RetryAfter, r.Resync)}, nil
+		}
+		return reconcile.Result{}, errors.Join(failure, err)
 	}
-	failure := a.run(ctx, &before)
+	failure := a.awaitVhost(ctx, a.run(ctx, &before))
 	if apierrors.IsConflict(failure) {
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
@@ -153,6 +158,11 @@ func (a *attempt[T]) run(ctx context.Context, before *T) error {
 	if err != nil {
 		return err
 	}
+	waits := a.resolveUser(ctx, a.object)
+	if g, is := any(a.object).(grant); is && g.BrokerUser() == "" {
+		return waits
+	}
+	a.claim = claimOf(a.Kind, a.object)
 	tenant, err := a.tenant(ctx, cluster, a.object)
 	if err != nil {
 		return a.afterRefusal(ctx, cluster, tenant, false, err)
@@ -160,6 +170,9 @@ func (a *attempt[T]) run(ctx context.Context, before *T) error {
 	a.work = a.Kind.Work(a.object, a.env(cluster))
 	if err := a.work.Check(tenant); err != nil {
 		return a.afterRefusal(ctx, cluster, tenant, true, err)
+	}
+	if waits != nil {
+		return waits
 	}
 	if err := a.yield(ctx, cluster); err != nil {
 		return err
@@ -195,7 +208,7 @@ func (a *attempt[T]) env(cluster *posthornv1.BrokerCluster) Env {
 	tell := func(reason, action, format string, args ...any) {
 		a.Events.Eventf(a.object, nil, normal, reason, action, format, args...)
 	}
-	return Env{Client: a.Client, Live: a.Live, Scheme: a.Scheme, Cluster: cluster, Tell: tell}
+	return Env{Client: a.Client, Live: a.Live, Scheme: a.Scheme, Now: a.Now, Cluster: cluster, Tell: tell}
 }
 
 func (a *attempt[T]) findCluster(ctx context.Context) (*posthornv1.BrokerCluster, error) {
@@ -214,13 +227,18 @@ func (a *attempt[T]) findCluster(ctx context.Context) (*posthornv1.BrokerCluster
 // tenant returns the rights of a resource's namespace in a cluster.
 func (a *attempt[T]) tenant(ctx context.Context, cluster *posthornv1.BrokerCluster, object T) (Tenant, error) {
 	tenant, err := admit(ctx, a.Live, cluster, object.GetNamespace())
-	// A vhost has a namespace of its own. And an owner keeps a name when a namespace is created later whose name is a
-	// longer prefix of it.
+	// A name in a vhost belongs to one namespace. And an owner keeps a name when a namespace is created later whose
+	// name is a longer prefix of it.
+	username := object.BrokerName()
+	g, isGrant := any(object).(grant)
+	if isGrant {
+		username = g.BrokerUser()
+	}
 	_, vhost := any(object).(inVhost)
-	if err != nil || tenant.Home || vhost || object.Topology().Claim == a.claim {
+	if err != nil || tenant.Home || vhost && !isGrant || object.Topology().Claim == a.claim {
 		return tenant, err
 	}
-	tenant.Nearer, err = nearer(ctx, a.Live, cluster, object.GetNamespace(), object.BrokerName())
+	tenant.Nearer, err = nearer(ctx, a.Live, cluster, object.GetNamespace(), username)
 	return tenant, err
 }
 
@@ -233,7 +251,7 @@ func (a *attempt[T]) yield(ctx context.Context, cluster *posthornv1.BrokerCluste
 	for {
 		winner, found := rival(a.object, a.claim, others)
 		if !found {
-			return nil
+			return a.yieldToOtherKind(ctx)
 		}
 		may, err := a.takesPrecedence(ctx, cluster, winner)
 		if err != nil {
@@ -245,6 +263,20 @@ func (a *attempt[T]) yield(ctx context.Context, cluster *posthornv1.BrokerCluste
 		}
 		others = slices.DeleteFunc(others, func(other T) bool { return other.GetUID() == winner.GetUID() })
 	}
+}
+
+// yieldToOtherKind ends the reconciliation when a resource of another kind has a better right.
+func (a *attempt[T]) yieldToOtherKind(ctx context.Context) error {
+	work, is := a.work.(contender)
+	if !is {
+		return nil
+	}
+	winner, err := work.Winner(ctx)
+	if err == nil && winner != "" {
+		a.object.Topology().Claim = ""
+		err = Refuse(ReasonConflict, "%s is set by %s", a.object.BrokerName(), winner)
+	}
+	return err
 }
 
 // takesPrecedence reports whether another resource takes precedence: it owns the object, or its namespace may use the name.

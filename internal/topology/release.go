@@ -27,9 +27,9 @@ func (a *attempt[T]) release(ctx context.Context) error {
 			return err
 		}
 		what := "stays in the broker"
-		if !broker.IsTerminal(err) {
+		if !isTerminal(err) {
 			if failure := a.recordLeftover(ctx); failure == nil {
-				what = "stays in the broker until that answers again"
+				what = "stays in the broker, and the operator deletes it later"
 			} else if !errors.Is(failure, errLeftoversFull) {
 				return errors.Join(err, failure)
 			}
@@ -92,7 +92,8 @@ func (a *attempt[T]) mineToDelete(ctx context.Context) (bool, error) {
 
 // giveUp reports whether the resource is deleted although its object could not be.
 //
-//	the broker refuses (4xx)                      | yes
+//	it is refused, by the broker (4xx) or by us   | yes
+//	it waits for other resources to be deleted    | after the bound
 //	the resource's namespace is being deleted     | yes
 //	its deletion is longer ago than the bound     | yes
 //	otherwise                                     | no, retry
@@ -100,9 +101,21 @@ func (a *attempt[T]) giveUp(ctx context.Context, failure error) (bool, string) {
 	if broker.IsTerminal(failure) {
 		return true, "the broker refuses"
 	}
+	if isTerminal(failure) {
+		return true, "its reclaimPolicy does not allow the deletion"
+	}
+	var pending *Pending
+	if waits := errors.As(failure, &pending); waits {
+		return a.isPastBound()
+	}
 	if going, err := isBeingDeleted(ctx, a.Live, a.object.GetNamespace()); err == nil && going {
 		return true, "the namespace is going"
 	}
+	return a.isPastBound()
+}
+
+// isPastBound reports whether the deletion is longer ago than the bound.
+func (a *attempt[T]) isPastBound() (bool, string) {
 	if deleted := a.object.GetDeletionTimestamp(); deleted != nil && a.Now().Sub(deleted.Time) > a.ForgetBound {
 		return true, fmt.Sprintf("it could not be deleted for %s", a.ForgetBound)
 	}

@@ -52,9 +52,5 @@ func (r *Reconciler[T]) inNamespace(ctx context.Context, namespace client.Object
 	if err := r.Client.List(ctx, list, client.InNamespace(namespace.GetName())); err != nil {
 		return nil
 	}
-	var requests []reconcile.Request
-	for _, item := range r.Kind.Items(list) {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(item)})
-	}
-	return requests
+	return RequestsFor(r.Kind.Items(list))
 }

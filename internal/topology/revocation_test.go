@@ -23,8 +23,8 @@ func tenantBench(t *testing.T) *bench[*posthornv1.User] {
 	t.Helper()
 	u := userApp()
 	u.Namespace, u.Spec.ClusterRef.Namespace = "team", "mq"
-	u.Spec.Permissions = []posthornv1.Permission{{Vhost: "t-team", Read: ".*"}, {Vhost: "t-team.two", Write: ".*"}}
-	u.Spec.TopicPermissions = []posthornv1.TopicPermission{{Vhost: "t-team", Exchange: "amq.topic", Read: ".*"}}
+	u.Spec.Permissions = []posthornv1.UserPermission{{Vhost: "t-team", Read: ".*"}, {Vhost: "t-team.two", Write: ".*"}}
+	u.Spec.TopicPermissions = []posthornv1.UserTopicPermission{{Vhost: "t-team", Exchange: "amq.topic", Read: ".*"}}
 	cluster := &posthornv1.BrokerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: "c"}}
 	cluster.Spec.Tenancy = &posthornv1.TenancySpec{
 		AllowedNamespaces: &metav1.LabelSelector{MatchLabels: map[string]string{"messaging": "yes"}}, VhostPrefix: "t-",

@@ -50,6 +50,12 @@ func (r *Reconciler[T]) SetupWithManager(mgr ctrl.Manager, name string) error {
 	if r.WatchNamespaces {
 		b.WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.inNamespace), builder.WithPredicates(labelsChanged()))
 	}
+	if r.usesVhosts() {
+		b.Watches(&posthornv1.Vhost{}, handler.EnqueueRequestsFromMapFunc(r.inVhostOf), builder.WithPredicates(BecameReady()))
+	}
+	if _, is := any(r.Kind.New()).(grant); is {
+		b.Watches(&posthornv1.User{}, handler.EnqueueRequestsFromMapFunc(r.grantsOf), builder.WithPredicates(userChanged()))
+	}
 	if err := r.Kind.Configure(mgr, b); err != nil {
 		return fmt.Errorf("configuring the controller %s: %w", name, err)
 	}
@@ -63,23 +69,41 @@ func (r *Reconciler[T]) SetupWithManager(mgr ctrl.Manager, name string) error {
 }
 
 func (r *Reconciler[T]) index(mgr ctrl.Manager) error {
-	indexes := map[string]func(T) string{
-		identityIndex: func(object T) string { return claimOf(r.Kind, object) },
-		clusterIndex:  func(object T) string { return ClusterKey(object).String() },
+	indexes := map[string]func(T) []string{
+		identityIndex: func(object T) []string { return []string{claimOf(r.Kind, object)} },
+		clusterIndex:  func(object T) []string { return []string{ClusterKey(object).String()} },
 	}
-	for field, value := range indexes {
+	if r.usesVhosts() {
+		indexes[vhostIndex] = func(object T) []string { return vhostKeys(object) }
+	}
+	if _, is := any(r.Kind.New()).(grant); is {
+		indexes[userIndex] = func(object T) []string {
+			if g, is := any(object).(grant); is {
+				return usersOf(g)
+			}
+			return nil
+		}
+	}
+	for field, values := range indexes {
 		err := mgr.GetFieldIndexer().IndexField(context.Background(), r.Kind.New(), field, func(o client.Object) []string {
 			object, isT := o.(T)
 			if !isT {
 				return nil
 			}
-			return []string{value(object)}
+			return values(object)
 		})
 		if err != nil {
 			return fmt.Errorf("indexing %s: %w", field, err)
 		}
 	}
 	return nil
+}
+
+// usesVhosts reports whether resources of the kind refer to vhosts.
+func (r *Reconciler[T]) usesVhosts() bool {
+	_, one := any(r.Kind.New()).(inVhost)
+	_, several := any(r.Kind.New()).(inVhosts)
+	return one || several
 }
 
 // siblingsOnDelete enqueues the resources that lost a name to one that is now deleted.
@@ -106,12 +130,7 @@ func (r *Reconciler[T]) inCluster(ctx context.Context, cluster client.Object) []
 	if err := r.Client.List(ctx, list, client.MatchingFields{clusterIndex: key}); err != nil {
 		return nil
 	}
-	items := r.Kind.Items(list)
-	requests := make([]reconcile.Request, 0, len(items))
-	for _, item := range items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(item)})
-	}
-	return requests
+	return RequestsFor(r.Kind.Items(list))
 }
 
 // clusterChanged passes changes of a cluster that matter to its resources: its creation, deletion and availability, a

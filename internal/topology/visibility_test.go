@@ -75,6 +75,12 @@ func newBench[T topology.Object](t *testing.T, kind topology.Kind[T], object T, 
 				return nil
 			}
 			return []string{"mq/c|" + kind.Identity(each)}
+		}).
+		// No other object grants the user of a test a permission.
+		WithIndex(&posthornv1.Permission{}, "posthorn.io/user", func(client.Object) []string { return nil }).
+		WithIndex(&posthornv1.TopicPermission{}, "posthorn.io/user", func(client.Object) []string { return nil }).
+		WithIndex(&posthornv1.Vhost{}, "posthorn.io/identity", func(o client.Object) []string {
+			return []string{"mq/c|" + topology.Identity(o.GetName())}
 		}).Build()
 	b := &bench[T]{t: t, api: api, broker: server, kind: kind, key: client.ObjectKeyFromObject(object), clock: time.Unix(1_000_000, 0)}
 	now := func() time.Time { return b.clock }
@@ -135,7 +141,7 @@ func userApp() *posthornv1.User {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: "app"},
 		Spec: posthornv1.UserSpec{
 			ClusterRef: posthornv1.ClusterReference{Name: "c"}, Credentials: posthornv1.CredentialsSpec{Generate: &posthornv1.GenerateSpec{Length: 32}},
-			Permissions: []posthornv1.Permission{{Vhost: "/", Read: ".*"}}, Limits: posthornv1.UserLimits{Connections: 3},
+			Permissions: []posthornv1.UserPermission{{Vhost: "/", Read: ".*"}}, Limits: posthornv1.UserLimits{Connections: 3},
 		},
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -176,4 +177,20 @@ func checkedByType(every, stream, ofTheSpec []string) []string {
 	return slices.DeleteFunc(slices.Clone(every), func(name string) bool {
 		return slices.Contains(stream, name) && !slices.Contains(ofTheSpec, name)
 	})
+}
+
+// TestExchangeTypesAreTheBrokers compares the types in the schema of Exchange.
+func TestExchangeTypesAreTheBrokers(t *testing.T) {
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := yaml.Unmarshal([]byte(read(t, "config/crd/bases/posthorn.io_exchanges.yaml")), &crd); err != nil {
+		t.Fatal(err)
+	}
+	var types []string
+	for _, value := range crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["type"].Enum {
+		types = append(types, strings.Trim(string(value.Raw), `"`))
+	}
+	source := read(t, "broker/crates/routing/src/lib.rs")
+	_, names, _ := strings.Cut(source, "pub fn name(self) -> &'static str {")
+	names, _, _ = strings.Cut(names, "/// Returns the kind")
+	sameSet(t, "types of exchanges", types, all(regexp.MustCompile(`Kind::[A-Za-z]+ => "([^"]+)"`), names))
 }

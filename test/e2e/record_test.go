@@ -122,7 +122,7 @@ var _ = JustAfterEach(func() {
 	defer func() { _ = out.Close() }()
 	_, _ = fmt.Fprintf(out, "%s\n%s\n%s\n", report.FullText(), report.Failure.Location, report.Failure.Message)
 	for _, args := range [][]string{
-		{"get", "bc,pq,pp,pu,pods,pvc", "-o", "wide"}, {"get", "events", "--sort-by=.lastTimestamp"}, {"get", "bc,pq,pp,pu", "-o", "yaml"},
+		{"get", "bc,pvh,pq,px,pb,pp,pu,pperm,ptp,pods,pvc", "-o", "wide"}, {"get", "events", "--sort-by=.lastTimestamp"}, {"get", "bc,pvh,pq,px,pb,pp,pu,pperm,ptp", "-o", "yaml"},
 	} {
 		text, err := exec.Command(filepath.Join(root, "hack", "kubectl"), append([]string{"-n", namespace}, args...)...).CombinedOutput()
 		_, _ = fmt.Fprintf(out, "\n$ kubectl %v (%v)\n%s", args, err, text)

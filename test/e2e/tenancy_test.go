@@ -32,15 +32,39 @@ const (
 	developer = "developer"
 )
 
-// teamOwn are a team's own objects.
+// teamOwn are a team's own objects, of every kind that a team may have.
 const teamOwn = `
+apiVersion: posthorn.io/v1alpha1
+kind: Vhost
+metadata: {name: own}
+spec: {clusterRef: {name: c, namespace: e2e}, name: TEAM, limits: {maxQueues: 100}, reclaimPolicy: DeleteIfEmpty}
+---
 apiVersion: posthorn.io/v1alpha1
 kind: User
 metadata: {name: app}
 spec:
   clusterRef: {name: c, namespace: e2e}
   credentials: {generate: {}}
-  permissions: [{vhost: TEAM, configure: "", write: ".*", read: ".*"}]
+---
+apiVersion: posthorn.io/v1alpha1
+kind: Permission
+metadata: {name: app}
+spec: {clusterRef: {name: c, namespace: e2e}, vhost: TEAM, userRef: {name: app}, configure: "", write: ".*", read: ".*"}
+---
+apiVersion: posthorn.io/v1alpha1
+kind: TopicPermission
+metadata: {name: app}
+spec: {clusterRef: {name: c, namespace: e2e}, vhost: TEAM, userRef: {name: app}, exchange: events, write: ".*", read: ".*"}
+---
+apiVersion: posthorn.io/v1alpha1
+kind: Exchange
+metadata: {name: events}
+spec: {clusterRef: {name: c, namespace: e2e}, vhost: TEAM, type: topic, reclaimPolicy: Delete}
+---
+apiVersion: posthorn.io/v1alpha1
+kind: Binding
+metadata: {name: orders}
+spec: {clusterRef: {name: c, namespace: e2e}, vhost: TEAM, source: events, destination: orders, routingKey: order.#}
 ---
 apiVersion: posthorn.io/v1alpha1
 kind: Queue
@@ -51,8 +75,10 @@ spec: {clusterRef: {name: c, namespace: e2e}, vhost: TEAM, reclaimPolicy: Delete
 // teamTries are objects that name objects of another team, or of the owner.
 var teamTries = map[string]client.Object{
 	"hers":       &posthornv1.User{Spec: posthornv1.UserSpec{Username: team + "-app"}},
-	"vhost":      &posthornv1.User{Spec: posthornv1.UserSpec{Permissions: []posthornv1.Permission{{Vhost: team, Read: ".*"}}}},
+	"vhost":      &posthornv1.User{Spec: posthornv1.UserSpec{Permissions: []posthornv1.UserPermission{{Vhost: team, Read: ".*"}}}},
 	"her-queue":  &posthornv1.Queue{Spec: posthornv1.QueueSpec{Vhost: team, Name: "orders", Adoption: posthornv1.AdoptTakeover}},
+	"her-vhost":  &posthornv1.Vhost{Spec: posthornv1.VhostSpec{Name: team, Adoption: posthornv1.AdoptTakeover, ReclaimPolicy: "Delete"}},
+	"permission": &posthornv1.Permission{Spec: posthornv1.PermissionSpec{Vhost: team, User: otherTeam + "-app", Read: ".*"}},
 	"her-policy": &posthornv1.Policy{Spec: posthornv1.PolicySpec{Vhost: team, Pattern: ".*"}},
 	"root-queue": &posthornv1.Queue{Spec: posthornv1.QueueSpec{Vhost: "/", Name: mainQueue}},
 	"boss":       &posthornv1.User{Spec: posthornv1.UserSpec{Tags: []posthornv1.UserTag{"administrator"}}},
@@ -67,17 +93,20 @@ func keepTeamsApart() {
 	Expect(err).NotTo(HaveOccurred())
 	owner, err := ask(&pods[0])
 	Expect(err).NotTo(HaveOccurred())
-	Expect(owner.ImportDefinitions(ctx, fmt.Appendf(nil, `{"vhosts": [{"name": %q}, {"name": %q}]}`, team, otherTeam))).To(Succeed())
 	for _, name := range []string{team, otherTeam} {
 		makeTeam(name)
 		said, err := as(name, strings.ReplaceAll(teamOwn, "TEAM", name), "apply", "-f", "-")
 		Expect(err).NotTo(HaveOccurred(), said)
 	}
 	for _, name := range []string{team, otherTeam} {
-		inTeam := metav1.ObjectMeta{Namespace: name, Name: "app"}
-		Eventually(readiness(&posthornv1.User{ObjectMeta: inTeam})).Should(HavePrefix("True "))
-		inTeam.Name = "orders"
-		Eventually(readiness(&posthornv1.Queue{ObjectMeta: inTeam})).Should(HavePrefix("True "))
+		in := func(object string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: name, Name: object} }
+		for _, object := range []client.Object{
+			&posthornv1.Vhost{ObjectMeta: in("own")}, &posthornv1.User{ObjectMeta: in("app")}, &posthornv1.Permission{ObjectMeta: in("app")},
+			&posthornv1.TopicPermission{ObjectMeta: in("app")}, &posthornv1.Exchange{ObjectMeta: in("events")},
+			&posthornv1.Queue{ObjectMeta: in("orders")}, &posthornv1.Binding{ObjectMeta: in("orders")},
+		} {
+			Eventually(readiness(object)).Should(HavePrefix("True "), "%T", object)
+		}
 	}
 	before := hers(owner)
 	refuseLongerNames()
@@ -197,6 +226,10 @@ func refuseInOwnNamespace() {
 		case *posthornv1.User:
 			o.Spec.ClusterRef, o.Spec.Credentials = ref, generate
 		case *posthornv1.Queue:
+			o.Spec.ClusterRef = ref
+		case *posthornv1.Vhost:
+			o.Spec.ClusterRef = ref
+		case *posthornv1.Permission:
 			o.Spec.ClusterRef = ref
 		case *posthornv1.Policy:
 			o.Spec.ClusterRef, o.Spec.Definition = ref, newPolicy().Spec.Definition

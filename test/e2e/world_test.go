@@ -81,7 +81,7 @@ func newUser() *posthornv1.User {
 	return &posthornv1.User{ObjectMeta: meta(appUser), Spec: posthornv1.UserSpec{
 		ClusterRef:  posthornv1.ClusterReference{Name: clusterName},
 		Credentials: posthornv1.CredentialsSpec{Generate: &posthornv1.GenerateSpec{Length: 32}},
-		Permissions: []posthornv1.Permission{{Vhost: "/", Write: ".*", Read: ".*"}},
+		Permissions: []posthornv1.UserPermission{{Vhost: "/", Write: ".*", Read: ".*"}},
 	}}
 }
 

@@ -17,8 +17,9 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// orders of deletion: c the cluster, q a queue, p a policy, u a user, s the Secrets.
-var orders = []string{"cqpus", "qpucs", "scqpu", "sqpuc", "ucspq", "puqsc"}
+// orders of deletion: c the cluster, v a vhost, q a queue, x an exchange, b a binding, p a policy, u a user, m a
+// permission, t a topic permission, s the Secrets.
+var orders = []string{"cvqxbpumts", "qxbpumtvcs", "scvqpumtbx", "svqpuxbtmc", "umtcsvpqbx", "puvqtmbxsc"}
 
 var _ = Describe("a namespace with all kinds of objects", func() {
 	// Without a namespace controller and a garbage collector the spec deletes the contents of the namespace one kind
@@ -28,7 +29,12 @@ var _ = Describe("a namespace with all kinds of objects", func() {
 			w := newWorld()
 			q := w.queue("orders", func(q *posthornv1.Queue) { q.Spec.ReclaimPolicy = "Delete" })
 			p, u := w.policy("bound"), w.user("app")
-			for _, object := range []client.Object{q, p, u} {
+			v := w.vhost("extra", func(v *posthornv1.Vhost) { v.Spec.ReclaimPolicy = "Delete" })
+			x := w.exchange("events", func(x *posthornv1.Exchange) { x.Spec.ReclaimPolicy = "Delete" })
+			b, t := w.bindingOf("b"), w.topicPermission("t")
+			m := w.permission("m", func(p *posthornv1.Permission) { p.Spec.Vhost = "extra" })
+			all := map[string]client.Object{"v": v, "q": q, "x": x, "b": b, "p": p, "u": u, "m": m, "t": t}
+			for _, object := range []client.Object{v, q, x, b, p, u, m, t} {
 				create(object)
 				Eventually(ready(object)).Should(HavePrefix("True"))
 			}
@@ -45,10 +51,10 @@ var _ = Describe("a namespace with all kinds of objects", func() {
 						Expect(client.IgnoreNotFound(k8s.Delete(ctx, secret))).To(Succeed())
 					}
 				default:
-					Expect(k8s.Delete(ctx, map[string]client.Object{"q": q, "p": p, "u": u}[what])).To(Succeed())
+					Expect(k8s.Delete(ctx, all[what])).To(Succeed())
 				}
 			}
-			for _, object := range []client.Object{q, p, u} {
+			for _, object := range all {
 				Eventually(gone(object)).Should(BeTrue(), "%s of order %s", object.GetName(), order)
 			}
 		}
@@ -84,7 +90,7 @@ var _ = Describe("tenants against each other", func() {
 		queueOf := w.queue("orders", func(q *posthornv1.Queue) { q.Namespace, q.Spec.Vhost = a, "t-"+a })
 		policyOf := w.policy("bound", func(p *posthornv1.Policy) { p.Namespace, p.Spec.Vhost = a, "t-"+a })
 		userOf := w.user("app", func(u *posthornv1.User) {
-			u.Namespace, u.Spec.Permissions = a, []posthornv1.Permission{{Vhost: "t-" + a, Read: ".*"}}
+			u.Namespace, u.Spec.Permissions = a, []posthornv1.UserPermission{{Vhost: "t-" + a, Read: ".*"}}
 		})
 		for _, object := range []client.Object{queueOf, policyOf, userOf} {
 			create(object)
@@ -105,11 +111,13 @@ var _ = Describe("tenants against each other", func() {
 				}))
 		}
 		for name, modify := range map[string]func(*posthornv1.User){
-			"name":       func(u *posthornv1.User) { u.Spec.Username = a + "-app" },
-			"takeover":   func(u *posthornv1.User) { u.Spec.Username, u.Spec.Adoption = a+"-app", posthornv1.AdoptTakeover },
-			"permission": func(u *posthornv1.User) { u.Spec.Permissions = []posthornv1.Permission{{Vhost: "t-" + a, Read: ".*"}} },
+			"name":     func(u *posthornv1.User) { u.Spec.Username = a + "-app" },
+			"takeover": func(u *posthornv1.User) { u.Spec.Username, u.Spec.Adoption = a+"-app", posthornv1.AdoptTakeover },
+			"permission": func(u *posthornv1.User) {
+				u.Spec.Permissions = []posthornv1.UserPermission{{Vhost: "t-" + a, Read: ".*"}}
+			},
 			"topic": func(u *posthornv1.User) {
-				u.Spec.TopicPermissions = []posthornv1.TopicPermission{{Vhost: "t-" + a, Exchange: "amq.topic", Read: ".*"}}
+				u.Spec.TopicPermissions = []posthornv1.UserTopicPermission{{Vhost: "t-" + a, Exchange: "amq.topic", Read: ".*"}}
 			},
 			"certificate": func(u *posthornv1.User) {
 				u.Spec.Credentials = posthornv1.CredentialsSpec{Certificate: &posthornv1.CertificateCredentials{CommonName: a + "-app"}}

@@ -424,9 +424,9 @@ var _ = Describe("tenancy", func() {
 			"named":  func(u *posthornv1.User) { u.Spec.Username = "root" },
 			"admin":  func(u *posthornv1.User) { u.Spec.Tags = []posthornv1.UserTag{"administrator"} },
 			"spy":    func(u *posthornv1.User) { u.Spec.Tags = []posthornv1.UserTag{"monitoring"} },
-			"reader": func(u *posthornv1.User) { u.Spec.Permissions = []posthornv1.Permission{{Vhost: "/", Read: ".*"}} },
+			"reader": func(u *posthornv1.User) { u.Spec.Permissions = []posthornv1.UserPermission{{Vhost: "/", Read: ".*"}} },
 			"topics": func(u *posthornv1.User) {
-				u.Spec.TopicPermissions = []posthornv1.TopicPermission{{Vhost: "/", Exchange: "amq.topic"}}
+				u.Spec.TopicPermissions = []posthornv1.UserTopicPermission{{Vhost: "/", Exchange: "amq.topic"}}
 			},
 		}
 		for name, modify := range users {
@@ -436,7 +436,7 @@ var _ = Describe("tenancy", func() {
 		}
 		Expect(w.broker.Calls("/api/users/", http.MethodPut)).To(BeEmpty())
 		fine := w.user("fine", func(u *posthornv1.User) {
-			u.Namespace, u.Spec.Permissions = ns, []posthornv1.Permission{{Vhost: own, Read: ".*"}, {Vhost: own + ".two", Read: ""}}
+			u.Namespace, u.Spec.Permissions = ns, []posthornv1.UserPermission{{Vhost: own, Read: ".*"}, {Vhost: own + ".two", Read: ""}}
 			u.Spec.Tags = []posthornv1.UserTag{"management"}
 		})
 		w.broker.AddVhost(own + ".two")

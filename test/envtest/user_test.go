@@ -44,7 +44,7 @@ var _ = Describe("User", func() {
 		w := newWorld()
 		u := w.user("app", func(u *posthornv1.User) {
 			u.Spec.Tags = []posthornv1.UserTag{"management"}
-			u.Spec.TopicPermissions = []posthornv1.TopicPermission{{Vhost: "/", Exchange: "amq.topic", Write: "^w", Read: "^r"}}
+			u.Spec.TopicPermissions = []posthornv1.UserTopicPermission{{Vhost: "/", Exchange: "amq.topic", Write: "^w", Read: "^r"}}
 			u.Spec.Limits = posthornv1.UserLimits{Connections: 10, Channels: 20}
 		})
 		create(u)
@@ -141,13 +141,13 @@ var _ = Describe("User", func() {
 		w := newWorld()
 		w.broker.AddVhost("two")
 		u := w.user("app", func(u *posthornv1.User) {
-			u.Spec.TopicPermissions = []posthornv1.TopicPermission{{Vhost: "/", Exchange: "one", Write: "w"}, {Vhost: "/", Exchange: "two", Write: "w"}}
+			u.Spec.TopicPermissions = []posthornv1.UserTopicPermission{{Vhost: "/", Exchange: "one", Write: "w"}, {Vhost: "/", Exchange: "two", Write: "w"}}
 		})
 		create(u)
 		Eventually(ready(u)).Should(HavePrefix("True"))
 		name := w.namespace + "-app"
 		change(u, func(u *posthornv1.User) {
-			u.Spec.Permissions = []posthornv1.Permission{{Vhost: "two", Write: "^x"}}
+			u.Spec.Permissions = []posthornv1.UserPermission{{Vhost: "two", Write: "^x"}}
 			u.Spec.TopicPermissions = u.Spec.TopicPermissions[:1]
 			u.Spec.Limits.Connections = 3
 		})
@@ -166,7 +166,7 @@ var _ = Describe("User", func() {
 	It("reports set credentials and refused permissions separately", func() {
 		w := newWorld()
 		u := w.user("app", func(u *posthornv1.User) {
-			u.Spec.Permissions = []posthornv1.Permission{{Vhost: "missing", Read: ".*"}}
+			u.Spec.Permissions = []posthornv1.UserPermission{{Vhost: "missing", Read: ".*"}}
 		})
 		create(u)
 		Eventually(ready(u)).Should(And(HavePrefix("False BrokerRefused"), ContainSubstring("vhost_or_user_not_found")))
@@ -223,7 +223,7 @@ var _ = Describe("User", func() {
 		own := "t-" + ns
 		w.broker.AddVhost(own)
 		u := w.user("app", func(u *posthornv1.User) {
-			u.Namespace, u.Spec.Permissions = ns, []posthornv1.Permission{{Vhost: own, Write: ".*", Read: ".*"}}
+			u.Namespace, u.Spec.Permissions = ns, []posthornv1.UserPermission{{Vhost: own, Write: ".*", Read: ".*"}}
 		})
 		create(u)
 		Eventually(ready(u)).Should(HavePrefix("True"))

@@ -303,13 +303,13 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("tag with a comma", "spec.tags", func(u *posthornv1.User) { u.Spec.Tags = []posthornv1.UserTag{"management,administrator"} }),
 		Entry("unknown tag", "supported values: \"administrator\"", func(u *posthornv1.User) { u.Spec.Tags = []posthornv1.UserTag{"wizard"} }),
 		Entry("a permission that is no regular expression", "must be a regular expression", func(u *posthornv1.User) {
-			u.Spec.Permissions = []posthornv1.Permission{{Vhost: "/", Read: "*"}}
+			u.Spec.Permissions = []posthornv1.UserPermission{{Vhost: "/", Read: "*"}}
 		}),
 		Entry("a topic permission that is no regular expression", "must be a regular expression", func(u *posthornv1.User) {
-			u.Spec.TopicPermissions = []posthornv1.TopicPermission{{Vhost: "/", Exchange: "amq.topic", Write: "a)"}}
+			u.Spec.TopicPermissions = []posthornv1.UserTopicPermission{{Vhost: "/", Exchange: "amq.topic", Write: "a)"}}
 		}),
 		Entry("two permissions for a vhost", "Duplicate value", func(u *posthornv1.User) {
-			u.Spec.Permissions = []posthornv1.Permission{{Vhost: "/"}, {Vhost: "/"}}
+			u.Spec.Permissions = []posthornv1.UserPermission{{Vhost: "/"}, {Vhost: "/"}}
 		}),
 		Entry("negative limit", "spec.limits", func(u *posthornv1.User) { u.Spec.Limits.Connections = -1 }),
 		Entry("adoption by likeness", "Unsupported value", func(u *posthornv1.User) { u.Spec.Adoption = "IfMatching" }),
@@ -403,7 +403,7 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Expect(k8s.Create(ctx, p, client.DryRunAll)).To(Succeed())
 		u := &posthornv1.User{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "u"}, Spec: posthornv1.UserSpec{
 			ClusterRef: posthornv1.ClusterReference{Name: "c"}, Credentials: posthornv1.CredentialsSpec{Generate: &posthornv1.GenerateSpec{}},
-			Permissions: []posthornv1.Permission{{Vhost: "/", Configure: pattern, Write: pattern, Read: ""}},
+			Permissions: []posthornv1.UserPermission{{Vhost: "/", Configure: pattern, Write: pattern, Read: ""}},
 		}}
 		Expect(k8s.Create(ctx, u, client.DryRunAll)).To(Succeed())
 	},

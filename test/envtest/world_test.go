@@ -30,6 +30,19 @@ type world struct {
 
 const clusterName = "c"
 
+// kinds are the kinds of the operator.
+var kinds = map[string]func() client.Object{
+	"BrokerCluster":   func() client.Object { return &posthornv1.BrokerCluster{} },
+	"Vhost":           func() client.Object { return &posthornv1.Vhost{} },
+	"Queue":           func() client.Object { return &posthornv1.Queue{} },
+	"Exchange":        func() client.Object { return &posthornv1.Exchange{} },
+	"Binding":         func() client.Object { return &posthornv1.Binding{} },
+	"Policy":          func() client.Object { return &posthornv1.Policy{} },
+	"User":            func() client.Object { return &posthornv1.User{} },
+	"Permission":      func() client.Object { return &posthornv1.Permission{} },
+	"TopicPermission": func() client.Object { return &posthornv1.TopicPermission{} },
+}
+
 // newNamespace creates a namespace for one spec. Its pods must satisfy the restricted Pod Security standard.
 func newNamespace(labels map[string]string) string {
 	GinkgoHelper()
@@ -48,8 +61,8 @@ func makeNamespace(named metav1.ObjectMeta, labels map[string]string) string {
 	Expect(k8s.Create(ctx, ns)).To(Succeed())
 	// The operator reconciles everything again and again: the objects of finished specs would slow down the others.
 	DeferCleanup(func() {
-		for _, kind := range []client.Object{&posthornv1.BrokerCluster{}, &posthornv1.Queue{}, &posthornv1.Policy{}, &posthornv1.User{}} {
-			Expect(k8s.DeleteAllOf(ctx, kind, client.InNamespace(ns.Name))).To(Succeed())
+		for _, kind := range kinds {
+			Expect(k8s.DeleteAllOf(ctx, kind(), client.InNamespace(ns.Name))).To(Succeed())
 		}
 	})
 	return ns.Name
@@ -162,13 +175,53 @@ func (w *world) user(name string, changes ...func(*posthornv1.User)) *posthornv1
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
 		Spec: posthornv1.UserSpec{
 			ClusterRef: w.ref(), Credentials: posthornv1.CredentialsSpec{Generate: &posthornv1.GenerateSpec{}},
-			Permissions: []posthornv1.Permission{{Vhost: "/", Write: ".*", Read: "^a"}},
+			Permissions: []posthornv1.UserPermission{{Vhost: "/", Write: ".*", Read: "^a"}},
 		},
 	}
 	for _, change := range changes {
 		change(u)
 	}
 	return u
+}
+
+func (w *world) vhost(name string, changes ...func(*posthornv1.Vhost)) *posthornv1.Vhost {
+	return changed(&posthornv1.Vhost{ObjectMeta: w.meta(name), Spec: posthornv1.VhostSpec{ClusterRef: w.ref()}}, changes)
+}
+
+func (w *world) exchange(name string, changes ...func(*posthornv1.Exchange)) *posthornv1.Exchange {
+	return changed(&posthornv1.Exchange{ObjectMeta: w.meta(name), Spec: posthornv1.ExchangeSpec{ClusterRef: w.ref()}}, changes)
+}
+
+// bindingOf returns a Binding of the queue orders to the exchange events.
+func (w *world) bindingOf(name string, changes ...func(*posthornv1.Binding)) *posthornv1.Binding {
+	return changed(&posthornv1.Binding{ObjectMeta: w.meta(name), Spec: posthornv1.BindingSpec{
+		ClusterRef: w.ref(), Source: "events", Destination: "orders", RoutingKey: "a.b",
+	}}, changes)
+}
+
+// permission returns a Permission of the User app.
+func (w *world) permission(name string, changes ...func(*posthornv1.Permission)) *posthornv1.Permission {
+	return changed(&posthornv1.Permission{ObjectMeta: w.meta(name), Spec: posthornv1.PermissionSpec{
+		ClusterRef: w.ref(), UserRef: &posthornv1.UserReference{Name: "app"}, Write: ".*",
+	}}, changes)
+}
+
+// topicPermission returns a TopicPermission of the User app.
+func (w *world) topicPermission(name string, changes ...func(*posthornv1.TopicPermission)) *posthornv1.TopicPermission {
+	return changed(&posthornv1.TopicPermission{ObjectMeta: w.meta(name), Spec: posthornv1.TopicPermissionSpec{
+		ClusterRef: w.ref(), UserRef: &posthornv1.UserReference{Name: "app"}, Exchange: "events", Write: "^w",
+	}}, changes)
+}
+
+func (w *world) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: w.namespace, Name: name}
+}
+
+func changed[T any](object T, changes []func(T)) T {
+	for _, change := range changes {
+		change(object)
+	}
+	return object
 }
 
 func value(json string) apiextensionsv1.JSON { return apiextensionsv1.JSON{Raw: []byte(json)} }

@@ -132,10 +132,10 @@ func (s *Server) definitions(r *request) reply {
 		return badRequest("json")
 	}
 	for _, vhost := range in.Vhosts {
-		s.vhosts[vhost.Name] = true
+		s.addVhost(broker.Vhost{Name: vhost.Name})
 	}
 	for _, q := range in.Queues {
-		if !s.vhosts[q.Vhost] {
+		if s.vhosts[q.Vhost] == nil {
 			return badRequest(fmt.Sprintf("vhost '%s' does not exist", q.Vhost))
 		}
 		s.queues[key{q.Vhost, q.Name}] = s.place(q)

@@ -30,8 +30,10 @@ type Server struct {
 	secure map[doorway]*httptest.Server
 	// listens returns the listeners of a node; nil stands for the one without TLS.
 	listens     func(node string) Listens
-	vhosts      map[string]bool
+	vhosts      map[string]*broker.Vhost
 	foreign     map[string]bool
+	exchanges   map[key]*broker.Exchange
+	bindings    map[broker.BindingEnds][]broker.Binding
 	queues      map[key]*broker.Queue
 	policies    map[broker.PolicyScope]map[key]broker.Policy
 	users       map[string]broker.User
@@ -87,9 +89,11 @@ type Call struct {
 // Start starts a server with the vhost / and an administrator.
 func Start(username, password string) *Server {
 	s := &Server{
-		vhosts:  map[string]bool{"/": true},
-		foreign: map[string]bool{},
-		queues:  map[key]*broker.Queue{},
+		vhosts:    map[string]*broker.Vhost{},
+		foreign:   map[string]bool{},
+		exchanges: map[key]*broker.Exchange{},
+		bindings:  map[broker.BindingEnds][]broker.Binding{},
+		queues:    map[key]*broker.Queue{},
 		policies: map[broker.PolicyScope]map[key]broker.Policy{
 			broker.UserPolicies: {}, broker.OperatorPolicies: {},
 		},
@@ -102,6 +106,7 @@ func Start(username, password string) *Server {
 		hidden:      map[string]int{},
 		version:     "1.0.0",
 	}
+	s.AddVhost("/")
 	s.SetUser(username, password, "administrator")
 	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
 	return s
@@ -208,6 +213,7 @@ func (s *Server) route(r *request, escaped string) reply {
 		"queues": s.serveQueues, "policies": s.servePolicies, "operator-policies": s.servePolicies,
 		"users": s.serveUsers, "permissions": s.servePermissions, "topic-permissions": s.serveTopics,
 		"user-limits": s.serveLimits, "connections": s.serveConnections, "vhosts": s.serveVhosts,
+		"vhost-limits": s.serveVhostLimits, "exchanges": s.serveExchanges, "bindings": s.serveBindings,
 		"rebalance": s.rebalance, "feature-flags": s.serveFlags, "definitions": s.definitions,
 	}
 	handler, known := handlers[r.parts[0]]
@@ -284,25 +290,4 @@ func (s *Server) maintenance(r *request) reply {
 		state.State = "draining"
 	}
 	return ok(state)
-}
-
-func (s *Server) serveVhosts(r *request) reply {
-	if len(r.parts) != 2 {
-		return notFound()
-	}
-	switch r.Method {
-	case http.MethodPut:
-		if s.vhosts[r.parts[1]] {
-			return noContent
-		}
-		s.vhosts[r.parts[1]] = true
-		return created
-	case http.MethodDelete:
-		delete(s.vhosts, r.parts[1])
-		return noContent
-	}
-	if !s.vhosts[r.parts[1]] {
-		return notFound()
-	}
-	return ok(map[string]string{"name": r.parts[1]})
 }

@@ -53,7 +53,7 @@ func (s *Server) OnFlag(call func(name string)) {
 func (s *Server) AddVhost(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.vhosts[name] = true
+	s.addVhost(broker.Vhost{Name: name})
 }
 
 // AddForeignVhost creates a vhost in which only users with explicit permissions have access.
@@ -66,7 +66,7 @@ func (s *Server) AddForeignVhost(name string) {
 
 // shutOut reports whether a request changes a vhost in which the user has no permissions. Administrators may read it.
 func (s *Server) shutOut(user, method string, parts []string) bool {
-	if method == http.MethodGet || len(parts) < 2 || !contains([]string{"queues", "policies", "operator-policies"}, parts[0]) || !s.foreign[parts[1]] {
+	if method == http.MethodGet || len(parts) < 2 || !contains([]string{"queues", "exchanges", "bindings", "policies", "operator-policies"}, parts[0]) || !s.foreign[parts[1]] {
 		return false
 	}
 	_, permitted := s.permissions[key{parts[1], user}]
@@ -205,7 +205,7 @@ func (s *Server) SetQueue(q broker.Queue) {
 func (s *Server) RemoveQueue(vhost, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.queues, key{vhost, name})
+	s.removeQueue(key{vhost, name})
 }
 
 // Policy returns a policy.

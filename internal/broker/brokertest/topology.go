@@ -32,11 +32,11 @@ func (s *Server) serveQueues(r *request) reply {
 		return s.quorumStatus(r)
 	}
 	vhost := r.parts[1]
-	if !s.vhosts[vhost] {
+	if s.vhosts[vhost] == nil {
 		return notFound()
 	}
 	if len(r.parts) == 2 {
-		return ok(s.list(func(q *broker.Queue) bool { return q.Vhost == vhost }))
+		return paged(r, s.list(func(q *broker.Queue) bool { return q.Vhost == vhost }))
 	}
 	at := key{vhost, r.parts[2]}
 	queue, exists := s.queues[at]
@@ -49,7 +49,7 @@ func (s *Server) serveQueues(r *request) reply {
 		if r.URL.Query().Get("if-empty") == "true" && queue.Messages > 0 {
 			return badRequest(fmt.Sprintf("queue '%s' in vhost '%s' is not empty", at.name, at.vhost))
 		}
-		delete(s.queues, at)
+		s.removeQueue(at)
 		return noContent
 	}
 	return ok(s.withPolicy(queue))
@@ -150,7 +150,7 @@ func (s *Server) effective(scope broker.PolicyScope, q *broker.Queue) string {
 }
 
 func (s *Server) servePolicies(r *request) reply {
-	if len(r.parts) < 2 || !s.vhosts[r.parts[1]] {
+	if len(r.parts) < 2 || s.vhosts[r.parts[1]] == nil {
 		return notFound()
 	}
 	policies := s.policies[broker.PolicyScope(r.parts[0])]

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -49,11 +50,8 @@ func (s *Server) serveUsers(r *request) reply {
 	}
 	if r.Method == http.MethodDelete {
 		delete(s.users, name)
-		for at := range s.permissions {
-			if at.name == name {
-				delete(s.permissions, at)
-			}
-		}
+		maps.DeleteFunc(s.permissions, func(at key, _ broker.Permission) bool { return at.name == name })
+		maps.DeleteFunc(s.topics, func(at topicKey, _ broker.TopicPermission) bool { return at.user == name })
 		return noContent
 	}
 	return ok(user)
@@ -112,10 +110,16 @@ func (s *Server) servePermissions(r *request) reply {
 		return notFound()
 	}
 	at := key{r.parts[1], r.parts[2]}
-	if _, known := s.users[at.name]; !known || !s.vhosts[at.vhost] {
+	if _, known := s.users[at.name]; r.Method == http.MethodPut && (!known || s.vhosts[at.vhost] == nil) {
 		return badRequest("vhost_or_user_not_found")
 	}
-	_, exists := s.permissions[at]
+	existing, exists := s.permissions[at]
+	if r.Method == http.MethodGet {
+		if !exists {
+			return notFound()
+		}
+		return ok(existing)
+	}
 	if r.Method == http.MethodDelete {
 		if !exists {
 			return notFound()
@@ -136,16 +140,23 @@ func (s *Server) servePermissions(r *request) reply {
 }
 
 func (s *Server) serveTopics(r *request) reply {
-	if len(r.parts) != 3 {
+	if len(r.parts) != 3 && (len(r.parts) != 4 || r.Method != http.MethodDelete) {
 		return notFound()
 	}
 	vhost, user := r.parts[1], r.parts[2]
-	if _, known := s.users[user]; !known || !s.vhosts[vhost] {
+	if _, known := s.users[user]; r.Method == http.MethodPut && (!known || s.vhosts[vhost] == nil) {
 		return badRequest("vhost_or_user_not_found")
 	}
+	existed := false
+	for at := range s.topics {
+		existed = existed || at.vhost == vhost && at.user == user
+	}
 	if r.Method == http.MethodDelete {
+		if !existed {
+			return notFound()
+		}
 		for at := range s.topics {
-			if at.vhost == vhost && at.user == user {
+			if at.vhost == vhost && at.user == user && (len(r.parts) == 3 || at.exchange == r.parts[3]) {
 				delete(s.topics, at)
 			}
 		}
@@ -157,6 +168,9 @@ func (s *Server) serveTopics(r *request) reply {
 	}
 	in.User, in.Vhost = user, vhost
 	s.topics[topicKey{vhost, user, in.Exchange}] = in
+	if existed {
+		return noContent
+	}
 	return created
 }
 

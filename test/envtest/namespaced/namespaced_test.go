@@ -134,7 +134,10 @@ func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 // served waits until the installed kinds can be used.
 func served(ctx context.Context, t *testing.T, k8s client.Client) {
 	t.Helper()
-	for _, list := range []client.ObjectList{&posthornv1.BrokerClusterList{}, &posthornv1.QueueList{}, &posthornv1.PolicyList{}, &posthornv1.UserList{}} {
+	for _, list := range []client.ObjectList{
+		&posthornv1.BrokerClusterList{}, &posthornv1.QueueList{}, &posthornv1.PolicyList{}, &posthornv1.UserList{}, &posthornv1.VhostList{},
+		&posthornv1.ExchangeList{}, &posthornv1.BindingList{}, &posthornv1.PermissionList{}, &posthornv1.TopicPermissionList{},
+	} {
 		await(ctx, t, fmt.Sprintf("%T is served", list), func() bool { return k8s.List(ctx, list) == nil })
 	}
 }

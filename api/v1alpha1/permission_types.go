@@ -1,0 +1,155 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// PermissionSpec is the wanted state of a user's permission in a virtual host.
+// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
+// +kubebuilder:validation:XValidation:rule="self.vhost == oldSelf.vhost",message="vhost is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.user) != has(self.userRef)",message="set exactly one of user and userRef"
+// +kubebuilder:validation:XValidation:rule="has(self.user) == has(oldSelf.user) && (!has(self.user) || self.user == oldSelf.user)",message="user is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.userRef) == has(oldSelf.userRef) && (!has(self.userRef) || self.userRef.name == oldSelf.userRef.name)",message="userRef is immutable"
+type PermissionSpec struct {
+	// ClusterRef names the BrokerCluster. Immutable.
+	ClusterRef ClusterReference `json:"clusterRef"`
+
+	// Vhost of the permission. Immutable.
+	// +optional
+	// +kubebuilder:default="/"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Vhost string `json:"vhost,omitempty"`
+
+	// User is the user's name in the broker. Outside the cluster's namespace it must begin with this namespace and a
+	// dash. Set either user or userRef. Immutable.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="!self.matches('[[:cntrl:]]')",message="must not contain control characters"
+	User string `json:"user,omitempty"`
+
+	// UserRef names a User of this namespace. The operator waits until that user is Ready. Immutable.
+	// +optional
+	UserRef *UserReference `json:"userRef,omitempty"`
+
+	// Configure is a regular expression that matches exchanges and queues which the user may declare and delete; empty grants nothing.
+	// +optional
+	// +kubebuilder:default=""
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
+	Configure string `json:"configure"`
+
+	// Write is a regular expression that matches exchanges and queues which the user may publish or bind to; empty grants nothing.
+	// +optional
+	// +kubebuilder:default=""
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
+	Write string `json:"write"`
+
+	// Read is a regular expression that matches exchanges and queues which the user may consume or bind from; empty grants nothing.
+	// +optional
+	// +kubebuilder:default=""
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
+	Read string `json:"read"`
+
+	// ReclaimPolicy keeps (Retain) or revokes (Delete) the permission when this object is deleted.
+	// +optional
+	// +kubebuilder:default=Delete
+	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
+
+	// Adoption applies to a permission of the user in the vhost that exists already: IfMatching adopts an equal one, Takeover adopts and changes
+	// any, and Never reports a conflict.
+	// +optional
+	// +kubebuilder:default=IfMatching
+	// +kubebuilder:validation:Enum=IfMatching;Never;Takeover
+	Adoption AdoptionPolicy `json:"adoption,omitempty"`
+}
+
+// UserReference names a User of the same namespace.
+type UserReference struct {
+	// Name of the User.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// PermissionStatus is the observed state.
+type PermissionStatus struct {
+	TopologyStatus `json:",inline"`
+
+	// User that the permission applies to.
+	// +optional
+	User string `json:"user,omitempty"`
+}
+
+// Permission is the permission of a user in a virtual host of a BrokerCluster.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=pperm,categories=posthorn
+// +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.spec.clusterRef.name`
+// +kubebuilder:printcolumn:name="User",type=string,JSONPath=`.status.user`
+// +kubebuilder:printcolumn:name="Vhost",type=string,JSONPath=`.spec.vhost`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Configure",type=string,JSONPath=`.spec.configure`,priority=1
+// +kubebuilder:printcolumn:name="Write",type=string,JSONPath=`.spec.write`,priority=1
+// +kubebuilder:printcolumn:name="Read",type=string,JSONPath=`.spec.read`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Permission struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is the wanted state.
+	Spec PermissionSpec `json:"spec"`
+	// Status is the observed state.
+	// +optional
+	Status PermissionStatus `json:"status,omitempty"`
+}
+
+// PermissionList is a list of Permission.
+// +kubebuilder:object:root=true
+type PermissionList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Permission `json:"items"`
+}
+
+// ClusterRef returns the reference to the cluster of the permission.
+func (p *Permission) ClusterRef() ClusterReference { return p.Spec.ClusterRef }
+
+// Topology returns the part of the status that all topology kinds share.
+func (p *Permission) Topology() *TopologyStatus { return &p.Status.TopologyStatus }
+
+// BrokerVhost returns the vhost of the permission.
+func (p *Permission) BrokerVhost() string { return p.Spec.Vhost }
+
+// BrokerUser returns the name of the user in the broker; empty until userRef is resolved.
+func (p *Permission) BrokerUser() string {
+	if p.Spec.User != "" {
+		return p.Spec.User
+	}
+	return p.Status.User
+}
+
+// UserName returns the name of the User in spec.userRef; empty when spec.user names the user.
+func (p *Permission) UserName() string {
+	if p.Spec.UserRef == nil {
+		return ""
+	}
+	return p.Spec.UserRef.Name
+}
+
+// SetBrokerUser records the name of the user in spec.userRef.
+func (p *Permission) SetBrokerUser(name string) { p.Status.User = name }
+
+// BrokerName describes the permission, which has no name in the broker.
+func (p *Permission) BrokerName() string {
+	return fmt.Sprintf("the permission of user %q in vhost %q", p.BrokerUser(), p.Spec.Vhost)
+}
