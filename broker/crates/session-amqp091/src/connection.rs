@@ -7,7 +7,6 @@ mod time;
 use crate::channel::{Channel, ChannelState};
 use crate::connection_state::{ConnectionState, PROTOCOL, StepContext};
 use crate::failure::{Failure, MethodResult, ReplyCode};
-use crate::handshake::Login;
 use crate::left_queues::LeftQueues;
 use crate::method_failure::MethodFailure;
 use crate::{Limits, SessionConfig};
@@ -22,7 +21,7 @@ use hashbrown::HashMap;
 use message::Message;
 use queue::SettlementOutcome;
 use session::{
-    Broker, Held, Outbox, Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
+    Broker, Held, Login, Outbox, Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
 };
 use std::sync::Arc;
 use std::time::Duration;

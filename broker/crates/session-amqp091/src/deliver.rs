@@ -4,7 +4,6 @@ use crate::channel::{Channel, HeldDelivery};
 use crate::connection_state::{ConnectionState, StepContext};
 use crate::deaths;
 use crate::failure::{MethodResult, refuse};
-use crate::flow::WrittenDeliveries;
 use crate::mqtt;
 use crate::unacked::{DeliveryOrigin, UnackedDelivery};
 use codec_amqp091::{
@@ -14,7 +13,7 @@ use env::Time;
 use message::{Message, Value};
 use metadata::{Name, QueueId, QueueType};
 use queue::{ConsumerId, Delivery};
-use session::{DeliveryCounters, Outbox};
+use session::{DeliveryCounters, Outbox, WrittenDeliveries};
 use smallvec::SmallVec;
 use std::time::Duration;
 

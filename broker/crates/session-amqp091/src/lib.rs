@@ -41,8 +41,9 @@ mod wait;
 
 pub use connection::AmqpSession;
 pub use envelope::MessageEnvelope;
-pub use limits::{Limits, Logins, PRODUCT, SessionConfig, VERSION};
+pub use limits::{Limits, PRODUCT, SessionConfig, VERSION};
 pub use protocol::Amqp091;
+pub use session::Logins;
 
 #[cfg(test)]
 mod tests {

@@ -11,16 +11,22 @@
 
 mod counts;
 mod held;
+mod login;
 mod outbox;
 mod protocol;
+mod written;
 
 pub use counts::{
     ChannelDetails, MessageCounters, PublishCounters, SessionDetails, TrafficCounters,
 };
 pub use held::Held;
+pub use login::{
+    AdmissionError, Login, LoginCheck, LoginOrigin, Logins, SILENT_CLOSE_DELAY, admit,
+};
 pub use outbox::{BY_REFERENCE, BufferPool, Outbox, OutboxPosition};
 pub use protocol::{ConnectionInfo, Protocol, ProtocolId, Protocols};
 pub use queue::DeliveryCounters;
+pub use written::WrittenDeliveries;
 
 use bytes::BytesMut;
 use env::{Time, WallTime};
