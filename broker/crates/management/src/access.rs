@@ -3,7 +3,8 @@
 use crate::ask::Api;
 use crate::error::ApiError;
 use crate::page::Query;
-use metadata::{Right, UserRecord};
+use metadata::{Name, UserRecord};
+use operations::{Caller, OperationResult};
 use serde_json::{Map, Value as Json};
 use std::sync::Arc;
 
@@ -138,38 +139,27 @@ impl Api {
         }
     }
 
-    /// Fails unless the user has the permissions that the same operation requires over AMQP.
-    pub(crate) async fn require_permissions(
+    /// Runs a check or plan of an operation for the user of the request, against the tree of this node.
+    pub(crate) async fn operate<T: Send + 'static>(
         &self,
         call: &Call,
         vhost: &str,
-        needs: Vec<(Right, ResourceName)>,
-    ) -> Result<(), ApiError> {
-        if call.is_operator {
-            return Ok(());
-        }
-        let (user, name) = (call.user.clone(), vhost.to_owned());
-        let missing = self
+        operation: impl FnOnce(Caller<'_>) -> OperationResult<T> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (user, vhost) = (call.user.clone(), Name::from(vhost));
+        let is_operator = call.is_operator;
+        let result = self
             .read(move |tree| {
-                needs.into_iter().find(|(right, resource)| {
-                    !tree.permitted(&user.name, &name, *right, resource.name())
+                operation(Caller {
+                    tree,
+                    user: &user.name,
+                    vhost: &vhost,
+                    session: None,
+                    is_operator,
                 })
             })
             .await?;
-        match missing {
-            None => Ok(()),
-            Some((right, resource)) => Err(ApiError::not_authorised(format!(
-                "{} access to {} '{}' in vhost '{vhost}' refused for user '{}'",
-                match right {
-                    Right::Configure => "configure",
-                    Right::Write => "write",
-                    Right::Read => "read",
-                },
-                resource.kind(),
-                resource.name(),
-                call.user.name
-            ))),
-        }
+        Ok(result?)
     }
 
     /// Vhosts whose contents the user may see; None means all.
@@ -186,27 +176,5 @@ impl Api {
             Some(own.map(|p| p.vhost.to_string()).collect())
         })
         .await
-    }
-}
-
-/// A queue or exchange, for error texts.
-#[derive(Clone, Debug)]
-pub(crate) enum ResourceName {
-    Queue(String),
-    Exchange(String),
-}
-
-impl ResourceName {
-    fn kind(&self) -> &'static str {
-        match self {
-            ResourceName::Queue(_) => "queue",
-            ResourceName::Exchange(_) => "exchange",
-        }
-    }
-
-    fn name(&self) -> &str {
-        match self {
-            ResourceName::Queue(name) | ResourceName::Exchange(name) => name,
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! `/api/bindings` and the bindings of queues and exchanges.
 
-use crate::access::{Call, ResourceName};
+use crate::access::Call;
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
@@ -11,9 +11,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
 use message::Table;
 use metadata::{
-    BindingCursor, BindingRecord, Change, Destination, QueueCursor, QueueRecord, Right,
-    SourceCursor, Tree,
+    BindingCursor, BindingRecord, Destination, QueueCursor, QueueRecord, SourceCursor, Tree,
 };
+use operations::{BindingOperation, Caller};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
@@ -72,16 +72,6 @@ impl Pair {
         let from = tree.bindings_from(&self.vhost, &self.source).into_iter();
         let here = from.filter(|b| b.destination == self.destination);
         Some(here.cloned().collect())
-    }
-
-    /// The permissions that binding requires: write on the destination, read on the source.
-    fn required_permissions(&self) -> Vec<(Right, ResourceName)> {
-        let to = match &self.destination {
-            Destination::Queue(name) => ResourceName::Queue(name.to_string()),
-            Destination::Exchange(name) => ResourceName::Exchange(name.to_string()),
-        };
-        let from = ResourceName::Exchange(self.source.clone());
-        vec![(Right::Write, to), (Right::Read, from)]
     }
 }
 
@@ -274,10 +264,10 @@ pub(crate) async fn bind(api: &Api, call: &Call, pair: &Pair) -> Answer {
     let body = Members(&body);
     let arguments = body.table("arguments")?.unwrap_or_default();
     let record = pair.record(body.text("routing_key")?.unwrap_or(""), arguments);
-    api.require_permissions(call, &pair.vhost, pair.required_permissions())
-        .await?;
     let key = properties_key(&record);
-    api.change(Change::Bind(record)).await?;
+    let plan = move |caller: Caller<'_>| caller.plan_binding(BindingOperation::Bind, record);
+    let change = api.operate(call, &pair.vhost, plan).await?;
+    api.change(change).await?;
     let mut response = StatusCode::CREATED.into_response();
     let destination = match &pair.destination {
         Destination::Queue(name) | Destination::Exchange(name) => name,
@@ -293,9 +283,13 @@ pub(crate) async fn bind(api: &Api, call: &Call, pair: &Pair) -> Answer {
 
 pub(crate) async fn unbind(api: &Api, call: &Call, pair: &Pair, key: &str) -> Answer {
     api.require_vhost_access(call, &pair.vhost).await?;
-    api.require_permissions(call, &pair.vhost, pair.required_permissions())
-        .await?;
-    let binding = one(api, pair, key).await?;
-    api.change(Change::Unbind((*binding).clone())).await?;
+    // Permissions come first, so that nobody learns of bindings that they may not remove.
+    let unknown = pair.record("", Table::default());
+    let check = move |caller: Caller<'_>| caller.plan_binding(BindingOperation::Unbind, unknown);
+    api.operate(call, &pair.vhost, check).await?;
+    let binding = BindingRecord::clone(&*one(api, pair, key).await?);
+    let plan = move |caller: Caller<'_>| caller.plan_binding(BindingOperation::Unbind, binding);
+    let change = api.operate(call, &pair.vhost, plan).await?;
+    api.change(change).await?;
     no_content()
 }

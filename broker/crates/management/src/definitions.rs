@@ -14,6 +14,7 @@ use metadata::{
     PermissionRecord, PolicyRecord, PolicyScope, QueueCursor, QueueRecord, TopicPermissionRecord,
     Tree, UserRecord, VhostRecord,
 };
+use operations::Caller;
 use serde_json::{Map, Value as Json, json as object};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -319,7 +320,10 @@ async fn import_one(
                 }
             }
             let entry = Members(&entry);
-            Change::DeclareQueue(queues::record(api, call, vhost, name, &entry).await?)
+            let declaration = queues::declaration(name, &entry)?;
+            let record = move |caller: Caller<'_>| caller.queue_record(declaration);
+            let record = api.operate(call, vhost, record).await?;
+            Change::DeclareQueue(queues::place(api, record).await?)
         }
         "exchanges" => {
             let (vhost, name) = (vhost()?, named()?);

@@ -3,6 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use metadata::ChangeError;
+use operations::{ErrorKind, OperationError};
 use serde_json::{Value as Json, json};
 
 /// RabbitMQ clients compare with this text.
@@ -133,6 +134,19 @@ impl From<ChangeError> for ApiError {
             ChangeError::PreconditionFailed(text)
             | ChangeError::ResourceLocked(text)
             | ChangeError::Invalid(text) => ApiError::bad_request(text),
+        }
+    }
+}
+
+impl From<OperationError> for ApiError {
+    fn from(error: OperationError) -> ApiError {
+        match error.kind {
+            ErrorKind::NotFound => ApiError::missing(error.text),
+            ErrorKind::AccessRefused => ApiError::not_authorised(error.text),
+            ErrorKind::Unavailable => ApiError::unavailable(error.text),
+            ErrorKind::ResourceLocked
+            | ErrorKind::PreconditionFailed
+            | ErrorKind::NotImplemented => ApiError::bad_request(error.text),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `/api/exchanges`.
 
-use crate::access::{Call, ResourceName};
+use crate::access::Call;
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content, put};
 use crate::error::ApiError;
@@ -8,8 +8,8 @@ use crate::json::{Members, from_table};
 use crate::page::Window;
 use crate::rates::{self, Key, Range};
 use control::{TrafficFacts, TrafficFilter};
-use message::Value;
-use metadata::{Change, ExchangeCursor, ExchangeRecord, Name, Right, Tree};
+use metadata::{ExchangeCursor, ExchangeRecord, Name, Tree};
+use operations::{Caller, ExchangePlan};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
@@ -142,38 +142,23 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
     api.require_vhost_access(call, vhost).await?;
     let body = call.object()?;
     let record = record(vhost, name, &Members(&body))?;
-    let exchange = ResourceName::Exchange(name.to_owned());
-    let mut required = vec![(Right::Configure, exchange.clone())];
-    let alternate = record.arguments.get("alternate-exchange");
-    if let Some(alternate) = alternate.and_then(Value::as_str) {
-        required.push((Right::Read, exchange));
-        required.push((Right::Write, ResourceName::Exchange(alternate.to_owned())));
-    }
-    api.require_permissions(call, vhost, required).await?;
     let existed = find(api, vhost, name).await?.is_some();
-    if !existed && name.starts_with("amq.") {
-        return Err(ApiError::not_authorised(format!(
-            "exchange name '{name}' contains reserved prefix 'amq.*'"
-        )));
+    let plan = move |caller: Caller<'_>| caller.plan_exchange_declaration(record);
+    if let ExchangePlan::Propose(change) = api.operate(call, vhost, plan).await? {
+        api.change(change).await?;
     }
-    api.change(Change::DeclareExchange(record)).await?;
     put(existed)
 }
 
 pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     let name = exchange_name(name);
     api.require_vhost_access(call, vhost).await?;
-    let exchange = ResourceName::Exchange(name.to_owned());
-    api.require_permissions(call, vhost, vec![(Right::Configure, exchange)])
-        .await?;
+    let (exchange, if_unused) = (name.to_owned(), call.query.is_true("if-unused"));
+    let plan = move |caller: Caller<'_>| caller.plan_exchange_deletion(&exchange, if_unused);
+    let change = api.operate(call, vhost, plan).await?;
     if find(api, vhost, name).await?.is_none() {
         return Err(ApiError::not_found());
     }
-    let change = Change::DeleteExchange {
-        vhost: vhost.into(),
-        name: name.into(),
-        if_unused: call.query.is_true("if-unused"),
-    };
     api.change(change).await?;
     no_content()
 }

@@ -1,7 +1,7 @@
 //! Publishing and getting messages over HTTP: `exchanges/.../publish` and `queues/.../get`. For
 //! inspection and tests, not for production traffic.
 
-use crate::access::{Call, ResourceName};
+use crate::access::Call;
 use crate::ask::Api;
 use crate::dispatch::{Answer, json};
 use crate::error::ApiError;
@@ -17,6 +17,7 @@ use control::ControlRequest;
 use env::WallTime;
 use message::{Message, MessageBuilder, Protocol};
 use metadata::Right;
+use operations::{Caller, Resource};
 use queue::{Delivery, SettlementOutcome};
 use serde_json::{Map, Value as Json, json as object};
 
@@ -240,41 +241,19 @@ async fn check_publish_permissions(
     request: &PublishRequest,
     encoded: &Encoded,
 ) -> Result<(), ApiError> {
-    let to = ResourceName::Exchange(request.exchange.clone());
-    let permitted = api
-        .require_permissions(call, vhost, vec![(Right::Write, to)])
-        .await;
-    permitted.map_err(access_refused)?;
-    let vhost_name = vhost;
-    let (user, vhost, is_operator) = (call.user.clone(), vhost.to_owned(), call.is_operator);
     let (exchange, key) = (request.exchange.clone(), request.key.clone());
-    let found = api
-        .read(move |tree| {
-            let record = tree.exchange(&vhost, &exchange)?;
-            let topic = is_operator
-                || &*record.kind != "topic"
-                || tree.topic_permitted(&user.name, &vhost, &exchange, Right::Write, &key);
-            Some((record.internal, topic))
-        })
-        .await?;
-    match found {
-        None => return Err(ApiError::missing("exchange_not_found")),
-        Some((true, _)) => {
-            let why = format!(
-                "cannot publish to internal exchange '{}' in vhost '{vhost_name}'",
-                request.exchange
-            );
-            return Err(access_refused(ApiError::bad_request(why)));
+    let check = move |caller: Caller<'_>| {
+        caller.check(Right::Write, Resource::Exchange(&exchange))?;
+        match caller.exchange_to_publish(&exchange)? {
+            Some(record) => caller.check_topic(Right::Write, record, &key),
+            None => Ok(()),
         }
-        Some((_, false)) => {
-            let why = format!(
-                "write access to topic '{}' in exchange '{}' in vhost '{vhost_name}' refused for user '{}'",
-                request.key, request.exchange, call.user.name
-            );
-            return Err(access_refused(ApiError::not_authorised(why)));
-        }
-        Some((false, true)) => {}
-    }
+    };
+    let permitted = api.operate(call, vhost, check).await;
+    permitted.map_err(|error| match error.status {
+        StatusCode::NOT_FOUND => ApiError::missing("exchange_not_found"),
+        _ => access_refused(error),
+    })?;
     match &encoded.user_id {
         Some(claimed) if **claimed != *call.user.name => {
             let why = format!(

@@ -1,6 +1,6 @@
 //! `/api/queues`.
 
-use crate::access::{Call, ResourceName};
+use crate::access::Call;
 use crate::ask::Api;
 use crate::connections;
 use crate::consumers;
@@ -12,10 +12,12 @@ use crate::rates::{self, Key, Samples};
 use axum::http::StatusCode;
 use control::{ControlRequest, QueueFacts};
 use env::NodeId;
-use message::Value;
 use metadata::{
     Change, ChangeResult, EffectivePolicy, QueueCursor, QueueId, QueueRecord, QueuesById, Right,
     SessionId, Tree,
+};
+use operations::{
+    Caller, QueueDeclaration, QueueDeclarationPlan, QueueDeletion, QueueDeletionPlan, Resource,
 };
 use queue::{QueueCounters, QueueReply, QueueStats, RequestBody};
 use serde_json::{Value as Json, json as object};
@@ -347,56 +349,34 @@ pub(crate) async fn find_readable(
     vhost: &str,
     name: &str,
 ) -> Result<QueueId, ApiError> {
-    let queue = ResourceName::Queue(name.to_owned());
-    let permitted = api
-        .require_permissions(call, vhost, vec![(Right::Read, queue)])
-        .await;
+    let queue = name.to_owned();
+    let check = move |caller: Caller<'_>| caller.check(Right::Read, Resource::Queue(&queue));
+    let permitted = api.operate(call, vhost, check).await;
     permitted.map_err(|e| e.with_amqp_code("ACCESS_REFUSED"))?;
     let record = find_or_queue_not_found(api, vhost, name).await?.record;
-    require_not_exclusive(&record).map_err(|e| e.with_amqp_code("405 RESOURCE_LOCKED"))?;
+    let queue = record.clone();
+    let check = move |caller: Caller<'_>| caller.check_exclusive(&queue);
+    let usable = api.operate(call, vhost, check).await;
+    usable.map_err(|e| e.with_amqp_code("405 RESOURCE_LOCKED"))?;
     Ok(record.id)
-}
-
-/// Fails for exclusive queues: an HTTP request never belongs to the owning connection.
-fn require_not_exclusive(record: &QueueRecord) -> Result<(), ApiError> {
-    if record.exclusive.is_none() {
-        return Ok(());
-    }
-    Err(ApiError::bad_request(format!(
-        "cannot obtain exclusive access to locked queue '{}' in vhost '{}'. It could be originally declared on \
-         another connection or the exclusive property value does not match that of the original declaration.",
-        record.name, record.vhost
-    )))
 }
 
 pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     api.require_vhost_access(call, vhost).await?;
     let body = call.object()?;
-    let record = record(api, call, vhost, name, &Members(&body)).await?;
-    let queue = ResourceName::Queue(name.to_owned());
-    let mut required = vec![(Right::Configure, queue.clone())];
-    let arguments = &record.arguments;
-    if let Some(dead) = arguments
-        .get("x-dead-letter-exchange")
-        .and_then(Value::as_str)
-    {
-        // As over AMQP, a dead letter exchange requires read permission on the queue and write on
-        // the exchange.
-        required.push((Right::Read, queue));
-        required.push((Right::Write, ResourceName::Exchange(dead.to_owned())));
-    }
-    api.require_permissions(call, vhost, required).await?;
-    let exists = find(api, vhost, name).await.is_ok();
-    if !exists && name.starts_with("amq.") {
-        return Err(ApiError::not_authorised(format!(
-            "queue name '{name}' contains reserved prefix 'amq.*'"
-        )));
-    }
-    match api.change(Change::DeclareQueue(record)).await? {
-        ChangeResult::Queue { created, .. } => put(!created),
-        other => Err(ApiError::unavailable(format!(
-            "the declaration was answered with {other:?}"
-        ))),
+    let declaration = declaration(name, &Members(&body))?;
+    let plan = move |caller: Caller<'_>| caller.plan_queue_declaration(declaration);
+    match api.operate(call, vhost, plan).await? {
+        QueueDeclarationPlan::Exists(_) => put(true),
+        QueueDeclarationPlan::Propose(record) => {
+            let record = place(api, record).await?;
+            match api.change(Change::DeclareQueue(record)).await? {
+                ChangeResult::Queue { created, .. } => put(!created),
+                other => Err(ApiError::unavailable(format!(
+                    "the declaration was answered with {other:?}"
+                ))),
+            }
+        }
     }
 }
 
@@ -412,45 +392,24 @@ pub(crate) fn definition(record: &QueueRecord) -> Json {
     })
 }
 
-/// Parses the queue of a request and places its members.
-pub(crate) async fn record(
-    api: &Api,
-    call: &Call,
-    vhost: &str,
-    name: &str,
-    body: &Members<'_>,
-) -> Result<QueueRecord, ApiError> {
-    let arguments = body.table("arguments")?.unwrap_or_default();
-    let durable = body.flag("durable", true)?;
-    let auto_delete = body.flag("auto_delete", false)?;
-    let (vhost_name, queue_name) = (vhost.to_owned(), name.to_owned());
-    let is_durable_and_kept = durable && !auto_delete;
-    let (kind, arguments) = api
-        .read(move |tree| {
-            let arguments = tree.with_default_type(&vhost_name, is_durable_and_kept, arguments);
-            (
-                tree.queue_kind(&vhost_name, &queue_name, &arguments),
-                arguments,
-            )
-        })
-        .await?;
-    let kind = kind?;
-    let mut record = QueueRecord {
-        id: QueueId(0),
-        vhost: vhost.into(),
+/// Parses the queue of a request.
+pub(crate) fn declaration(name: &str, body: &Members<'_>) -> Result<QueueDeclaration, ApiError> {
+    Ok(QueueDeclaration {
         name: name.into(),
-        kind,
-        durable,
-        auto_delete,
-        exclusive: None,
-        arguments,
-        members: Vec::new(),
-        declared_by: call.user.name.clone(),
-    };
-    let requests = Box::new(record.clone());
+        is_server_named: false,
+        durable: body.flag("durable", true)?,
+        exclusive: false,
+        auto_delete: body.flag("auto_delete", false)?,
+        arguments: body.table("arguments")?.unwrap_or_default(),
+    })
+}
+
+/// Chooses the members of a queue to declare.
+pub(crate) async fn place(api: &Api, mut record: QueueRecord) -> Result<QueueRecord, ApiError> {
+    let requested = Box::new(record.clone());
     record.members = api
         .ask(|reply| ControlRequest::PlaceQueue {
-            record: requests,
+            record: requested,
             reply,
         })
         .await?;
@@ -459,28 +418,26 @@ pub(crate) async fn record(
 
 pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     api.require_vhost_access(call, vhost).await?;
-    let queue = ResourceName::Queue(name.to_owned());
-    api.require_permissions(call, vhost, vec![(Right::Configure, queue)])
-        .await?;
-    let QueueView {
-        record, is_lost, ..
-    } = find(api, vhost, name).await?;
-    require_not_exclusive(&record)?;
-    let if_unused = call.query.is_true("if-unused");
-    let if_empty = call.query.is_true("if-empty");
-    // A lost queue has no messages and no consumers.
-    if (if_unused || if_empty) && !is_lost {
-        // Only the queue itself can check this without a race with publishers.
-        let body = RequestBody::Delete {
-            if_unused,
-            if_empty,
-        };
-        request(api, record.id, body).await?;
-    }
-    let change = Change::DeleteQueue {
-        vhost: vhost.into(),
-        name: name.into(),
-        id: Some(record.id),
+    let deletion = QueueDeletion {
+        if_unused: call.query.is_true("if-unused"),
+        if_empty: call.query.is_true("if-empty"),
+    };
+    let queue = name.to_owned();
+    let plan = move |caller: Caller<'_>| caller.plan_queue_deletion(&queue, deletion);
+    let change = match api.operate(call, vhost, plan).await? {
+        QueueDeletionPlan::Done => return Err(ApiError::not_found()),
+        QueueDeletionPlan::Propose(change) => change,
+        QueueDeletionPlan::AskQueue {
+            record,
+            request: body,
+            change,
+        } => {
+            if deletion != QueueDeletion::default() {
+                // Only the queue itself can check this without a race with publishers.
+                request(api, record.id, body).await?;
+            }
+            change
+        }
     };
     api.change(change).await?;
     no_content()
@@ -488,11 +445,13 @@ pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> A
 
 pub(crate) async fn purge(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     api.require_vhost_access(call, vhost).await?;
-    let queue = ResourceName::Queue(name.to_owned());
-    api.require_permissions(call, vhost, vec![(Right::Read, queue)])
-        .await?;
+    let queue = name.to_owned();
+    let check = move |caller: Caller<'_>| caller.check(Right::Read, Resource::Queue(&queue));
+    api.operate(call, vhost, check).await?;
     let record = find(api, vhost, name).await?.record;
-    require_not_exclusive(&record)?;
+    let queue = record.clone();
+    let check = move |caller: Caller<'_>| caller.check_exclusive(&queue);
+    api.operate(call, vhost, check).await?;
     request(api, record.id, RequestBody::Purge).await?;
     no_content()
 }

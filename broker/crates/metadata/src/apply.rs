@@ -41,6 +41,7 @@ impl Tree {
             } => self.delete_exchange(vhost, name, *if_unused),
             Change::DeclareQueue(queue) => self.declare_queue(index, queue),
             Change::DeleteQueue { vhost, name, id } => self.delete_queue(vhost, name, *id),
+            Change::Barrier {} => Ok(ChangeResult::AsBefore),
             Change::EndSession { session } => self.end_session(*session),
             Change::EndIncarnation { node, incarnation } => {
                 self.end_incarnation(*node, *incarnation)

@@ -343,6 +343,9 @@ pub enum Change {
         /// The queue that the client meant.
         id: Option<QueueId>,
     },
+    /// Changes nothing. A shard that has applied it has applied everything that was committed before it was proposed: a
+    /// read barrier.
+    Barrier {},
     /// The session is over: its exclusive queues go.
     EndSession {
         /// The session that ended.

@@ -218,11 +218,10 @@ impl Channel {
                 match self.method(method, conn, cx) {
                     Ok(()) => Ok(()),
                     Err(Failure {
-                        unknown: Some(name),
-                        ..
+                        unknown: Some(_), ..
                     }) if !cx.broker.knows_all() => {
                         let retry = RetriedMethod::Method(Bytes::copy_from_slice(frame.payload));
-                        self.check_log_for(name, retry, ids, conn, cx);
+                        self.check_log_for(retry, ids, conn, cx);
                         Ok(())
                     }
                     Err(failure) => Err(MethodFailure { failure, ids }),

@@ -12,7 +12,7 @@ use crate::unacked::UnackedDelivery;
 use crate::wait::WaitReason;
 use codec_amqp091::Method;
 use message::Table;
-use metadata::{Name, QueueId, QueueType, Right};
+use metadata::{Name, QueueId, QueueType};
 use queue::{ConsumerId, ConsumerSpec, RequestBody};
 use session::WrittenDeliveries;
 
@@ -126,15 +126,7 @@ impl Channel {
             return self.consume_replies(consumer_tag, no_ack, no_wait, conn, cx);
         }
         let name = self.resolve_queue(requested.queue)?;
-        let tree = cx.broker.tree();
-        directory::check(
-            tree,
-            conn,
-            Right::Read,
-            directory::ResourceKind::Queue,
-            &name,
-        )?;
-        let record = directory::queue_for(cx.broker, conn, &name)?;
+        let record = directory::readable_queue(cx.broker, conn, &name)?;
         if self.channel_prefetch > 0 && !record.kind.descriptor().consumers.adjustable_credit {
             refuse!(
                 NotImplemented,
@@ -348,15 +340,7 @@ impl Channel {
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         let name = self.resolve_queue(queue)?;
-        let tree = cx.broker.tree();
-        directory::check(
-            tree,
-            conn,
-            Right::Read,
-            directory::ResourceKind::Queue,
-            &name,
-        )?;
-        let record = directory::queue_for(cx.broker, conn, &name)?;
+        let record = directory::readable_queue(cx.broker, conn, &name)?;
         let (queue, kind) = (record.id, record.kind);
         let consumer = conn.new_consumer();
         let subscription = Subscription {

@@ -252,8 +252,7 @@ pub(crate) fn frame(
             };
             let published = crate::publish::publish(channel, &assembly, whole, conn, cx);
             if let Err(Failure {
-                unknown: Some(exchange),
-                ..
+                unknown: Some(_), ..
             }) = &published
                 && !cx.broker.knows_all()
             {
@@ -262,7 +261,7 @@ pub(crate) fn frame(
                     assembly.body.extend_from_slice(bytes);
                 }
                 let retry = RetriedMethod::Publish(assembly);
-                channel.check_log_for(exchange.clone(), retry, (60, 40), conn, cx);
+                channel.check_log_for(retry, (60, 40), conn, cx);
                 return Ok(());
             }
             assembly.finish(conn);

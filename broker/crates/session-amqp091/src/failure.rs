@@ -2,6 +2,7 @@
 //! protocol reference; texts as in RabbitMQ).
 
 use metadata::{ChangeError, Name};
+use operations::{ErrorKind, OperationError};
 
 /// A reply code that closes a channel or the connection. Of the other codes in the specification,
 /// 312 is used by basic.return. As in RabbitMQ, 311, 313, 402 and 502 are never sent: oversized
@@ -111,31 +112,12 @@ impl Failure {
         }
     }
 
-    /// 404 for a queue or an exchange that is missing from this node's tree.
-    pub(crate) fn unknown(kind: &str, name: &str, vhost: &str) -> Failure {
-        Failure {
-            unknown: Some(name.into()),
-            ..Failure::new(
-                ReplyCode::NotFound,
-                format!("no {kind} '{name}' in vhost '{vhost}'"),
-            )
-        }
-    }
-
     pub(crate) fn from_queue_reply(code: u16, text: String) -> Failure {
         Failure::new(ReplyCode::from_number(code), text)
     }
 
-    pub(crate) fn from_change_error(refused: ChangeError) -> Failure {
-        match refused {
-            ChangeError::NotFound(text) => Failure::new(ReplyCode::NotFound, text),
-            ChangeError::PreconditionFailed(text) | ChangeError::Invalid(text) => {
-                Failure::new(ReplyCode::PreconditionFailed, text)
-            }
-            ChangeError::ResourceLocked(text) => Failure::new(ReplyCode::ResourceLocked, text),
-            ChangeError::AccessRefused(text) => Failure::new(ReplyCode::AccessRefused, text),
-            ChangeError::Unavailable(text) => Failure::new(ReplyCode::InternalError, text),
-        }
+    pub(crate) fn from_change_error(error: ChangeError) -> Failure {
+        OperationError::from(error).into()
     }
 
     /// The reply text on the wire: the name of the code and the text.
@@ -146,6 +128,23 @@ impl Failure {
             text.push_str(ELLIPSIS);
         }
         text
+    }
+}
+
+impl From<OperationError> for Failure {
+    fn from(error: OperationError) -> Failure {
+        let code = match error.kind {
+            ErrorKind::AccessRefused => ReplyCode::AccessRefused,
+            ErrorKind::NotFound => ReplyCode::NotFound,
+            ErrorKind::ResourceLocked => ReplyCode::ResourceLocked,
+            ErrorKind::PreconditionFailed => ReplyCode::PreconditionFailed,
+            ErrorKind::NotImplemented => ReplyCode::NotImplemented,
+            ErrorKind::Unavailable => ReplyCode::InternalError,
+        };
+        Failure {
+            unknown: error.missing,
+            ..Failure::new(code, error.text)
+        }
     }
 }
 

@@ -7,11 +7,12 @@ use crate::content::PublishAssembly;
 use crate::directory;
 use crate::envelope::property_text;
 use crate::failure::{MethodResult, refuse};
-use crate::replies::{REPLY_TO, ReplyConsumer, is_reply_queue};
+use crate::replies::{REPLY_TO, ReplyConsumer};
 use bytes::BytesMut;
 use codec_amqp091::{HeaderEdit, Method, Properties, Short, encode_content_header, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
-use metadata::{ExchangeRecord, Right, Traffic};
+use metadata::{Right, Traffic};
+use operations::is_direct_reply_name;
 use routing::{Envelope, Origin, Property};
 use session::{FlowState, Outbox, PublishCounters, PublishTag, TraceEvent};
 use smallvec::SmallVec;
@@ -92,10 +93,10 @@ pub(crate) fn dispatch(
 fn is_direct_reply(message: &Message, routes: &[metadata::QueueId], tree: &metadata::Tree) -> bool {
     let to_reply = |id: &metadata::QueueId| {
         let queue = tree.queue_by_id(*id);
-        queue.is_some_and(|queue| is_reply_queue(&queue.name))
+        queue.is_some_and(|queue| is_direct_reply_name(&queue.name))
     };
     message.exchange().is_empty()
-        && message.routing_keys().any(is_reply_queue)
+        && message.routing_keys().any(is_direct_reply_name)
         && routes.iter().all(to_reply)
 }
 
@@ -147,10 +148,10 @@ fn route(
     cx: &mut StepContext<'_>,
 ) -> MethodResult<(Message, Vec<metadata::QueueId>)> {
     let received = cx.broker.wall();
-    let tree = cx.broker.tree();
     let exchange = assembly.exchange();
-    directory::check_publish(tree, conn, exchange)?;
-    let record = directory::exchange_to_publish(tree, conn, exchange)?;
+    directory::check_publish(cx.broker, conn, exchange)?;
+    let caller = directory::caller(cx.broker, conn);
+    let record = caller.exchange_to_publish(exchange)?;
 
     let mut copies: SmallVec<[table::Entry<'_>; 2]> = SmallVec::new();
     let properties = match Properties::scan(&assembly.properties, |entry| {
@@ -169,7 +170,11 @@ fn route(
     let mut keys: SmallVec<[&str; 4]> = SmallVec::new();
     keys.push(assembly.routing_key());
     keys.extend(copied.iter().filter_map(|v| v.as_str()));
-    check_topics(record, &keys, conn, tree)?;
+    if let Some(record) = record {
+        for key in &keys {
+            caller.check_topic(Right::Write, record, key)?;
+        }
+    }
     check_user(&properties, conn)?;
 
     let rewritten = rewrite(properties, &copies, channel.replies.as_deref())?;
@@ -282,20 +287,6 @@ fn copy_keys(copies: &[table::Entry<'_>]) -> MethodResult<(Vec<Value>, usize)> {
 
 fn is_key(value: &Value) -> bool {
     value.as_str().is_some_and(|key| key.len() <= 255)
-}
-
-fn check_topics(
-    record: Option<&ExchangeRecord>,
-    keys: &[&str],
-    conn: &ConnectionState,
-    tree: &metadata::Tree,
-) -> MethodResult {
-    match record {
-        Some(record) if &*record.kind == "topic" => keys
-            .iter()
-            .try_for_each(|key| directory::check_topic(tree, conn, Right::Write, record, key)),
-        _ => Ok(()),
-    }
 }
 
 fn check_user(properties: &Properties<'_, Short<'_>>, conn: &ConnectionState) -> MethodResult {

@@ -7,16 +7,16 @@
 
 use crate::channel::Channel;
 use crate::connection_state::{ConnectionState, StepContext};
-use crate::failure::{Failure, MethodResult, refuse};
+use crate::failure::{MethodResult, refuse};
 use crate::names;
 use crate::wait::WaitReason;
 use codec_amqp091::Method;
 use message::Table;
 use metadata::{Change, Name, QueueId, QueueRecord, QueueType};
+pub(crate) use operations::DIRECT_REPLY_TO as REPLY_TO;
+use operations::OperationError;
 use queue::ConsumerSpec;
 
-/// The pseudo queue that clients consume from and put into `reply-to`.
-pub(crate) const REPLY_TO: &str = "amq.rabbitmq.reply-to";
 /// Prefix of the names of the queues that implement it.
 const PREFIX: &str = "amq.rabbitmq.reply-to.";
 
@@ -25,10 +25,6 @@ const PREFIX: &str = "amq.rabbitmq.reply-to.";
 pub(crate) struct ReplyConsumer {
     pub queue: Name,
     pub tag: Name,
-}
-
-pub(crate) fn is_reply_queue(name: &str) -> bool {
-    name.starts_with(REPLY_TO)
 }
 
 impl Channel {
@@ -126,7 +122,7 @@ impl Channel {
     ) -> MethodResult {
         // The pseudo queue always exists.
         if name != REPLY_TO && cx.broker.tree().queue(&conn.vhost, name).is_none() {
-            return Err(Failure::unknown("queue", name, &conn.vhost));
+            return Err(OperationError::missing("queue", name, &conn.vhost).into());
         }
         self.last_queue = name.into();
         if !no_wait {

@@ -1,6 +1,6 @@
 //! Retry of methods that failed with 404 on a node with an outdated tree. A queue or exchange that
 //! is missing here may have been created through another node a moment ago. The session sends a
-//! no-op change through the log and retries the method when this node has applied it.
+//! barrier through the log and retries the method when this node has applied it.
 
 use crate::channel::Channel;
 use crate::connection_state::{ConnectionState, StepContext};
@@ -9,7 +9,7 @@ use crate::method_failure::MethodFailure;
 use crate::wait::WaitReason;
 use bytes::Bytes;
 use codec_amqp091::Method;
-use metadata::{Change, Name, QueueId};
+use metadata::Change;
 
 /// A method to retry.
 #[derive(Debug)]
@@ -24,14 +24,18 @@ impl Channel {
     /// Waits until this node has applied the log up to now, then retries the method.
     pub(crate) fn check_log_for(
         &mut self,
-        name: Name,
         retry: RetriedMethod,
         ids: (u16, u16),
         conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        let change = no_op_change(name, conn);
-        self.change(change, WaitReason::CatchUp(retry), ids, conn, cx);
+        self.change(
+            Change::Barrier {},
+            WaitReason::CatchUp(retry),
+            ids,
+            conn,
+            cx,
+        );
     }
 
     /// Retries the method with the current tree, after the log position was reached or the wait
@@ -57,14 +61,5 @@ impl Channel {
             }
         };
         result.map_err(|failure| MethodFailure { failure, ids })
-    }
-}
-
-/// A change that passes through the log without effect, because no queue has this id.
-pub(crate) fn no_op_change(name: Name, conn: &ConnectionState) -> Change {
-    Change::DeleteQueue {
-        vhost: conn.vhost.clone(),
-        name,
-        id: Some(QueueId::NONE),
     }
 }

@@ -2,16 +2,16 @@
 
 use crate::channel::Channel;
 use crate::connection_state::{ConnectionState, StepContext};
-use crate::directory::{self, ResourceKind};
-use crate::failure::{Failure, MethodResult, refuse};
+use crate::directory;
+use crate::failure::{MethodResult, refuse};
 use crate::names;
-use crate::replies::is_reply_queue;
-use crate::retry;
 use crate::wait::WaitReason;
 use codec_amqp091::Method;
 use message::Table;
-use metadata::{
-    BindingRecord, Change, Destination, ExchangeRecord, Name, QueueRecord, Right, Tree,
+use metadata::{BindingRecord, Change, Destination, ExchangeRecord, Name, QueueRecord, Right};
+use operations::{
+    BindingOperation, ExchangePlan, QueueDeclaration, QueueDeclarationPlan, QueueDeletion,
+    QueueDeletionPlan, Resource, is_direct_reply_name,
 };
 use queue::{ConsumerId, QueueId, RequestBody};
 
@@ -59,7 +59,7 @@ impl Channel {
                 let to = Destination::Exchange(strip(destination).into());
                 let binding = binding(source, to, routing_key, arguments, conn);
                 let reply = (!no_wait).then_some(Method::ExchangeBindOk {});
-                self.bind(binding, true, reply, (40, 30), conn, cx)
+                self.bind(binding, BindingOperation::Bind, reply, (40, 30), conn, cx)
             }
             Method::ExchangeUnbind {
                 destination,
@@ -71,7 +71,7 @@ impl Channel {
                 let to = Destination::Exchange(strip(destination).into());
                 let binding = binding(source, to, routing_key, arguments, conn);
                 let reply = (!no_wait).then_some(Method::ExchangeUnbindOk {});
-                self.bind(binding, false, reply, (40, 40), conn, cx)
+                self.bind(binding, BindingOperation::Unbind, reply, (40, 40), conn, cx)
             }
             _ => refuse!(CommandInvalid, "unimplemented method"),
         }
@@ -94,7 +94,7 @@ impl Channel {
                 arguments,
             } => {
                 let name = strip(queue);
-                if is_reply_queue(&name) {
+                if is_direct_reply_name(&name) {
                     return self.declare_reply_queue(&name, no_wait, conn, cx);
                 }
                 if passive {
@@ -120,7 +120,7 @@ impl Channel {
                 let (to, key) = self.binding_end(queue, routing_key)?;
                 let binding = binding(exchange, to, &key, arguments, conn);
                 let reply = (!no_wait).then_some(Method::QueueBindOk {});
-                self.bind(binding, true, reply, (50, 20), conn, cx)
+                self.bind(binding, BindingOperation::Bind, reply, (50, 20), conn, cx)
             }
             Method::QueueUnbind {
                 queue,
@@ -131,7 +131,7 @@ impl Channel {
                 let (to, key) = self.binding_end(queue, routing_key)?;
                 let binding = binding(exchange, to, &key, arguments, conn);
                 let reply = Some(Method::QueueUnbindOk {});
-                self.bind(binding, false, reply, (50, 50), conn, cx)
+                self.bind(binding, BindingOperation::Unbind, reply, (50, 50), conn, cx)
             }
             Method::QueuePurge { queue, no_wait } => self.purge(queue, no_wait, conn, cx),
             Method::QueueDelete {
@@ -194,54 +194,18 @@ impl Channel {
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         let reply = (!no_wait).then_some(Method::ExchangeDeclareOk {});
-        let tree = cx.broker.tree();
-        if !passive {
-            directory::check_exchange_kind(&record.kind)?;
-        }
-        refuse_default(&record.name)?;
-        let existing = directory::exchange(tree, conn, &record.name);
+        let caller = directory::caller(cx.broker, conn);
         if passive {
-            if existing.is_none() {
-                return Err(directory::no_exchange(conn, &record.name));
-            }
+            caller.check_exchange_exists(&record.name)?;
             self.reply(reply, cx);
             return Ok(());
         }
-        directory::check(
-            tree,
-            conn,
-            Right::Configure,
-            ResourceKind::Exchange,
-            &record.name,
-        )?;
-        match existing {
-            // An identical declaration needs no log entry.
-            Some(existing) if *existing == record => {
-                self.reply(reply, cx);
-                return Ok(());
-            }
-            Some(_) => {}
-            None => {
-                refuse_reserved("exchange", &record.name)?;
-                if let Some(alternate) = record.alternate().map_err(Failure::from_change_error)? {
-                    directory::check(
-                        tree,
-                        conn,
-                        Right::Read,
-                        ResourceKind::Exchange,
-                        &record.name,
-                    )?;
-                    directory::check(tree, conn, Right::Write, ResourceKind::Exchange, alternate)?;
-                }
+        match caller.plan_exchange_declaration(record)? {
+            ExchangePlan::Done => self.reply(reply, cx),
+            ExchangePlan::Propose(change) => {
+                self.change(change, WaitReason::Reply(reply), (40, 10), conn, cx);
             }
         }
-        self.change(
-            Change::DeclareExchange(record),
-            WaitReason::Reply(reply),
-            (40, 10),
-            conn,
-            cx,
-        );
         Ok(())
     }
 
@@ -253,22 +217,8 @@ impl Channel {
         conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
-        refuse_default(name)?;
-        if name.starts_with("amq.") {
-            refuse!(
-                AccessRefused,
-                "deletion of system exchange '{name}' in vhost '{}' not allowed",
-                conn.vhost
-            );
-        }
-        let tree = cx.broker.tree();
-        directory::check(tree, conn, Right::Configure, ResourceKind::Exchange, name)?;
         let reply = (!no_wait).then_some(Method::ExchangeDeleteOk {});
-        let change = Change::DeleteExchange {
-            vhost: conn.vhost.clone(),
-            name: name.into(),
-            if_unused,
-        };
+        let change = directory::caller(cx.broker, conn).plan_exchange_deletion(name, if_unused)?;
         self.change(change, WaitReason::Reply(reply), (40, 20), conn, cx);
         Ok(())
     }
@@ -276,50 +226,13 @@ impl Channel {
     fn bind(
         &mut self,
         binding: BindingRecord,
-        add: bool,
+        operation: BindingOperation,
         reply: Option<Method<'static>>,
         ids: (u16, u16),
         conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
-        let tree = cx.broker.tree();
-        match &binding.destination {
-            Destination::Queue(name) => {
-                directory::check(tree, conn, Right::Write, ResourceKind::Queue, name)?;
-            }
-            Destination::Exchange(name) => {
-                directory::check(tree, conn, Right::Write, ResourceKind::Exchange, name)?;
-                refuse_default(name)?;
-            }
-        }
-        refuse_default(&binding.source)?;
-        directory::check(
-            tree,
-            conn,
-            Right::Read,
-            ResourceKind::Exchange,
-            &binding.source,
-        )?;
-        if let Some(source) = directory::exchange(tree, conn, &binding.source)
-            && &*source.kind == "topic"
-        {
-            directory::check_topic(tree, conn, Right::Read, source, &binding.routing_key)?;
-        }
-        if let Destination::Queue(name) = &binding.destination
-            && let Some(queue) = directory::queue(tree, conn, name)
-            && let Err(locked) = directory::check_owner(queue, cx.broker.id())
-        {
-            // Removing a binding that does not exist always succeeds.
-            let bindings = || tree.bindings_of_queue(queue.id);
-            if add || bindings().iter().any(|b| ***b == binding) {
-                return Err(locked);
-            }
-        }
-        let change = if add {
-            Change::Bind(binding)
-        } else {
-            Change::Unbind(binding)
-        };
+        let change = directory::caller(cx.broker, conn).plan_binding(operation, binding)?;
         self.change(change, WaitReason::Reply(reply), ids, conn, cx);
         Ok(())
     }
@@ -331,7 +244,7 @@ impl Channel {
         conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
-        let record = directory::queue_for(cx.broker, conn, name)?;
+        let record = directory::available_queue(cx.broker, conn, name)?;
         let (id, name) = (record.id, record.name.clone());
         self.reply_declared(id, name, no_wait, (50, 10), conn, cx);
         Ok(())
@@ -362,61 +275,44 @@ impl Channel {
         conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
-        let name: Name = match &*requested.name {
-            "" => names::generated("amq.gen-", cx.broker).into(),
-            name => {
-                refuse_reserved("queue", name)?;
-                name.into()
-            }
+        let is_server_named = requested.name.is_empty();
+        let name: Name = match is_server_named {
+            true => names::generated("amq.gen-", cx.broker).into(),
+            false => requested.name.into(),
         };
-        let session = cx.broker.id();
-        let tree = cx.broker.tree();
-        directory::check(tree, conn, Right::Configure, ResourceKind::Queue, &name)?;
-        let persistent = requested.durable && !requested.exclusive && !requested.auto_delete;
-        let arguments = tree.with_default_type(&conn.vhost, persistent, requested.arguments);
-        let kind = tree
-            .queue_kind(&conn.vhost, &name, &arguments)
-            .map_err(Failure::from_change_error)?;
-        if requested.name.is_empty() && !kind.descriptor().server_named {
-            refuse!(
-                PreconditionFailed,
-                "Cannot declare a server-named queue for type {}",
-                kind.module()
-            );
-        }
-        let mut record = QueueRecord {
-            id: QueueId::default(),
-            vhost: conn.vhost.clone(),
-            name,
-            kind,
-            durable: requested.durable && !requested.exclusive,
-            auto_delete: requested.auto_delete,
-            exclusive: requested.exclusive.then_some(session),
+        let DeclareRequest {
+            durable,
+            exclusive,
+            auto_delete,
+            no_wait,
             arguments,
-            members: Vec::new(),
-            declared_by: conn.user.clone(),
+            ..
+        } = requested;
+        let declaration = QueueDeclaration {
+            name,
+            is_server_named,
+            durable,
+            exclusive,
+            auto_delete,
+            arguments,
         };
-        let existing = directory::queue(tree, conn, &record.name);
-        // A queue of another connection may be deleted earlier in the log, so only the log decides
-        // whether it is locked.
-        let locked = existing.and_then(|queue| directory::check_owner(queue, session).err());
-        if let Some(existing) = existing.filter(|_| locked.is_none()) {
-            if is_same(existing, &record) {
-                directory::check_home(cx.broker, existing)?;
+        let plan = directory::caller(cx.broker, conn).plan_queue_declaration(declaration)?;
+        match plan {
+            QueueDeclarationPlan::Exists(existing) => {
+                directory::check_available(cx.broker, conn, &existing)?;
                 let (id, name) = (existing.id, existing.name.clone());
-                self.reply_declared(id, name, requested.no_wait, (50, 10), conn, cx);
-                return Ok(());
+                self.reply_declared(id, name, no_wait, (50, 10), conn, cx);
             }
-        } else {
-            check_dead_lettering(tree, conn, &record)
-                .map_err(|failure| locked.unwrap_or(failure))?;
+            QueueDeclarationPlan::Propose(mut record) => {
+                record.members = cx.broker.place_queue(&record);
+                conn.owns_queues |= exclusive;
+                let (change, wait) = (
+                    Change::DeclareQueue(record),
+                    WaitReason::Declare { no_wait },
+                );
+                self.change(change, wait, (50, 10), conn, cx);
+            }
         }
-        record.members = cx.broker.place_queue(&record);
-        conn.owns_queues |= requested.exclusive;
-        let wait = WaitReason::Declare {
-            no_wait: requested.no_wait,
-        };
-        self.change(Change::DeclareQueue(record), wait, (50, 10), conn, cx);
         Ok(())
     }
 
@@ -428,9 +324,7 @@ impl Channel {
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
         let name = self.resolve_queue(queue)?;
-        let tree = cx.broker.tree();
-        directory::check(tree, conn, Right::Read, ResourceKind::Queue, &name)?;
-        let id = directory::queue_for(cx.broker, conn, &name)?.id;
+        let id = directory::readable_queue(cx.broker, conn, &name)?.id;
         conn.send_request(cx, self.number, id, RequestBody::Purge);
         self.wait(WaitReason::Purge { no_wait }, 0, (50, 30), conn, cx);
         Ok(())
@@ -442,15 +336,9 @@ impl Channel {
         conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
-        let tree = cx.broker.tree();
-        directory::check(
-            tree,
-            conn,
-            Right::Configure,
-            ResourceKind::Queue,
-            &deletion.name,
-        )?;
-        if cx.broker.knows_all() || directory::queue(tree, conn, &deletion.name).is_some() {
+        let caller = directory::caller(cx.broker, conn);
+        caller.check(Right::Configure, Resource::Queue(&deletion.name))?;
+        if cx.broker.knows_all() || caller.queue(&deletion.name).is_some() {
             return self.delete_known(deletion, conn, cx);
         }
         self.catch_up_before_delete(deletion, conn, cx);
@@ -465,9 +353,8 @@ impl Channel {
         conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        let change = retry::no_op_change(deletion.name.clone(), conn);
         self.change(
-            change,
+            Change::Barrier {},
             WaitReason::DeleteUnknown(deletion),
             (50, 40),
             conn,
@@ -482,46 +369,42 @@ impl Channel {
         conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) -> MethodResult {
-        let existing = directory::queue(cx.broker.tree(), conn, &deletion.name);
-        let Some(record) = existing.filter(|r| !is_reply_queue(&r.name)).cloned() else {
-            let reply = Method::QueueDeleteOk { message_count: 0 };
-            self.reply((!deletion.no_wait).then_some(reply), cx);
-            return Ok(());
-        };
-        directory::check_owner(&record, cx.broker.id())?;
-        check_conditions(&record, &deletion)?;
-        if cx.broker.tree().lost_on(record.id).is_some() {
-            // The queue's data is lost and no owner can answer: report no messages and no
-            // consumers.
-            let change = Change::DeleteQueue {
-                vhost: record.vhost.clone(),
-                name: record.name.clone(),
-                id: Some(record.id),
-            };
-            let reply = Method::QueueDeleteOk { message_count: 0 };
-            let wait = WaitReason::Reply((!deletion.no_wait).then_some(reply));
-            self.change(change, wait, (50, 40), conn, cx);
-            return Ok(());
-        }
-        directory::check_home(cx.broker, &record)?;
-        let body = RequestBody::Delete {
+        let conditions = QueueDeletion {
             if_unused: deletion.if_unused,
             if_empty: deletion.if_empty,
         };
-        conn.send_request(cx, self.number, record.id, body);
-        self.wait(
-            WaitReason::Delete { record, deletion },
-            0,
-            (50, 40),
-            conn,
-            cx,
-        );
+        let caller = directory::caller(cx.broker, conn);
+        // A queue that does not exist or whose data is lost has no messages.
+        let reply = Method::QueueDeleteOk { message_count: 0 };
+        let reply = (!deletion.no_wait).then_some(reply);
+        match caller.plan_queue_deletion(&deletion.name, conditions)? {
+            QueueDeletionPlan::Done => self.reply(reply, cx),
+            QueueDeletionPlan::Propose(change) => {
+                self.change(change, WaitReason::Reply(reply), (50, 40), conn, cx);
+            }
+            QueueDeletionPlan::AskQueue {
+                record,
+                request,
+                change,
+            } => {
+                check_conditions(&record, conditions)?;
+                directory::check_available(cx.broker, conn, &record)?;
+                conn.send_request(cx, self.number, record.id, request);
+                let queue = record.id;
+                let wait = WaitReason::Delete {
+                    queue,
+                    change: Box::new(change),
+                    deletion,
+                };
+                self.wait(wait, 0, (50, 40), conn, cx);
+            }
+        }
         Ok(())
     }
 }
 
-/// As in RabbitMQ, quorum queues do not support the conditions of queue.delete.
-fn check_conditions(record: &QueueRecord, deletion: &Deletion) -> MethodResult {
+/// As in RabbitMQ, queue.delete supports no conditions for quorum queues.
+fn check_conditions(record: &QueueRecord, deletion: QueueDeletion) -> MethodResult {
     let flag = match (deletion.if_unused, deletion.if_empty) {
         (true, _) => "if-unused",
         (false, true) => "if-empty",
@@ -578,44 +461,4 @@ fn binding(
         routing_key: routing_key.into(),
         arguments,
     }
-}
-
-/// Dead-lettering requires read permission on the queue and write permission on the exchange.
-fn check_dead_lettering(tree: &Tree, conn: &ConnectionState, queue: &QueueRecord) -> MethodResult {
-    let Some(target) = queue
-        .dead_letter_exchange()
-        .map_err(Failure::from_change_error)?
-    else {
-        return Ok(());
-    };
-    directory::check(tree, conn, Right::Read, ResourceKind::Queue, &queue.name)?;
-    directory::check(tree, conn, Right::Write, ResourceKind::Exchange, target)
-}
-
-fn refuse_default(exchange: &str) -> MethodResult {
-    if exchange.is_empty() {
-        refuse!(
-            AccessRefused,
-            "operation not permitted on the default exchange"
-        );
-    }
-    Ok(())
-}
-
-fn refuse_reserved(kind: &str, name: &str) -> MethodResult {
-    if name.starts_with("amq.") {
-        refuse!(
-            AccessRefused,
-            "{kind} name '{name}' contains reserved prefix 'amq.*'"
-        );
-    }
-    Ok(())
-}
-
-fn is_same(existing: &QueueRecord, requested: &QueueRecord) -> bool {
-    existing.kind == requested.kind
-        && existing.durable == requested.durable
-        && existing.auto_delete == requested.auto_delete
-        && existing.exclusive == requested.exclusive
-        && existing.arguments == requested.arguments
 }

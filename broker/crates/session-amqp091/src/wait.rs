@@ -9,13 +9,12 @@ use crate::directory;
 use crate::failure::{Failure, ReplyCode};
 use crate::left_queues::LeftQueues;
 use crate::method_failure::MethodFailure;
-use crate::retry::{self, RetriedMethod};
+use crate::retry::RetriedMethod;
 use crate::topology::Deletion;
 use crate::unacked::DeliveryOrigin;
 use codec_amqp091::Method;
-use metadata::{Change, ChangeError, ChangeResult, QueueRecord};
+use metadata::{Change, ChangeError, ChangeResult};
 use queue::{ConsumerId, Delivery, QueueId, QueueReply, RequestBody};
-use std::sync::Arc;
 
 /// The reason for a wait, with the data needed to continue.
 #[derive(Debug)]
@@ -36,7 +35,8 @@ pub(crate) enum WaitReason {
     CatchUp(RetriedMethod),
     /// The queue stops; its record is deleted next.
     Delete {
-        record: Arc<QueueRecord>,
+        queue: QueueId,
+        change: Box<Change>,
         deletion: Deletion,
     },
     /// The change that deletes the queue's record.
@@ -123,7 +123,7 @@ impl Channel {
                 self.delete_left_queues(left, closing, conn, cx)
             }
             (WaitReason::QueueExists, Ok(_)) => {
-                directory::queue_for(cx.broker, conn, &self.last_queue)
+                directory::available_queue(cx.broker, conn, &self.last_queue)
                     .map_err(|failure| MethodFailure { failure, ids })?;
                 self.declared_without_counts(cx);
             }
@@ -191,18 +191,20 @@ impl Channel {
                 };
                 self.reply((!no_wait).then_some(reply), cx);
             }
-            (WaitReason::Delete { record, deletion }, QueueReply::Count { messages, .. }) => {
-                let change = Change::DeleteQueue {
-                    vhost: record.vhost.clone(),
-                    name: record.name.clone(),
-                    id: Some(record.id),
-                };
+            (
+                WaitReason::Delete {
+                    queue,
+                    change,
+                    deletion,
+                },
+                QueueReply::Count { messages, .. },
+            ) => {
                 let wait = WaitReason::Deleted {
                     messages: count(messages),
-                    queue: record.id,
+                    queue,
                     deletion,
                 };
-                self.change(change, wait, ids, conn, cx);
+                self.change(*change, wait, ids, conn, cx);
             }
             (WaitReason::CountLeft { mut left, closing }, answer) => {
                 match left.record_answer(&answer) {
@@ -335,7 +337,9 @@ impl Channel {
             return false;
         };
         match self.waiting.as_mut().map(|w| &mut w.wait) {
-            Some(WaitReason::Delete { record, deletion }) if record.id == deleted => {
+            Some(WaitReason::Delete {
+                queue, deletion, ..
+            }) if *queue == deleted => {
                 deletion.ended.push(consumer);
             }
             Some(WaitReason::Deleted {
@@ -407,8 +411,8 @@ impl Channel {
             match cx.broker.knows_all() {
                 true => self.declared_without_counts(cx),
                 false => {
-                    let no_op = retry::no_op_change(self.last_queue.clone(), conn);
-                    self.change(no_op, WaitReason::QueueExists, waiting.ids, conn, cx);
+                    let wait = WaitReason::QueueExists;
+                    self.change(Change::Barrier {}, wait, waiting.ids, conn, cx);
                 }
             }
             return Ok(());

@@ -13,7 +13,7 @@ use crate::state::{ClientState, ParkedState};
 use auth::{Credentials, TlsPeer};
 use bytes::BytesMut;
 use codec_mqtt::{ConnAck, Connect, DecodeError, Properties, Reason, Version};
-use metadata::{Change, QueueId, Tree};
+use metadata::{Change, Tree};
 use session::{PasswordCheck, SessionOwner};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
@@ -137,12 +137,7 @@ impl MqttSession {
         // Another node may just have created or ended the session or changed its subscriptions.
         if connection.rare.session_expiry > 0 && !cx.broker.knows_all() {
             self.phase = Phase::Learning;
-            let nothing = Change::DeleteQueue {
-                vhost: vhost.clone(),
-                name: "".into(),
-                id: Some(QueueId::NONE),
-            };
-            cx.broker.change(SYNC, nothing);
+            cx.broker.change(SYNC, Change::Barrier {});
             return Ok(());
         }
         self.claim(cx);

@@ -96,6 +96,7 @@ changes! {
     49 = EnableKnownFeature { name, known_by };
     50 = ForgetFreeNode { id, seen };
     51 = ReplaceNode { old, new };
+    52 = Barrier { };
     |
     4 = PutUser;
     6 = PutPermission;
