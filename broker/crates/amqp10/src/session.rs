@@ -27,6 +27,8 @@ const MAX_RANGES: usize = 64;
 /// The parts of the connection that a session uses.
 pub(crate) struct Io<'c> {
     pub(crate) out: &'c mut BytesMut,
+    /// Bytes of earlier output that the transport still has to send.
+    pub(crate) backlog: usize,
     pub(crate) config: &'c Config,
     /// The largest frame that may be sent.
     pub(crate) max_frame_size: usize,
@@ -49,7 +51,7 @@ impl Io<'_> {
     }
 
     fn is_full(&self) -> bool {
-        self.out.len() >= self.config.output_limit
+        self.backlog + self.out.len() >= self.config.output_limit
     }
 
     pub(crate) fn next_generation(&mut self) -> u32 {
@@ -871,6 +873,20 @@ impl Session {
         };
         link.set_credit(credit, drain);
         self.write_link_flow(id.handle, false, io);
+        Ok(())
+    }
+
+    /// Stops the renewal of a receiving link's credit, or resumes it.
+    pub(crate) fn withhold_credit(
+        &mut self,
+        id: LinkId,
+        is_withheld: bool,
+    ) -> Result<(), CommandError> {
+        let Link::Receiver(link) = self.link_mut(id)? else {
+            return Err(CommandError::WrongState);
+        };
+        link.is_withheld = is_withheld;
+        self.is_credit_due |= !is_withheld;
         Ok(())
     }
 
