@@ -543,7 +543,7 @@ impl ModelQueue {
                     self.dispatch();
                 }
             }
-            RequestBody::Credit { consumer, up_to } => {
+            RequestBody::CreditOneWay { consumer, up_to } => {
                 self.consumer((by, consumer.0)).credit = *up_to;
             }
             RequestBody::Get { consumer, .. } => {
@@ -634,6 +634,7 @@ pub(crate) fn spec(prefetch: u32, priority: i32) -> ConsumerSpec {
     ConsumerSpec {
         tag: "c".into(),
         channel: 1,
+        flow_mode: crate::FlowMode::Prefetch,
         prefetch,
         no_ack: false,
         exclusive: false,
@@ -803,7 +804,7 @@ impl<R: QueueUnderTest> Pair<R> {
                 let sent = self.naive.consumer((by, number)).next_id - 1;
                 let consumer = ConsumerId(number);
                 let up_to = sent + more;
-                (by, RequestBody::Credit { consumer, up_to })
+                (by, RequestBody::CreditOneWay { consumer, up_to })
             }
             Step::Settle {
                 by,

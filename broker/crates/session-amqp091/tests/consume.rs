@@ -464,6 +464,7 @@ fn deliveries_that_cross_the_cancel_are_requeued() {
             attempts: None,
             left: 0,
             message: m.clone(),
+            annotations: None,
         };
         (queue::ConsumerId(id), delivery)
     };

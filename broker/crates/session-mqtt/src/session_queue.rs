@@ -380,6 +380,7 @@ impl ClientConnection {
         let spec = ConsumerSpec {
             tag,
             channel: 0,
+            flow_mode: queue::FlowMode::Prefetch,
             prefetch: self.quota.into(),
             no_ack: false,
             exclusive: false,

@@ -210,6 +210,7 @@ impl Core {
         let spec = ConsumerSpec {
             tag: client.into(),
             channel: 0,
+            flow_mode: queue::FlowMode::Prefetch,
             prefetch: PREFETCH,
             no_ack: false,
             exclusive: false,

@@ -133,6 +133,7 @@ impl Rig {
         let spec = ConsumerSpec {
             tag: "c".into(),
             channel: 1,
+            flow_mode: crate::FlowMode::Prefetch,
             prefetch,
             no_ack: false,
             exclusive: false,
@@ -642,6 +643,7 @@ fn nobody_has_a_single_active_consumers_queue_alone() {
     let spec = ConsumerSpec {
         tag: "c".into(),
         channel: 1,
+        flow_mode: crate::FlowMode::Prefetch,
         prefetch: 1,
         no_ack: false,
         exclusive: true,
@@ -1030,6 +1032,7 @@ fn a_session_that_lasts_is_told_which_message_one_is() {
         let spec = ConsumerSpec {
             tag: "keeper".into(),
             channel: 0,
+            flow_mode: crate::FlowMode::Prefetch,
             prefetch: 2,
             no_ack: false,
             exclusive: false,

@@ -38,6 +38,7 @@ fn consume(consumer: u32, no_ack: bool) -> RequestBody {
         spec: ConsumerSpec {
             tag: "c".into(),
             channel: 1,
+            flow_mode: crate::FlowMode::Prefetch,
             prefetch: 10,
             no_ack,
             exclusive: false,
@@ -72,6 +73,7 @@ fn delivery(id: u64) -> Delivery {
         attempts: Some(0),
         left: 0,
         message: message(1),
+        annotations: None,
     }
 }
 

@@ -282,6 +282,7 @@ impl FakeBroker {
             spec: ConsumerSpec {
                 tag: "\0get".into(),
                 channel: 0,
+                flow_mode: queue::FlowMode::Prefetch,
                 prefetch: 1,
                 no_ack,
                 exclusive: false,
@@ -340,7 +341,7 @@ impl FakeBroker {
                 q.consumers.get_mut(&consumer.0)?.cancelled = true;
                 None
             }
-            RequestBody::Credit { consumer, up_to } => {
+            RequestBody::CreditOneWay { consumer, up_to } => {
                 q.consumers.get_mut(&consumer.0)?.credit = up_to;
                 None
             }
@@ -406,7 +407,11 @@ impl FakeBroker {
                 }
                 Some(q.count())
             }
-            RequestBody::Publish(_) | RequestBody::Succeed(_) | RequestBody::Close => None,
+            RequestBody::Publish(_)
+            | RequestBody::Succeed(_)
+            | RequestBody::Credit { .. }
+            | RequestBody::Modify { .. }
+            | RequestBody::Close => None,
         }
     }
 }
@@ -430,6 +435,7 @@ impl FakeConsumer {
             attempts: Some(attempts),
             left: left as u64,
             message,
+            annotations: None,
         }
     }
 }

@@ -184,6 +184,7 @@ impl Store {
                 attempts: None,
                 left: stored_message.number,
                 message: stored_message.message.clone(),
+                annotations: None,
             });
             self.out.push_back((consumer.next, stored_message));
             consumer.next += 1;
