@@ -894,6 +894,18 @@ impl Connection {
         session.send(link, delivery, &mut io)
     }
 
+    /// Checks that a delivery can be sent now, for brokers that encode messages on demand.
+    #[inline]
+    pub fn check_send(
+        &mut self,
+        link: LinkId,
+        settled: bool,
+        out: &mut BytesMut,
+    ) -> Result<(), SendError> {
+        let (session, io) = self.session_of(link, out)?;
+        session.check_send(link, settled, &io)
+    }
+
     /// Settles a received delivery with a terminal state. Accepted ones are written by [`Connection::flush`], in ranges.
     #[inline]
     pub fn settle_received(

@@ -1399,14 +1399,38 @@ impl Session {
 
     // Outgoing transfers.
 
+    /// Checks that a delivery can be sent now.
+    pub(crate) fn check_send(
+        &mut self,
+        id: LinkId,
+        settled: bool,
+        io: &Io<'_>,
+    ) -> Result<(), SendError> {
+        let Link::Sender(link) = self.link_mut(id)? else {
+            return Err(CommandError::WrongState.into());
+        };
+        if link.credit == 0 {
+            return Err(SendError::NoCredit);
+        }
+        if io.is_full() {
+            return Err(SendError::OutputFull);
+        }
+        if self.remote_incoming_window == 0 || self.partial.is_some() {
+            self.is_window_awaited = true;
+            return Err(SendError::WindowClosed);
+        }
+        if !settled && self.outgoing.len() >= io.config.max_unsettled {
+            return Err(SendError::TooManyUnsettled);
+        }
+        Ok(())
+    }
+
     pub(crate) fn send(
         &mut self,
         id: LinkId,
         delivery: &OutgoingDelivery<'_>,
         io: &mut Io<'_>,
     ) -> Result<u32, SendError> {
-        let is_window_open = self.remote_incoming_window > 0 && self.partial.is_none();
-        let unsettled = self.outgoing.len();
         let Link::Sender(link) = self.link_mut(id)? else {
             return Err(CommandError::WrongState.into());
         };
@@ -1419,24 +1443,15 @@ impl Session {
                 max: link.max_message_size,
             });
         }
-        if link.credit == 0 {
-            return Err(SendError::NoCredit);
-        }
-        if io.is_full() {
-            return Err(SendError::OutputFull);
-        }
-        if !is_window_open {
-            self.is_window_awaited = true;
-            return Err(SendError::WindowClosed);
-        }
         let settled = match link.snd_settle_mode {
             SenderSettleMode::Settled => true,
             SenderSettleMode::Unsettled => false,
             SenderSettleMode::Mixed => delivery.settled,
         };
-        if !settled && unsettled >= io.config.max_unsettled {
-            return Err(SendError::TooManyUnsettled);
-        }
+        self.check_send(id, settled, io)?;
+        let Link::Sender(link) = self.link_mut(id)? else {
+            return Err(CommandError::WrongState.into());
+        };
         link.use_credit();
         let delivery_id = self.next_delivery_id;
         self.next_delivery_id = delivery_id.next();

@@ -58,11 +58,15 @@ pub(crate) fn parse_target(address: &str) -> Result<Destination, AddressError> {
     };
     let (exchange, key) = rest.split_once('/').unwrap_or((rest, ""));
     if key.contains('/') {
-        return Err(malformed("a slash in a routing key has to be encoded as %2F"));
+        return Err(malformed(
+            "a slash in a routing key has to be encoded as %2F",
+        ));
     }
     let exchange = decode(exchange).map_err(malformed)?;
     if exchange.is_empty() || exchange == "amq.default" {
-        return Err(malformed("the default exchange has no address; use /queues/:queue"));
+        return Err(malformed(
+            "the default exchange has no address; use /queues/:queue",
+        ));
     }
     Ok(Destination {
         exchange,
@@ -176,11 +180,24 @@ mod tests {
             &*long,
         ] {
             let error = parse_target(address).unwrap_err();
-            assert!(matches!(error, AddressError::Malformed(..)), "{address}: {error}");
+            assert!(
+                matches!(error, AddressError::Malformed(..)),
+                "{address}: {error}"
+            );
         }
-        for address in ["", "orders", "/queue/orders", "/exchange/x/k", "/topic/a", "queues/q"] {
+        for address in [
+            "",
+            "orders",
+            "/queue/orders",
+            "/exchange/x/k",
+            "/topic/a",
+            "queues/q",
+        ] {
             let error = parse_target(address).unwrap_err();
-            assert!(matches!(error, AddressError::Version1(_)), "{address}: {error}");
+            assert!(
+                matches!(error, AddressError::Version1(_)),
+                "{address}: {error}"
+            );
         }
     }
 

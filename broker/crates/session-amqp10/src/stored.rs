@@ -5,15 +5,15 @@
 //! footer. The fields of the header become those of the container. Delivery annotations are for the broker only and
 //! are dropped.
 
-use crate::values::to_table;
+use crate::values::{Encoded, to_table};
 use bytes::{BufMut, Bytes, BytesMut};
 use codec_amqp10::{
-    DecodeError, Encode, Header, Map, Properties, Reader, Section, SectionKind,
+    CompoundWriter, DecodeError, Encode, Header, Map, Properties, Reader, Section, SectionKind,
     SectionReader, Sections, Symbol, Timestamp, Value, encode_data_section,
     encode_section_descriptor, list, map,
 };
-use message::{Death, Deaths, Protocol, Table};
-use queue::Delivery;
+use message::{Death, Deaths, Protocol, Table, Value as Field};
+use queue::{Annotations, Delivery};
 use routing::{Envelope, Origin, Property};
 use session::BY_REFERENCE;
 use smallvec::SmallVec;
@@ -70,7 +70,10 @@ impl<'a> ReceivedMessage<'a> {
     /// The additional routing keys, from the annotation `x-cc`. The error is a value that is not a list of strings.
     pub(crate) fn copy_keys(&self) -> Result<SmallVec<[&'a str; 4]>, Value<'a>> {
         let section = self.sections.message_annotations;
-        let annotations = self.sections.read_map(section, self.bytes).unwrap_or_default();
+        let annotations = self
+            .sections
+            .read_map(section, self.bytes)
+            .unwrap_or_default();
         let text = |value: Value<'a>| match value {
             Value::String(text) if text.len() <= 255 => Ok(text),
             other => Err(other),
@@ -109,7 +112,12 @@ impl Envelope for PublishView<'_, '_> {
         // A headers exchange with `all-with-x` or `any-with-x` also matches annotations.
         let annotations = to_table(read(sections.message_annotations));
         let is_extension = |key: &str| key.starts_with("x-");
-        table.0.extend(annotations.0.into_iter().filter(|(key, _)| is_extension(key)));
+        table.0.extend(
+            annotations
+                .0
+                .into_iter()
+                .filter(|(key, _)| is_extension(key)),
+        );
         table
     }
 
@@ -204,6 +212,16 @@ const ADDED: [&str; 9] = [
 fn encode_annotations(delivery: &Delivery, own: Map<'_>, out: &mut BytesMut) {
     let message = &delivery.message;
     let deaths = message.deaths();
+    // Annotations of receivers that modified the message: before it was dead-lettered, and in this queue.
+    let earlier = Annotations::of(message);
+    let modified = [earlier.as_ref(), delivery.annotations.as_deref()];
+    let modified = || {
+        modified
+            .iter()
+            .flatten()
+            .map(|annotations| annotations.table())
+    };
+    let later = delivery.annotations.as_deref().map(Annotations::table);
     // Without deaths only the first two are added.
     let added = match deaths {
         Some(_) => &ADDED[..],
@@ -212,11 +230,23 @@ fn encode_annotations(delivery: &Delivery, own: Map<'_>, out: &mut BytesMut) {
     encode_section_descriptor(out, SectionKind::MessageAnnotations);
     let mut writer = map(out);
     for (key, value) in own {
-        if key.as_text().is_some_and(|key| added.contains(&key)) {
+        let is_replaced = |key| added.contains(&key) || modified().any(|t| t.get(key).is_some());
+        if key.as_text().is_some_and(is_replaced) {
             continue;
         }
         writer.push(&key);
         writer.push(&value);
+    }
+    for (key, value) in earlier
+        .iter()
+        .flat_map(|annotations| &annotations.table().0)
+    {
+        if later.is_none_or(|later| later.get(key).is_none()) {
+            encode_annotation(key, value, &mut writer);
+        }
+    }
+    for (key, value) in later.into_iter().flat_map(|table| &table.0) {
+        encode_annotation(key, value, &mut writer);
     }
     let mut add = |key: &'static str, value: &str| {
         writer.push(&Symbol::from_static(key));
@@ -239,6 +269,14 @@ fn encode_annotations(delivery: &Delivery, own: Map<'_>, out: &mut BytesMut) {
         writer.push_with(|out| encode_deaths(deaths, out));
     }
     writer.finish();
+}
+
+fn encode_annotation(key: &str, value: &Field, writer: &mut CompoundWriter<'_, BytesMut>) {
+    // Keys come from symbols of clients.
+    if let Some(key) = Symbol::new(key) {
+        writer.push(&key);
+        writer.push(&Encoded(value));
+    }
 }
 
 /// Format codes of the array of maps with which RabbitMQ encodes the dead-letter history.

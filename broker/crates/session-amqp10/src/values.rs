@@ -29,10 +29,9 @@ pub(crate) fn to_field(value: Value<'_>) -> Option<Field> {
         Value::List(values) => Field::Array(values.iter().map(to_field).collect::<Option<_>>()?),
         Value::Array(values) => Field::Array(values.iter().map(to_field).collect::<Option<_>>()?),
         Value::Map(entries) => Field::Table(to_table(entries)),
-        Value::Decimal32(_)
-        | Value::Decimal64(_)
-        | Value::Decimal128(_)
-        | Value::Described(_) => return None,
+        Value::Decimal32(_) | Value::Decimal64(_) | Value::Decimal128(_) | Value::Described(_) => {
+            return None;
+        }
     })
 }
 
