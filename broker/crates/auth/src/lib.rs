@@ -41,6 +41,17 @@ pub enum HashAlgorithm {
     Argon2id,
 }
 
+wire::wire_struct!(PasswordHash {
+    algorithm: HashAlgorithm,
+    bytes: Vec<u8>,
+});
+wire::wire_enum!(HashAlgorithm, "a hash algorithm" {
+    1 = Sha256,
+    2 = Sha512,
+    3 = Argon2id,
+    4 = Md5,
+});
+
 impl std::fmt::Debug for PasswordHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PasswordHash({:?}, ..)", self.algorithm)

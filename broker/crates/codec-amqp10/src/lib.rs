@@ -52,7 +52,7 @@ pub use frame::{
 };
 pub use message::{
     Body, Header, Properties, Section, SectionKind, SectionReader, Sections, encode_data_section,
-    encode_section_descriptor,
+    encode_data_section_start, encode_section_descriptor,
 };
 pub use output::Output;
 pub use performative::{

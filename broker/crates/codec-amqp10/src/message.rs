@@ -388,6 +388,12 @@ pub fn encode_section_descriptor<O: Output>(out: &mut O, kind: SectionKind) {
     writer::descriptor(out, kind as u8);
 }
 
+/// Appends the beginning of a data section. `size` bytes have to follow.
+pub fn encode_data_section_start<O: Output>(out: &mut O, size: usize) {
+    encode_section_descriptor(out, SectionKind::Data);
+    writer::binary_start(out, size);
+}
+
 /// Appends a body section with these bytes.
 pub fn encode_data_section<O: Output>(out: &mut O, data: &[u8]) {
     encode_section_descriptor(out, SectionKind::Data);

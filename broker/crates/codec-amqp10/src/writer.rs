@@ -257,11 +257,21 @@ fn fixed<O: Output, const N: usize>(out: &mut O, code: u8, bytes: [u8; N]) {
 
 #[inline]
 fn variable<O: Output>(out: &mut O, short: u8, long: u8, bytes: &[u8]) {
-    match u8::try_from(bytes.len()) {
-        Ok(size) => out.put(&[short, size]),
-        Err(_) => fixed(out, long, size32(bytes.len())),
-    }
+    variable_start(out, short, long, bytes.len());
     out.put(bytes);
+}
+
+#[inline]
+fn variable_start<O: Output>(out: &mut O, short: u8, long: u8, size: usize) {
+    match u8::try_from(size) {
+        Ok(size) => out.put(&[short, size]),
+        Err(_) => fixed(out, long, size32(size)),
+    }
+}
+
+/// Writes the constructor and size of a binary; its bytes must follow.
+pub(crate) fn binary_start<O: Output>(out: &mut O, size: usize) {
+    variable_start(out, code::BINARY8, code::BINARY32, size);
 }
 
 fn compound<O: Output>(

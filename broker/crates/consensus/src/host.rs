@@ -18,6 +18,7 @@ use env::{Disk, Incarnation, NodeId, SeededRng, Time};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use raft::eraftpb::HardState;
+use slots::IndexSet;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use wal::{RecordBody, RecoveredGroup};
@@ -433,7 +434,7 @@ impl RaftHost for Host {
         group.store().read_command(index)
     }
 
-    fn checkpoint(&mut self, group: GroupId, index: u64, state: Bytes, live: Vec<u64>) {
+    fn checkpoint(&mut self, group: GroupId, index: u64, state: Bytes, live: IndexSet) {
         self.accept_checkpoint(group, index, state, live);
     }
 

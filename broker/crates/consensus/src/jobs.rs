@@ -7,7 +7,8 @@ use crate::{JobError, JobResult, StorageJob};
 use bytes::Bytes;
 use env::Disk;
 use env::planted::{self, Bug};
-use segment::{LiveSet, Segment, SegmentError, SegmentMeta, SegmentName};
+use segment::{Segment, SegmentError, SegmentMeta, SegmentName};
+use slots::IndexSet;
 use std::fmt;
 use std::sync::Arc;
 use wal::{Entry, GroupId};
@@ -168,7 +169,7 @@ pub fn rewrite(
     disk: Arc<dyn Disk>,
     group: GroupId,
     sparse: Vec<Arc<Segment>>,
-    keep: LiveSet,
+    keep: IndexSet,
 ) -> Box<dyn StorageJob> {
     // An upper bound: entries that are not kept need no space.
     let space = sparse.iter().map(|s| s.meta().bytes).sum();
@@ -294,7 +295,7 @@ fn write_installed(
     contents: Contents,
 ) -> Result<Outcome, StreamError> {
     let state = reader.state(contents.state_bytes)?;
-    let mut live = LiveSet::default();
+    let mut live = IndexSet::default();
     let mut failed = None;
     let entries = std::iter::from_fn(|| match reader.entry() {
         Ok(entry) => entry,

@@ -35,6 +35,7 @@ pub use wal::GroupId;
 
 use bytes::Bytes;
 use env::{Incarnation, NodeId, Time};
+use slots::IndexSet;
 
 /// The members of a group. Learners replicate the log but do not vote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -311,9 +312,9 @@ pub trait RaftHost {
     fn job_done(&mut self, id: JobId, result: JobResult);
     /// Reads the command of an entry that the state machine holds live.
     fn read(&self, group: GroupId, index: u64) -> Result<Bytes, ReadError>;
-    /// Hands over a checkpoint: the state machine after `index`, and the indexes at or below it whose entries
-    /// it still reads, ascending. Every other entry at or below `index` may be dropped.
-    fn checkpoint(&mut self, group: GroupId, index: u64, state: Bytes, live: Vec<u64>);
+    /// Hands over a checkpoint: the state machine after `index`, and the ranges of indexes at or below it whose
+    /// entries it still reads. Every other entry at or below `index` may be dropped.
+    fn checkpoint(&mut self, group: GroupId, index: u64, state: Bytes, live: IndexSet);
     /// The group's state, or `None` if this node has no replica of it.
     fn status(&self, group: GroupId) -> Option<GroupStatus>;
     /// Drains everything that is to be done now, in order. Call after each burst of calls.

@@ -8,7 +8,8 @@ use crate::{GroupId, ReadError};
 use bytes::Bytes;
 use env::Disk;
 use raft::eraftpb::HardState;
-use segment::{LiveSet, Segment, SegmentError};
+use segment::{Segment, SegmentError};
+use slots::IndexSet;
 use std::sync::Arc;
 use wal::{Entry, RecoveredGroup};
 
@@ -65,7 +66,7 @@ pub struct Restored {
     pub store: LogStore,
     /// The state machine as of the checkpoint; `None` for the founding checkpoint.
     pub state: Option<Bytes>,
-    pub live: LiveSet,
+    pub live: IndexSet,
     /// The write-ahead log still holds a history older than the checkpoint, so the checkpoint must be
     /// recorded there before anything else.
     pub must_record_checkpoint: bool,
@@ -96,7 +97,7 @@ pub fn restore(
     let must_record_checkpoint = drop_diverged_entries(&mut wal, &checkpoint);
     let (state, live) = match file {
         Some(file) if !checkpoint.is_founding() => (Some(file.state), file.live),
-        _ => (None, LiveSet::default()),
+        _ => (None, IndexSet::default()),
     };
     let mut store = LogStore::new(group, checkpoint.position, checkpoint, segments);
     restore_live(&mut store, group, &live, &wal)?;
@@ -167,7 +168,7 @@ fn drop_diverged_entries(wal: &mut RecoveredGroup, checkpoint: &Checkpoint) -> b
 fn restore_live(
     store: &mut LogStore,
     group: GroupId,
-    live: &LiveSet,
+    live: &IndexSet,
     wal: &RecoveredGroup,
 ) -> Result<(), RecoveryError> {
     let commit = store.checkpoint().position.index;
@@ -354,7 +355,7 @@ mod tests {
             membership: members.clone(),
             on_disk: true,
         };
-        let live = LiveSet::from_sorted([2, 4]);
+        let live = IndexSet::from_sorted([2, 4]);
         let file = checkpoint.to_file(live, Bytes::new());
         segment::write_checkpoint(&*disk, group, &file).expect("writes");
         let restored = restore(&disk, group, log).expect("group is restored");
@@ -385,7 +386,7 @@ mod tests {
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
         segment::write_segments(&*disk, group, [entry(2), entry(9)]).expect("writes");
         segment::write_segments(&*disk, group, [entry(4)]).expect("writes");
-        let file = checkpoint.to_file(LiveSet::from_sorted([2, 4, 9]), Bytes::new());
+        let file = checkpoint.to_file(IndexSet::from_sorted([2, 4, 9]), Bytes::new());
         segment::write_checkpoint(&*disk, group, &file).expect("writes");
         let log = RecoveredGroup {
             checkpointed: Some((9, 2)),

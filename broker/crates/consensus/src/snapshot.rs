@@ -4,7 +4,7 @@ use crate::Membership;
 use crate::entry::{self, FOUNDING, Position};
 use bytes::Bytes;
 use raft::eraftpb;
-use segment::LiveSet;
+use slots::IndexSet;
 
 mod receive;
 mod send;
@@ -47,7 +47,7 @@ impl Checkpoint {
         snapshot
     }
 
-    pub fn to_file(&self, live: LiveSet, state: Bytes) -> segment::Checkpoint {
+    pub fn to_file(&self, live: IndexSet, state: Bytes) -> segment::Checkpoint {
         segment::Checkpoint {
             index: self.position.index,
             term: self.position.term,

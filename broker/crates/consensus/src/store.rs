@@ -11,7 +11,7 @@ use bytes::Bytes;
 use env::planted::{self, Bug};
 use raft::eraftpb::{self, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
-use segment::LiveSet;
+use slots::IndexSet;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use wal::Entry;
@@ -46,7 +46,7 @@ pub struct LogStore {
     /// Every entry in `compacted..=flushed` is in segments.
     flushed: u64,
     /// Live indexes above `compacted` and at or below the checkpoint's index.
-    live_tail: LiveSet,
+    live_tail: IndexSet,
     segments: Segments,
     /// An entry is damaged or missing. raft-rs was told to wait; the host must stop the group.
     fault: RefCell<Option<ReadError>>,
@@ -70,7 +70,7 @@ impl LogStore {
             retained: BTreeMap::new(),
             mem_bytes: 0,
             terms: VecDeque::new(),
-            live_tail: LiveSet::default(),
+            live_tail: IndexSet::default(),
             segments,
             fault: RefCell::new(None),
         }
@@ -261,7 +261,7 @@ impl LogStore {
     pub fn advance_checkpoint(
         &mut self,
         checkpoint: Checkpoint,
-        live: &LiveSet,
+        live: &IndexSet,
         margin: u64,
         pin: Option<u64>,
     ) {
@@ -283,7 +283,7 @@ impl LogStore {
         self.live_tail = live.clone();
         let target = index.saturating_sub(margin);
         self.compact(pin.map_or(target, |p| p.min(target)));
-        let mut tail = LiveSet::default();
+        let mut tail = IndexSet::default();
         for (first, last) in live.ranges() {
             tail.push((*first).max(self.first()), *last);
         }
@@ -337,7 +337,7 @@ impl LogStore {
         self.mem.clear();
         self.retained.clear();
         self.terms.clear();
-        self.live_tail = LiveSet::default();
+        self.live_tail = IndexSet::default();
         self.mem_bytes = 0;
     }
 
@@ -348,7 +348,7 @@ impl LogStore {
         let is_in_log = at.index <= committed && self.term_of(at.index) == Some(at.term);
         if is_in_log && at.index > self.checkpoint.position.index {
             self.checkpoint = checkpoint;
-            self.live_tail = LiveSet::default();
+            self.live_tail = IndexSet::default();
         }
     }
 

@@ -411,7 +411,7 @@ fn checkpoint(disk: &SimDisk, index: u64, term: u64, live: &[u64]) {
         index,
         term,
         membership: membership.into(),
-        live: segment::LiveSet::from_sorted(live.iter().copied()),
+        live: slots::IndexSet::from_sorted(live.iter().copied()),
         state: b"state".to_vec().into(),
     };
     segment::write_checkpoint(disk, GroupId(9), &file).expect("checkpoint is written");

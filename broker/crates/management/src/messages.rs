@@ -14,6 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{HeaderEdit, Properties};
 use control::ControlRequest;
+use conversion::amqp091;
 use env::WallTime;
 use message::{Message, MessageBuilder, Protocol};
 use metadata::Right;
@@ -323,7 +324,8 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
 
 fn show(delivery: &Delivery, auto: bool, truncate: Option<usize>) -> Json {
     let message = &delivery.message;
-    let body = message.body();
+    let encoded = amqp091::convert(message);
+    let body = encoded.body.bytes();
     let part = body.get(..truncate.unwrap_or(body.len())).unwrap_or(body);
     let (payload, encoding) = match std::str::from_utf8(part) {
         Ok(text) if auto => (text.to_owned(), "string"),
@@ -335,20 +337,15 @@ fn show(delivery: &Delivery, auto: bool, truncate: Option<usize>) -> Json {
         "exchange": message.exchange(),
         "routing_key": message.routing_key(),
         "message_count": delivery.left,
-        "properties": properties(delivery),
+        "properties": properties(&encoded.properties, delivery.attempts),
         "payload": payload,
         "payload_encoding": encoding,
     })
 }
 
 /// The message's properties, including the headers that an AMQP client would receive.
-fn properties(delivery: &Delivery) -> Json {
+fn properties(raw: &[u8], attempts: Option<u32>) -> Json {
     let mut shown = Map::new();
-    let raw = delivery.message.properties();
-    let raw = match delivery.message.protocol() {
-        Protocol::Amqp091 => raw,
-        _ => &[0, 0],
-    };
     let Ok(decoded) = Properties::received(raw) else {
         return Json::Object(shown);
     };
@@ -356,7 +353,7 @@ fn properties(delivery: &Delivery) -> Json {
         Ok(table) => control::json::object(&table),
         Err(_) => Map::new(),
     };
-    if let Some(attempts) = delivery.attempts.filter(|n| *n > 0) {
+    if let Some(attempts) = attempts.filter(|n| *n > 0) {
         headers.insert("x-delivery-count".to_owned(), object!(attempts));
     }
     for (name, text) in [
@@ -390,6 +387,35 @@ fn properties(delivery: &Delivery) -> Json {
 #[cfg(test)]
 mod unit {
     use super::*;
+
+    #[test]
+    fn message_of_another_protocol_is_shown_as_amqp() {
+        // QoS 1, topic "a"; user property k: v.
+        let mut raw = vec![1, 0, 1];
+        raw.extend(b"a\x26\x00\x01k\x00\x01v");
+        let builder = MessageBuilder {
+            protocol: Protocol::Mqtt,
+            durable: true,
+            priority: None,
+            ttl_ms: Some(9000),
+            received: WallTime(0),
+            exchange: "amq.topic",
+            routing_keys: &["a"],
+            properties: &raw,
+        };
+        let delivery = Delivery {
+            id: 1,
+            redelivered: false,
+            attempts: None,
+            left: 0,
+            message: builder.build(2, [&b"hi"[..]]).unwrap(),
+        };
+        let shown = show(&delivery, true, None);
+        assert_eq!(shown["properties"]["delivery_mode"], 2);
+        assert_eq!(shown["properties"]["expiration"], "9000");
+        assert_eq!(shown["properties"]["headers"]["k"], "v");
+        assert_eq!(shown["payload"], "hi");
+    }
 
     #[test]
     fn expiration_follows_amqp_rules() {

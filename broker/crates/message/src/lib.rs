@@ -12,6 +12,7 @@ mod container;
 mod deaths;
 mod term;
 mod value;
+mod wire_form;
 
 /// Largest body, in bytes, that any node may be configured to accept (`max_message_size`). On-disk and
 /// inter-node formats have room for it, whatever this node's setting is.

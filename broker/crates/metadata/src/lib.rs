@@ -31,7 +31,6 @@ mod traffic;
 mod tree;
 mod vhosts;
 
-pub use codec::DecodeError;
 pub use cursor::{
     BindingCursor, Cursor, ExchangeCursor, QueueCursor, QueuesById, SourceCursor, Step,
 };

@@ -176,7 +176,7 @@ impl Kind {
         if let Kind::Quorum { queue, log, first } = self {
             let live = queue.machine().live_indexes();
             let end = *first + log.len() as u64;
-            let keep = live.first().copied().unwrap_or(end);
+            let keep = live.min().unwrap_or(end);
             log.drain(..(keep - *first) as usize);
             *first = keep;
         }

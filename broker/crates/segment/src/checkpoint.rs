@@ -5,11 +5,12 @@
 //! Integers are little-endian. The live set is a list of pairs of varints of 1 to 10 bytes, seven bits each,
 //! low bits first: the gap since the previous range, and the length of the range minus one.
 
+use crate::SegmentError;
 use crate::files::{TEMPORARY, checkpoint_path, create_temporary, ensure_dir, publish};
 use crate::format::Fields;
-use crate::{LiveSet, SegmentError};
 use bytes::Bytes;
 use env::{Disk, File};
+use slots::IndexSet;
 use wal::GroupId;
 
 const MAGIC: [u8; 8] = *b"PHORNCKP";
@@ -29,7 +30,7 @@ pub struct Checkpoint {
     /// The membership, encoded by the consensus crate.
     pub membership: Bytes,
     /// Entries at or below `index` that are still read.
-    pub live: LiveSet,
+    pub live: IndexSet,
     /// The encoded state machine.
     pub state: Bytes,
 }
@@ -186,9 +187,9 @@ fn decode(
     })
 }
 
-fn decode_live(bytes: &[u8]) -> Option<LiveSet> {
+fn decode_live(bytes: &[u8]) -> Option<IndexSet> {
     let mut fields = Fields(bytes);
-    let mut live = LiveSet::default();
+    let mut live = IndexSet::default();
     let mut previous = 0u64;
     while !fields.0.is_empty() {
         let first = previous.checked_add(take_varint(&mut fields)?)?;

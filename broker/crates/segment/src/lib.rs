@@ -17,7 +17,6 @@ mod checkpoint;
 mod error;
 mod files;
 mod format;
-mod live;
 mod read;
 mod write;
 
@@ -27,6 +26,5 @@ pub use files::{
     GroupFiles, SegmentName, delete_checkpoint, delete_group, delete_segment, list_group,
     list_groups,
 };
-pub use live::LiveSet;
 pub use read::Segment;
 pub use write::{MAX_SEGMENT_BYTES, SegmentMeta, rewrite, write_segments};

@@ -2,8 +2,9 @@
 
 use crate::files::{TEMPORARY, ensure_dir, group_dir, next_n, segment_path};
 use crate::format::{self, HEADER_BYTES, Index};
-use crate::{LiveSet, Segment, SegmentError, SegmentName};
+use crate::{Segment, SegmentError, SegmentName};
 use env::{Disk, File};
+use slots::IndexSet;
 use std::borrow::Borrow;
 use wal::{Entry, GroupId, MAX_RECORD_BYTES};
 
@@ -56,7 +57,7 @@ pub fn write_segments<E: Borrow<Entry>>(
 pub fn rewrite(
     disk: &dyn Disk,
     segment: &Segment,
-    live: &LiveSet,
+    live: &IndexSet,
 ) -> Result<Vec<SegmentMeta>, SegmentError> {
     let group = segment.meta().group;
     let mut failed = None;

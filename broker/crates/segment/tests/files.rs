@@ -5,10 +5,11 @@ use env::sim::SimDisk;
 use env::{Disk, SeededRng};
 use proptest::prelude::*;
 use segment::{
-    Checkpoint, GroupFiles, LiveSet, Segment, SegmentError, SegmentName, delete_checkpoint,
-    delete_group, delete_segment, list_group, list_groups, read_checkpoint, rewrite,
-    write_checkpoint, write_segments,
+    Checkpoint, GroupFiles, Segment, SegmentError, SegmentName, delete_checkpoint, delete_group,
+    delete_segment, list_group, list_groups, read_checkpoint, rewrite, write_checkpoint,
+    write_segments,
 };
+use slots::IndexSet;
 use std::sync::Arc;
 use wal::{Entry, GroupId, MAX_RECORD_BYTES};
 
@@ -42,7 +43,7 @@ fn checkpoint() -> Checkpoint {
         index: 900,
         term: 4,
         membership: Bytes::from_static(b"members"),
-        live: LiveSet::from_sorted([3, 4, 5, 9, 100, 101, 899]),
+        live: IndexSet::from_sorted([3, 4, 5, 9, 100, 101, 899]),
         state: vec![5; 10_000].into(),
     }
 }
@@ -263,7 +264,7 @@ proptest! {
         let disk = SimDisk::new();
         let old = write_segments(&disk, GROUP, &entries).expect("write")[0];
         let live_entries: Vec<_> = entries.iter().filter(|_| rng.chance(1, 3)).cloned().collect();
-        let live = LiveSet::from_sorted(live_entries.iter().map(|e| e.index));
+        let live = IndexSet::from_sorted(live_entries.iter().map(|e| e.index));
         let segment = open(&disk, old.name).expect("open");
         let new = rewrite(&disk, &segment, &live).expect("rewrite");
         prop_assert_eq!(new.is_empty(), live_entries.is_empty());

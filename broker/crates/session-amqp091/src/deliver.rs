@@ -2,13 +2,12 @@
 
 use crate::channel::{Channel, HeldDelivery};
 use crate::connection_state::{ConnectionState, StepContext};
-use crate::deaths;
 use crate::failure::{MethodResult, refuse};
-use crate::mqtt;
 use crate::unacked::{DeliveryOrigin, UnackedDelivery};
 use codec_amqp091::{
     FRAME_END, FRAME_OVERHEAD, HeaderEdit, Method, Properties, encode_content_header, open_body,
 };
+use conversion::{Part, amqp091};
 use env::Time;
 use message::{Message, Value};
 use metadata::{Name, QueueId, QueueType};
@@ -17,15 +16,20 @@ use session::{DeliveryCounters, Outbox, WrittenDeliveries};
 use smallvec::SmallVec;
 use std::time::Duration;
 
-/// Appends a body as frames; large bodies by reference.
-pub(crate) fn send_body(out: &mut Outbox, channel: u16, message: &Message, frame_max: u32) {
-    let body = message.body();
+/// Appends a body as frames; large bodies by reference. `body` is a part of `message`.
+pub(crate) fn send_body(
+    out: &mut Outbox,
+    channel: u16,
+    (message, part): (&Message, &Part<'_>),
+    frame_max: u32,
+) {
+    let body = part.bytes();
     let piece = (frame_max as usize).saturating_sub(FRAME_OVERHEAD).max(1);
     let mut at = 0;
     while at < body.len() {
         let end = body.len().min(at + piece);
         open_body(out.tail(), channel, end - at);
-        out.push_part(&body[at..end], || message.body_part(at..end));
+        out.push_part(&body[at..end], || part.share(message, at..end));
         out.tail().extend_from_slice(&[FRAME_END]);
         at = end;
     }
@@ -52,15 +56,15 @@ fn send_content(
     out: &mut Outbox,
 ) {
     let message = &delivery.message;
-    let size = message.body_len() as u64;
-    let properties = mqtt::properties(message);
+    let amqp091::Encoded { properties, body } = amqp091::convert(message);
+    let size = body.bytes().len() as u64;
     let changed = attempts.is_some() || message.has_died();
     let edited = changed.then(|| Properties::received(&properties).ok());
     if let Some(mut decoded) = edited.flatten() {
         let mut edits = Vec::new();
         if let Some(deaths) = message.deaths() {
             decoded.expiration = None;
-            edits = deaths::edits(&deaths);
+            edits = amqp091::death_edits(&deaths);
         }
         edits.extend(attempts.map(|attempts| HeaderEdit {
             key: "x-delivery-count",
@@ -72,7 +76,7 @@ fn send_content(
     } else {
         encode_content_header(out.tail(), channel, size, &properties);
     }
-    send_body(out, channel, message, conn.frame_max);
+    send_body(out, channel, (message, &body), conn.frame_max);
 }
 
 impl Channel {

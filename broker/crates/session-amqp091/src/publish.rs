@@ -5,11 +5,12 @@ use crate::channel::Channel;
 use crate::connection_state::{ConnectionState, StepContext};
 use crate::content::PublishAssembly;
 use crate::directory;
-use crate::envelope::property_text;
 use crate::failure::{MethodResult, refuse};
 use crate::replies::{REPLY_TO, ReplyConsumer};
 use bytes::BytesMut;
 use codec_amqp091::{HeaderEdit, Method, Properties, Short, encode_content_header, table};
+use conversion::Part;
+use conversion::amqp091::property_text;
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use metadata::{Right, Traffic};
 use operations::is_direct_reply_name;
@@ -349,7 +350,8 @@ fn send_return(channel: u16, message: &Message, conn: &ConnectionState, out: &mu
     codec_amqp091::encode_method(out.tail(), channel, &method);
     let properties = message.properties();
     encode_content_header(out.tail(), channel, message.body_len() as u64, properties);
-    crate::deliver::send_body(out, channel, message, conn.frame_max);
+    let body = Part::whole(message);
+    crate::deliver::send_body(out, channel, (message, &body), conn.frame_max);
 }
 
 #[cfg(test)]

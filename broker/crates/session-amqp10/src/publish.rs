@@ -185,7 +185,7 @@ impl Publisher {
             PublishError::Detach(Refusal::new(Condition::InvalidField, error.to_string()))
         })?;
         let view = PublishView {
-            message: &received,
+            message: &message,
             origin: Origin {
                 node: cx.broker.id().node.0,
                 random: state.next_random(now),

@@ -13,6 +13,7 @@ use crate::state::{ClientState, ParkedState};
 use auth::{Credentials, TlsPeer};
 use bytes::BytesMut;
 use codec_mqtt::{ConnAck, Connect, DecodeError, Properties, Reason, Version};
+use conversion::mqtt::key_of;
 use metadata::{Change, Tree};
 use session::{PasswordCheck, SessionOwner};
 use std::num::{NonZeroU16, NonZeroU32};
@@ -117,7 +118,7 @@ impl MqttSession {
         let topic = connection.rare.will.as_ref().map(|d| d.will.topic.clone());
         if let Some(topic) = topic
             && (publish::is_reserved(&topic)
-                || !connection.may_publish(cx.broker.tree(), &topics::key_of(&topic)))
+                || !connection.may_publish(cx.broker.tree(), &key_of(&topic)))
         {
             let text = "the user may not publish to the will's topic";
             return Err(Failure::new(Reason::NotAuthorized, text));

@@ -5,8 +5,9 @@ use crate::client_connection::{ClientConnection, StepContext};
 use crate::session::{Failure, PacketResult};
 use crate::state::{Inflight, MessageOwner, QueuedMessage, effective_qos};
 use codec_mqtt::{Ack, AckKind, Forward, MAX_PACKET, Qos, Reason};
+use conversion::mqtt::Envelope;
 use smallvec::SmallVec;
-use topics::{Delivery, Envelope};
+use topics::Delivery;
 
 /// Size in bytes above which waiting messages, or one in flight, are reported to the memory budget
 /// of the node. Smaller ones are not worth the time.

@@ -19,7 +19,6 @@ mod completed;
 mod connect;
 mod deliver;
 mod ending;
-mod for_topic;
 mod handover;
 mod packet_ids;
 mod protocol;
@@ -33,7 +32,6 @@ mod state;
 mod subscribe;
 mod unanswered_publishes;
 
-pub use for_topic::for_topic;
 pub use protocol::Mqtt;
 pub use publish::publish_will;
 pub use session::MqttSession;

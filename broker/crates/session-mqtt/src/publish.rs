@@ -5,13 +5,15 @@ use crate::client_connection::{ClientConnection, PendingPublish, StepContext};
 use crate::session::{Failure, PacketResult};
 use crate::session_queue::is_session_queue;
 use codec_mqtt::{Ack, AckKind, Publish, Qos, Reason};
+use conversion::MessageEnvelope;
+use conversion::mqtt::{EnvelopeBuilder, RoutingKey, key_of};
 use env::planted::{self, Bug};
 use message::{Message, Table};
 use metadata::{ChangeError, QueueId, Tree};
-use routing::{Envelope as Shown, Origin};
+use routing::{Envelope as Shown, Origin, Property};
 use session::{Broker, FlowState, PublishTag, TraceEvent};
 use std::sync::Arc;
-use topics::{EnvelopeBuilder, PublishOutcome, Publisher};
+use topics::{PublishOutcome, Publisher};
 
 impl ClientConnection {
     pub(crate) fn publish(
@@ -67,7 +69,7 @@ impl ClientConnection {
         if is_reserved(topic) {
             return self.acknowledge_reserved(qos, id, cx);
         }
-        let key = topics::RoutingKey::of(topic);
+        let key = RoutingKey::of(topic);
         let key = key.as_str();
         if !self.may_publish(cx.broker.tree(), key) {
             let text = format!("the user may not publish to '{topic}'");
@@ -198,7 +200,13 @@ impl ClientConnection {
         );
         self.is_blocked |= outcome.behind;
         let mut routes = std::mem::take(&mut self.routes);
-        queues(cx.broker, &vhost, &self.settings.exchange, key, &mut routes);
+        queues(
+            cx.broker,
+            (&vhost, &self.settings.exchange),
+            key,
+            &message,
+            &mut routes,
+        );
         filter_routes(cx.broker.tree(), qos, key, &mut routes);
         self.exclude_no_local(topic, &mut routes, cx);
         add_picked(selected_queues, &mut routes);
@@ -421,9 +429,9 @@ fn retain(
 /// Collects the queues that are bound to the exchange.
 fn queues(
     broker: &mut dyn Broker,
-    vhost: &str,
-    exchange: &str,
+    (vhost, exchange): (&str, &str),
     key: &str,
+    message: &Message,
     routes: &mut Vec<QueueId>,
 ) {
     routes.clear();
@@ -431,18 +439,32 @@ fn queues(
         node: broker.id().node.0,
         random: broker.wall().0,
     };
-    let shown = PublishView { origin };
+    let shown = PublishView { message, origin };
     broker.tree().route(vhost, exchange, &[key], &shown, routes);
 }
 
-/// The message as further exchanges see it: MQTT messages have no headers.
-struct PublishView {
+/// The message as exchanges see it that are bound to the exchange of MQTT.
+struct PublishView<'a> {
+    message: &'a Message,
     origin: Origin,
 }
 
-impl Shown for PublishView {
+impl PublishView<'_> {
+    fn stored(&self) -> MessageEnvelope<'_> {
+        MessageEnvelope {
+            message: self.message,
+            deaths: None,
+        }
+    }
+}
+
+impl Shown for PublishView<'_> {
     fn headers(&self) -> Table {
-        Table::default()
+        self.stored().headers()
+    }
+
+    fn property(&self, property: Property) -> Option<String> {
+        self.stored().property(property)
     }
 
     fn origin(&self) -> Option<Origin> {
@@ -463,7 +485,7 @@ pub(crate) fn will(
         topic: &topic,
         properties: &will.properties,
         exchange,
-        key: &topics::key_of(&topic),
+        key: &key_of(&topic),
         received: cx.broker.wall(),
     };
     let waiting = topics::Will {
@@ -495,8 +517,14 @@ pub fn publish_will(broker: &mut dyn Broker, vhost: &str, will: topics::Will) {
         &mut selected_queues,
     );
     let mut routes = Vec::new();
-    let key = topics::key_of(&topic);
-    queues(broker, vhost, message.exchange(), &key, &mut routes);
+    let key = key_of(&topic);
+    queues(
+        broker,
+        (vhost, message.exchange()),
+        &key,
+        &message,
+        &mut routes,
+    );
     let qos = match message.durable() {
         true => Qos::AtLeastOnce,
         false => Qos::AtMostOnce,

@@ -12,6 +12,7 @@ use crate::session::{Failure, PacketResult};
 use crate::state::QueuedMessage;
 use bytes::Bytes;
 use codec_mqtt::{Ack, AckKind, Qos, Reason};
+use conversion::mqtt::{self, Envelope, key_of, topic_of};
 use message::{Message, Protocol, Table, Value};
 use metadata::{BindingRecord, Change, Destination, Name, QueueId, QueueRecord, QueueType, Tree};
 use queue::{
@@ -21,9 +22,7 @@ use queue::{
 use session::RequestSeq;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use topics::{
-    Delivery, Envelope, MqttRouter, SubscriberId, Subscription, SubscriptionMatch, key_of, topic_of,
-};
+use topics::{Delivery, MqttRouter, SubscriberId, Subscription, SubscriptionMatch};
 
 /// Prefix of the key of a binding that must match nothing: no topic contains this character
 /// [MQTT-4.7.3-2].
@@ -569,7 +568,7 @@ impl ClientConnection {
                 self.state.match_redelivery(message, queue_message)
             }
             _ => message.routing_keys().any(|key| {
-                let ours = crate::for_topic(message, key);
+                let ours = mqtt::convert(message, key, &self.settings.exchange);
                 ours.is_some_and(|ours| self.state.match_redelivery(&ours, queue_message))
             }),
         }
@@ -582,6 +581,7 @@ impl ClientConnection {
         found.clear();
         convert_queue_message(
             message,
+            &self.settings.exchange,
             self.subscriber.to_option()?,
             cx.broker.topics()?,
             found,
@@ -702,9 +702,10 @@ fn settling(queue: QueueId, cx: &StepContext<'_>) -> Option<Box<Settlement>> {
     (!settled.ids.is_empty()).then(|| Box::new(settled))
 }
 
-/// See [`ClientConnection::convert_delivery`]; `found` must be empty.
+/// See [`ClientConnection::convert_delivery`]; `found` must be empty. `exchange` is that of MQTT.
 fn convert_queue_message(
     message: Message,
+    exchange: &str,
     subscriber: SubscriberId,
     router: &mut MqttRouter,
     found: &mut Vec<Subscription>,
@@ -724,7 +725,7 @@ fn convert_queue_message(
             }
             router.matching(subscriber, &topic, found);
             let of_client = !found.is_empty();
-            of_client.then(|| crate::for_topic(&message, key))?
+            of_client.then(|| mqtt::convert(&message, key, exchange))?
         })?,
     };
     let hits: SmallVec<[SubscriptionMatch; 1]> = found.iter().map(|s| s.to_match()).collect();

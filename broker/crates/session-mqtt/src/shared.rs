@@ -1,13 +1,12 @@
 //! Messages of a session that came through a shared subscription, so that another member can get them when the session ends
 //! (section 4.8.2).
 
-use crate::for_topic;
 use crate::session_queue::subscription_of;
 use codec_mqtt::Qos;
+use conversion::mqtt::{Envelope, convert, topic_of};
 use message::{Message, Protocol};
 use metadata::{BindingRecord, Name};
 use std::sync::Arc;
-use topics::{Envelope, topic_of};
 
 /// Subscriptions with QoS 1 or 2 that the bindings of a session's queue store.
 #[derive(Debug, Default)]
@@ -19,6 +18,8 @@ pub struct SessionSubscriptions {
 
 #[derive(Debug)]
 struct Share {
+    /// The exchange of MQTT, to which the queue is bound.
+    exchange: Name,
     /// The filter as the client subscribed to it: `$share/group/filter`.
     group: Name,
     filter: String,
@@ -37,6 +38,7 @@ impl SessionSubscriptions {
             }
             match codec_mqtt::shared(&filter) {
                 Ok(Some(shared)) => all.shared.push(Share {
+                    exchange: binding.source.clone(),
                     group: filter.as_str().into(),
                     filter: shared.filter.to_owned(),
                     granted: subscription.qos,
@@ -71,9 +73,10 @@ impl SessionSubscriptions {
                 let topic = Envelope::read(message.properties()).ok()?.topic;
                 (self.share_of(topic)?, message.clone())
             }
-            _ => message
-                .routing_keys()
-                .find_map(|key| Some((self.share_of(&topic_of(key))?, for_topic(message, key)?)))?,
+            _ => message.routing_keys().find_map(|key| {
+                let share = self.share_of(&topic_of(key))?;
+                Some((share, convert(message, key, &share.exchange)?))
+            })?,
         };
         let published = Envelope::read(message.properties()).ok()?.qos;
         // [MQTT-4.8.2-5]

@@ -7,6 +7,7 @@ use crate::packet_ids::PacketIds;
 use crate::{Limits, Settings};
 use bytes::Bytes;
 use codec_mqtt::Qos;
+use conversion::mqtt::Envelope;
 use env::planted::{self, Bug};
 use message::Message;
 use metadata::{QueueId, SessionId};
@@ -15,7 +16,7 @@ use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use topics::{Delivery, Envelope, ParkedSession};
+use topics::{Delivery, ParkedSession};
 
 /// The owner of a message until the client has completed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -282,9 +282,9 @@ fn route(
     let dead = message.dead_lettered(&way.exchange, key, &deaths).ok()?;
     let mut routes = Vec::new();
     let keys: SmallVec<[&str; 4]> = dead.routing_keys().collect();
-    let envelope = session_amqp091::MessageEnvelope {
+    let envelope = conversion::MessageEnvelope {
         message: &dead,
-        deaths: &deaths,
+        deaths: Some(&deaths),
     };
     let result = tree.route(&way.vhost, &way.exchange, &keys, &envelope, &mut routes);
     debug_assert!(result == RouteResult::Routed || routes.is_empty());

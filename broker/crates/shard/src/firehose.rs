@@ -64,9 +64,8 @@ impl Core {
             more.set("routed_queues", Value::Array(names.collect()));
         }
         let node = self.config.name.clone();
-        let Some(copy) =
-            session_amqp091::trace::copy(message, (EXCHANGE, key.as_str()), &node, more)
-        else {
+        let to = (EXCHANGE, key.as_str());
+        let Some(copy) = conversion::trace::copy(message, to, &node, more) else {
             return;
         };
         let nobody = PublishTag { channel: 0, tag: 0 };

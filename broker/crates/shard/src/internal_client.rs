@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::sessions::{ERRAND_KEY, number};
 use control::{PublishResult, Reply};
 use env::{Time, WallTime};
-use message::{Deaths, Message};
+use message::Message;
 use metadata::{ChangeError, Name, QueueId, RouteResult};
 use queue::client::ClientEvent;
 use queue::{ConsumerId, Delivery, QueueReply, RequestBody, SettlementOutcome};
@@ -167,10 +167,9 @@ impl Core {
         };
         let mut routes = Vec::new();
         let keys: SmallVec<[&str; 4]> = message.routing_keys().collect();
-        let deaths = Deaths::default();
-        let envelope = session_amqp091::MessageEnvelope {
+        let envelope = conversion::MessageEnvelope {
             message: &message,
-            deaths: &deaths,
+            deaths: None,
         };
         let result = (self.tree).publish(vhost, message.exchange(), &keys, &envelope, &mut routes);
         drop(keys);

@@ -30,6 +30,7 @@ use queue::{
 };
 use reading::{DamagedLog, commands};
 use replica::{ClassicReplica, CountedStats, QueueReplica, QuorumReplica};
+use slots::IndexSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -179,7 +180,8 @@ impl LocalQueues {
     }
 
     pub fn checkpoint_metadata(&mut self, index: u64, state: Bytes) {
-        self.host.checkpoint(METADATA, index, state, Vec::new());
+        let live = IndexSet::default();
+        self.host.checkpoint(METADATA, index, state, live);
     }
 
     /// Makes this node's replica of a quorum queue. Its first members found the group; a later one starts empty.

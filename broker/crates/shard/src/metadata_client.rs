@@ -9,9 +9,10 @@ use crate::frame::{self, Frame, Origin};
 use bytes::{BufMut, Bytes, BytesMut};
 use control::Reply;
 use env::{Incarnation, NodeId, Time};
-use metadata::{Change, ChangeError, ChangeResult, DecodeError, QueueId};
+use metadata::{Change, ChangeError, ChangeResult, QueueId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+use wire::{DecodeCause, DecodeError};
 
 /// Changes of this node that wait for their commit, at most; more are refused.
 pub const MAX_PENDING: usize = 10_000;
@@ -235,11 +236,15 @@ impl MetadataClient {
         now: Time,
         mut command: Bytes,
     ) -> Result<Option<(Change, ChangeRequester)>, DecodeError> {
-        let version = frame::u8(&mut command).map_err(|_| DecodeError::Short)?;
+        let failed = |cause| DecodeError {
+            format: "metadata command",
+            cause,
+        };
+        let version = frame::u8(&mut command).map_err(|_| failed(DecodeCause::Short))?;
         if version != VERSION {
-            return Err(DecodeError::Version(version));
+            return Err(failed(DecodeCause::Version(version)));
         }
-        let origin = frame::origin(&mut command).map_err(|_| DecodeError::Short)?;
+        let origin = frame::origin(&mut command).map_err(|_| failed(DecodeCause::Short))?;
         let change = Change::decode(&command)?;
         if !self.origins.take(origin) {
             return Ok(None);

@@ -4,6 +4,7 @@ use crate::core::Core;
 use crate::listener_origin::Origin;
 use crate::sessions::{CONTROL_KEY, number};
 use crate::view::View;
+use conversion::mqtt;
 use message::Message;
 use metadata::{BindingRecord, Destination, QueueId};
 use session::{PublishTag, SessionEvent};
@@ -32,8 +33,9 @@ impl Core {
         };
         let mut picked: Vec<u64> = Vec::new();
         for key in message.routing_keys() {
-            if let Some(translated) = session_mqtt::for_topic(message, key) {
-                let topic = topics::topic_of(key);
+            let exchange = &self.config.mqtt.exchange;
+            if let Some(translated) = mqtt::convert(message, key, exchange) {
+                let topic = mqtt::topic_of(key);
                 // Only the server itself speaks there.
                 if topics::is_sys_topic(&topic) {
                     continue;
@@ -76,10 +78,10 @@ impl Core {
             return true;
         }
         let keys: SmallVec<[&str; 4]> = message.routing_keys().collect();
-        let deaths = message.deaths().unwrap_or_default();
-        let envelope = session_amqp091::MessageEnvelope {
+        let deaths = message.deaths();
+        let envelope = conversion::MessageEnvelope {
             message,
-            deaths: &deaths,
+            deaths: deaths.as_ref(),
         };
         self.tree.comes_by(vhost, (from, by), &keys, &envelope)
     }

@@ -6,7 +6,7 @@ mod cluster;
 use bytes::BytesMut;
 use cluster::Cluster;
 use cluster::mqtt::MqttClient;
-use codec_amqp091::{Properties as Amqp, table};
+use codec_amqp091::{Method, Properties as Amqp, table};
 use codec_mqtt::{Properties, Qos, Repeated, Will, put_user_property};
 use message::{Table, Value};
 use metadata::{Change, QueueType};
@@ -37,6 +37,57 @@ fn what_mqtt_publishes_amqp_gets_and_the_answer_waits_for_the_queue() {
     assert_eq!(got.headers().get("k"), Some(&Value::from("v")));
     let reply = Some(Value::from("re.ply"));
     assert_eq!(got.headers().get("x-opt-reply-to-topic"), reply.as_ref());
+}
+
+/// As in RabbitMQ.
+#[test]
+fn headers_exchange_matches_user_properties() {
+    let mut cluster = Cluster::new(1);
+    let mut amqp = cluster.client(0);
+    amqp.declare(&mut cluster, "matched", &[]);
+    let matches = [("x-match", Value::from("all")), ("k", Value::from("v"))];
+    amqp.bind(&mut cluster, "matched", "amq.headers", "", &matches);
+    let method = Method::ExchangeBind {
+        destination: "amq.headers",
+        source: "amq.topic",
+        routing_key: "direct",
+        no_wait: false,
+        arguments: Table::default(),
+    };
+    amqp.call(&mut cluster, 1, method);
+    let expiring = [
+        ("x-message-ttl", Value::I32(0)),
+        ("x-dead-letter-exchange", Value::from("amq.headers")),
+    ];
+    amqp.declare(&mut cluster, "expiring", &expiring);
+    amqp.bind(&mut cluster, "expiring", "amq.topic", "dead", &[]);
+    let mut mqtt = MqttClient::new(&mut cluster, 0, "m", 0, None);
+    mqtt.said(&mut cluster);
+    for topic in ["direct", "dead"] {
+        for value in ["v", "w"] {
+            let mut users = BytesMut::new();
+            put_user_property(&mut users, "k", value);
+            let properties = Properties {
+                repeated: Repeated(&users),
+                ..Properties::default()
+            };
+            let payload = format!("{topic} {value}");
+            mqtt.publish(
+                &mut cluster,
+                topic,
+                Qos::AtLeastOnce,
+                payload.as_bytes(),
+                properties,
+            );
+            cluster.until("PUBACK", |c| mqtt.said(c).pop());
+        }
+    }
+    for body in ["direct v", "dead v"] {
+        let got = cluster.until(body, |c| amqp.get(c, "matched"));
+        assert_eq!(got.body, body.as_bytes());
+    }
+    cluster.settle();
+    assert_eq!(cluster.ready(0, "matched"), 0);
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! Sparse tables with integer keys that grow one block at a time.
 //!
 //! Values in [`Slots`] and [`Slab`] are never moved, at most one block per table is partially unused, and a
-//! block that becomes empty is freed: a million entries take a million times the size of one.
+//! block that becomes empty is freed: a million entries take a million times the size of one. [`IndexSet`] is a set
+//! of log indexes.
 #![forbid(unsafe_code)]
 #![deny(missing_docs, unreachable_pub)]
 
+mod index_set;
 mod slab;
 
+pub use index_set::IndexSet;
 pub use slab::Slab;
 
 /// Entries per block.

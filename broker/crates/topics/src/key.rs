@@ -1,57 +1,12 @@
-//! Conversion of MQTT topics and filters to routing keys: `/` and `.` are swapped and `+` becomes
-//! `*`. In RabbitMQ a topic level that is a plain `*` turns into a wildcard; between MQTT clients
+//! Conversion of MQTT topics and filters to keys of the topic trie: `/` and `.` are swapped and `+`
+//! becomes `*`. In RabbitMQ a topic level that is a plain `*` turns into a wildcard; between MQTT clients
 //! of this broker it is an ordinary level.
 
-use smallvec::SmallVec;
+use conversion::mqtt::push_swapped;
 
 /// Prefix of a level that would otherwise be a wildcard. No topic contains this character
 /// [MQTT-4.7.3-2].
 const LITERAL: char = '\0';
-
-fn swapped(byte: u8) -> u8 {
-    match byte {
-        b'/' => b'.',
-        b'.' => b'/',
-        other => other,
-    }
-}
-
-/// The routing key of a topic name. Short keys need no allocation.
-#[derive(Clone, Debug)]
-pub struct RoutingKey(SmallVec<[u8; 128]>);
-
-impl RoutingKey {
-    /// Converts a topic name.
-    pub fn of(topic: &str) -> RoutingKey {
-        let mut key = SmallVec::from_slice(topic.as_bytes());
-        key.iter_mut().for_each(|byte| *byte = swapped(*byte));
-        RoutingKey(key)
-    }
-
-    /// Returns the routing key.
-    pub fn as_str(&self) -> &str {
-        // Only ASCII bytes were replaced, so this is still UTF-8.
-        std::str::from_utf8(&self.0).unwrap_or_default()
-    }
-}
-
-/// Returns the routing key of a topic name, as exchanges use it.
-pub fn key_of(topic: &str) -> String {
-    let mut key = String::new();
-    push_swapped(topic, &mut key);
-    key
-}
-
-/// Returns the topic name of a routing key.
-pub fn topic_of(key: &str) -> String {
-    key_of(key)
-}
-
-fn push_swapped(text: &str, out: &mut String) {
-    let mut bytes = std::mem::take(out).into_bytes();
-    bytes.extend(text.bytes().map(swapped));
-    *out = String::from_utf8(bytes).unwrap_or_default();
-}
 
 /// Returns true if the levels of the topic are stored unchanged in the trie.
 pub(crate) fn has_plain_levels(topic: &str) -> bool {
@@ -103,13 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slash_and_dot_are_swapped() {
-        assert_eq!(key_of("a/b.c/*"), "a.b/c.*");
-        assert_eq!(topic_of("a.b/c.*"), "a/b.c/*");
-        let long = "é/ü.".repeat(100);
-        for topic in ["", "a/b.c/*", "é/ü.", &long] {
-            assert_eq!(RoutingKey::of(topic).as_str(), key_of(topic));
-        }
+    fn filter_wildcards_become_those_of_amqp() {
         assert_eq!(filter_key("+/b.c/#"), "*.b/c.#");
         assert_eq!(filter_key("/+"), ".*");
     }

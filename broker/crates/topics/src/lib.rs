@@ -14,7 +14,6 @@
 
 mod address;
 mod claims;
-mod envelope;
 mod exchange;
 mod key;
 mod retained;
@@ -26,13 +25,11 @@ pub use address::RouterAddress;
 pub use claims::claim_message::{
     ClaimMessage, ClaimMessageError, ClaimVerb, ClientId, HANDOVER_BYTES,
 };
-pub use envelope::{Envelope, EnvelopeBuilder, EnvelopeError};
 pub use exchange::RouteExchangeLimits;
 pub use exchange::peer_message::{
     ForwardedMessage, ForwardedMessages, InterestCounts, InterestKey, PeerMessage,
     PeerMessageError, PeerState, RouteChanges,
 };
-pub use key::{RoutingKey, key_of, topic_of};
 pub use retained::is_fresh;
 pub use router::{
     ClaimOutcome, MqttRouter, ParkedSession, PassedOn, PublishOutcome, Publisher,
@@ -74,7 +71,7 @@ pub struct SubscriptionMatch {
 /// A message for one subscriber, with all of its subscriptions that matched.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    /// Its properties are an [`Envelope`].
+    /// Its properties are an [`Envelope`](conversion::mqtt::Envelope).
     pub message: Message,
     /// All matching subscriptions of the subscriber.
     pub hits: SmallVec<[SubscriptionMatch; 1]>,

@@ -1,6 +1,7 @@
 //! The router as sessions see it.
 
 use codec_mqtt::{Properties, Qos, matches};
+use conversion::mqtt::EnvelopeBuilder;
 use env::{Time, WallTime};
 use message::Message;
 use proptest::prelude::*;
@@ -9,9 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use topics::{
-    ClaimOutcome, Delivery, EnvelopeBuilder, MqttRouter, ParkedSession, Publisher,
-    RetainedLimitReached, RouterLimits, RouterOutput, SessionRelease, SubscriberId, Subscription,
-    Will,
+    ClaimOutcome, Delivery, MqttRouter, ParkedSession, Publisher, RetainedLimitReached,
+    RouterLimits, RouterOutput, SessionRelease, SubscriberId, Subscription, Will,
 };
 
 fn message(topic: &str, payload: &[u8]) -> Message {

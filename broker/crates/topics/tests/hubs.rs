@@ -1,15 +1,15 @@
 //! Several routers, and links between their nodes that delay, lose and break.
 
 use codec_mqtt::{Properties, Qos, matches, shared};
+use conversion::mqtt::EnvelopeBuilder;
 use env::{Incarnation, NodeId, Time, WallTime};
 use message::{Message, Room};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use topics::{
-    ClaimOutcome, EnvelopeBuilder, MqttRouter, PeerMessage, PublishOutcome, Publisher,
-    RouteExchangeLimits, RouterAddress, RouterLimits, RouterOutput, SessionRelease, SubscriberId,
-    Subscription,
+    ClaimOutcome, MqttRouter, PeerMessage, PublishOutcome, Publisher, RouteExchangeLimits,
+    RouterAddress, RouterLimits, RouterOutput, SessionRelease, SubscriberId, Subscription,
 };
 
 /// Clients of each router; two more have shared subscriptions.

@@ -2,11 +2,10 @@
 #![forbid(unsafe_code)]
 
 use codec_mqtt::{Properties, Qos};
+use conversion::mqtt::EnvelopeBuilder;
 use env::{Incarnation, NodeId, Time, WallTime};
 use std::time::Duration;
-use topics::{
-    ClaimOutcome, EnvelopeBuilder, MqttRouter, RouterAddress, RouterOutput, SubscriberId, Will,
-};
+use topics::{ClaimOutcome, MqttRouter, RouterAddress, RouterOutput, SubscriberId, Will};
 
 fn address(node: u64, incarnation: u64) -> RouterAddress {
     RouterAddress {

@@ -9,7 +9,8 @@ use crate::store::keep_set;
 use crate::{GroupId, HostOutput, JobId, JobResult, StorageJob};
 use bytes::Bytes;
 use env::NodeId;
-use segment::{LiveSet, SegmentName};
+use segment::SegmentName;
+use slots::IndexSet;
 use std::sync::Arc;
 
 /// The owner of a job: what its result belongs to.
@@ -189,7 +190,7 @@ impl Host {
         id: GroupId,
         index: u64,
         state: Bytes,
-        live: Vec<u64>,
+        live: IndexSet,
     ) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
@@ -210,7 +211,7 @@ impl Host {
             group.clear_checkpoint_request();
             return;
         };
-        let live = LiveSet::from_sorted(live.into_iter().filter(|i| *i <= index));
+        let live = live.up_to(index);
         let checkpoint = Checkpoint {
             position: Position { index, term },
             membership: group.membership.clone(),
@@ -279,7 +280,7 @@ impl Host {
     }
 
     /// Deletes or rewrites segments of which the newest checkpoint needs nothing or less than half.
-    fn remove_unused_segments(&mut self, id: GroupId, live: &LiveSet, pin: Option<u64>) {
+    fn remove_unused_segments(&mut self, id: GroupId, live: &IndexSet, pin: Option<u64>) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
@@ -337,7 +338,7 @@ impl Host {
         let upto = wanted.upto.min(group.flushable());
         let founding = Some(group.store().checkpoint())
             .filter(|c| !c.on_disk && c.position.index > 0)
-            .map(|c| c.to_file(LiveSet::default(), Bytes::new()));
+            .map(|c| c.to_file(IndexSet::default(), Bytes::new()));
         let epoch = group.epoch;
         let plan = group.raw.mut_store().plan_flush(upto, pin);
         group.job_running = true;

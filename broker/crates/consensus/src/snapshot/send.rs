@@ -8,7 +8,8 @@ use crate::store::Segments;
 use crate::{GroupId, JobId};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::Disk;
-use segment::{LiveSet, Segment, SegmentError};
+use segment::{Segment, SegmentError};
+use slots::IndexSet;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use wal::Entry;
@@ -91,7 +92,7 @@ pub struct Outgoing {
     pub term: u64,
     pub position: Position,
     sources: Sources,
-    live: Arc<LiveSet>,
+    live: Arc<IndexSet>,
     phase: Phase,
     /// The running job that reads for this transfer.
     pub job: Option<JobId>,
@@ -257,7 +258,7 @@ impl Outgoing {
 
 fn read_entries(
     sources: &Sources,
-    live: &LiveSet,
+    live: &IndexSet,
     from: u64,
     bytes: usize,
 ) -> Result<Outcome, SegmentError> {

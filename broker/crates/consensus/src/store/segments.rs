@@ -3,7 +3,8 @@
 use crate::ReadError;
 use crate::entry::MAX_NUMBER;
 use env::planted::{self, Bug};
-use segment::{LiveSet, Segment, SegmentError, SegmentName};
+use segment::{Segment, SegmentError, SegmentName};
+use slots::IndexSet;
 use std::sync::Arc;
 use wal::{Entry, GroupId};
 
@@ -83,7 +84,7 @@ impl Segments {
     }
 
     /// Finds segments with few or no entries in `keep`.
-    pub fn garbage(&self, keep: &LiveSet) -> Garbage {
+    pub fn garbage(&self, keep: &IndexSet) -> Garbage {
         let mut garbage = Garbage::default();
         for segment in &self.list {
             let meta = segment.meta();
@@ -100,8 +101,8 @@ impl Segments {
 }
 
 /// The entries that must stay in segments: `live`, and the whole log above `compacted`.
-pub fn keep_set(live: &LiveSet, compacted: u64) -> LiveSet {
-    let mut keep = LiveSet::default();
+pub fn keep_set(live: &IndexSet, compacted: u64) -> IndexSet {
+    let mut keep = IndexSet::default();
     for (first, last) in live.ranges() {
         if *first > compacted {
             break;

@@ -104,7 +104,7 @@ impl Run {
         let live = &mut self.model.live;
         live.retain(|_| self.rng.below(100) > chance / 2);
         let term = self.store.term_of(at).expect("in the log");
-        let set = LiveSet::from_sorted(live.iter().copied());
+        let set = IndexSet::from_sorted(live.iter().copied());
         let margin = self.rng.below(10);
         let pin = self.rng.chance(1, 5).then(|| self.rng.below(at));
         self.store
@@ -185,7 +185,7 @@ fn flushed_entries_leave_memory() {
 fn raft_sees_only_the_log_above_the_compacted_index() {
     let mut store = fresh();
     store.append((2..=20).map(|i| entry(i, 1)));
-    store.advance_checkpoint(checkpoint(10, 1), &LiveSet::from_sorted([4]), 2, None);
+    store.advance_checkpoint(checkpoint(10, 1), &IndexSet::from_sorted([4]), 2, None);
     let context = || GetEntriesContext::empty(false);
     let compacted = raft::Error::Store(StorageError::Compacted);
     assert_eq!(store.first_index(), Ok(9));

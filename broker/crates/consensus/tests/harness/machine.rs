@@ -52,7 +52,7 @@ impl Machine {
         (self.chain, self.count, self.live.len())
     }
 
-    pub fn save(&self) -> (Bytes, Vec<u64>) {
+    pub fn save(&self) -> (Bytes, slots::IndexSet) {
         let mut state = BytesMut::new();
         state.put_u64_le(self.chain);
         state.put_u64_le(self.count);
@@ -60,7 +60,7 @@ impl Machine {
             state.put_u64_le(*index);
             state.put_u64_le(*number);
         }
-        let live = self.live.iter().map(|(index, _)| *index).collect();
+        let live = slots::IndexSet::from_sorted(self.live.iter().map(|(index, _)| *index));
         (state.freeze(), live)
     }
 

@@ -1,62 +1,61 @@
-//! Encoding of changes: version, tag, fields.
+//! Encoding of changes: a version, then the change. Entries of the metadata group's log and frames between shards have
+//! this form.
 
-use super::{DecodeError, Decoded, Reader, Wire};
-use crate::{Change, ChangeError, limits};
-use bytes::{BufMut as _, Bytes, BytesMut};
+use crate::{
+    BindingRecord, Change, ChangeError, ExchangeRecord, Name, NodeRecord, PermissionRecord,
+    PolicyRecord, PolicyScope, QueueId, QueueRecord, QueueType, SessionId, TopicPermissionRecord,
+    UserRecord, limits,
+};
+use bytes::{Bytes, BytesMut};
+use env::{Incarnation, NodeId};
+use wire::{DecodeCause, DecodeError, Decoded, Reader, Wire, wire_enum};
 
-/// Version of the encoding. Tags are never used again for something else.
+/// Version of the encoding.
 const VERSION: u8 = 1;
-
-macro_rules! changes {
-    ($($tag:literal = $name:ident { $($field:ident),* };)* | $($one:literal = $record:ident;)*) => {
-        impl Change {
-            /// The form it has in the metadata group's log.
-            pub fn encode(&self) -> Bytes {
-                let mut out = BytesMut::new();
-                out.put_u8(VERSION);
-                match self {
-                    $(Change::$name { $($field),* } => { out.put_u8($tag); $($field.put(&mut out);)* })*
-                    $(Change::$record(record) => { out.put_u8($one); record.put(&mut out); })*
-                }
-                out.freeze()
-            }
-
-            /// Reads what [`Change::encode`] wrote. Bytes that are anything else give an error.
-            pub fn decode(raw: &[u8]) -> Decoded<Change> {
-                if raw.len() > limits::CHANGE_BYTES {
-                    return Err(DecodeError::Limit);
-                }
-                let mut from = Reader::new(raw);
-                let version = from.u8()?;
-                if version != VERSION {
-                    return Err(DecodeError::Version(version));
-                }
-                let change = match from.u8()? {
-                    $($tag => Change::$name { $($field: from.get()?),* },)*
-                    $($one => Change::$record(from.get()?),)*
-                    other => return Err(DecodeError::Tag("a change", other)),
-                };
-                from.end()?;
-                Ok(change)
-            }
-        }
-    };
-}
+/// The name of the format in errors.
+const FORMAT: &str = "metadata change";
 
 impl Change {
-    /// Whether it can be read again: an entry of the log that cannot ends every node that comes to it, now and whenever it starts. What
-    /// clients of AMQP 0.9.1 send may be nested 32 deep, more than tables here.
+    /// The encoding of the change.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        VERSION.put(&mut out);
+        self.put(&mut out);
+        out.freeze()
+    }
+
+    /// Decodes a change that fills the bytes.
+    pub fn decode(raw: &[u8]) -> Decoded<Change> {
+        let mut from = Reader::new(FORMAT, raw);
+        if raw.len() > limits::CHANGE_BYTES {
+            return Err(from.error(DecodeCause::Limit));
+        }
+        let version = from.u8()?;
+        if version != VERSION {
+            return Err(from.error(DecodeCause::Version(version)));
+        }
+        let change = from.get()?;
+        from.end()?;
+        Ok(change)
+    }
+
+    /// Fails if the change cannot be decoded again. Every node that reads such an entry of the log would end, now and
+    /// after each restart. Clients of AMQP 0.9.1 may send tables that are nested deeper than tables here.
     pub fn check_readable(&self) -> Result<(), ChangeError> {
         let encoded = self.encode();
         match Change::decode(&encoded) {
             Ok(_) => Ok(()),
-            Err(DecodeError::Limit) if encoded.len() > limits::CHANGE_BYTES => {
-                Err(ChangeError::Invalid(format!(
-                    "a change of {} bytes is too large for the cluster's metadata",
-                    encoded.len()
-                )))
-            }
-            Err(DecodeError::Limit) => Err(ChangeError::PreconditionFailed(format!(
+            Err(DecodeError {
+                cause: DecodeCause::Limit,
+                ..
+            }) if encoded.len() > limits::CHANGE_BYTES => Err(ChangeError::Invalid(format!(
+                "a change of {} bytes is too large for the cluster's metadata",
+                encoded.len()
+            ))),
+            Err(DecodeError {
+                cause: DecodeCause::Limit,
+                ..
+            }) => Err(ChangeError::PreconditionFailed(format!(
                 "arguments are nested deeper than {}",
                 limits::TABLE_DEPTH
             ))),
@@ -65,46 +64,45 @@ impl Change {
     }
 }
 
-changes! {
-    1 = Bootstrap { cluster, nodes, user };
-    2 = PutVhost { name, description, tags };
-    3 = DeleteVhost { name };
-    5 = DeleteUser { name };
-    7 = DeletePermission { user, vhost };
-    9 = DeleteTopicPermission { user, vhost, exchange };
-    10 = SetUserLimit { user, limit, value };
-    12 = DeletePolicy { vhost, name, scope };
-    14 = DeleteExchange { vhost, name, if_unused };
-    16 = DeleteQueue { vhost, name, id };
-    17 = EndSession { session };
-    18 = EndIncarnation { node, incarnation };
-    22 = DeleteNode { id };
-    23 = SetMaintenance { id, on };
-    24 = SetQueueMembers { id, members };
-    30 = ReplaceQueueMembers { id, from, to };
-    31 = ForgetNode { id };
-    32 = SetZone { id, zone };
-    40 = SetDefaultQueueType { vhost, kind };
-    41 = SetVhostLimit { vhost, limit, value };
-    42 = ProtectVhost { vhost, on };
-    43 = PutGlobalParameter { name, value };
-    44 = DeleteGlobalParameter { name };
-    45 = EnableFeature { name };
-    46 = SetQueueExpires { id, expires_ms };
-    47 = Retain { vhost, topic, message };
-    48 = TraceVhost { vhost, on };
-    49 = EnableKnownFeature { name, known_by };
-    50 = ForgetFreeNode { id, seen };
-    51 = ReplaceNode { old, new };
-    52 = Barrier { };
-    |
-    4 = PutUser;
-    6 = PutPermission;
-    8 = PutTopicPermission;
-    11 = PutPolicy;
-    13 = DeclareExchange;
-    15 = DeclareQueue;
-    19 = Bind;
-    20 = Unbind;
-    21 = PutNode;
-}
+wire_enum!(Change, "a change" {
+    1 = Bootstrap { cluster: Name, nodes: Vec<NodeRecord>, user: UserRecord },
+    2 = PutVhost { name: Name, description: Name, tags: Vec<Name> },
+    3 = DeleteVhost { name: Name },
+    4 = PutUser(record: UserRecord),
+    5 = DeleteUser { name: Name },
+    6 = PutPermission(record: PermissionRecord),
+    7 = DeletePermission { user: Name, vhost: Name },
+    8 = PutTopicPermission(record: TopicPermissionRecord),
+    9 = DeleteTopicPermission { user: Name, vhost: Name, exchange: Option<Name> },
+    10 = SetUserLimit { user: Name, limit: Name, value: Option<i64> },
+    11 = PutPolicy(record: PolicyRecord),
+    12 = DeletePolicy { vhost: Name, name: Name, scope: PolicyScope },
+    13 = DeclareExchange(record: ExchangeRecord),
+    14 = DeleteExchange { vhost: Name, name: Name, if_unused: bool },
+    15 = DeclareQueue(record: QueueRecord),
+    16 = DeleteQueue { vhost: Name, name: Name, id: Option<QueueId> },
+    17 = EndSession { session: SessionId },
+    18 = EndIncarnation { node: NodeId, incarnation: Incarnation },
+    19 = Bind(record: BindingRecord),
+    20 = Unbind(record: BindingRecord),
+    21 = PutNode(record: NodeRecord),
+    22 = DeleteNode { id: NodeId },
+    23 = SetMaintenance { id: NodeId, on: bool },
+    24 = SetQueueMembers { id: QueueId, members: Vec<NodeId> },
+    25 = ReplaceQueueMembers { id: QueueId, from: Vec<NodeId>, to: Vec<NodeId> },
+    26 = ForgetNode { id: NodeId },
+    27 = SetZone { id: NodeId, zone: Name },
+    28 = SetDefaultQueueType { vhost: Name, kind: Option<QueueType> },
+    29 = SetVhostLimit { vhost: Name, limit: Name, value: Option<i64> },
+    30 = ProtectVhost { vhost: Name, on: bool },
+    31 = PutGlobalParameter { name: Name, value: Name },
+    32 = DeleteGlobalParameter { name: Name },
+    33 = EnableFeature { name: Name },
+    34 = SetQueueExpires { id: QueueId, expires_ms: Option<u64> },
+    35 = Retain { vhost: Name, topic: Name, message: Option<Bytes> },
+    36 = TraceVhost { vhost: Name, on: bool },
+    37 = EnableKnownFeature { name: Name, known_by: Vec<NodeId> },
+    38 = ForgetFreeNode { id: NodeId, seen: u64 },
+    39 = ReplaceNode { old: NodeId, new: NodeRecord },
+    40 = Barrier {},
+});

@@ -1,177 +1,86 @@
 //! Encodings of the tree's records.
 
-use super::{DecodeError, Decoded, Reader, Wire, put_blob};
 use crate::{
-    ApplyTo, BindingRecord, Destination, ExchangeRecord, NodeRecord, PermissionRecord,
+    ApplyTo, BindingRecord, Destination, ExchangeRecord, Name, NodeRecord, PermissionRecord,
     PolicyRecord, PolicyScope, QueueId, QueueRecord, QueueType, SessionId, TopicPermissionRecord,
     UserRecord,
 };
-use auth::{HashAlgorithm, PasswordHash};
-use bytes::{BufMut as _, BytesMut};
-use env::{Incarnation, NodeId};
+use auth::PasswordHash;
+use env::NodeId;
+use message::Table;
+use wire::{wire_enum, wire_struct};
 
-/// Records that are their fields in order.
-macro_rules! fields {
-    ($t:ty { $($field:ident),* }) => {
-        impl Wire for $t {
-            fn put(&self, out: &mut BytesMut) {
-                $(self.$field.put(out);)*
-            }
-            fn get(from: &mut Reader<'_>) -> Decoded<Self> {
-                Ok(Self { $($field: from.get()?),* })
-            }
-        }
-    };
-}
-
-/// Enumerations without content, by a stable number.
-macro_rules! choices {
-    ($t:ty, $what:literal { $($number:literal = $choice:path),* }) => {
-        impl Wire for $t {
-            fn put(&self, out: &mut BytesMut) {
-                out.put_u8(match self { $($choice => $number),* });
-            }
-            fn get(from: &mut Reader<'_>) -> Decoded<Self> {
-                match from.u8()? {
-                    $($number => Ok($choice),)*
-                    other => Err(DecodeError::Tag($what, other)),
-                }
-            }
-        }
-    };
-}
-
-macro_rules! numbers {
-    ($($t:ident),*) => { $(
-        impl Wire for $t {
-            fn put(&self, out: &mut BytesMut) {
-                self.0.put(out);
-            }
-            fn get(from: &mut Reader<'_>) -> Decoded<Self> {
-                from.get().map($t)
-            }
-        }
-    )* };
-}
-
-numbers!(QueueId, NodeId, Incarnation);
-
-impl Wire for QueueType {
-    fn put(&self, out: &mut BytesMut) {
-        out.put_u8(self.descriptor().code);
-    }
-
-    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
-        let code = from.u8()?;
-        QueueType::from_code(code).ok_or(DecodeError::Tag("a queue type", code))
-    }
-}
-
-choices!(PolicyScope, "a policy scope" { 1 = PolicyScope::User, 2 = PolicyScope::Operator });
-choices!(ApplyTo, "apply-to" {
-    1 = ApplyTo::All, 2 = ApplyTo::Queues, 3 = ApplyTo::ClassicQueues, 4 = ApplyTo::QuorumQueues,
-    5 = ApplyTo::Streams, 6 = ApplyTo::Exchanges
+wire_enum!(PolicyScope, "a policy scope" { 1 = User, 2 = Operator });
+wire_enum!(ApplyTo, "apply-to" {
+    1 = All,
+    2 = Queues,
+    3 = ClassicQueues,
+    4 = QuorumQueues,
+    5 = Streams,
+    6 = Exchanges,
 });
-choices!(HashAlgorithm, "a hash algorithm" {
-    1 = HashAlgorithm::Sha256, 2 = HashAlgorithm::Sha512, 3 = HashAlgorithm::Argon2id, 4 = HashAlgorithm::Md5
+wire_struct!(QueueRecord {
+    id: QueueId,
+    vhost: Name,
+    name: Name,
+    kind: QueueType,
+    durable: bool,
+    auto_delete: bool,
+    exclusive: Option<SessionId>,
+    arguments: Table,
+    members: Vec<NodeId>,
+    declared_by: Name,
 });
-fields!(SessionId {
-    node,
-    incarnation,
-    number
+wire_struct!(ExchangeRecord {
+    vhost: Name,
+    name: Name,
+    kind: Name,
+    durable: bool,
+    auto_delete: bool,
+    internal: bool,
+    arguments: Table,
 });
-fields!(QueueRecord {
-    id,
-    vhost,
-    name,
-    kind,
-    durable,
-    auto_delete,
-    exclusive,
-    arguments,
-    members,
-    declared_by
+wire_struct!(BindingRecord {
+    vhost: Name,
+    source: Name,
+    destination: Destination,
+    routing_key: Name,
+    arguments: Table,
 });
-fields!(ExchangeRecord {
-    vhost,
-    name,
-    kind,
-    durable,
-    auto_delete,
-    internal,
-    arguments
+wire_struct!(PolicyRecord {
+    vhost: Name,
+    name: Name,
+    scope: PolicyScope,
+    pattern: Name,
+    apply_to: ApplyTo,
+    priority: i64,
+    definition: Table,
 });
-fields!(BindingRecord {
-    vhost,
-    source,
-    destination,
-    routing_key,
-    arguments
+wire_struct!(UserRecord {
+    name: Name,
+    password: Option<PasswordHash>,
+    tags: Vec<Name>,
+    limits: Vec<(Name, i64)>,
 });
-fields!(PolicyRecord {
-    vhost,
-    name,
-    scope,
-    pattern,
-    apply_to,
-    priority,
-    definition
+wire_struct!(PermissionRecord {
+    user: Name,
+    vhost: Name,
+    configure: Name,
+    write: Name,
+    read: Name,
 });
-fields!(UserRecord {
-    name,
-    password,
-    tags,
-    limits
+wire_struct!(TopicPermissionRecord {
+    user: Name,
+    vhost: Name,
+    exchange: Name,
+    write: Name,
+    read: Name,
 });
-fields!(PermissionRecord {
-    user,
-    vhost,
-    configure,
-    write,
-    read
+wire_struct!(NodeRecord {
+    id: NodeId,
+    name: Name,
+    address: Name,
+    voter: bool,
+    maintenance: bool,
 });
-fields!(TopicPermissionRecord {
-    user,
-    vhost,
-    exchange,
-    write,
-    read
-});
-fields!(NodeRecord {
-    id,
-    name,
-    address,
-    voter,
-    maintenance
-});
-
-impl Wire for PasswordHash {
-    fn put(&self, out: &mut BytesMut) {
-        self.algorithm.put(out);
-        put_blob(out, &self.bytes);
-    }
-    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
-        Ok(PasswordHash {
-            algorithm: from.get()?,
-            bytes: from.blob()?.to_vec(),
-        })
-    }
-}
-
-impl Wire for Destination {
-    fn put(&self, out: &mut BytesMut) {
-        let (tag, name) = match self {
-            Destination::Queue(name) => (1, name),
-            Destination::Exchange(name) => (2, name),
-        };
-        out.put_u8(tag);
-        name.put(out);
-    }
-    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
-        match from.u8()? {
-            1 => from.get().map(Destination::Queue),
-            2 => from.get().map(Destination::Exchange),
-            other => Err(DecodeError::Tag("a destination", other)),
-        }
-    }
-}
+wire_enum!(Destination, "a destination" { 1 = Queue(name: Name), 2 = Exchange(name: Name) });

@@ -1,114 +1,45 @@
-//! The whole tree as bytes, in an order that depends on its content only, and back.
+//! Snapshots of the tree: its whole content in an order that depends on nothing else.
 
-use super::{DecodeError, Decoded, Reader, Wire};
 use crate::tree::VhostRecord;
 use crate::{BindingRecord, ExchangeRecord, Name, PolicyRecord, QueueRecord, QueueType, Tree};
-use bytes::{BufMut as _, Bytes, BytesMut};
-use std::sync::Arc;
+use bytes::{Bytes, BytesMut};
+use wire::{DecodeCause, Decoded, Reader, Wire, wire_struct};
 
-/// Written when there are lost queues, which came with it. Older programs in the cluster read the one before.
-const VERSION: u8 = 6;
-/// Written when it is noted which nodes got queues and nothing newer is there.
-const FIFTH: u8 = 5;
-/// Written when a vhost is traced and nothing newer is there.
-const FOURTH: u8 = 4;
-/// Written when messages are retained and nothing newer is there.
-const THIRD: u8 = 3;
-/// What follows the vhosts' contents came with it.
-const SECOND: u8 = 2;
-/// Still read.
-const FIRST: u8 = 1;
+/// Version of the encoding.
+const VERSION: u8 = 1;
+/// The name of the format in errors.
+const FORMAT: &str = "metadata snapshot";
 
-impl Wire for VhostRecord {
-    fn put(&self, out: &mut BytesMut) {
-        self.name.put(out);
-        self.description.put(out);
-        self.tags.put(out);
-    }
-    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
-        Ok(VhostRecord {
-            name: from.get()?,
-            description: from.get()?,
-            tags: from.get()?,
-            ..VhostRecord::default()
-        })
-    }
-}
-
-/// What a vhost has beyond [`VhostRecord`]'s own encoding.
-struct Settings {
-    kind: Option<QueueType>,
+// Policies, exchanges, queues and bindings of a vhost follow separately.
+wire_struct!(VhostRecord {
+    name: Name,
+    description: Name,
+    tags: Vec<Name>,
+    default_queue_type: Option<QueueType>,
     limits: Vec<(Name, i64)>,
     protected: bool,
-}
-
-impl Wire for Settings {
-    fn put(&self, out: &mut BytesMut) {
-        self.kind.put(out);
-        self.limits.put(out);
-        self.protected.put(out);
-    }
-    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
-        Ok(Settings {
-            kind: from.get()?,
-            limits: from.get()?,
-            protected: from.get()?,
-        })
-    }
-}
-
-impl<T: Wire> Wire for Arc<T> {
-    fn put(&self, out: &mut BytesMut) {
-        T::put(self, out);
-    }
-    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
-        T::get(from).map(Arc::new)
-    }
-}
-
-/// A count, then the items.
-fn put_all<'a, T: Wire + 'a>(out: &mut BytesMut, items: Vec<&'a T>) {
-    out.put_u32(items.len() as u32);
-    for item in items {
-        item.put(out);
-    }
-}
+    traced: bool,
+});
 
 impl Tree {
-    /// Everything, for a Raft snapshot. Equal trees give equal bytes.
+    /// Encodes the whole tree. Equal trees give equal bytes.
     pub fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
-        let has_retained = self.all_retained().next().is_some();
-        let version = match (self.placed.is_empty(), self.traces, has_retained) {
-            _ if !self.lost.is_empty() => VERSION,
-            (false, _, _) => FIFTH,
-            (true, true, _) => FOURTH,
-            (true, false, true) => THIRD,
-            (true, false, false) => SECOND,
-        };
-        out.put_u8(version);
+        VERSION.put(&mut out);
         self.applied.put(&mut out);
         self.cluster.put(&mut out);
-        put_all(&mut out, self.nodes().collect());
+        put_all(&mut out, self.nodes());
         let ended: Vec<_> = self.ended.iter().map(|(n, i)| (*n, *i)).collect();
         ended.put(&mut out);
-        put_all(&mut out, self.users().collect());
+        put_all(&mut out, self.users());
         put_all(&mut out, self.vhosts());
-        put_all(&mut out, self.permissions().collect());
-        put_all(&mut out, self.topic_permissions().collect());
+        put_all(&mut out, self.permissions());
+        put_all(&mut out, self.topic_permissions());
         for vhost in self.vhosts() {
-            put_all(&mut out, self.policies_of(&vhost.name).collect());
+            put_all(&mut out, self.policies_of(&vhost.name));
             put_all(&mut out, self.exchanges(&vhost.name));
             put_all(&mut out, self.queues(&vhost.name));
             put_all(&mut out, self.bindings(&vhost.name));
-        }
-        for vhost in self.vhosts() {
-            let settings = Settings {
-                kind: vhost.default_queue_type,
-                limits: vhost.limits.clone(),
-                protected: vhost.protected,
-            };
-            settings.put(&mut out);
         }
         let globals = self.globals.iter().map(|(n, v)| (n.clone(), v.clone()));
         globals.collect::<Vec<_>>().put(&mut out);
@@ -118,33 +49,22 @@ impl Tree {
         zones.put(&mut out);
         let forgotten: Vec<_> = self.forgotten.iter().map(|(n, i)| (*n, *i)).collect();
         forgotten.put(&mut out);
-        if version >= THIRD {
-            let all = self.all_retained();
-            let owned = all.map(|(v, t, m)| (v.clone(), (t.clone(), m.clone())));
-            owned.collect::<Vec<_>>().put(&mut out);
-        }
-        if version >= FOURTH {
-            let traced = self.vhosts().into_iter().filter(|v| v.traced);
-            let names: Vec<Name> = traced.map(|v| v.name.clone()).collect();
-            names.put(&mut out);
-        }
-        if version >= FIFTH {
-            let placed: Vec<_> = self.placed.iter().map(|(n, i)| (*n, *i)).collect();
-            placed.put(&mut out);
-        }
-        if version >= VERSION {
-            let lost: Vec<_> = self.lost_queues().map(|(q, n)| (q, n.clone())).collect();
-            lost.put(&mut out);
-        }
+        let retained = self.all_retained();
+        let retained = retained.map(|(v, t, m)| (v.clone(), (t.clone(), m.clone())));
+        retained.collect::<Vec<_>>().put(&mut out);
+        let placed: Vec<_> = self.placed.iter().map(|(n, i)| (*n, *i)).collect();
+        placed.put(&mut out);
+        let lost: Vec<_> = self.lost_queues().map(|(q, n)| (q, n.clone())).collect();
+        lost.put(&mut out);
         out.freeze()
     }
 
-    /// The tree that [`Tree::snapshot`] wrote.
+    /// Decodes a tree that [`Tree::snapshot`] encoded.
     pub fn restore(raw: &[u8]) -> Decoded<Tree> {
-        let mut from = Reader::new(raw);
+        let mut from = Reader::new(FORMAT, raw);
         let version = from.u8()?;
-        if !(FIRST..=VERSION).contains(&version) {
-            return Err(DecodeError::Version(version));
+        if version != VERSION {
+            return Err(from.error(DecodeCause::Version(version)));
         }
         let mut tree = Tree {
             applied: from.get()?,
@@ -164,65 +84,41 @@ impl Tree {
         }
         for permission in from.get::<Vec<_>>()? {
             if !tree.insert_permission(permission) {
-                return Err(DecodeError::Inconsistent("user"));
+                return Err(from.error(DecodeCause::Inconsistent("user")));
             }
         }
         for permission in from.get::<Vec<_>>()? {
             if !tree.insert_topic_permission(permission) {
-                return Err(DecodeError::Inconsistent("user"));
+                return Err(from.error(DecodeCause::Inconsistent("user")));
             }
         }
         for vhost in &vhosts {
             restore_vhost(&mut tree, &vhost.name, &mut from)?;
         }
-        if version > FIRST {
-            for vhost in &vhosts {
-                let settings: Settings = from.get()?;
-                let record = tree.vhosts.get_mut(&vhost.name).map(|v| &mut v.record);
-                let record = record.ok_or(DecodeError::Inconsistent("vhost"))?;
-                let record = Arc::make_mut(record);
-                record.default_queue_type = settings.kind;
-                record.limits = settings.limits;
-                record.protected = settings.protected;
+        tree.find_traced();
+        tree.globals = from.get::<Vec<_>>()?.into_iter().collect();
+        tree.features = from.get::<Vec<_>>()?.into_iter().collect();
+        tree.zones = from.get::<Vec<_>>()?.into_iter().collect();
+        tree.forgotten = from.get::<Vec<_>>()?.into_iter().collect();
+        for (vhost, (topic, message)) in from.get::<Vec<(Name, (Name, Bytes))>>()? {
+            if !tree.vhost_exists(&vhost) {
+                return Err(from.error(DecodeCause::Inconsistent("vhost")));
             }
-            tree.globals = from.get::<Vec<_>>()?.into_iter().collect();
-            tree.features = from.get::<Vec<_>>()?.into_iter().collect();
-            tree.zones = from.get::<Vec<_>>()?.into_iter().collect();
-            tree.forgotten = from.get::<Vec<_>>()?.into_iter().collect();
+            tree.retained.set(&vhost, &topic, message);
         }
-        if version > SECOND {
-            for (vhost, (topic, message)) in from.get::<Vec<(Name, (Name, Bytes))>>()? {
-                if !tree.vhost_exists(&vhost) {
-                    return Err(DecodeError::Inconsistent("vhost"));
-                }
-                tree.retained.set(&vhost, &topic, message);
+        tree.placed = from.get::<Vec<_>>()?.into_iter().collect();
+        for (queue, node) in from.get::<Vec<(_, Name)>>()? {
+            if tree.queue_by_id(queue).is_none() {
+                return Err(from.error(DecodeCause::Inconsistent("queue")));
             }
-        }
-        if version > THIRD {
-            for vhost in from.get::<Vec<Name>>()? {
-                let record = tree.vhosts.get_mut(&vhost).map(|v| &mut v.record);
-                let record = record.ok_or(DecodeError::Inconsistent("vhost"))?;
-                Arc::make_mut(record).traced = true;
-            }
-            tree.find_traced();
-        }
-        if version > FOURTH {
-            tree.placed = from.get::<Vec<_>>()?.into_iter().collect();
-        }
-        if version > FIFTH {
-            for (queue, node) in from.get::<Vec<(_, Name)>>()? {
-                if tree.queue_by_id(queue).is_none() {
-                    return Err(DecodeError::Inconsistent("queue"));
-                }
-                tree.lost.insert(queue, node);
-            }
+            tree.lost.insert(queue, node);
         }
         from.end()?;
         tree.events.clear();
         Ok(tree)
     }
 
-    /// A number that equal trees share and others do not, for comparing replicas. Costs a walk over everything.
+    /// A hash of the snapshot, to compare replicas. Encodes the whole tree.
     pub fn digest(&self) -> u64 {
         // FNV-1a: the same on every machine and in every version.
         self.snapshot()
@@ -233,38 +129,41 @@ impl Tree {
     }
 }
 
+/// Appends a list whose length is known only at its end.
+fn put_all<'a, T: Wire + 'a>(out: &mut BytesMut, items: impl IntoIterator<Item = &'a T>) {
+    let items: Vec<&T> = items.into_iter().collect();
+    wire::put_list(out, items.into_iter());
+}
+
 fn restore_vhost(tree: &mut Tree, vhost: &str, from: &mut Reader<'_>) -> Decoded<()> {
     let policies: Vec<PolicyRecord> = from.get()?;
     let exchanges: Vec<ExchangeRecord> = from.get()?;
     let queues: Vec<QueueRecord> = from.get()?;
     let bindings: Vec<BindingRecord> = from.get()?;
-    let ours = |name: &str| {
-        if name == vhost {
-            Ok(())
-        } else {
-            Err(DecodeError::Inconsistent("vhost"))
-        }
+    let belongs = |name: &str| match name == vhost {
+        true => Ok(()),
+        false => Err(from.error(DecodeCause::Inconsistent("vhost"))),
     };
     for policy in policies {
-        ours(&policy.vhost)?;
+        belongs(&policy.vhost)?;
         tree.insert_policy(policy);
     }
     for exchange in exchanges {
-        ours(&exchange.vhost)?;
+        belongs(&exchange.vhost)?;
         if !tree.insert_exchange(exchange) {
-            return Err(DecodeError::Inconsistent("type of exchange"));
+            return Err(from.error(DecodeCause::Inconsistent("type of exchange")));
         }
     }
     for queue in queues {
-        ours(&queue.vhost)?;
+        belongs(&queue.vhost)?;
         tree.insert_queue(queue);
     }
     for binding in bindings {
-        ours(&binding.vhost)?;
+        belongs(&binding.vhost)?;
         if !tree.insert_binding(binding) {
-            return Err(DecodeError::Inconsistent(
+            return Err(from.error(DecodeCause::Inconsistent(
                 "source or destination of a binding",
-            ));
+            )));
         }
     }
     Ok(())

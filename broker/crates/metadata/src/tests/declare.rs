@@ -397,7 +397,8 @@ fn names_vhosts_and_members_are_checked() {
         ..queue("d")
     };
     let change = Change::DeclareQueue(record);
-    assert_eq!(Change::decode(&change.encode()), Err(DecodeError::Limit));
+    let decoded = Change::decode(&change.encode()).map_err(|e| e.cause);
+    assert_eq!(decoded, Err(wire::DecodeCause::Limit));
     assert!(matches!(
         log.tree.apply(99, &change),
         Err(ChangeError::PreconditionFailed(_))

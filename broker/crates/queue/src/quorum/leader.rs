@@ -17,6 +17,7 @@ use crate::{
 use bytes::Bytes;
 use env::planted::{self, Bug};
 use env::{NodeId, Time, WallTime};
+use slots::IndexSet;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -33,8 +34,8 @@ pub const RETRY_AFTER: Duration = Duration::from_millis(500);
 pub struct Checkpoint {
     pub index: u64,
     pub state: Bytes,
-    /// Entries at or below `index` that are still read, ascending.
-    pub live: Vec<u64>,
+    /// Entries at or below `index` that are still read.
+    pub live: IndexSet,
 }
 
 /// How far this leader has got with a session's requests.
@@ -123,12 +124,8 @@ impl QuorumQueue {
     }
 
     pub fn checkpoint(&self) -> Checkpoint {
-        let mut live = self.machine.live_indexes();
-        if self.effects.has_dead() {
-            live.extend(self.effects.dead_indexes());
-            live.sort_unstable();
-            live.dedup();
-        }
+        let live = self.machine.live_indexes();
+        let live = IndexSet::from_runs(live.chain(self.effects.dead_indexes()));
         Checkpoint {
             index: self.machine.applied(),
             state: self.machine.snapshot(),

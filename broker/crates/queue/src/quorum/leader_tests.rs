@@ -201,7 +201,7 @@ fn deliveries_wait_for_descriptors_in_order() {
     leader.queue.resolve(&mut |_| LogRead::Shortage, &mut out);
     assert!(out.faults.is_empty());
     assert_eq!(delivered(&mut out), [0; 0]);
-    assert_eq!(leader.queue.checkpoint().live, [1]);
+    assert_eq!(leader.queue.checkpoint().live.ranges(), [(1, 1)]);
     assert!(leader.queue.wake_at().is_some());
     let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
     leader.queue.resolve(&mut read, &mut out);

@@ -484,29 +484,20 @@ impl Machine {
         self.report(session, seq, 1, effects);
     }
 
-    /// The log entries whose messages are still here, ascending: all others at or below the applied index may go.
-    pub fn live_indexes(&self) -> Vec<u64> {
+    /// Log indexes of all messages of the queue, in no order and some of them repeatedly. All other entries up to the
+    /// applied index may be dropped.
+    pub fn live_indexes(&self) -> impl Iterator<Item = u64> {
         let out = self.checkout.consumers.values();
         let out = out.flat_map(|c| c.out.values().map(|o| o.item.index));
         let returned = self.ready.returned().map(|r| r.held.index);
         let postponed = self.ready.postponed().map(|(_, r)| r.held.index);
-        let mut live: Vec<u64> = Vec::new();
-        for index in self
-            .ready
-            .fresh()
-            .map(|h| h.index)
+        let fresh = self.ready.fresh().map(|h| h.index);
+        let dead = self.dead.kept().map(|(_, held, _)| held.index);
+        fresh
             .chain(returned)
             .chain(postponed)
             .chain(out)
-            .chain(self.dead.kept().map(|(_, held, _)| held.index))
-        {
-            if live.last() != Some(&index) {
-                live.push(index);
-            }
-        }
-        live.sort_unstable();
-        live.dedup();
-        live
+            .chain(dead)
     }
 
     pub fn applied(&self) -> u64 {

@@ -2,7 +2,7 @@
 
 use super::command::Command;
 use super::machine::Machine;
-use super::tests::{Rig, answers, deliveries, message, number, session, settings, spec};
+use super::tests::{Rig, answers, deliveries, live, message, number, session, settings, spec};
 use super::{Effect, Effects};
 use crate::{
     ConsumerId, EpochConsumer, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings,
@@ -389,7 +389,7 @@ impl Model {
             .apply(index, &command, &mut Effects::unwanted())
             .unwrap();
         prop_assert_eq!(self.twin.digest(), self.rig.machine.digest());
-        prop_assert_eq!(self.twin.live_indexes(), self.rig.machine.live_indexes());
+        prop_assert_eq!(live(&self.twin), live(&self.rig.machine));
         Ok(())
     }
 }

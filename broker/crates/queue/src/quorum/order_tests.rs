@@ -2,7 +2,7 @@
 
 use super::command::Command;
 use super::machine::Machine;
-use super::tests::{Rig, answers, deliveries, message, number, settings, spec};
+use super::tests::{Rig, answers, deliveries, live, message, number, settings, spec};
 use crate::{
     ConsumerId, DeadReason, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings,
     RequestBody, SettlementOutcome,
@@ -104,7 +104,7 @@ fn without_a_delivery_limit_requeued_ones_go_to_the_end_and_lost_ones_to_the_fro
     rig.one(1, RequestBody::Close);
     let state = rig.machine.snapshot();
     rig.machine = Machine::restore("queue 'q' in vhost '/'".into(), state).unwrap();
-    assert_eq!(rig.machine.live_indexes(), [1, 5]);
+    assert_eq!(live(&rig.machine), [1, 5]);
     let out = rig.consume(2, 1, spec(0, 0));
     assert_eq!(numbers(&out), [2, 3, 1, 4]);
     let redelivered: Vec<_> = deliveries(&out).iter().map(|d| d.2.redelivered).collect();
@@ -292,7 +292,7 @@ fn a_checkpoint_of_the_format_before_is_read() {
     old.put_slice(&[0; 5]);
     let mut machine = Machine::restore("q".into(), old.freeze()).unwrap();
     assert_eq!(machine.applied(), 9);
-    assert_eq!(machine.live_indexes(), [3, 4]);
+    assert_eq!(live(&machine), [3, 4]);
     assert_eq!(machine.snapshot().first(), Some(&2));
     let next = |machine: &mut Machine| {
         let taken = machine.ready.pop().unwrap();

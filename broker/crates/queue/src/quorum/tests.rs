@@ -37,6 +37,12 @@ pub(crate) fn session(number: u64) -> SessionId {
     }
 }
 
+/// The log indexes that the machine still reads, ascending, each once.
+pub(super) fn live(machine: &Machine) -> Vec<u64> {
+    let indexes = slots::IndexSet::from_runs(machine.live_indexes());
+    indexes.iter().collect()
+}
+
 pub(super) fn message(n: u64, priority: Option<u8>, ttl_ms: Option<u64>) -> Message {
     crate::model::message(n, priority, ttl_ms, BODY)
 }
@@ -183,7 +189,7 @@ fn in_order_within_the_window_and_confirmed() {
     assert_eq!(rig.machine.stats().unacknowledged, 2);
     assert_eq!(rig.machine.stats().bytes, 32);
     assert_eq!(rig.machine.stats().unacknowledged_bytes, Some(16));
-    assert_eq!(rig.machine.live_indexes(), [1]);
+    assert_eq!(live(&rig.machine), [1]);
 }
 
 #[test]
@@ -569,7 +575,7 @@ fn delete_and_exclusive_are_refused_where_they_must_be() {
         ..crate::QueueStats::default()
     };
     assert_eq!(rig.machine.stats(), nothing);
-    assert!(rig.machine.live_indexes().is_empty());
+    assert!(live(&rig.machine).is_empty());
 }
 
 #[test]

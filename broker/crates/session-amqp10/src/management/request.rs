@@ -3,7 +3,7 @@
 
 use super::response::Response;
 use crate::address::decode;
-use crate::values::to_field;
+use crate::values::to_table;
 use codec_amqp10::{Map, Properties, SectionKind, Sections, Value};
 use message::Table;
 use metadata::{Destination, Name};
@@ -168,13 +168,11 @@ fn set_arguments(arguments: &mut Table, value: Value<'_>) -> bool {
     let Value::Map(entries) = value else {
         return false;
     };
-    let field =
-        |(key, value): (Value<'_>, Value<'_>)| Some((key.as_text()?.into(), to_field(value)?));
-    match entries.iter().map(field).collect::<Option<Vec<_>>>() {
-        Some(fields) => arguments.0 = fields,
-        None => return false,
-    }
-    true
+    let table = to_table(entries);
+    // An argument that no table can have is an error.
+    let is_complete = table.0.len() == entries.len();
+    *arguments = table;
+    is_complete
 }
 
 fn queue_body(name: Name, body: Value<'_>) -> Result<QueueBody, Response> {

@@ -2,6 +2,7 @@
 //! their transfer are under test with the tree's own log.
 
 use bytes::{Buf, BufMut, BytesMut};
+use slots::IndexSet;
 use std::collections::BTreeMap;
 
 /// More than this and the oldest ordinary command goes.
@@ -37,8 +38,8 @@ impl KeptCommands {
         self.0.iter().nth(at).map(|(index, hash)| (*index, *hash))
     }
 
-    pub fn live(&self) -> Vec<u64> {
-        self.0.keys().copied().collect()
+    pub fn live(&self) -> IndexSet {
+        IndexSet::from_sorted(self.0.keys().copied())
     }
 
     pub fn encode(&self, out: &mut BytesMut) {
@@ -83,7 +84,7 @@ mod tests {
         assert!(
             commands
                 .sample(77)
-                .is_some_and(|(i, _)| commands.live().contains(&i))
+                .is_some_and(|(i, _)| commands.live().contains(i))
         );
         assert_eq!(KeptCommands::default().sample(5), None);
     }

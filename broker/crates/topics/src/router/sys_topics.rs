@@ -4,8 +4,9 @@
 
 use super::remote_subscribers::{ClientLocations, index};
 use super::{MqttRouter, RouterOutput};
-use crate::{Delivery, EnvelopeBuilder, SubscriberId};
+use crate::{Delivery, SubscriberId};
 use codec_mqtt::{Properties, Qos};
+use conversion::mqtt::{EnvelopeBuilder, RoutingKey};
 use env::{Time, WallTime};
 use message::Message;
 use smallvec::SmallVec;
@@ -179,7 +180,7 @@ impl MqttRouter {
                 continue;
             }
             let known = before.is_some();
-            let key = crate::RoutingKey::of(topic);
+            let key = RoutingKey::of(topic);
             let builder = EnvelopeBuilder {
                 qos: Qos::AtMostOnce,
                 retain: true,

@@ -145,8 +145,8 @@ fn text(from: &mut Bytes, length: usize) -> Option<Arc<str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::EnvelopeBuilder;
     use codec_mqtt::{Properties, Qos};
+    use conversion::mqtt::EnvelopeBuilder;
     use env::WallTime;
     use proptest::prelude::*;
 

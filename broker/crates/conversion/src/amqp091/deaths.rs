@@ -1,20 +1,20 @@
 //! The dead-letter history for AMQP 0.9.1 clients: the header `x-death` and the `x-first-death-*`
 //! and `x-last-death-*` headers, as in RabbitMQ.
 
-use codec_amqp091::{HeaderEdit, Properties};
-use message::{Death, Deaths, Message, Protocol, Table, Value};
+use codec_amqp091::HeaderEdit;
+use message::{Death, Deaths, Table, Value};
 
 /// Headers that describe the dead-letter history. They replace headers of the same name from the
 /// publisher.
-pub(crate) fn headers(deaths: &Deaths) -> Vec<(&'static str, Value)> {
+fn headers(deaths: &Deaths) -> Vec<(&'static str, Value)> {
     let records = deaths.records().iter().map(record).collect();
     let mut headers = vec![("x-death", Value::Array(records))];
     headers.extend(companions(deaths));
     headers
 }
 
-/// The headers that a headers exchange can match.
-fn companions(deaths: &Deaths) -> Vec<(&'static str, Value)> {
+/// The headers that exchanges can match and that every AMQP client gets.
+pub(crate) fn companions(deaths: &Deaths) -> Vec<(&'static str, Value)> {
     let mut headers = Vec::new();
     if let Some(first) = deaths.first() {
         headers.push(("x-first-death-exchange", Value::from(&*first.exchange)));
@@ -46,24 +46,9 @@ fn record(death: &Death) -> Value {
     Value::Table(table)
 }
 
-/// The headers for routing through a dead-letter exchange: those of the message and those of its
-/// dead-letter history.
-pub(crate) fn routing_headers(message: &Message, deaths: &Deaths) -> Table {
-    let properties = message.properties();
-    let own = match message.protocol() {
-        Protocol::Amqp091 => Properties::received(properties).and_then(|p| p.header_table()),
-        _ => Ok(Table::default()),
-    };
-    let mut table = own.unwrap_or_default();
-    for (key, value) in companions(deaths) {
-        table.set(key, value);
-    }
-    table
-}
-
 /// Changes to the properties on the way to a client. The stored message keeps the publisher's
 /// properties.
-pub(crate) fn edits(deaths: &Deaths) -> Vec<HeaderEdit<'static>> {
+pub fn death_edits(deaths: &Deaths) -> Vec<HeaderEdit<'static>> {
     let edit = |(key, value)| HeaderEdit {
         key,
         value: Some(value),

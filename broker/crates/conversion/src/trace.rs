@@ -1,7 +1,7 @@
 //! RabbitMQ's firehose: copies of messages for tracing. The copy has the body of the message; its
-//! headers describe the message and the event.
+//! headers describe the message, as AMQP 0.9.1 has it, and the event.
 
-use crate::mqtt;
+use crate::amqp091;
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{Properties, Short, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
@@ -21,7 +21,8 @@ pub fn copy(
     headers.set("exchange_name", Value::from(message.exchange()));
     let keys = message.routing_keys().map(Value::from);
     headers.set("routing_keys", Value::Array(keys.collect()));
-    headers.set("properties", Value::Table(properties(message)));
+    let original = amqp091::convert(message);
+    headers.set("properties", Value::Table(properties(&original.properties)));
     headers.set("node", Value::from(node));
     for (name, value) in extra.0 {
         headers.set(&name, value);
@@ -34,7 +35,7 @@ pub fn copy(
         ..Properties::default()
     };
     encoded.encode(&mut raw);
-    let body = message.body();
+    let body = original.body.bytes();
     let builder = MessageBuilder {
         protocol: Protocol::Amqp091,
         durable: false,
@@ -53,10 +54,9 @@ fn truncate(key: &str) -> &str {
 }
 
 /// The properties of the message under RabbitMQ's names; absent ones are omitted.
-fn properties(message: &Message) -> Table {
-    let raw = mqtt::properties(message);
+fn properties(raw: &[u8]) -> Table {
     let mut result = Table::default();
-    let Ok(decoded) = Properties::received(&raw) else {
+    let Ok(decoded) = Properties::received(raw) else {
         return result;
     };
     let headers = decoded.headers.and_then(|raw| table::decode(raw).ok());

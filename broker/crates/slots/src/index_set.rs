@@ -1,17 +1,39 @@
+//! Sets of log indexes.
+
 /// A set of log indexes, stored as ranges, because the live messages of a queue are mostly contiguous.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LiveSet {
+pub struct IndexSet {
     /// First and last index of each range; ascending, neither adjacent nor overlapping.
     ranges: Vec<(u64, u64)>,
     count: u64,
 }
 
-impl LiveSet {
+impl IndexSet {
     /// Builds a set from ascending indexes; an index that does not ascend is left out.
-    pub fn from_sorted(indexes: impl IntoIterator<Item = u64>) -> LiveSet {
-        let mut set = LiveSet::default();
+    pub fn from_sorted(indexes: impl IntoIterator<Item = u64>) -> IndexSet {
+        let mut set = IndexSet::default();
         for index in indexes {
             set.push(index, index);
+        }
+        set
+    }
+
+    /// Builds a set from indexes in any order. Takes memory for the ascending runs among them, not for each index.
+    pub fn from_runs(indexes: impl IntoIterator<Item = u64>) -> IndexSet {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for index in indexes {
+            match runs.last_mut() {
+                Some((first, last)) if (*first..=*last).contains(&index) => {}
+                Some((_, last)) if last.checked_add(1) == Some(index) => *last = index,
+                _ => runs.push((index, index)),
+            }
+        }
+        runs.sort_unstable();
+        let mut set = IndexSet::default();
+        for (first, last) in runs {
+            let next = set.ranges.last().map_or(0, |(_, l)| l.saturating_add(1));
+            // The part of the run above the set; nothing if the set contains it.
+            set.push(first.max(next), last);
         }
         set
     }
@@ -28,6 +50,17 @@ impl LiveSet {
         }
         self.count = self.count.saturating_add((last - first).saturating_add(1));
         true
+    }
+
+    /// The set without the indexes above `last`.
+    pub fn up_to(&self, last: u64) -> IndexSet {
+        let mut set = IndexSet::default();
+        for (first, end) in &self.ranges {
+            if *first <= last {
+                set.push(*first, (*end).min(last));
+            }
+        }
+        set
     }
 
     /// True if the set contains `index`.
@@ -77,12 +110,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn live_set_equals_the_set_it_was_built_from(
+        fn index_set_equals_the_set_it_was_built_from(
             set in prop::collection::btree_set(0u64..60, 0..40),
             first in 0u64..60,
             len in 0u64..60,
         ) {
-            let live = LiveSet::from_sorted(set.iter().copied());
+            let live = IndexSet::from_sorted(set.iter().copied());
             prop_assert_eq!(live.len(), set.len() as u64);
             prop_assert_eq!(live.iter().collect::<Vec<_>>(), set.iter().copied().collect::<Vec<_>>());
             for index in 0..62 {
@@ -90,15 +123,25 @@ mod tests {
             }
             let last = first + len;
             prop_assert_eq!(live.count_in(first, last), set.range(first..=last).count() as u64);
+            let up_to: Vec<u64> = set.range(..=last).copied().collect();
+            prop_assert_eq!(live.up_to(last), IndexSet::from_sorted(up_to));
             for pair in live.ranges().windows(2) {
                 prop_assert!(pair[0].1 + 1 < pair[1].0);
             }
         }
     }
 
+    proptest! {
+        #[test]
+        fn order_of_indexes_does_not_matter(indexes in prop::collection::vec(0u64..40, 0..80)) {
+            let set: std::collections::BTreeSet<u64> = indexes.iter().copied().collect();
+            prop_assert_eq!(IndexSet::from_runs(indexes), IndexSet::from_sorted(set));
+        }
+    }
+
     #[test]
     fn ranges_that_do_not_ascend_are_refused() {
-        let mut live = LiveSet::default();
+        let mut live = IndexSet::default();
         assert!(live.push(5, 7));
         assert!(!live.push(7, 9));
         assert!(!live.push(9, 8));

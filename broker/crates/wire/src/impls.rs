@@ -1,0 +1,181 @@
+//! Encodings of common types.
+
+use crate::{DecodeCause, Decoded, Reader, Wire, wire_newtype, wire_struct};
+use bytes::{BufMut, Bytes, BytesMut};
+use env::{Incarnation, NodeId, WallTime};
+use ids::{QueueId, QueueType, SessionId};
+use std::sync::Arc;
+
+/// Appends bytes with a `u32` length.
+///
+/// # Panics
+///
+/// In debug builds, if the bytes are longer than the length can say. Every format bounds its parts below that.
+pub fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
+    debug_assert!(u32::try_from(bytes.len()).is_ok(), "{} bytes", bytes.len());
+    out.put_u32(bytes.len() as u32);
+    out.put_slice(bytes);
+}
+
+/// Appends a list with a `u32` length. Reading it gives a `Vec`.
+pub fn put_list<'a, T: Wire + 'a>(out: &mut BytesMut, items: impl ExactSizeIterator<Item = &'a T>) {
+    debug_assert!(u32::try_from(items.len()).is_ok(), "{} items", items.len());
+    out.put_u32(items.len() as u32);
+    for item in items {
+        item.put(out);
+    }
+}
+
+macro_rules! integers {
+    ($($t:ty, $put:ident);*) => { $(
+        impl Wire for $t {
+            const MIN_LEN: usize = size_of::<$t>();
+
+            fn put(&self, out: &mut BytesMut) {
+                out.$put(*self);
+            }
+
+            fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+                Ok(<$t>::from_be_bytes(from.array()?))
+            }
+        }
+    )* };
+}
+integers!(
+    u8, put_u8; u16, put_u16; u32, put_u32; u64, put_u64;
+    i8, put_i8; i16, put_i16; i32, put_i32; i64, put_i64;
+    f32, put_f32; f64, put_f64
+);
+
+impl Wire for bool {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8(u8::from(*self));
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        match from.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(from.error(DecodeCause::Tag("a boolean", other))),
+        }
+    }
+}
+
+impl Wire for Bytes {
+    const MIN_LEN: usize = u32::MIN_LEN;
+
+    fn put(&self, out: &mut BytesMut) {
+        put_bytes(out, self);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        let len = u32::get(from)?;
+        from.take_bytes(len as usize)
+    }
+}
+
+impl Wire for String {
+    const MIN_LEN: usize = u32::MIN_LEN;
+
+    fn put(&self, out: &mut BytesMut) {
+        put_bytes(out, self.as_bytes());
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        from.text().map(str::to_owned)
+    }
+}
+
+impl Wire for Arc<str> {
+    const MIN_LEN: usize = u32::MIN_LEN;
+
+    fn put(&self, out: &mut BytesMut) {
+        put_bytes(out, self.as_bytes());
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        from.text().map(Arc::from)
+    }
+}
+
+impl<T: Wire> Wire for Arc<T> {
+    const MIN_LEN: usize = T::MIN_LEN;
+
+    fn put(&self, out: &mut BytesMut) {
+        T::put(self, out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        T::get(from).map(Arc::new)
+    }
+}
+
+impl<T: Wire> Wire for Option<T> {
+    fn put(&self, out: &mut BytesMut) {
+        self.is_some().put(out);
+        if let Some(inner) = self {
+            inner.put(out);
+        }
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        Ok(match bool::get(from)? {
+            true => Some(T::get(from)?),
+            false => None,
+        })
+    }
+}
+
+impl<A: Wire, B: Wire> Wire for (A, B) {
+    const MIN_LEN: usize = A::MIN_LEN + B::MIN_LEN;
+
+    fn put(&self, out: &mut BytesMut) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        Ok((A::get(from)?, B::get(from)?))
+    }
+}
+
+/// Items for which memory is reserved before they have been read.
+const MAX_RESERVED: usize = 64;
+
+impl<T: Wire> Wire for Vec<T> {
+    const MIN_LEN: usize = u32::MIN_LEN;
+
+    fn put(&self, out: &mut BytesMut) {
+        put_list(out, self.iter());
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        let count = from.count(T::MIN_LEN)?;
+        let mut items = Vec::with_capacity(count.min(MAX_RESERVED));
+        for _ in 0..count {
+            items.push(T::get(from)?);
+        }
+        Ok(items)
+    }
+}
+
+wire_newtype!(QueueId(u64));
+wire_newtype!(NodeId(u64));
+wire_newtype!(Incarnation(u64));
+wire_newtype!(WallTime(u64));
+wire_struct!(SessionId {
+    node: NodeId,
+    incarnation: Incarnation,
+    number: u64
+});
+
+impl Wire for QueueType {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8(self.descriptor().code);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        let code = from.u8()?;
+        QueueType::from_code(code).ok_or(from.error(DecodeCause::Tag("a queue type", code)))
+    }
+}

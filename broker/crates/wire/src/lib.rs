@@ -1,0 +1,55 @@
+//! One reader and writer for the broker's own formats on disk and between nodes.
+//!
+//! A type with one encoding implements [`Wire`]. The macros [`wire_struct!`], [`wire_enum!`] and [`wire_newtype!`]
+//! implement it from a list of fields or variants, so that reading and writing cannot differ. Integers are big-endian
+//! with their natural width; [`Varint`] is the compact form. Texts and lists carry a `u32` length.
+//!
+//! Bytes come from disks and peers and can be anything: a [`Reader`] checks every length against the bytes that are
+//! there before it allocates, bounds the nesting ([`MAX_DEPTH`]) and returns a [`DecodeError`] that names the format.
+#![forbid(unsafe_code)]
+#![deny(missing_docs, unreachable_pub)]
+
+mod error;
+mod impls;
+mod macros;
+mod reader;
+mod varint;
+
+pub use bytes;
+pub use error::{DecodeCause, DecodeError, Decoded};
+pub use impls::{put_bytes, put_list};
+pub use reader::{MAX_DEPTH, Reader};
+pub use varint::{Varint, put_varint};
+
+use bytes::{Bytes, BytesMut};
+
+/// A type with one encoding. `get` reads what `put` writes.
+pub trait Wire: Sized {
+    /// The fewest bytes that an encoding has. A list of `n` items needs `n` times as many, which is checked before
+    /// memory is reserved for it.
+    const MIN_LEN: usize = 1;
+
+    /// Appends the encoding.
+    fn put(&self, out: &mut BytesMut);
+
+    /// Reads a value from the front of the reader.
+    fn get(from: &mut Reader<'_>) -> Decoded<Self>;
+}
+
+/// Encodes a value alone.
+pub fn encode<T: Wire>(value: &T) -> Bytes {
+    let mut out = BytesMut::new();
+    value.put(&mut out);
+    out.freeze()
+}
+
+/// Decodes a value that fills the bytes. `format` names it in errors. Parts that are [`Bytes`] share the buffer.
+pub fn decode<T: Wire>(format: &'static str, raw: &Bytes) -> Decoded<T> {
+    let mut from = Reader::shared(format, raw);
+    let value = T::get(&mut from)?;
+    from.end()?;
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests;
