@@ -124,8 +124,13 @@ impl Consumer {
         if self.is_credit_due {
             return self.send_credit(state, cx);
         }
+        // Without credit there is nothing to drain, and the client still expects the answer.
+        if self.expected.drain && !is_drained && self.credit > 0 {
+            self.is_credit_due = true;
+            return self.send_credit(state, cx);
+        }
         let expected = std::mem::take(&mut self.expected);
-        self.due.drain |= expected.drain && is_drained;
+        self.due.drain |= expected.drain;
         self.due.echo |= expected.echo;
         self.send_due_flow(engine, cx);
     }
