@@ -41,8 +41,9 @@ const PRIORITY: &str = "rabbitmq:priority";
 /// The reason why an attach was not answered at once.
 enum AttachError {
     Refused(Refusal),
-    /// The tree of this node does not contain the object with this name, and may be outdated.
-    Unknown(Name),
+    /// The tree of this node does not contain the object with this name, and may be outdated. The refusal holds if the
+    /// object is still missing after the tree has caught up.
+    Unknown(Name, Refusal),
 }
 
 impl From<Refusal> for AttachError {
@@ -68,7 +69,7 @@ impl Amqp10Session {
             pending,
             encoded: encode(attach),
         };
-        self.try_attach(link, attach, held, cx);
+        self.try_attach(link, attach, held, false, cx);
     }
 
     /// Handles an attach again after the tree has caught up.
@@ -76,7 +77,7 @@ impl Amqp10Session {
         let link = held.pending.link();
         let encoded = held.encoded.clone();
         if let Some(attach) = decode(&encoded) {
-            self.try_attach(link, &attach, held, cx);
+            self.try_attach(link, &attach, held, true, cx);
         }
     }
 
@@ -85,6 +86,7 @@ impl Amqp10Session {
         link: LinkId,
         attach: &Attach<'_>,
         held: HeldAttach,
+        has_caught_up: bool,
         cx: &mut StepContext<'_>,
     ) {
         if is_management(attach) {
@@ -96,11 +98,13 @@ impl Amqp10Session {
         };
         match attached {
             Ok(()) => {}
-            Err((held, AttachError::Unknown(name))) => {
+            Err((held, AttachError::Unknown(name, _))) if !has_caught_up => {
                 let reason = WaitReason::RetryAttach(Box::new(held));
                 self.state.catch_up(name, link.number(), reason, cx);
             }
-            Err((_, AttachError::Refused(refusal))) => self.refuse_attach(link, &refusal, cx),
+            Err((_, AttachError::Refused(refusal) | AttachError::Unknown(_, refusal))) => {
+                self.refuse_attach(link, &refusal, cx);
+            }
         }
     }
 
@@ -118,8 +122,8 @@ impl Amqp10Session {
     }
 
     fn unknown_or_refused(error: OperationError, cx: &StepContext<'_>) -> AttachError {
-        match &error.missing {
-            Some(name) if !cx.broker.knows_all() => AttachError::Unknown(name.clone()),
+        match error.missing.clone() {
+            Some(name) if !cx.broker.knows_all() => AttachError::Unknown(name, error.into()),
             _ => AttachError::Refused(error.into()),
         }
     }

@@ -340,14 +340,10 @@ impl Amqp10Session {
         self.publish(link, publish, cx);
     }
 
-    pub(crate) fn publish(&mut self, link: LinkId, publish: Publish<'_>, cx: &mut StepContext<'_>) {
-        let Some(Link::Publisher(publisher)) = self.links.get_mut(&link.number()) else {
-            return;
-        };
-        let published = publisher.publish(publish, &mut self.engine, &mut self.state, cx);
-        let Err(error) = published else { return };
-        match error {
-            PublishError::Unknown(name) => {
+    fn publish(&mut self, link: LinkId, publish: Publish<'_>, cx: &mut StepContext<'_>) {
+        match self.try_publish(link, publish, cx) {
+            Ok(()) => {}
+            Err(PublishError::Unknown(name, _)) => {
                 let held = HeldMessage {
                     link,
                     delivery: publish.delivery,
@@ -357,6 +353,34 @@ impl Amqp10Session {
                 let reason = WaitReason::RetryPublish(Box::new(held));
                 self.state.catch_up(name, link.number(), reason, cx);
             }
+            Err(error) => self.handle_publish_error(link, publish, error, cx),
+        }
+    }
+
+    fn try_publish(
+        &mut self,
+        link: LinkId,
+        publish: Publish<'_>,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), PublishError> {
+        match self.links.get_mut(&link.number()) {
+            Some(Link::Publisher(publisher)) => {
+                publisher.publish(publish, &mut self.engine, &mut self.state, cx)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn handle_publish_error(
+        &mut self,
+        link: LinkId,
+        publish: Publish<'_>,
+        error: PublishError,
+        cx: &mut StepContext<'_>,
+    ) {
+        match error {
+            // The tree has caught up.
+            PublishError::Unknown(_, error) => self.handle_publish_error(link, publish, *error, cx),
             PublishError::EndSession(refusal) => {
                 if let Some(session) = self.session_of(link) {
                     self.end_session(session, &refusal, cx);
@@ -639,7 +663,9 @@ impl Amqp10Session {
             is_settled: held.is_settled,
             payload: &held.payload,
         };
-        self.publish(held.link, publish, cx);
+        if let Err(error) = self.try_publish(held.link, publish, cx) {
+            self.handle_publish_error(held.link, publish, error, cx);
+        }
     }
 
     fn handle_credit_answer(&mut self, link: u32, answer: QueueReply, cx: &mut StepContext<'_>) {

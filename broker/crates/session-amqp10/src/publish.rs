@@ -54,8 +54,9 @@ pub(crate) enum PublishError {
     Detach(Refusal),
     /// The session ends.
     EndSession(Refusal),
-    /// The tree of this node does not contain the exchange with this name, and may be outdated.
-    Unknown(Name),
+    /// The tree of this node does not contain the exchange with this name, and may be outdated. The error holds if the
+    /// exchange is still missing after the tree has caught up.
+    Unknown(Name, Box<PublishError>),
 }
 
 /// The tag of a publish: the number of its link and its number within the link. Never 0.
@@ -133,11 +134,19 @@ impl Publisher {
                 .map_err(|error| PublishError::EndSession(error.into()))?;
         }
         let record = caller.exchange_to_publish(exchange);
-        let record = record.map_err(|error| match &error.missing {
-            Some(name) if !cx.broker.knows_all() => PublishError::Unknown(name.clone()),
-            Some(_) if is_anonymous => PublishError::Rejected(error.into()),
-            Some(_) => PublishError::Detach(error.into()),
-            None => PublishError::EndSession(error.into()),
+        let record = record.map_err(|error| {
+            let missing = error.missing.clone();
+            let error = match (&missing, is_anonymous) {
+                (None, _) => return PublishError::EndSession(error.into()),
+                (Some(_), true) => PublishError::Rejected(error.into()),
+                (Some(_), false) => PublishError::Detach(error.into()),
+            };
+            match missing {
+                Some(name) if !cx.broker.knows_all() => {
+                    PublishError::Unknown(name, Box::new(error))
+                }
+                _ => error,
+            }
         })?;
         let mut keys: SmallVec<[&str; 4]> = SmallVec::new();
         keys.push(&destination.routing_key);

@@ -202,6 +202,15 @@ fn attach_waits_for_the_log_if_the_tree_may_be_outdated() {
 }
 
 #[test]
+fn attach_to_a_missing_queue_is_refused_after_the_tree_has_caught_up() {
+    let (mut client, session) = Client::open();
+    client.broker.is_single_node = false;
+    client.try_consumer(session, "/queues/q", SenderSettleMode::Mixed);
+    client.expect(Seen::Ended(Some("amqp:not-found".into())));
+    assert_eq!(client.broker.changes.len(), 1, "the log is asked once");
+}
+
+#[test]
 fn publish_waits_for_the_log_and_keeps_the_order() {
     let (mut client, session) = Client::open();
     client.broker.is_single_node = false;
@@ -231,7 +240,6 @@ fn consumer_gets_as_many_messages_as_it_has_credit() {
     let from = client.consumer(session, "/queues/q");
     client.credit(from, 2, false);
     let ids = [client.expect_message("a"), client.expect_message("b")];
-    client.expect(Seen::Available(from, 1));
     client.nothing_seen();
     client.settle(from, ids[0], &ACCEPTED);
     client.settle(from, ids[1], &ACCEPTED);
