@@ -10,10 +10,9 @@ use codec_amqp091::{
     ContentHeader, Frame, FrameKind, Method, PROTOCOL_HEADER, Properties, encode_body,
     encode_content_header, encode_heartbeat, encode_method, parse_frame,
 };
-use message::{Message, Table};
+use message::Table;
 use session::{Outbox, Session, SessionState};
 use session_amqp091::{AmqpSession, SessionConfig};
-use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A connection: the session under test, its node, and the client side.
