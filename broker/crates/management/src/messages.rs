@@ -409,6 +409,7 @@ mod unit {
             attempts: None,
             left: 0,
             message: builder.build(2, [&b"hi"[..]]).unwrap(),
+            annotations: None,
         };
         let shown = show(&delivery, true, None);
         assert_eq!(shown["properties"]["delivery_mode"], 2);
