@@ -44,6 +44,8 @@ pub struct Connection {
     generation: u32,
     is_blocked: bool,
     window_opened: Option<SessionId>,
+    /// Bytes of earlier output that the transport still has to send.
+    backlog: usize,
 }
 
 /// The phase of a connection (section 2.4.7), each with the state that only it has.
@@ -175,6 +177,7 @@ macro_rules! with_session {
                 .and_then(Option::as_deref_mut),
             Io {
                 out: $out,
+                backlog: $self.backlog,
                 config: &$self.config,
                 max_frame_size: $running.negotiated.max_frame_size,
                 unfinished_size: &mut $running.unfinished_size,
@@ -200,6 +203,7 @@ impl Connection {
             generation: 0,
             is_blocked: false,
             window_opened: None,
+            backlog: 0,
         }
     }
 
@@ -890,6 +894,18 @@ impl Connection {
         session.send(link, delivery, &mut io)
     }
 
+    /// Checks that a delivery can be sent now, for brokers that encode messages on demand.
+    #[inline]
+    pub fn check_send(
+        &mut self,
+        link: LinkId,
+        settled: bool,
+        out: &mut BytesMut,
+    ) -> Result<(), SendError> {
+        let (session, io) = self.session_of(link, out)?;
+        session.check_send(link, settled, &io)
+    }
+
     /// Settles a received delivery with a terminal state. Accepted ones are written by [`Connection::flush`], in ranges.
     #[inline]
     pub fn settle_received(
@@ -951,6 +967,19 @@ impl Connection {
     pub fn drained(&mut self, link: LinkId, out: &mut BytesMut) -> Result<(), CommandError> {
         let (session, mut io) = self.session_of(link, out)?;
         session.drained(link, &mut io)
+    }
+
+    /// Stops the renewal of a receiving link's credit, for example while its queue has a backlog, or resumes it.
+    pub fn withhold_credit(&mut self, link: LinkId, is_withheld: bool) -> Result<(), CommandError> {
+        let mut nothing = BytesMut::new();
+        let (session, _) = self.session_of(link, &mut nothing)?;
+        session.withhold_credit(link, is_withheld)
+    }
+
+    /// Sets the bytes of earlier output that the transport still has to send. They count towards
+    /// [`Config::output_limit`].
+    pub fn set_backlog(&mut self, bytes: usize) {
+        self.backlog = bytes;
     }
 
     /// Closes the incoming windows of all sessions, or opens them.

@@ -31,6 +31,11 @@ impl LinkId {
         self.channel
     }
 
+    /// A number that identifies the link within its connection. Never 0, and not used again before it wraps.
+    pub fn number(self) -> u32 {
+        self.generation
+    }
+
     /// The handle in the frames that the engine sends.
     pub fn handle(self) -> u32 {
         u32::from(self.handle)

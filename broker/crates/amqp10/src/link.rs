@@ -115,6 +115,7 @@ impl Attaching {
             credit_margin: 0,
             drain: false,
             renewed_credit: self.link_credit,
+            is_withheld: false,
             unsettled: 0,
             available: 0,
             max_message_size: self.max_message_size,
@@ -193,6 +194,8 @@ pub(crate) struct ReceiverLink {
     pub(crate) drain: bool,
     /// The credit that is renewed at half; 0: the broker grants credit itself.
     pub(crate) renewed_credit: u32,
+    /// The broker stopped the renewal.
+    pub(crate) is_withheld: bool,
     /// Deliveries that the broker did not settle.
     pub(crate) unsettled: u32,
     pub(crate) available: u32,
@@ -242,6 +245,7 @@ impl ReceiverLink {
     /// Renews the credit if half of it is used and the broker keeps up.
     pub(crate) fn renew_credit(&mut self) -> bool {
         let is_due = self.renewed_credit > 0
+            && !self.is_withheld
             && self.credit <= self.renewed_credit / 2
             && self.unsettled < self.renewed_credit;
         if is_due {

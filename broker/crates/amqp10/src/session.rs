@@ -27,6 +27,8 @@ const MAX_RANGES: usize = 64;
 /// The parts of the connection that a session uses.
 pub(crate) struct Io<'c> {
     pub(crate) out: &'c mut BytesMut,
+    /// Bytes of earlier output that the transport still has to send.
+    pub(crate) backlog: usize,
     pub(crate) config: &'c Config,
     /// The largest frame that may be sent.
     pub(crate) max_frame_size: usize,
@@ -49,7 +51,7 @@ impl Io<'_> {
     }
 
     fn is_full(&self) -> bool {
-        self.out.len() >= self.config.output_limit
+        self.backlog + self.out.len() >= self.config.output_limit
     }
 
     pub(crate) fn next_generation(&mut self) -> u32 {
@@ -874,6 +876,20 @@ impl Session {
         Ok(())
     }
 
+    /// Stops the renewal of a receiving link's credit, or resumes it.
+    pub(crate) fn withhold_credit(
+        &mut self,
+        id: LinkId,
+        is_withheld: bool,
+    ) -> Result<(), CommandError> {
+        let Link::Receiver(link) = self.link_mut(id)? else {
+            return Err(CommandError::WrongState);
+        };
+        link.is_withheld = is_withheld;
+        self.is_credit_due |= !is_withheld;
+        Ok(())
+    }
+
     pub(crate) fn set_available(&mut self, id: LinkId, available: u32) -> Result<(), CommandError> {
         let Link::Sender(link) = self.link_mut(id)? else {
             return Err(CommandError::WrongState);
@@ -1383,14 +1399,38 @@ impl Session {
 
     // Outgoing transfers.
 
+    /// Checks that a delivery can be sent now.
+    pub(crate) fn check_send(
+        &mut self,
+        id: LinkId,
+        settled: bool,
+        io: &Io<'_>,
+    ) -> Result<(), SendError> {
+        let Link::Sender(link) = self.link_mut(id)? else {
+            return Err(CommandError::WrongState.into());
+        };
+        if link.credit == 0 {
+            return Err(SendError::NoCredit);
+        }
+        if io.is_full() {
+            return Err(SendError::OutputFull);
+        }
+        if self.remote_incoming_window == 0 || self.partial.is_some() {
+            self.is_window_awaited = true;
+            return Err(SendError::WindowClosed);
+        }
+        if !settled && self.outgoing.len() >= io.config.max_unsettled {
+            return Err(SendError::TooManyUnsettled);
+        }
+        Ok(())
+    }
+
     pub(crate) fn send(
         &mut self,
         id: LinkId,
         delivery: &OutgoingDelivery<'_>,
         io: &mut Io<'_>,
     ) -> Result<u32, SendError> {
-        let is_window_open = self.remote_incoming_window > 0 && self.partial.is_none();
-        let unsettled = self.outgoing.len();
         let Link::Sender(link) = self.link_mut(id)? else {
             return Err(CommandError::WrongState.into());
         };
@@ -1403,24 +1443,15 @@ impl Session {
                 max: link.max_message_size,
             });
         }
-        if link.credit == 0 {
-            return Err(SendError::NoCredit);
-        }
-        if io.is_full() {
-            return Err(SendError::OutputFull);
-        }
-        if !is_window_open {
-            self.is_window_awaited = true;
-            return Err(SendError::WindowClosed);
-        }
         let settled = match link.snd_settle_mode {
             SenderSettleMode::Settled => true,
             SenderSettleMode::Unsettled => false,
             SenderSettleMode::Mixed => delivery.settled,
         };
-        if !settled && unsettled >= io.config.max_unsettled {
-            return Err(SendError::TooManyUnsettled);
-        }
+        self.check_send(id, settled, io)?;
+        let Link::Sender(link) = self.link_mut(id)? else {
+            return Err(CommandError::WrongState.into());
+        };
         link.use_credit();
         let delivery_id = self.next_delivery_id;
         self.next_delivery_id = delivery_id.next();

@@ -28,7 +28,7 @@ use crate::{
 };
 use bytes::BytesMut;
 use codec_amqp10::{
-    Encode, Header, Map, Properties, SectionKind, Sections, Symbol, Timestamp, Uuid, Value,
+    Encode, Header, Map, Output, Properties, SectionKind, Sections, Symbol, Timestamp, Uuid, Value,
     encode_data_section_start, encode_section_descriptor, map,
 };
 use message::{Message, Protocol};
@@ -113,6 +113,17 @@ pub fn convert(message: &Message) -> Encoded<'_> {
             ..View::default()
         }),
     }
+}
+
+/// Converts a value that is not part of a message, such as an argument of a queue. Values in lists and maps that no
+/// other protocol has are left out. `None` if the value itself is one, or has more than [`crate::MAX_VALUES`] values.
+pub fn decode_value(value: &Value<'_>) -> Option<message::Value> {
+    value::decode(value, &mut Budget::full())
+}
+
+/// Appends a value of another protocol.
+pub fn encode_value<O: Output>(value: &message::Value, out: &mut O) {
+    value::encode(value, out);
 }
 
 /// The header of a delivery, from the container's fields.

@@ -185,6 +185,10 @@ pub(crate) enum Encoding<'a> {
 pub(crate) struct Budget(u32);
 
 impl Budget {
+    pub(crate) fn full() -> Budget {
+        Budget(MAX_VALUES)
+    }
+
     pub(crate) fn spend(&mut self) -> Option<()> {
         self.0 = self.0.checked_sub(1)?;
         Some(())
@@ -196,7 +200,7 @@ impl<'a> Headers<'a> {
     /// same name. Leaves out headers beyond [`MAX_VALUES`] and values of types that no other protocol
     /// has.
     pub fn for_each(&self, mut each: impl FnMut(Header<'a>)) {
-        let mut budget = Budget(MAX_VALUES);
+        let mut budget = Budget::full();
         match self.0 {
             Encoding::Empty => {}
             Encoding::Table(entries) => {

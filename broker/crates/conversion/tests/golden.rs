@@ -559,7 +559,12 @@ fn amqp10_delivery_has_annotations_of_the_broker() {
     let shown = |message: &Message| {
         let encoded = amqp10::convert(message);
         let mut section = Vec::new();
-        amqp10::encode_annotations(message, &encoded.annotations, &mut section);
+        amqp10::encode_annotations(
+            message,
+            &encoded.annotations,
+            &Table::default(),
+            &mut section,
+        );
         let sections = Sections::parse(&section).unwrap();
         let map = sections.read_map(sections.message_annotations, &section);
         let lines = map

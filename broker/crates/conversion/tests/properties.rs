@@ -56,7 +56,12 @@ fn convert_to_all(message: &Message) {
             .unwrap();
     }
     let mut annotations = Vec::new();
-    amqp10::encode_annotations(message, &typed.annotations, &mut annotations);
+    amqp10::encode_annotations(
+        message,
+        &typed.annotations,
+        &Table::default(),
+        &mut annotations,
+    );
     Sections::parse(&annotations).unwrap();
     if let Some(converted) = mqtt::convert(message, "a.b", TOPICS) {
         Envelope::read(converted.properties())

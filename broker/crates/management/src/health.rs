@@ -71,7 +71,7 @@ pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
             let listeners = &api.config().listeners;
             // RabbitMQ's health checks accept protocol versions, its listener names have none.
             let wanted = match *protocol {
-                "amqp091" | "amqp0-9-1" | "amqp0.9.1" => "amqp",
+                "amqp091" | "amqp0-9-1" | "amqp0.9.1" | "amqp10" | "amqp1.0" => "amqp",
                 other => other,
             };
             listener(

@@ -111,7 +111,7 @@ pub(crate) async fn client_logins(api: &Api) -> Result<LoginsByProtocol, ApiErro
 fn client_logins_of(config: &Config, counters: &Counters) -> LoginsByProtocol {
     let mut logins = counters.logins.clone();
     let mqtt = has_listener(config, "mqtt").then_some("mqtt");
-    for known in ["amqp091"].into_iter().chain(mqtt) {
+    for known in ["amqp091", "amqp10"].into_iter().chain(mqtt) {
         logins.entry(known.to_owned()).or_default();
     }
     logins

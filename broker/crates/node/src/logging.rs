@@ -17,7 +17,9 @@ const CATEGORIES: &[(&str, &[&str])] = &[
         "connection",
         &[
             "reactor",
+            "amqp10",
             "session_amqp091",
+            "session_amqp10",
             "session_mqtt",
             "session_websocket",
             "tls",

@@ -7,6 +7,7 @@ const _: () = assert!(
     "a release must not contain planted bugs of the simulator: build without the feature `planted`"
 );
 
+mod amqp;
 mod control_plane;
 mod ctl;
 mod program;

@@ -1,9 +1,11 @@
 //! The client protocols of the broker. This is the only place that names them all: a new protocol is one more entry of
 //! [`registrations`].
 
+use crate::amqp::Amqp;
 use metadata::Name;
 use node::Registration;
 use node::config::Config;
+use session_amqp10::{Amqp10, Amqp10Config};
 use session_amqp091::{Amqp091, Logins};
 use session_mqtt::Mqtt;
 use session_websocket::WebSocket;
@@ -19,7 +21,7 @@ pub(crate) fn registrations(config: &Config) -> Vec<Registration> {
     };
     vec![
         Registration {
-            protocol: Arc::new(amqp091(config)),
+            protocol: Arc::new(amqp(config)),
             plain: config.amqp,
             secure: config.amqp_tls,
             // A method frame and the beginning of the next one.
@@ -40,7 +42,38 @@ pub(crate) fn registrations(config: &Config) -> Vec<Registration> {
     ]
 }
 
-fn amqp091(config: &Config) -> Amqp091 {
+fn amqp(config: &Config) -> Amqp {
+    let logins = Arc::new(Logins {
+        mechanisms: config.mechanisms(),
+        loopback_users: names(&config.loopback_users),
+        anonymous: anonymous(config),
+    });
+    Amqp {
+        amqp091: amqp091(config, logins.clone()),
+        amqp10: Arc::new(amqp10(config, logins)),
+    }
+}
+
+fn amqp10(config: &Config, logins: Arc<Logins>) -> Amqp10 {
+    let limits = &config.limits;
+    let limits = session_amqp10::Limits {
+        frame: limits.frame_max,
+        idle: std::time::Duration::from_secs(limits.heartbeat_s.into()),
+        handshake: limits.handshake_timeout,
+        ..session_amqp10::Limits::default()
+    }
+    .with_message_size(limits.max_message_size);
+    Amqp10::new(Amqp10Config {
+        cluster_name: config.cluster.name.clone(),
+        product: config.product.clone(),
+        version: config.version.clone(),
+        default_vhost: config.default_vhost.as_str().into(),
+        limits,
+        logins,
+    })
+}
+
+fn amqp091(config: &Config, logins: Arc<Logins>) -> Amqp091 {
     let limits = &config.limits;
     let limits = session_amqp091::Limits {
         frame_max: limits.frame_max,
@@ -58,11 +91,7 @@ fn amqp091(config: &Config) -> Amqp091 {
         product: config.product.as_str().into(),
         version: config.version.as_str().into(),
         limits: Arc::new(limits),
-        logins: Arc::new(Logins {
-            mechanisms: config.mechanisms(),
-            loopback_users: names(&config.loopback_users),
-            anonymous: anonymous(config),
-        }),
+        logins,
     }
 }
 

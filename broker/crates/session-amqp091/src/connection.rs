@@ -7,7 +7,6 @@ mod time;
 use crate::channel::{Channel, ChannelState};
 use crate::connection_state::{ConnectionState, PROTOCOL, StepContext};
 use crate::failure::{Failure, MethodResult, ReplyCode};
-use crate::handshake::Login;
 use crate::left_queues::LeftQueues;
 use crate::method_failure::MethodFailure;
 use crate::publish_tag::TagParts;
@@ -23,8 +22,8 @@ use hashbrown::HashMap;
 use message::Message;
 use queue::SettlementOutcome;
 use session::{
-    Broker, ControlEvent, Held, Outbox, QueueNotification, ServiceNotification, ServiceStates,
-    Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
+    Broker, ControlEvent, Held, Login, Outbox, QueueNotification, ServiceNotification,
+    ServiceStates, Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
 };
 use std::any::Any;
 use std::sync::Arc;

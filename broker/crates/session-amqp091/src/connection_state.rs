@@ -1,7 +1,7 @@
 //! State that the channels of a connection share.
 
 use crate::Limits;
-use crate::flow::{WithheldConsumer, WrittenDeliveries};
+use crate::flow::WithheldConsumer;
 use crate::unacked::DeliveryOrigin;
 use bytes::BytesMut;
 use codec_amqp091::{Method, encode_method};
@@ -11,7 +11,9 @@ use hashbrown::HashMap;
 use message::Message;
 use metadata::{Name, QueueType};
 use queue::{ConsumerId, Delivery, QueueId, RequestBody, SettlementOutcome};
-use session::{Broker, MessageCounters, Outbox, RequestSeq, TraceEvent, TracedMessage};
+use session::{
+    Broker, MessageCounters, Outbox, RequestSeq, TraceEvent, TracedMessage, WrittenDeliveries,
+};
 use std::collections::VecDeque;
 use std::sync::Arc;
 

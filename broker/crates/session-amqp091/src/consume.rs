@@ -5,7 +5,6 @@ use crate::channel_prefetch::effective_prefetch;
 use crate::connection_state::{ConnectionState, StepContext, Subscription};
 use crate::directory;
 use crate::failure::{Failure, MethodResult, refuse};
-use crate::flow::WrittenDeliveries;
 use crate::left_queues::LeftQueues;
 use crate::names;
 use crate::replies::REPLY_TO;
@@ -15,6 +14,7 @@ use codec_amqp091::Method;
 use message::Table;
 use metadata::{Name, QueueId, QueueType};
 use queue::{ConsumerId, ConsumerSpec, RequestBody};
+use session::WrittenDeliveries;
 
 impl Channel {
     pub(crate) fn consuming_method(

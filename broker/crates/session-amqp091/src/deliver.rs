@@ -3,7 +3,6 @@
 use crate::channel::{Channel, HeldDelivery};
 use crate::connection_state::{ConnectionState, StepContext};
 use crate::failure::{MethodResult, refuse};
-use crate::flow::WrittenDeliveries;
 use crate::unacked::{DeliveryOrigin, UnackedDelivery};
 use codec_amqp091::{
     FRAME_END, FRAME_OVERHEAD, HeaderEdit, Method, Properties, encode_content_header, open_body,
@@ -13,7 +12,7 @@ use env::Time;
 use message::{Message, Value};
 use metadata::{Name, QueueId, QueueType};
 use queue::{ConsumerId, Delivery};
-use session::{DeliveryCounters, Outbox};
+use session::{DeliveryCounters, Outbox, WrittenDeliveries};
 use smallvec::SmallVec;
 use std::time::Duration;
 

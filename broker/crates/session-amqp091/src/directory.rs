@@ -73,12 +73,3 @@ pub(crate) fn has_tag(tree: &Tree, user: &str, tag: &str) -> bool {
     tree.user(user)
         .is_some_and(|record| record.tags.iter().any(|t| **t == *tag))
 }
-
-/// None: the user does not exist or has no password.
-pub(crate) fn password(tree: &Tree, user: &str) -> Option<auth::PasswordHash> {
-    tree.user(user)?.password.clone()
-}
-
-pub(crate) fn user_exists(tree: &Tree, user: &str) -> bool {
-    tree.user(user).is_some()
-}

@@ -9,34 +9,8 @@
 use crate::channel::Channel;
 use crate::connection::AmqpSession;
 use crate::connection_state::{ConnectionState, StepContext};
-use queue::{ConsumerId, Delivery, FLOW_WINDOW, QueueId};
-
-/// Deliveries written to the client since the last report to the queue.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WrittenDeliveries {
-    messages: u32,
-    bytes: u64,
-    up_to: u64,
-}
-
-impl WrittenDeliveries {
-    pub(crate) fn add(&mut self, delivery: &Delivery) {
-        self.messages += 1;
-        self.bytes += delivery.message.body_len() as u64;
-        self.up_to = delivery.id;
-    }
-
-    fn extend(&mut self, more: WrittenDeliveries) {
-        self.messages += more.messages;
-        self.bytes += more.bytes;
-        self.up_to = more.up_to;
-    }
-
-    /// Returns true if the queue must get a report.
-    fn is_due(&self) -> bool {
-        self.messages >= FLOW_WINDOW.messages / 2 || self.bytes >= FLOW_WINDOW.bytes / 2
-    }
-}
+use queue::{ConsumerId, QueueId};
+use session::WrittenDeliveries;
 
 /// A consumer whose queue gets no report while its channel has too many unacknowledged deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +33,7 @@ impl Channel {
             return;
         };
         // Without acknowledgements, the settlement of a written delivery serves as the report.
-        if subscription.no_ack || written.messages == 0 {
+        if subscription.no_ack || written.is_empty() {
             return;
         }
         subscription.written.extend(written);
@@ -111,6 +85,6 @@ fn report(
 ) {
     if let Some(subscription) = conn.subscriptions.get_mut(&consumer.0) {
         let written = std::mem::take(&mut subscription.written);
-        cx.broker.received(queue, consumer, written.up_to);
+        cx.broker.received(queue, consumer, written.up_to());
     }
 }

@@ -6,15 +6,12 @@ use crate::connection_state::{Capabilities, PROTOCOL, StepContext};
 use crate::directory;
 use crate::failure::{Failure, MethodResult, ReplyCode, refuse};
 use crate::limits::SessionConfig;
-use auth::{Credentials, Mechanism, TlsPeer};
+use auth::Mechanism;
 use bytes::BytesMut;
 use codec_amqp091::{FRAME_MIN_SIZE, Method, table};
 use message::{Table, Value};
-use session::PasswordCheck;
+use session::{AdmissionError, Login, LoginCheck, LoginOrigin};
 use std::time::Duration;
-
-/// Delay before the socket of a failed login is closed, to slow down password guessing.
-pub(crate) const SILENT_CLOSE_DELAY: Duration = Duration::from_secs(3);
 
 impl AmqpSession {
     pub(crate) fn send_start(&mut self, cx: &mut StepContext<'_>) {
@@ -30,16 +27,10 @@ impl AmqpSession {
         self.phase = Phase::Starting;
     }
 
-    /// The mechanisms offered in connection.start. EXTERNAL is offered even to a client without a
-    /// certificate, because the refusal names the missing certificate.
+    /// The mechanisms offered in connection.start.
     fn mechanisms(&self) -> String {
-        let logins = &self.config.logins;
-        let offered = logins.mechanisms.iter().filter(|m| match m {
-            Mechanism::External => self.config.tls.is_some(),
-            Mechanism::Anonymous => logins.anonymous.is_some(),
-            Mechanism::Plain | Mechanism::Amqplain => true,
-        });
-        let names: Vec<&str> = offered.map(|m| m.name()).collect();
+        let offered = self.config.logins.offered(self.config.tls.is_some());
+        let names: Vec<&str> = offered.map(Mechanism::name).collect();
         names.join(" ")
     }
 
@@ -125,79 +116,34 @@ impl AmqpSession {
                 "unknown authentication mechanism '{mechanism}'"
             );
         };
-        let logins = &self.config.logins;
-        let offered = logins.mechanisms.contains(&parsed);
-        let credentials = match (parsed, &logins.anonymous) {
-            (Mechanism::External, _) if offered => return self.log_in_external(cx),
-            (Mechanism::Plain, _) if offered => auth::plain(response),
-            (Mechanism::Amqplain, _) if offered => auth::amqplain(response),
-            (Mechanism::Anonymous, Some(credentials)) if offered => Ok(credentials.clone()),
-            _ => refuse!(
-                CommandInvalid,
-                "invalid authentication mechanism '{mechanism}'"
-            ),
+        let origin = LoginOrigin {
+            tls: self.config.tls.as_deref(),
+            is_loopback: self.config.peer_is_loopback,
         };
-        // An undecodable response is not a refused login: the connection is closed without an
-        // answer.
-        let credentials = credentials.map_err(|error| {
-            cx.broker.count_login(PROTOCOL, false);
-            Failure::new(ReplyCode::FrameError, error.to_string())
-        })?;
-        let login = Login {
-            mechanism: parsed,
-            user: credentials.user.clone(),
-        };
-        match self.verify(&credentials, cx) {
-            Ok(PasswordCheck::Right) => self.accept_login(&login, cx),
-            Ok(PasswordCheck::Wrong) => self.refuse_login(&login, &login.wrong_password(), cx),
-            Ok(PasswordCheck::Later) => {
+        let logins = self.config.logins.clone();
+        match logins.check(parsed, response, origin, cx.broker) {
+            LoginCheck::Accepted(login) => self.accept_login(&login, cx),
+            LoginCheck::Refused(login, why) => self.refuse_login(&login, &why, cx),
+            LoginCheck::Pending(login) => {
                 self.login = Some(Box::new(login));
                 self.phase = Phase::Verifying;
                 Ok(())
             }
-            Ok(PasswordCheck::Busy) => refuse!(
+            LoginCheck::Busy => refuse!(
                 ConnectionForced,
                 "too many logins are waiting to be checked; try again"
             ),
-            Err(why) => self.refuse_login(&login, &why, cx),
+            LoginCheck::NotOffered => refuse!(
+                CommandInvalid,
+                "invalid authentication mechanism '{mechanism}'"
+            ),
+            // An undecodable response is not a refused login: the connection is closed without an
+            // answer.
+            LoginCheck::Malformed(error) => {
+                cx.broker.count_login(PROTOCOL, false);
+                Err(Failure::new(ReplyCode::FrameError, error.to_string()))
+            }
         }
-    }
-
-    /// SASL EXTERNAL: the user name comes from the client certificate, which TLS has verified.
-    fn log_in_external(&mut self, cx: &mut StepContext<'_>) -> MethodResult {
-        let mut login = Login {
-            mechanism: Mechanism::External,
-            user: String::new(),
-        };
-        let name = match self.config.tls.as_deref() {
-            None => Err("not a TLS connection"),
-            Some(TlsPeer { subject: None, .. }) => Err("the client showed no certificate"),
-            Some(TlsPeer { name: None, .. }) => Err("its certificate has no name for a user"),
-            Some(TlsPeer {
-                name: Some(name), ..
-            }) => Ok(name.to_string()),
-        };
-        match name {
-            Ok(name) => login.user = name,
-            Err(why) => return self.refuse_login(&login, why, cx),
-        }
-        if !directory::user_exists(cx.broker.tree(), &login.user) {
-            let why = format!("user '{}' does not exist", login.user);
-            return self.refuse_login(&login, &why, cx);
-        }
-        match self.check_loopback_only(&login.user) {
-            Ok(()) => self.accept_login(&login, cx),
-            Err(why) => self.refuse_login(&login, &why, cx),
-        }
-    }
-
-    /// Refuses users that may log in over loopback only.
-    fn check_loopback_only(&self, user: &str) -> Result<(), String> {
-        let mut loopback_users = self.config.logins.loopback_users.iter();
-        if !self.config.peer_is_loopback && loopback_users.any(|name| **name == *user) {
-            return Err(format!("user '{user}' can only connect via localhost"));
-        }
-        Ok(())
     }
 
     /// Handles the result of a password check.
@@ -245,21 +191,6 @@ impl AmqpSession {
         Ok(())
     }
 
-    fn verify(
-        &self,
-        credentials: &Credentials,
-        cx: &mut StepContext<'_>,
-    ) -> Result<PasswordCheck, String> {
-        let Credentials { user, password } = credentials;
-        if password.is_empty() {
-            return Err(format!("user '{user}' gave an empty password"));
-        }
-        self.check_loopback_only(user)?;
-        // For an unknown user a decoy hash is verified, so that the check takes as long.
-        let hash = directory::password(cx.broker.tree(), user).unwrap_or_else(auth::decoy);
-        Ok(cx.broker.verify(user, &hash, password))
-    }
-
     fn tune(&mut self, channel_max: u16, frame_max: u32, heartbeat: u16) -> MethodResult {
         let limits = &self.config.limits;
         check_negotiated("frame_max", FRAME_MIN_SIZE, limits.frame_max, frame_max)?;
@@ -278,33 +209,13 @@ impl AmqpSession {
 
     fn open(&mut self, vhost: &str, cx: &mut StepContext<'_>) -> MethodResult {
         let user = self.conn.user.clone();
-        if cx.broker.draining() {
-            refuse!(
-                ConnectionForced,
-                "the node is shutting down or in maintenance mode"
-            );
-        }
-        if !cx.broker.tree().vhost_exists(vhost) {
-            refuse!(NotAllowed, "vhost {vhost} not found");
-        }
-        if !cx.broker.tree().vhost_access(&user, vhost) {
-            refuse!(
-                NotAllowed,
-                "access to vhost '{vhost}' refused for user '{user}'"
-            );
-        }
-        if let Err(limit) = cx.broker.admit(&user) {
-            refuse!(
-                NotAllowed,
-                "connection refused for user '{user}': user connection limit ({limit}) is reached"
-            );
-        }
-        if let Err(limit) = cx.broker.admit_to(vhost) {
-            refuse!(
-                NotAllowed,
-                "access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
-            );
-        }
+        session::admit(cx.broker, &user, vhost).map_err(|error| {
+            let code = match error {
+                AdmissionError::Draining => ReplyCode::ConnectionForced,
+                _ => ReplyCode::NotAllowed,
+            };
+            Failure::new(code, error.to_string())
+        })?;
         self.conn.vhost = vhost.into();
         cx.send(0, &Method::ConnectionOpenOk {});
         self.phase = Phase::Running;
@@ -323,22 +234,6 @@ impl AmqpSession {
 
 /// Class and method id of connection.start-ok.
 const START_OK: (u16, u16) = (10, 11);
-
-/// A login whose password check is pending. The connection is paused meanwhile.
-#[derive(Debug)]
-pub(crate) struct Login {
-    mechanism: Mechanism,
-    user: String,
-}
-
-impl Login {
-    fn wrong_password(&self) -> String {
-        format!(
-            "user '{}' does not exist, has no password or gave a wrong one",
-            self.user
-        )
-    }
-}
 
 /// The name of this broker in the property `platform`. Clients evaluate `product` and `version`,
 /// but only display `platform`.

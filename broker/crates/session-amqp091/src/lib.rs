@@ -37,8 +37,9 @@ mod unacked;
 mod wait;
 
 pub use connection::AmqpSession;
-pub use limits::{Limits, Logins, PRODUCT, SessionConfig, VERSION};
+pub use limits::{Limits, PRODUCT, SessionConfig, VERSION};
 pub use protocol::Amqp091;
+pub use session::Logins;
 
 #[cfg(test)]
 mod tests {

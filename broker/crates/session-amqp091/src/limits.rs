@@ -1,7 +1,7 @@
 //! Resource limits of a connection, and its configuration from the listener.
 
-use auth::{Credentials, Mechanism, TlsPeer};
-use metadata::Name;
+use auth::TlsPeer;
+use session::Logins;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,32 +80,6 @@ impl Default for Limits {
             unacknowledged_in_alarm: 65_535,
             transaction: 64 << 20,
             operation: Duration::from_secs(15),
-        }
-    }
-}
-
-/// Authentication configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Logins {
-    /// Offered mechanisms, in order of preference (`auth_mechanisms`). EXTERNAL is offered over TLS
-    /// only.
-    pub mechanisms: Vec<Mechanism>,
-    /// Users that may log in over loopback only (`loopback_users`).
-    pub loopback_users: Vec<Name>,
-    /// The credentials for SASL ANONYMOUS (`anonymous_login_user`, `anonymous_login_pass`). None:
-    /// not offered.
-    pub anonymous: Option<Credentials>,
-}
-
-impl Default for Logins {
-    fn default() -> Self {
-        Logins {
-            mechanisms: Mechanism::DEFAULT.to_vec(),
-            loopback_users: vec!["guest".into()],
-            anonymous: Some(Credentials {
-                user: "guest".into(),
-                password: b"guest".to_vec(),
-            }),
         }
     }
 }

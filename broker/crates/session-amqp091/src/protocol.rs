@@ -1,8 +1,8 @@
 //! AMQP 0.9.1 as a protocol of a node.
 
-use crate::{AmqpSession, Limits, Logins, SessionConfig};
+use crate::{AmqpSession, Limits, SessionConfig};
 use env::Time;
-use session::{ConnectionInfo, Protocol, Session};
+use session::{ConnectionInfo, Logins, Protocol, Session};
 use std::sync::Arc;
 
 /// Factory of AMQP 0.9.1 sessions, with what all of them share.

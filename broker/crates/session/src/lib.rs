@@ -11,14 +11,19 @@
 
 mod counts;
 mod held;
+mod login;
 mod outbox;
 mod protocol;
 mod service;
+mod written;
 
 pub use counts::{
     ChannelDetails, MessageCounters, PublishCounters, SessionDetails, TrafficCounters,
 };
 pub use held::Held;
+pub use login::{
+    AdmissionError, Login, LoginCheck, LoginOrigin, Logins, SILENT_CLOSE_DELAY, admit,
+};
 pub use outbox::{BY_REFERENCE, BufferPool, Outbox, OutboxPosition};
 pub use protocol::{ConnectionInfo, Protocol, ProtocolId, Protocols};
 pub use queue::DeliveryCounters;
@@ -26,6 +31,7 @@ pub use service::{
     InvalidFrame, MAX_SERVICES, NodeStatus, PublishedMessage, ServiceHost, ServiceId,
     ServiceOutput, ServiceRegistration, ServiceStates, ShardAddress, ShardService,
 };
+pub use written::WrittenDeliveries;
 
 use bytes::BytesMut;
 use env::{Time, WallTime};

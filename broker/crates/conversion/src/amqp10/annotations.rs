@@ -5,19 +5,24 @@ use crate::amqp091::companions;
 use codec_amqp10::{
     Output, SectionKind, Sections, Symbol, Timestamp, Value, encode_section_descriptor, map,
 };
-use message::{Death, Message};
+use message::{Death, Message, Table};
 
 /// Appends the message-annotations section of a delivery: the publisher's section, which is
 /// [`Encoded::annotations`](super::Encoded), with the exchange and the routing key of the message and
-/// with its dead-letter history, as in RabbitMQ. Of the publisher's annotations those with the same
-/// names are replaced.
-pub fn encode_annotations<O: Output>(message: &Message, published: &[u8], out: &mut O) {
+/// with its dead-letter history, as in RabbitMQ. `modified` has the annotations of receivers that
+/// modified the message. Of the publisher's annotations those with the same names are replaced.
+pub fn encode_annotations<O: Output>(
+    message: &Message,
+    published: &[u8],
+    modified: &Table,
+    out: &mut O,
+) {
     let own = Sections::parse(published)
         .and_then(|sections| sections.read_map(sections.message_annotations, published))
         .unwrap_or_default();
     let deaths = message.deaths();
     let companions = deaths.as_ref().map(companions).unwrap_or_default();
-    let is_replaced = |name: &str| {
+    let is_added = |name: &str| {
         matches!(name, EXCHANGE | ROUTING_KEY)
             || deaths.is_some() && name == DEATHS
             || companions.iter().any(|(companion, _)| *companion == name)
@@ -25,9 +30,16 @@ pub fn encode_annotations<O: Output>(message: &Message, published: &[u8], out: &
     encode_section_descriptor(out, SectionKind::MessageAnnotations);
     let mut writer = map(out);
     for (key, value) in own {
+        let is_replaced = |name: &str| is_added(name) || modified.get(name).is_some();
         if !key.as_text().is_some_and(is_replaced) {
             writer.push(&key);
             writer.push(&value);
+        }
+    }
+    for (name, value) in modified.0.iter().filter(|(name, _)| !is_added(name)) {
+        if let Some(name) = Symbol::new(name) {
+            writer.push(&name);
+            writer.push_with(|out| super::value::encode(value, out));
         }
     }
     writer.push(&Symbol::from_static(EXCHANGE));

@@ -224,7 +224,7 @@ pub(super) fn globals(page: &mut Page, protocols: &BTreeMap<String, ProtocolCoun
         true => &["mqtt310", "mqtt311", "mqtt50"],
         false => &[],
     };
-    for known in mqtt.iter().chain(&["amqp091"]) {
+    for known in mqtt.iter().chain(&["amqp091", "amqp10"]) {
         all.entry((*known).to_owned()).or_default();
     }
     for (name, help, value) in PROTOCOL_GAUGES {

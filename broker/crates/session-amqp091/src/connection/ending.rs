@@ -4,10 +4,10 @@ use super::{AmqpSession, Phase};
 use crate::channel::ChannelState;
 use crate::connection_state::StepContext;
 use crate::failure::{Failure, ReplyCode};
-use crate::handshake::SILENT_CLOSE_DELAY;
 use bytes::BytesMut;
 use codec_amqp091::{Frame, Method, Shown, encode_method};
 use metadata::Change;
+use session::SILENT_CLOSE_DELAY;
 use std::time::Duration;
 
 /// Time for a client to answer connection.close, or to close the socket after close-ok (`closing

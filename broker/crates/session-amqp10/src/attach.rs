@@ -1,0 +1,565 @@
+//! Attaching of links: checks of the terminus, and the consumer of a source.
+
+use crate::address;
+use crate::connection::{Amqp10Session, Link};
+use crate::consume::Consumer;
+use crate::ended;
+use crate::publish::{PublishTarget, Publisher};
+use crate::refusal::{Refusal, from_queue_reply};
+use crate::state::StepContext;
+use crate::wait::{HeldAttach, WaitReason};
+use amqp10::{AttachReply, LinkId, PendingAttach};
+use bytes::Bytes;
+use codec_amqp10::{
+    AnyTarget, Attach, Condition, Encode, ExpiryPolicy, Map, Multiple, Outcome, Performative,
+    Reader, Role, SenderSettleMode, Source, Symbol, Target, Value, list, map,
+};
+use message::Table;
+use metadata::{Change, ChangeError, ChangeResult, Name, QueueRecord, Right};
+use operations::{OperationError, QueueDeclaration, Resource};
+use queue::{ConsumerSpec, FlowMode, QueueReply, RequestBody};
+use std::sync::Arc;
+
+/// Outcomes that clients can choose (section 3.4).
+const OUTCOMES: [Symbol<'static>; 4] = [
+    Symbol::from_static("amqp:accepted:list"),
+    Symbol::from_static("amqp:rejected:list"),
+    Symbol::from_static("amqp:released:list"),
+    Symbol::from_static("amqp:modified:list"),
+];
+
+/// The capability of a dynamic terminus: a queue that ends with the link.
+const TEMPORARY_QUEUE: &str = "temporary-queue";
+const TEMPORARY_QUEUE_CAPABILITIES: [Symbol<'static>; 1] = [Symbol::from_static(TEMPORARY_QUEUE)];
+
+/// Prefix of the names of queues for dynamic termini.
+const DYNAMIC_PREFIX: &str = "amq.dyn-";
+
+/// The link property with the priority of a consumer.
+const PRIORITY: &str = "rabbitmq:priority";
+
+/// The reason why an attach was not answered at once.
+enum AttachError {
+    Refused(Refusal),
+    /// The tree of this node does not contain the object with this name, and may be outdated. The refusal holds if the
+    /// object is still missing after the tree has caught up.
+    Unknown(Name, Refusal),
+}
+
+impl From<Refusal> for AttachError {
+    fn from(refusal: Refusal) -> AttachError {
+        AttachError::Refused(refusal)
+    }
+}
+
+fn invalid(text: impl Into<String>) -> Refusal {
+    Refusal::new(Condition::InvalidField, text)
+}
+
+impl Amqp10Session {
+    /// Handles the attach of a client.
+    pub(crate) fn handle_attach(
+        &mut self,
+        attach: &Attach<'_>,
+        pending: PendingAttach,
+        cx: &mut StepContext<'_>,
+    ) {
+        let link = pending.link();
+        let held = HeldAttach {
+            pending,
+            encoded: encode(attach),
+        };
+        self.try_attach(link, attach, held, false, cx);
+    }
+
+    /// Handles an attach again after the tree has caught up.
+    pub(crate) fn retry_attach(&mut self, held: HeldAttach, cx: &mut StepContext<'_>) {
+        let link = held.pending.link();
+        let encoded = held.encoded.clone();
+        if let Some(attach) = decode(&encoded) {
+            self.try_attach(link, &attach, held, true, cx);
+        }
+    }
+
+    fn try_attach(
+        &mut self,
+        link: LinkId,
+        attach: &Attach<'_>,
+        held: HeldAttach,
+        has_caught_up: bool,
+        cx: &mut StepContext<'_>,
+    ) {
+        if is_management(attach) {
+            return self.attach_management(link, attach, held, cx);
+        }
+        let attached = match attach.role {
+            Role::Sender => self.attach_publisher(link, attach, held, cx),
+            Role::Receiver => self.attach_consumer(link, attach, held, cx),
+        };
+        match attached {
+            Ok(()) => {}
+            Err((held, AttachError::Unknown(name, _))) if !has_caught_up => {
+                let reason = WaitReason::RetryAttach(Box::new(held));
+                self.state.catch_up(name, link.number(), reason, cx);
+            }
+            Err((_, AttachError::Refused(refusal) | AttachError::Unknown(_, refusal))) => {
+                self.refuse_attach(link, &refusal, cx);
+            }
+        }
+    }
+
+    /// Refuses an attach. As in RabbitMQ, the session ends.
+    pub(crate) fn refuse_attach(
+        &mut self,
+        link: LinkId,
+        refusal: &Refusal,
+        cx: &mut StepContext<'_>,
+    ) {
+        match self.session_of(link) {
+            Some(session) => self.end_session(session, refusal, cx),
+            None => debug_assert!(false, "a link has its session"),
+        }
+    }
+
+    fn unknown_or_refused(error: OperationError, cx: &StepContext<'_>) -> AttachError {
+        match error.missing.clone() {
+            Some(name) if !cx.broker.knows_all() => AttachError::Unknown(name, error.into()),
+            _ => AttachError::Refused(error.into()),
+        }
+    }
+
+    fn attach_publisher(
+        &mut self,
+        link: LinkId,
+        attach: &Attach<'_>,
+        held: HeldAttach,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), (HeldAttach, AttachError)> {
+        let target = match &attach.target {
+            Some(AnyTarget::Target(target)) => target,
+            Some(AnyTarget::Coordinator(_)) => {
+                let text = "transactions are not supported; attach to a queue or an exchange";
+                return Err((held, Refusal::new(Condition::NotImplemented, text).into()));
+            }
+            None => return Err((held, invalid("attach: field 'target': missing").into())),
+        };
+        if target.dynamic {
+            return self.declare_dynamic(link, target.address, target.capabilities, held, cx);
+        }
+        if let Err(error) = self.check_target(target, cx) {
+            return Err((held, error));
+        }
+        let publish_target = match target.address.map(|address| parse_target(&address)) {
+            None => PublishTarget::PerMessage,
+            Some(Ok(destination)) => PublishTarget::Fixed(destination),
+            Some(Err(refusal)) => return Err((held, refusal.into())),
+        };
+        let reply = AttachReply {
+            source: attach.source.clone(),
+            target: attach.target.clone(),
+            ..AttachReply::default()
+        };
+        self.accept_publisher(link, publish_target, None, &reply, held, cx);
+        Ok(())
+    }
+
+    /// Checks that the client may publish to the target and that it exists.
+    fn check_target(&self, target: &Target<'_>, cx: &StepContext<'_>) -> Result<(), AttachError> {
+        let Some(address) = &target.address else {
+            return Ok(());
+        };
+        let destination = parse_target(address)?;
+        let caller = self.state.caller(cx.broker);
+        let checked = caller
+            .check(Right::Write, Resource::Exchange(&destination.exchange))
+            .and_then(|()| caller.exchange_to_publish(&destination.exchange))
+            .and_then(|_| {
+                let queue = &destination.routing_key;
+                match destination.is_queue && caller.queue(queue).is_none() {
+                    true => Err(OperationError::missing("queue", queue, &self.state.vhost)),
+                    false => Ok(()),
+                }
+            });
+        checked.map_err(|error| Self::unknown_or_refused(error, cx))
+    }
+
+    fn accept_publisher(
+        &mut self,
+        link: LinkId,
+        target: PublishTarget,
+        dynamic_queue: Option<Name>,
+        reply: &AttachReply<'_>,
+        held: HeldAttach,
+        cx: &mut StepContext<'_>,
+    ) {
+        if self
+            .engine
+            .accept_attach(held.pending, reply, cx.tail())
+            .is_err()
+        {
+            return;
+        }
+        let publisher = Publisher::new(link, target, dynamic_queue);
+        self.links
+            .insert(link.number(), Link::Publisher(Box::new(publisher)));
+        self.state.count(|counters| counters.publishers += 1);
+    }
+
+    fn attach_consumer(
+        &mut self,
+        link: LinkId,
+        attach: &Attach<'_>,
+        held: HeldAttach,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), (HeldAttach, AttachError)> {
+        let Some(source) = &attach.source else {
+            return Err((held, invalid("attach: field 'source': missing").into()));
+        };
+        if source.dynamic {
+            return self.declare_dynamic(link, source.address, source.capabilities, held, cx);
+        }
+        let found = self.find_source(source, attach, cx);
+        let (record, priority) = match found {
+            Ok(found) => found,
+            Err(error) => return Err((held, error)),
+        };
+        self.consume(link, attach, &record, priority, None, held, cx);
+        Ok(())
+    }
+
+    fn find_source(
+        &self,
+        source: &Source<'_>,
+        attach: &Attach<'_>,
+        cx: &StepContext<'_>,
+    ) -> Result<(Arc<QueueRecord>, i32), AttachError> {
+        let Some(Value::String(address)) = source.address else {
+            return Err(invalid("source: field 'address': not a string").into());
+        };
+        let queue = address::parse_source(address).map_err(|error| invalid(error.to_string()))?;
+        if let Some(unsupported) = source
+            .outcomes
+            .iter()
+            .find(|outcome| !OUTCOMES.contains(outcome))
+        {
+            let text =
+                format!("source: field 'outcomes': outcome '{unsupported}' is not supported");
+            return Err(Refusal::new(Condition::NotImplemented, text).into());
+        }
+        let priority = consumer_priority(attach.properties)?;
+        let caller = self.state.caller(cx.broker);
+        let record = caller
+            .queue_to_read(&queue)
+            .map_err(|error| Self::unknown_or_refused(error, cx))?;
+        caller
+            .check_available(record, cx.broker.unreachable_home(record))
+            .map_err(|error| AttachError::Refused(error.into()))?;
+        Ok((record.clone(), priority))
+    }
+
+    /// Adds a consumer to the queue. The attach is answered when the queue has it.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one consumer")]
+    fn consume(
+        &mut self,
+        link: LinkId,
+        attach: &Attach<'_>,
+        record: &QueueRecord,
+        priority: i32,
+        dynamic_queue: Option<Name>,
+        held: HeldAttach,
+        cx: &mut StepContext<'_>,
+    ) {
+        let is_settled = attach.snd_settle_mode == SenderSettleMode::Settled;
+        let mut consumer = Consumer::new(link, record.id, record.kind, is_settled);
+        consumer.dynamic_queue = dynamic_queue;
+        let end = attach.name.floor_char_boundary(MAX_TAG);
+        let spec = ConsumerSpec {
+            tag: attach.name.get(..end).unwrap_or_default().into(),
+            channel: link.channel(),
+            flow_mode: FlowMode::Credit,
+            prefetch: 0,
+            // The session settles a delivery when it is in the outbox. If the queue settled it on sending, a client
+            // that does not read would pull the whole queue into memory.
+            no_ack: false,
+            exclusive: false,
+            priority,
+            arguments: Table::default(),
+        };
+        let body = RequestBody::Consume {
+            consumer: consumer.id,
+            spec,
+        };
+        self.links
+            .insert(link.number(), Link::Consumer(Box::new(consumer)));
+        self.state.count(|counters| counters.consumers += 1);
+        let reason = WaitReason::Consume(Box::new(held));
+        self.state
+            .request(record.id, body, link.number(), reason, cx);
+    }
+
+    /// Handles the queue's answer to a new consumer.
+    pub(crate) fn handle_consuming(
+        &mut self,
+        held: HeldAttach,
+        answer: QueueReply,
+        cx: &mut StepContext<'_>,
+    ) {
+        let link = held.pending.link();
+        let refusal = match answer {
+            QueueReply::Consuming => {
+                self.accept_consumer(held, cx);
+                return;
+            }
+            QueueReply::Refused { code, text } => from_queue_reply(code, text),
+            _ => Refusal::new(Condition::InternalError, "unexpected answer of the queue"),
+        };
+        self.refuse_attach(link, &refusal, cx);
+    }
+
+    fn accept_consumer(&mut self, held: HeldAttach, cx: &mut StepContext<'_>) {
+        let encoded = held.encoded.clone();
+        let link = held.pending.link();
+        let (Some(attach), Some(Link::Consumer(consumer))) =
+            (decode(&encoded), self.links.get_mut(&link.number()))
+        else {
+            return;
+        };
+        let requested = attach.source.clone().unwrap_or_default();
+        let dynamic = consumer
+            .dynamic_queue
+            .as_deref()
+            .map(address::queue_address);
+        let properties = dynamic_node_properties();
+        let mut source = Source {
+            // As in RabbitMQ, filters that are not supported are left out of the answer.
+            filter: None,
+            default_outcome: Some(Outcome::Released),
+            outcomes: match requested.outcomes.is_empty() {
+                true => Multiple::new(&OUTCOMES),
+                false => requested.outcomes,
+            },
+            ..requested
+        };
+        if let Some(address) = &dynamic {
+            source.address = Some(Value::String(address));
+            source.expiry_policy = ExpiryPolicy::LinkDetach;
+            source.timeout = 0;
+            source.dynamic_node_properties = Reader::new(&properties).read::<Map<'_>>().ok();
+            source.capabilities = Multiple::new(&TEMPORARY_QUEUE_CAPABILITIES);
+        }
+        let reply = AttachReply {
+            source: Some(source),
+            target: attach.target.clone(),
+            snd_settle_mode: Some(match consumer.is_settled {
+                true => SenderSettleMode::Settled,
+                false => SenderSettleMode::Unsettled,
+            }),
+            ..AttachReply::default()
+        };
+        let accepted = self
+            .engine
+            .accept_attach(held.pending, &reply, cx.out.tail());
+        match accepted {
+            Ok(attached) => {
+                consumer.is_attached = true;
+                if let Some(credit) = attached.credit {
+                    consumer.set_credit(credit, &mut self.state, cx);
+                }
+            }
+            // The engine has detached the link.
+            Err(_) => self.remove_link(link.number(), cx),
+        }
+    }
+
+    /// Declares the queue of a dynamic terminus.
+    fn declare_dynamic(
+        &mut self,
+        link: LinkId,
+        address: Option<Value<'_>>,
+        capabilities: Multiple<'_>,
+        held: HeldAttach,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), (HeldAttach, AttachError)> {
+        if address.is_some() {
+            let text = "a dynamic terminus has no address of the client";
+            return Err((held, invalid(text).into()));
+        }
+        if !capabilities.contains(TEMPORARY_QUEUE) {
+            let text = "a dynamic terminus is supported with the capability 'temporary-queue' only";
+            return Err((held, Refusal::new(Condition::NotImplemented, text).into()));
+        }
+        let random = [cx.broker.random(), cx.broker.random()];
+        let name: Name = operations::generated_name(DYNAMIC_PREFIX, random).into();
+        let caller = self.state.caller(cx.broker);
+        let planned = caller
+            .check(Right::Configure, Resource::Queue(&name))
+            .and_then(|()| {
+                caller.queue_record(QueueDeclaration {
+                    name,
+                    is_server_named: true,
+                    durable: false,
+                    exclusive: true,
+                    auto_delete: false,
+                    arguments: Table(vec![("x-queue-type".into(), "classic".into())]),
+                })
+            });
+        let mut record = match planned {
+            Ok(record) => record,
+            Err(error) => return Err((held, AttachError::Refused(error.into()))),
+        };
+        record.members = cx.broker.place_queue(&record);
+        self.state.owns_queues = true;
+        let reason = WaitReason::Declare(Box::new(held));
+        self.state
+            .change(Change::DeclareQueue(record), link.number(), reason, cx);
+        Ok(())
+    }
+
+    /// Attaches a link to its dynamic queue.
+    pub(crate) fn handle_declared(
+        &mut self,
+        held: HeldAttach,
+        result: Result<ChangeResult, ChangeError>,
+        cx: &mut StepContext<'_>,
+    ) {
+        let link = held.pending.link();
+        let record = match result {
+            Ok(ChangeResult::Queue { record, .. }) => record,
+            Ok(_) => {
+                let text = "unexpected result of the declaration of a queue";
+                return self.refuse_attach(link, &Refusal::new(Condition::InternalError, text), cx);
+            }
+            Err(error) => {
+                let error = OperationError::from(error);
+                return self.refuse_attach(link, &error.into(), cx);
+            }
+        };
+        let encoded = held.encoded.clone();
+        let Some(attach) = decode(&encoded) else {
+            return;
+        };
+        let name = Some(record.name.clone());
+        if attach.role == Role::Receiver {
+            return self.consume(link, &attach, &record, 0, name, held, cx);
+        }
+        let address = address::queue_address(&record.name);
+        let Some(AnyTarget::Target(requested)) = &attach.target else {
+            return;
+        };
+        let properties = dynamic_node_properties();
+        let target = Target {
+            address: Some(Value::String(&address)),
+            expiry_policy: ExpiryPolicy::LinkDetach,
+            timeout: 0,
+            dynamic_node_properties: Reader::new(&properties).read::<Map<'_>>().ok(),
+            capabilities: Multiple::new(&TEMPORARY_QUEUE_CAPABILITIES),
+            ..requested.clone()
+        };
+        let destination = address::Destination {
+            exchange: String::new(),
+            routing_key: record.name.to_string(),
+            is_queue: true,
+        };
+        let reply = AttachReply {
+            source: attach.source.clone(),
+            target: Some(AnyTarget::Target(target)),
+            ..AttachReply::default()
+        };
+        let target = PublishTarget::Fixed(destination);
+        self.accept_publisher(link, target, name, &reply, held, cx);
+    }
+
+    /// Refuses attaches that the queue or the metadata group did not answer in time.
+    pub(crate) fn time_out_attach(&mut self, held: &HeldAttach, cx: &mut StepContext<'_>) {
+        let text = "the operation timed out; try again later";
+        let refusal = Refusal::new(Condition::InternalError, text);
+        self.refuse_attach(held.pending.link(), &refusal, cx);
+    }
+
+    /// Detaches a link because of an error.
+    pub(crate) fn detach(&mut self, link: LinkId, refusal: &Refusal, cx: &mut StepContext<'_>) {
+        tracing::info!(peer = %self.peer, user = %self.state.user, error = %refusal.text, "link detached");
+        ended(
+            self.engine
+                .detach(link, true, Some(&refusal.to_error()), cx.tail()),
+        );
+        self.remove_link(link.number(), cx);
+    }
+}
+
+/// Longest consumer tag in bytes.
+const MAX_TAG: usize = 255;
+
+/// Returns true if the remote terminus of the client is the management node.
+fn is_management(attach: &Attach<'_>) -> bool {
+    let address = match (attach.role, &attach.source, &attach.target) {
+        (Role::Sender, _, Some(AnyTarget::Target(target))) => target.address,
+        (Role::Receiver, Some(source), _) => source.address,
+        _ => None,
+    };
+    address == Some(Value::String(address::MANAGEMENT))
+}
+
+fn encode(attach: &Attach<'_>) -> Bytes {
+    let mut encoded = Vec::new();
+    attach.encode(&mut encoded);
+    encoded.into()
+}
+
+fn decode(encoded: &[u8]) -> Option<Attach<'_>> {
+    match Performative::decode(encoded) {
+        Ok((Performative::Attach(attach), _)) => Some(attach),
+        _ => {
+            debug_assert!(false, "an attach that was encoded can be decoded");
+            None
+        }
+    }
+}
+
+fn parse_target(target: &Value<'_>) -> Result<address::Destination, Refusal> {
+    let Value::String(text) = target else {
+        return Err(invalid("target: field 'address': not a string"));
+    };
+    address::parse_target(text).map_err(|error| invalid(error.to_string()))
+}
+
+/// The priority in the link properties; values outside of 32 bits are clamped.
+fn consumer_priority(properties: Option<Map<'_>>) -> Result<i32, Refusal> {
+    let number = match properties.and_then(|properties| properties.get(PRIORITY)) {
+        None => return Ok(0),
+        Some(Value::Byte(n)) => n.into(),
+        Some(Value::Short(n)) => n.into(),
+        Some(Value::Int(n)) => n.into(),
+        Some(Value::Long(n)) => n,
+        Some(Value::Ubyte(n)) => n.into(),
+        Some(Value::Ushort(n)) => n.into(),
+        Some(Value::Uint(n)) => n.into(),
+        Some(other) => {
+            let text = format!("link property '{PRIORITY}' must be an integer, got {other:?}");
+            return Err(invalid(text));
+        }
+    };
+    Ok(i32::try_from(number).unwrap_or(if number < 0 { i32::MIN } else { i32::MAX }))
+}
+
+/// The properties of the queue of a dynamic terminus: it is deleted with the link, and moves its messages.
+fn dynamic_node_properties() -> Vec<u8> {
+    let mut encoded = Vec::new();
+    let mut properties = map(&mut encoded);
+    properties.push(&const { Symbol::from_static("lifetime-policy") });
+    properties.push_with(|out| {
+        let symbol = const { Symbol::from_static("amqp:delete-on-close:list") };
+        let mut empty = Vec::new();
+        list(&mut empty).finish();
+        let value: Result<Value<'_>, _> = Reader::new(&empty).read();
+        codec_amqp10::encode_described(out, symbol, &value.unwrap_or_default());
+    });
+    properties.push(&const { Symbol::from_static("supported-dist-modes") });
+    properties.push_with(|out| {
+        let mut modes = list(out);
+        modes.push(&const { Symbol::from_static("move") });
+        modes.finish();
+    });
+    properties.finish();
+    encoded
+}

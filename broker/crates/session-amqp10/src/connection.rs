@@ -1,0 +1,976 @@
+//! The connection: dispatches events of the protocol engine and of the node to links.
+
+use crate::config::Settings;
+use crate::consume::Consumer;
+use crate::ended;
+use crate::management::{ManagementLink, Pair};
+use crate::publish::{Publish, PublishError, Publisher, split_tag};
+use crate::refusal::Refusal;
+use crate::state::{ConnectionState, PROTOCOL, StepContext};
+use crate::unconfirmed::QueueAnswer;
+use crate::wait::{HeldMessage, WaitKey, WaitReason};
+use amqp10::{
+    Cause, Connection, Event, IncomingDelivery, LinkId, Millis, Payload, PendingSasl, SaslDecision,
+    SendError, SessionId,
+};
+use auth::{Mechanism, TlsPeer};
+use bytes::{Buf, Bytes, BytesMut};
+use codec_amqp10::{AmqpError, Condition, DeliveryState};
+use env::Time;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use message::{Message, Table};
+use metadata::{Change, Name, QueueId};
+use queue::{QueueReply, RejectReason, RequestBody};
+use session::{
+    Broker, ChannelDetails, ConnectionInfo, ControlEvent, Held, Login, Outbox, PublishTag,
+    QueueNotification, ServiceNotification, ServiceStates, Session, SessionDetails, SessionEvent,
+    SessionInfo, SessionState,
+};
+use std::any::Any;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Before the open.
+    Handshake,
+    Open,
+    /// The login was refused: input is ignored until the socket closes.
+    Lingering(Time),
+    Ended,
+}
+
+/// A link that the client attached.
+#[derive(Debug)]
+pub(crate) enum Link {
+    Publisher(Box<Publisher>),
+    Consumer(Box<Consumer>),
+    Management(ManagementLink),
+}
+
+impl Link {
+    fn id(&self) -> LinkId {
+        match self {
+            Link::Publisher(publisher) => publisher.link,
+            Link::Consumer(consumer) => consumer.link,
+            Link::Management(management) => management.link,
+        }
+    }
+}
+
+/// An AMQP 1.0 connection as a state machine.
+#[derive(Debug)]
+pub struct Amqp10Session {
+    pub(crate) engine: Connection,
+    pub(crate) state: ConnectionState,
+    /// By the engine's number.
+    pub(crate) links: HashMap<u32, Link, FixedState>,
+    /// Pairs of links of the management node.
+    pub(crate) pairs: Vec<Pair>,
+    /// Sessions that count as channels of the user.
+    sessions: Vec<SessionId>,
+    pub(crate) phase: Phase,
+    pub(crate) peer: SocketAddr,
+    pub(crate) is_loopback: bool,
+    pub(crate) tls: Option<Arc<TlsPeer>>,
+    pub(crate) mechanism: Option<Mechanism>,
+    /// The login whose password check is pending.
+    pub(crate) login: Option<Box<(PendingSasl, Login)>>,
+    pub(crate) client_name: String,
+    pub(crate) client_properties: Option<Box<Table>>,
+    pub(crate) frame_max: u32,
+    /// Input received while reading was paused.
+    input: BytesMut,
+    /// An alarm closed the windows of the sessions.
+    is_blocked: bool,
+    /// The outbox limit was exceeded. Cleared when the outbox falls below half of it.
+    is_congested: bool,
+    /// The last progress of a message whose last transfer has not arrived.
+    unfinished_since: Option<Time>,
+}
+
+impl Amqp10Session {
+    pub(crate) fn new(
+        settings: Arc<Settings>,
+        connection: &ConnectionInfo,
+        now: Time,
+    ) -> Amqp10Session {
+        let config = match connection.tls {
+            Some(_) => settings.secure.clone(),
+            None => settings.plain.clone(),
+        };
+        // A server writes nothing before the client's header.
+        let engine = Connection::new(config, millis(now), &mut BytesMut::new());
+        Amqp10Session {
+            engine,
+            frame_max: settings.limits.frame,
+            state: ConnectionState::new(settings),
+            links: HashMap::with_hasher(FixedState::default()),
+            pairs: Vec::new(),
+            sessions: Vec::new(),
+            phase: Phase::Handshake,
+            peer: connection.peer,
+            is_loopback: connection.is_loopback(),
+            tls: connection.tls.clone(),
+            mechanism: None,
+            login: None,
+            client_name: String::new(),
+            client_properties: None,
+            input: BytesMut::new(),
+            is_blocked: false,
+            is_congested: false,
+            unfinished_since: None,
+        }
+    }
+
+    /// Runs one step: handles the input, then everything that it unblocked.
+    fn step(
+        &mut self,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+        handle: impl FnOnce(&mut Self, &mut StepContext<'_>),
+    ) -> SessionState {
+        let cx = &mut StepContext { broker, out };
+        self.update_output(cx);
+        handle(self, cx);
+        self.update_output(cx);
+        self.read_buffered(cx);
+        self.send_held(cx);
+        if !self.pairs.is_empty() {
+            self.send_responses(cx);
+        }
+        self.state.flush_settlements(cx);
+        self.engine.flush(millis(cx.broker.now()), cx.out.tail());
+        self.state.flush_counters(cx);
+        self.update_output(cx);
+        self.session_state()
+    }
+
+    fn session_state(&self) -> SessionState {
+        match self.phase {
+            Phase::Ended => SessionState::Closing,
+            Phase::Lingering(_) => SessionState::Open,
+            _ if self.engine.is_closed() => SessionState::Closing,
+            _ if self.is_paused() => SessionState::Paused,
+            _ => SessionState::Open,
+        }
+    }
+
+    /// Informs the engine of output that the socket has not accepted.
+    fn update_output(&mut self, cx: &mut StepContext<'_>) {
+        let waiting = cx.out.len();
+        self.engine.set_backlog(waiting - cx.out.tail().len());
+        let limit = self.state.settings.limits.outbox;
+        let bound = if self.is_congested { limit / 2 } else { limit };
+        self.is_congested = waiting > bound;
+    }
+
+    fn is_paused(&self) -> bool {
+        let limits = &self.state.settings.limits;
+        self.login.is_some()
+            || self.state.in_flight_exceeded
+            || self.is_congested
+            || self.state.waits.len() >= limits.pending_requests
+            || self
+                .state
+                .waits
+                .iter()
+                .any(|wait| matches!(wait.reason, WaitReason::RetryPublish(_)))
+    }
+
+    /// Reads frames from the front of the input until one pauses the connection.
+    fn read(&mut self, input: &mut BytesMut, cx: &mut StepContext<'_>) {
+        if matches!(self.phase, Phase::Lingering(_) | Phase::Ended) {
+            input.clear();
+            return;
+        }
+        let now = cx.broker.now();
+        let unfinished = self.engine.unfinished_size();
+        let mut rest: &[u8] = input;
+        while !self.is_paused() {
+            let event = self.engine.poll(&mut rest, millis(now), cx.out.tail());
+            let Some(event) = event else { break };
+            self.handle_event(event, cx);
+            self.update_output(cx);
+        }
+        let used = input.len() - rest.len();
+        input.advance(used);
+        if self.engine.unfinished_size() != unfinished {
+            let is_unfinished = self.engine.unfinished_size() > 0;
+            self.unfinished_since = is_unfinished.then_some(now);
+        }
+    }
+
+    /// Reads input that was buffered while the connection was paused.
+    fn read_buffered(&mut self, cx: &mut StepContext<'_>) {
+        if self.input.is_empty() || self.is_paused() {
+            return;
+        }
+        let mut input = std::mem::take(&mut self.input);
+        self.read(&mut input, cx);
+        self.input = input;
+    }
+
+    fn handle_event(&mut self, event: Event<'_>, cx: &mut StepContext<'_>) {
+        match event {
+            Event::SaslInit {
+                mechanism,
+                initial_response,
+                pending,
+                ..
+            } => self.log_in(mechanism, initial_response.unwrap_or_default(), pending, cx),
+            Event::SaslResponse { pending, .. } => {
+                // No mechanism has challenges.
+                self.engine
+                    .answer_sasl(pending, SaslDecision::Reject, cx.out.tail());
+            }
+            Event::OpenRequested { open, pending } => self.open(&open, pending, cx),
+            Event::SessionBegun { session, .. } => self.begin_session(session, cx),
+            Event::AttachRequested { attach, pending } => {
+                self.handle_attach(&attach, pending, cx);
+            }
+            Event::MessageReceived { link, delivery } => self.receive_message(link, &delivery, cx),
+            Event::Disposition {
+                session,
+                state,
+                settled,
+                deliveries,
+                ..
+            } => self.handle_disposition(session, state.as_ref(), settled, &deliveries, cx),
+            Event::CreditChanged { link, state } => {
+                if let Some(Link::Consumer(consumer)) = self.links.get_mut(&link.number()) {
+                    consumer.set_credit(state, &mut self.state, cx);
+                }
+            }
+            Event::LinkDetached { link, cause, .. } => {
+                self.log_fault("link detached", &cause);
+                self.remove_link(link.number(), cx);
+            }
+            Event::SessionEnded { session, cause } => {
+                self.log_fault("session ended", &cause);
+                self.remove_session(session, cx);
+            }
+            Event::Closed { cause } => {
+                self.log_fault("connection closed", &cause);
+                self.release(cx);
+            }
+            // Held deliveries are tried again after every step, and the server starts no link.
+            Event::WindowOpened { .. }
+            | Event::Opened { .. }
+            | Event::LinkAttached { .. }
+            | Event::AvailableChanged { .. }
+            | Event::Drained { .. } => {}
+        }
+    }
+
+    fn log_fault(&self, what: &'static str, cause: &Cause<'_>) {
+        if let Cause::Fault(error) = cause {
+            tracing::info!(peer = %self.peer, user = %self.state.user, %error, "{what}");
+        }
+    }
+
+    fn begin_session(&mut self, session: SessionId, cx: &mut StepContext<'_>) {
+        match cx.broker.open_channel() {
+            Ok(()) => self.sessions.push(session),
+            Err(limit) => {
+                let text = format!(
+                    "number of sessions of user '{}' has reached the maximum allowed user limit of ({limit})",
+                    self.state.user
+                );
+                let refusal = Refusal::new(Condition::ResourceLimitExceeded, text);
+                self.end_session(session, &refusal, cx);
+            }
+        }
+    }
+
+    /// The session of a link.
+    pub(crate) fn session_of(&self, link: LinkId) -> Option<SessionId> {
+        let mut sessions = self.sessions.iter();
+        sessions
+            .find(|session| session.channel() == link.channel())
+            .copied()
+    }
+
+    /// Ends a session because of an error.
+    pub(crate) fn end_session(
+        &mut self,
+        session: SessionId,
+        refusal: &Refusal,
+        cx: &mut StepContext<'_>,
+    ) {
+        tracing::info!(peer = %self.peer, user = %self.state.user, error = %refusal.text, "session ended");
+        let error = refusal.to_error();
+        ended(
+            self.engine
+                .end_session(session, Some(&error), cx.out.tail()),
+        );
+        self.remove_session(session, cx);
+    }
+
+    fn receive_message(
+        &mut self,
+        link: LinkId,
+        delivery: &IncomingDelivery<'_>,
+        cx: &mut StepContext<'_>,
+    ) {
+        if matches!(delivery.payload, Payload::Collected(_)) {
+            self.state.finished = self.state.finished.wrapping_add(1);
+        }
+        if delivery.transaction.is_some() {
+            let text = "transactions are not supported; send the message without a transaction";
+            let refusal = Refusal::new(Condition::NotImplemented, text);
+            return self.detach(link, &refusal, cx);
+        }
+        if delivery.message_format != 0 {
+            let text = format!(
+                "transfer: field 'message-format': {} is not supported",
+                delivery.message_format
+            );
+            let refusal = Refusal::new(Condition::NotImplemented, text);
+            return self.detach(link, &refusal, cx);
+        }
+        if let Some(Link::Management(_)) = self.links.get(&link.number()) {
+            return self.receive_request(link, delivery.id, delivery.payload.as_ref(), cx);
+        }
+        let publish = Publish {
+            delivery: delivery.id,
+            is_settled: delivery.settled,
+            payload: delivery.payload.as_ref(),
+        };
+        self.publish(link, publish, cx);
+    }
+
+    fn publish(&mut self, link: LinkId, publish: Publish<'_>, cx: &mut StepContext<'_>) {
+        match self.try_publish(link, publish, cx) {
+            Ok(()) => {}
+            Err(PublishError::Unknown(name, _)) => {
+                let held = HeldMessage {
+                    link,
+                    delivery: publish.delivery,
+                    is_settled: publish.is_settled,
+                    payload: Bytes::copy_from_slice(publish.payload),
+                };
+                let reason = WaitReason::RetryPublish(Box::new(held));
+                self.state.catch_up(name, link.number(), reason, cx);
+            }
+            Err(error) => self.handle_publish_error(link, publish, error, cx),
+        }
+    }
+
+    fn try_publish(
+        &mut self,
+        link: LinkId,
+        publish: Publish<'_>,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), PublishError> {
+        match self.links.get_mut(&link.number()) {
+            Some(Link::Publisher(publisher)) => {
+                publisher.publish(publish, &mut self.engine, &mut self.state, cx)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn handle_publish_error(
+        &mut self,
+        link: LinkId,
+        publish: Publish<'_>,
+        error: PublishError,
+        cx: &mut StepContext<'_>,
+    ) {
+        match error {
+            // The tree has caught up.
+            PublishError::Unknown(_, error) => self.handle_publish_error(link, publish, *error, cx),
+            PublishError::EndSession(refusal) => {
+                if let Some(session) = self.session_of(link) {
+                    self.end_session(session, &refusal, cx);
+                }
+            }
+            PublishError::Rejected(refusal) if !publish.is_settled => {
+                let error = Some(refusal.to_error());
+                let outcome = DeliveryState::Outcome(codec_amqp10::Outcome::Rejected(error));
+                ended(
+                    self.engine
+                        .settle_received(link, publish.delivery, &outcome, cx.out.tail()),
+                );
+            }
+            // The client does not want to know the outcome, so only a detach can tell it.
+            PublishError::Rejected(refusal) => self.detach(link, &refusal, cx),
+            PublishError::Detach(refusal) => {
+                let released = DeliveryState::RELEASED;
+                ended(self.engine.settle_received(
+                    link,
+                    publish.delivery,
+                    &released,
+                    cx.out.tail(),
+                ));
+                self.detach(link, &refusal, cx);
+            }
+        }
+    }
+
+    /// Sends deliveries that waited for a window or for space in the outbox.
+    fn send_held(&mut self, cx: &mut StepContext<'_>) {
+        if self.state.holding.is_empty() {
+            return;
+        }
+        // Round robin, so that a link that fills the outbox does not starve the others.
+        self.state.holding.rotate_left(1);
+        for number in self.state.holding.clone() {
+            self.with_consumer(number, cx, |consumer, engine, state, cx| {
+                consumer.send_held(engine, state, cx)
+            });
+        }
+    }
+
+    /// Runs a step of a consumer. An error ends its link.
+    fn with_consumer(
+        &mut self,
+        number: u32,
+        cx: &mut StepContext<'_>,
+        step: impl FnOnce(
+            &mut Consumer,
+            &mut Connection,
+            &mut ConnectionState,
+            &mut StepContext<'_>,
+        ) -> Result<(), SendError>,
+    ) {
+        let Some(Link::Consumer(consumer)) = self.links.get_mut(&number) else {
+            return;
+        };
+        let link = consumer.link;
+        match step(consumer, &mut self.engine, &mut self.state, cx) {
+            Ok(()) => {}
+            Err(error @ SendError::MessageTooLarge { .. }) => {
+                let refusal = Refusal::new(Condition::MessageSizeExceeded, error.to_string());
+                self.detach(link, &refusal, cx);
+            }
+            Err(_) => self.remove_link(number, cx),
+        }
+    }
+
+    /// Releases everything that belongs to a link that has ended.
+    pub(crate) fn remove_link(&mut self, number: u32, cx: &mut StepContext<'_>) {
+        self.state.abandon_waits(number);
+        let Some(link) = self.links.remove(&number) else {
+            return;
+        };
+        self.state.holding.retain(|&holding| holding != number);
+        let dynamic_queue = match link {
+            Link::Publisher(publisher) => {
+                self.state.remove_in_flight(publisher.unconfirmed.bytes());
+                self.state.count(|counters| counters.publishers -= 1);
+                publisher.dynamic_queue
+            }
+            Link::Consumer(consumer) => {
+                let body = RequestBody::Leave {
+                    consumer: consumer.id,
+                };
+                self.state.send_oneway(consumer.queue, body, cx);
+                self.state.count(|counters| counters.consumers -= 1);
+                consumer.dynamic_queue
+            }
+            Link::Management(management) => {
+                self.remove_management(management.link);
+                None
+            }
+        };
+        if let Some(name) = dynamic_queue {
+            self.delete_dynamic_queue(name, cx);
+        }
+    }
+
+    fn delete_dynamic_queue(&mut self, name: Name, cx: &mut StepContext<'_>) {
+        let caller = self.state.caller(cx.broker);
+        let Some(id) = caller.queue(&name).map(|record| record.id) else {
+            return;
+        };
+        let change = Change::DeleteQueue {
+            vhost: self.state.vhost.clone(),
+            name,
+            id: Some(id),
+        };
+        self.state.change(change, 0, WaitReason::Abandoned, cx);
+    }
+
+    /// Releases the links of a session that has ended.
+    fn remove_session(&mut self, session: SessionId, cx: &mut StepContext<'_>) {
+        let Some(at) = self.sessions.iter().position(|&other| other == session) else {
+            return;
+        };
+        self.sessions.swap_remove(at);
+        cx.broker.close_channel();
+        let mut numbers: Vec<u32> = Vec::new();
+        let channel = session.channel();
+        for (&number, link) in &self.links {
+            if link.id().channel() == channel {
+                numbers.push(number);
+            }
+        }
+        self.remove_links(numbers, cx);
+    }
+
+    fn remove_links(&mut self, mut numbers: Vec<u32>, cx: &mut StepContext<'_>) {
+        // Do not depend on the order of the hash map.
+        numbers.sort_unstable();
+        self.stop_consumers(&numbers, cx);
+        for number in numbers {
+            self.remove_link(number, cx);
+        }
+    }
+
+    /// Stops consumers that end together before any of them requeues. Otherwise one would receive the deliveries of
+    /// another, and the next consumer would see a redelivery too many.
+    fn stop_consumers(&mut self, numbers: &[u32], cx: &mut StepContext<'_>) {
+        let consumers = numbers
+            .iter()
+            .filter_map(|number| match self.links.get(number) {
+                Some(Link::Consumer(consumer)) => Some((consumer.queue, consumer.id)),
+                _ => None,
+            });
+        let mut consumers: Vec<_> = consumers.collect();
+        consumers.sort_unstable();
+        for per_queue in consumers
+            .chunk_by(|a, b| a.0 == b.0)
+            .filter(|c| c.len() > 1)
+        {
+            for &(queue, consumer) in per_queue {
+                self.state
+                    .send_oneway(queue, RequestBody::Cancel { consumer }, cx);
+            }
+        }
+    }
+
+    /// Releases all links and sessions of a connection that has ended. Does nothing when called again.
+    fn release(&mut self, cx: &mut StepContext<'_>) {
+        let numbers = self.links.keys().copied().collect();
+        self.remove_links(numbers, cx);
+        for _ in self.sessions.drain(..) {
+            cx.broker.close_channel();
+        }
+        self.state.waits.clear();
+        if std::mem::take(&mut self.state.owns_queues) {
+            let session = cx.broker.id();
+            let change = Change::EndSession { session };
+            self.state.change(change, 0, WaitReason::Abandoned, cx);
+        }
+    }
+
+    fn handle_session_event(&mut self, event: SessionEvent, cx: &mut StepContext<'_>) {
+        match event {
+            SessionEvent::Queue(notification) => self.handle_queue_notification(notification, cx),
+            SessionEvent::Control(event) => self.handle_control_event(event, cx),
+            SessionEvent::Service(ServiceNotification::Confirmed { tag }) => {
+                self.record_answer(tag, QueueAnswer::Confirmed, cx);
+            }
+        }
+    }
+
+    fn handle_queue_notification(
+        &mut self,
+        notification: QueueNotification,
+        cx: &mut StepContext<'_>,
+    ) {
+        match notification {
+            QueueNotification::Published { tag, .. } => {
+                self.record_answer(tag, QueueAnswer::Confirmed, cx);
+            }
+            QueueNotification::NotPublished { queue, tag, why } => {
+                let is_deleted = why == RejectReason::Unavailable
+                    && cx.broker.tree().queue_by_id(queue).is_none();
+                let answer = match is_deleted {
+                    true => QueueAnswer::Deleted,
+                    false => QueueAnswer::Rejected(queue, why),
+                };
+                self.record_answer(tag, answer, cx);
+            }
+            QueueNotification::Deliver {
+                consumer,
+                deliveries,
+                ..
+            } => {
+                // Deliveries for a link that has ended return to the queue with its `Leave`.
+                self.with_consumer(consumer.0, cx, |consumer, engine, state, cx| {
+                    consumer.deliver(deliveries, engine, state, cx)
+                });
+            }
+            QueueNotification::Answer { queue, seq, answer } => {
+                let Some(wait) = self.state.take_wait(WaitKey::Queue(queue, seq)) else {
+                    return;
+                };
+                match wait.reason {
+                    WaitReason::Consume(held) => self.handle_consuming(*held, answer, cx),
+                    WaitReason::Credit => self.handle_credit_answer(wait.link, answer, cx),
+                    WaitReason::Management(pending) => {
+                        let (link, continuation) = *pending;
+                        self.continue_with_answer(link, continuation, answer, cx);
+                    }
+                    _ => {}
+                }
+            }
+            QueueNotification::Cancelled { queue, consumer } => {
+                self.handle_cancelled(queue, consumer.0, cx);
+            }
+        }
+    }
+
+    fn handle_control_event(&mut self, event: ControlEvent, cx: &mut StepContext<'_>) {
+        match event {
+            ControlEvent::Changed { token, result } => {
+                let Some(wait) = self.state.take_wait(WaitKey::Change(token)) else {
+                    return;
+                };
+                match wait.reason {
+                    WaitReason::RetryAttach(held) => self.retry_attach(*held, cx),
+                    WaitReason::RetryPublish(held) => self.retry_publish(&held, cx),
+                    WaitReason::Declare(held) => self.handle_declared(*held, result, cx),
+                    WaitReason::Management(pending) => {
+                        let (link, continuation) = *pending;
+                        self.continue_with_change(link, continuation, result, cx);
+                    }
+                    _ => {}
+                }
+            }
+            ControlEvent::Unblocked => {
+                for link in self.links.values_mut() {
+                    if let Link::Publisher(publisher) = link {
+                        publisher.relieve(&mut self.engine);
+                    }
+                }
+            }
+            ControlEvent::Blocked(alarm) => self.set_alarm(alarm, cx),
+            ControlEvent::Verified { right } => self.handle_verified(right, cx),
+            ControlEvent::Close { text } => self.force_close(&text, cx),
+            ControlEvent::Shed { text, can_hear } => match can_hear {
+                true => {
+                    let refusal = Refusal::new(Condition::ResourceLimitExceeded, text);
+                    self.close(&refusal, cx);
+                }
+                false => {
+                    self.release(cx);
+                    cx.out.clear();
+                    self.phase = Phase::Ended;
+                }
+            },
+            ControlEvent::Shutdown => {
+                self.force_close(
+                    "broker forced connection closure with reason 'shutdown'",
+                    cx,
+                );
+            }
+        }
+    }
+
+    fn record_answer(&mut self, tag: PublishTag, answer: QueueAnswer, cx: &mut StepContext<'_>) {
+        let (link, number) = split_tag(tag);
+        if let Some(Link::Publisher(publisher)) = self.links.get_mut(&link) {
+            publisher.record_answer(number, answer, &mut self.engine, &mut self.state, cx);
+        }
+    }
+
+    fn retry_publish(&mut self, held: &HeldMessage, cx: &mut StepContext<'_>) {
+        let publish = Publish {
+            delivery: held.delivery,
+            is_settled: held.is_settled,
+            payload: &held.payload,
+        };
+        if let Err(error) = self.try_publish(held.link, publish, cx) {
+            self.handle_publish_error(held.link, publish, error, cx);
+        }
+    }
+
+    fn handle_credit_answer(&mut self, link: u32, answer: QueueReply, cx: &mut StepContext<'_>) {
+        match answer {
+            QueueReply::Credited {
+                available, drained, ..
+            } => self.with_consumer(link, cx, |consumer, engine, state, cx| {
+                consumer.handle_credited(available, drained, engine, state, cx);
+                Ok(())
+            }),
+            QueueReply::Refused { code, text } => {
+                if let Some(Link::Consumer(consumer)) = self.links.get(&link) {
+                    let refusal = crate::refusal::from_queue_reply(code, text);
+                    self.detach(consumer.link, &refusal, cx);
+                }
+            }
+            other => tracing::error!(?other, "unexpected answer to a credit"),
+        }
+    }
+
+    /// Handles a consumer that its queue has ended.
+    fn handle_cancelled(&mut self, queue: QueueId, number: u32, cx: &mut StepContext<'_>) {
+        let Some(Link::Consumer(consumer)) = self.links.get(&number) else {
+            return;
+        };
+        let link = consumer.link;
+        let text = format!("a queue in vhost '{}' was deleted", self.state.vhost);
+        let refusal = Refusal::new(Condition::ResourceDeleted, text);
+        debug_assert_eq!(queue, consumer.queue, "a consumer has one queue");
+        if consumer.is_attached {
+            return self.detach(link, &refusal, cx);
+        }
+        self.refuse_attach(link, &refusal, cx);
+    }
+
+    /// Closes the windows of the sessions during an alarm, which stops publishers only.
+    pub(crate) fn set_alarm(&mut self, alarm: Option<&'static str>, cx: &mut StepContext<'_>) {
+        let is_blocked = alarm.is_some();
+        if self.is_blocked != is_blocked {
+            self.is_blocked = is_blocked;
+            self.engine.block_publishers(is_blocked, cx.out.tail());
+        }
+    }
+
+    /// Closes the connection on behalf of an operator or because the node stops.
+    fn force_close(&mut self, why: &str, cx: &mut StepContext<'_>) {
+        // RabbitMQ's condition and text, which quotes the reason.
+        let text = format!("Connection forced: \"{why}\"");
+        self.close(&Refusal::new(Condition::InternalError, text), cx);
+    }
+
+    fn close(&mut self, refusal: &Refusal, cx: &mut StepContext<'_>) {
+        tracing::info!(peer = %self.peer, user = %self.state.user, error = %refusal.text, "connection closed");
+        self.release(cx);
+        let error: AmqpError<'_> = refusal.to_error();
+        if self.engine.close(Some(&error), cx.out.tail()).is_err() && !self.engine.is_closed() {
+            // There is no layer yet in which an error could be sent.
+            self.phase = Phase::Ended;
+        }
+    }
+
+    fn handle_tick(&mut self, cx: &mut StepContext<'_>) {
+        let now = cx.broker.now();
+        if let Phase::Lingering(until) = self.phase {
+            if now >= until {
+                self.phase = Phase::Ended;
+            }
+            return;
+        }
+        if let Some(event) = self.engine.tick(millis(now), cx.out.tail()) {
+            self.handle_event(event, cx);
+        }
+        self.time_out_waits(now, cx);
+    }
+
+    fn time_out_waits(&mut self, now: Time, cx: &mut StepContext<'_>) {
+        // A credit waits on: the client must get its answer when the queue is available again.
+        let is_late = |wait: &crate::wait::Wait| {
+            now >= wait.deadline && !matches!(wait.reason, WaitReason::Credit)
+        };
+        while let Some(at) = self.state.waits.iter().position(is_late) {
+            let wait = self.state.waits.swap_remove(at);
+            match wait.reason {
+                WaitReason::RetryAttach(held)
+                | WaitReason::Declare(held)
+                | WaitReason::Consume(held) => {
+                    self.time_out_attach(&held, cx);
+                }
+                WaitReason::RetryPublish(held) => {
+                    let released = DeliveryState::RELEASED;
+                    ended(self.engine.settle_received(
+                        held.link,
+                        held.delivery,
+                        &released,
+                        cx.out.tail(),
+                    ));
+                }
+                WaitReason::Management(pending) => self.time_out_request(pending.0, cx),
+                WaitReason::Credit | WaitReason::Abandoned => {}
+            }
+        }
+    }
+
+    fn details_of(&self, session: SessionId) -> ChannelDetails {
+        let channel = session.channel();
+        let mut details = ChannelDetails {
+            number: channel,
+            confirm: true,
+            ..ChannelDetails::default()
+        };
+        for link in self.links.values() {
+            match link {
+                Link::Publisher(publisher) if publisher.link.channel() == channel => {
+                    details.unconfirmed += publisher.unconfirmed.len() as u64;
+                    details.flow_blocked |= publisher.is_behind;
+                }
+                Link::Consumer(consumer) if consumer.link.channel() == channel => {
+                    details.consumers += 1;
+                }
+                _ => {}
+            }
+        }
+        let mut sessions = self.engine.sessions();
+        if let Some(state) = sessions.find(|state| state.session == session) {
+            details.unacknowledged = state.unsettled_outgoing as u64;
+        }
+        details
+    }
+
+    fn held_deliveries(&self) -> impl Iterator<Item = &Message> {
+        let holding = self.state.holding.iter();
+        let consumers = holding.filter_map(|number| match self.links.get(number) {
+            Some(Link::Consumer(consumer)) => Some(consumer),
+            _ => None,
+        });
+        consumers.flat_map(|consumer| consumer.held.iter().map(|delivery| &delivery.message))
+    }
+}
+
+fn millis(time: Time) -> Millis {
+    u64::try_from(time.since(Time::ZERO).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Input of a paused connection below this size in bytes is copied, to free the driver's read buffer.
+const SMALL_INPUT: usize = 16 << 10;
+
+impl Session for Amqp10Session {
+    fn receive(
+        &mut self,
+        input: &mut BytesMut,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState {
+        self.step(broker, out, |this, cx| {
+            if this.input.is_empty() {
+                this.read(input, cx);
+                if this.is_paused() {
+                    // A few bytes must not keep the whole read buffer allocated.
+                    this.input = match input.len() < SMALL_INPUT {
+                        true => BytesMut::from(&std::mem::take(input)[..]),
+                        false => input.split(),
+                    };
+                }
+            } else {
+                this.input.unsplit(input.split());
+            }
+            if this.unfinished() > 0 {
+                cx.broker.note_held();
+            }
+        })
+    }
+
+    fn session_event(
+        &mut self,
+        session_event: SessionEvent,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState {
+        self.step(broker, out, |this, cx| {
+            this.handle_session_event(session_event, cx)
+        })
+    }
+
+    fn service_event(
+        &mut self,
+        _event: &mut dyn Any,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState {
+        // The protocol has no shard service.
+        self.step(broker, out, |_, _| {})
+    }
+
+    fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
+        self.step(broker, out, Self::handle_tick)
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        match self.phase {
+            Phase::Ended => return None,
+            Phase::Lingering(until) => return Some(until),
+            Phase::Handshake | Phase::Open => {}
+        }
+        let engine = self
+            .engine
+            .deadline()
+            .map(|ms| Time::ZERO + Duration::from_millis(ms));
+        let waits = self.state.waits.iter();
+        let waits = waits.filter(|wait| !matches!(wait.reason, WaitReason::Credit));
+        waits.map(|wait| wait.deadline).chain(engine).min()
+    }
+
+    fn gone(&mut self, broker: &mut dyn Broker) {
+        let cx = &mut StepContext {
+            broker,
+            out: &mut Outbox::default(),
+        };
+        self.release(cx);
+        self.state.flush_settlements(cx);
+        self.state.flush_counters(cx);
+        self.phase = Phase::Ended;
+    }
+
+    fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
+        self.step(broker, out, |_, _| {})
+    }
+
+    fn unfinished(&self) -> usize {
+        let held = self.state.waits.iter().map(|wait| match &wait.reason {
+            WaitReason::RetryPublish(held) => held.payload.len(),
+            WaitReason::RetryAttach(held)
+            | WaitReason::Declare(held)
+            | WaitReason::Consume(held) => held.encoded.len(),
+            WaitReason::Credit | WaitReason::Management(_) | WaitReason::Abandoned => 0,
+        });
+        let requests = self.pairs.iter().map(Pair::bytes).sum::<usize>();
+        self.engine.unfinished_size() + self.input.len() + held.sum::<usize>() + requests
+    }
+
+    fn held(&self) -> Held {
+        Held {
+            is_authenticated: self.mechanism.is_some(),
+            unread: self
+                .held_deliveries()
+                .map(|message| message.as_bytes().len())
+                .sum(),
+            finished: self.state.finished,
+        }
+    }
+
+    fn unfinished_since(&self) -> Option<Time> {
+        self.unfinished_since
+    }
+
+    fn visit_messages(&self, visit: &mut dyn FnMut(&Message)) {
+        self.held_deliveries().for_each(visit);
+    }
+
+    fn info(&self, _services: &ServiceStates) -> SessionInfo {
+        SessionInfo {
+            protocol: PROTOCOL,
+            user: self.state.user.to_string(),
+            vhost: self.state.vhost.to_string(),
+            client_name: self.client_name.clone(),
+            channels: self.sessions.len() as u32,
+        }
+    }
+
+    fn details(&self) -> SessionDetails {
+        let mut channels: Vec<_> = self.sessions.iter().map(|&s| self.details_of(s)).collect();
+        channels.sort_unstable_by_key(|channel| channel.number);
+        let limits = &self.state.settings.limits;
+        SessionDetails {
+            state: match self.phase {
+                Phase::Handshake => "starting",
+                Phase::Open if !self.engine.is_running() => "closing",
+                Phase::Open if self.is_blocked => "blocked",
+                Phase::Open if channels.iter().any(|channel| channel.flow_blocked) => "flow",
+                Phase::Open => "running",
+                Phase::Lingering(_) | Phase::Ended => "closing",
+            },
+            auth_mechanism: self.mechanism.map_or("", Mechanism::name),
+            tls: self.tls.clone(),
+            heartbeat_s: u16::try_from(limits.idle.as_secs()).unwrap_or(u16::MAX),
+            frame_max: self.frame_max,
+            channel_max: limits.sessions,
+            client_properties: self
+                .client_properties
+                .as_deref()
+                .cloned()
+                .unwrap_or_default(),
+            channels,
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Links on which a client consumes: credit, deliveries and their outcomes.
+
+use crate::ended;
+use crate::state::{ConnectionState, DeliveryOutcome, StepContext};
+use crate::stored::encode_delivery;
+use crate::wait::WaitReason;
+use amqp10::{Connection, CreditState, LinkId, OutgoingDelivery, SendError};
+use metadata::{Name, QueueId, QueueType};
+use queue::{ConsumerId, Delivery, RequestBody, SettlementOutcome};
+use session::{TraceEvent, WrittenDeliveries};
+use std::collections::VecDeque;
+
+/// The answer that the client expects to its flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ExpectedFlow {
+    /// The credit that is left has to be used up.
+    drain: bool,
+    echo: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    pub link: LinkId,
+    pub queue: QueueId,
+    pub kind: QueueType,
+    pub id: ConsumerId,
+    /// Deliveries are sent settled.
+    pub is_settled: bool,
+    /// The queue has added the consumer and the attach is answered.
+    pub is_attached: bool,
+    /// The queue of a dynamic source, which ends with the link.
+    pub dynamic_queue: Option<Name>,
+    /// Deliveries that the client may still be sent.
+    credit: u32,
+    /// The id of the last delivery from the queue.
+    last: u64,
+    /// Deliveries that wait for the session's window or for space in the outbox. The queue sends at most
+    /// [`queue::FLOW_WINDOW`].
+    pub held: VecDeque<Delivery>,
+    written: WrittenDeliveries,
+    /// The queue was told the credit and did not answer.
+    is_crediting: bool,
+    /// The client changed its credit meanwhile.
+    is_credit_due: bool,
+    /// The flow that the next answer of the queue completes.
+    expected: ExpectedFlow,
+    /// A flow that waits until the held deliveries are sent.
+    due: ExpectedFlow,
+}
+
+/// Capacity that the list of held deliveries keeps.
+const KEEP: usize = 16;
+
+impl Consumer {
+    pub(crate) fn new(link: LinkId, queue: QueueId, kind: QueueType, is_settled: bool) -> Consumer {
+        Consumer {
+            link,
+            queue,
+            kind,
+            id: ConsumerId(link.number()),
+            is_settled,
+            is_attached: false,
+            dynamic_queue: None,
+            credit: 0,
+            last: 0,
+            held: VecDeque::new(),
+            written: WrittenDeliveries::default(),
+            is_crediting: false,
+            is_credit_due: false,
+            expected: ExpectedFlow::default(),
+            due: ExpectedFlow::default(),
+        }
+    }
+
+    /// Takes over the credit of the client.
+    pub(crate) fn set_credit(
+        &mut self,
+        credit: CreditState,
+        state: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) {
+        self.credit = credit.credit;
+        // Messages that wait for the window must not be kept from others if the client takes its credit back.
+        while self.held.len() > self.credit as usize {
+            if let Some(delivery) = self.held.pop_back() {
+                self.give_back(delivery.id, state);
+            }
+        }
+        self.expected.drain = credit.drain;
+        self.expected.echo |= credit.echo;
+        self.is_credit_due = true;
+        self.send_credit(state, cx);
+    }
+
+    /// Tells the queue the credit, unless it has an answer open. A session that drains must wait for the answer before it
+    /// sends other credit, and one open request bounds the memory that flows can take.
+    fn send_credit(&mut self, state: &mut ConnectionState, cx: &mut StepContext<'_>) {
+        if self.is_crediting || !std::mem::take(&mut self.is_credit_due) {
+            return;
+        }
+        self.is_crediting = true;
+        let unused = u64::from(self.credit).saturating_sub(self.held.len() as u64);
+        let body = RequestBody::Credit {
+            consumer: self.id,
+            up_to: self.last.saturating_add(unused),
+            drain: self.expected.drain,
+        };
+        state.request(self.queue, body, self.link.number(), WaitReason::Credit, cx);
+    }
+
+    /// Handles the queue's answer to a credit, which follows the deliveries that the credit caused.
+    pub(crate) fn handle_credited(
+        &mut self,
+        available: u64,
+        is_drained: bool,
+        engine: &mut Connection,
+        state: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) {
+        self.is_crediting = false;
+        let available = available.saturating_add(self.held.len() as u64);
+        let available = u32::try_from(available).unwrap_or(u32::MAX);
+        ended(engine.set_available(self.link, available));
+        if self.is_credit_due {
+            return self.send_credit(state, cx);
+        }
+        // Without credit there is nothing to drain, and the client still expects the answer.
+        if self.expected.drain && !is_drained && self.credit > 0 {
+            self.is_credit_due = true;
+            return self.send_credit(state, cx);
+        }
+        let expected = std::mem::take(&mut self.expected);
+        self.due.drain |= expected.drain;
+        self.due.echo |= expected.echo;
+        self.send_due_flow(engine, cx);
+    }
+
+    /// Answers the client's flow. The answer must not overtake deliveries.
+    fn send_due_flow(&mut self, engine: &mut Connection, cx: &mut StepContext<'_>) {
+        if self.due == ExpectedFlow::default() || !self.held.is_empty() {
+            return;
+        }
+        let due = std::mem::take(&mut self.due);
+        if due.drain {
+            self.credit = 0;
+            ended(engine.drained(self.link, cx.tail()));
+        } else {
+            ended(engine.report_flow(self.link, false, cx.tail()));
+        }
+    }
+
+    /// Returns a delivery that the client was not sent to the queue.
+    fn give_back(&self, id: u64, state: &mut ConnectionState) {
+        let outcome = DeliveryOutcome::Settled(SettlementOutcome::Unseen);
+        state.settle(self.queue, self.id, outcome, id);
+    }
+
+    /// Sends deliveries of the queue, or holds them until the client can be sent more. The error ends the link.
+    pub(crate) fn deliver(
+        &mut self,
+        deliveries: Vec<Delivery>,
+        engine: &mut Connection,
+        state: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), SendError> {
+        if let Some(last) = deliveries.last() {
+            self.last = last.id;
+        }
+        for delivery in deliveries {
+            if self.credit as usize <= self.held.len() {
+                // Sent before the queue knew of the reduced credit.
+                self.give_back(delivery.id, state);
+            } else {
+                if self.held.is_empty() {
+                    state.holding.push(self.link.number());
+                }
+                self.held.push_back(delivery);
+            }
+        }
+        self.send_held(engine, state, cx)
+    }
+
+    /// Sends held deliveries while the client can be sent more. The error ends the link.
+    pub(crate) fn send_held(
+        &mut self,
+        engine: &mut Connection,
+        state: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), SendError> {
+        while let Some(delivery) = self.held.front() {
+            match self.send(delivery, engine, state, cx) {
+                Ok(()) => {}
+                Err(
+                    SendError::WindowClosed
+                    | SendError::OutputFull
+                    | SendError::TooManyUnsettled
+                    | SendError::NoCredit,
+                ) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            let Some(delivery) = self.held.pop_front() else {
+                break;
+            };
+            self.credit = self.credit.saturating_sub(1);
+            state.count_delivery(self.kind, &delivery, self.is_settled);
+            if self.is_settled {
+                let outcome = DeliveryOutcome::Settled(SettlementOutcome::Accepted);
+                state.settle(self.queue, self.id, outcome, delivery.id);
+            } else {
+                self.written.add(&delivery);
+                if self.written.is_due() {
+                    let written = std::mem::take(&mut self.written);
+                    cx.broker.received(self.queue, self.id, written.up_to());
+                }
+            }
+            if cx.broker.tree().traces() {
+                self.trace(&delivery, state, cx);
+            }
+        }
+        state.holding.retain(|&number| number != self.link.number());
+        if self.held.capacity() > KEEP {
+            self.held.shrink_to(0);
+        }
+        self.send_due_flow(engine, cx);
+        Ok(())
+    }
+
+    fn send(
+        &self,
+        delivery: &Delivery,
+        engine: &mut Connection,
+        state: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), SendError> {
+        engine.check_send(self.link, self.is_settled, cx.tail())?;
+        let parts = encode_delivery(delivery, &mut state.scratch);
+        let (short, long);
+        let tag: &[u8] = match u32::try_from(delivery.id) {
+            Ok(id) => {
+                short = id.to_be_bytes();
+                &short
+            }
+            Err(_) => {
+                long = delivery.id.to_be_bytes();
+                &long
+            }
+        };
+        let outgoing = OutgoingDelivery {
+            tag,
+            message_format: 0,
+            settled: self.is_settled,
+            parts: &parts,
+            token: delivery.id,
+        };
+        engine.send(self.link, &outgoing, cx.tail()).map(|_| ())
+    }
+
+    #[cold]
+    fn trace(&self, delivery: &Delivery, state: &ConnectionState, cx: &mut StepContext<'_>) {
+        let Some(record) = cx.broker.tree().queue_by_id(self.queue).cloned() else {
+            return;
+        };
+        let what = TraceEvent::Delivered {
+            queue: &record.name,
+            redelivered: delivery.redelivered,
+        };
+        state.trace(self.link.channel(), &delivery.message, what, cx);
+    }
+}

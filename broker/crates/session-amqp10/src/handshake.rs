@@ -1,0 +1,139 @@
+//! SASL and the open frame.
+
+use crate::connection::{Amqp10Session, Phase};
+use crate::ended;
+use crate::refusal::Refusal;
+use crate::state::{PROTOCOL, StepContext};
+use crate::values::to_table;
+use amqp10::{OpenReply, PendingOpen, PendingSasl, SaslDecision};
+use auth::Mechanism;
+use codec_amqp10::{Condition, Map, Multiple, Open, Reader, Symbol};
+use session::{AdmissionError, Login, LoginCheck, LoginOrigin, SILENT_CLOSE_DELAY};
+
+/// Prefix of host names that name a vhost.
+const VHOST_PREFIX: &str = "vhost:";
+
+/// Longest container id that is kept for listings, in characters.
+const MAX_CONTAINER_ID: usize = 255;
+
+/// Extensions that the server offers: management over a pair of links, and the anonymous terminus.
+const CAPABILITIES: [Symbol<'static>; 2] = [
+    Symbol::from_static("LINK_PAIR_V1_0"),
+    Symbol::from_static("ANONYMOUS-RELAY"),
+];
+
+impl Amqp10Session {
+    pub(crate) fn log_in(
+        &mut self,
+        mechanism: &str,
+        response: &[u8],
+        pending: PendingSasl,
+        cx: &mut StepContext<'_>,
+    ) {
+        let settings = self.state.settings.clone();
+        let origin = LoginOrigin {
+            tls: self.tls.as_deref(),
+            is_loopback: self.is_loopback,
+        };
+        let check = match Mechanism::from_name(mechanism) {
+            Some(mechanism) => settings
+                .logins
+                .check(mechanism, response, origin, cx.broker),
+            None => LoginCheck::NotOffered,
+        };
+        match check {
+            LoginCheck::Accepted(login) => self.accept_login(login, pending, cx),
+            LoginCheck::Pending(login) => self.login = Some(Box::new((pending, login))),
+            LoginCheck::Refused(_, why) => self.refuse_login(mechanism, &why, pending, cx),
+            LoginCheck::Malformed(error) => {
+                self.refuse_login(mechanism, &error.to_string(), pending, cx);
+            }
+            LoginCheck::NotOffered => {
+                self.refuse_login(mechanism, "the mechanism is not offered", pending, cx);
+            }
+            LoginCheck::Busy => {
+                self.engine
+                    .answer_sasl(pending, SaslDecision::TemporaryError, cx.tail());
+            }
+        }
+    }
+
+    fn accept_login(&mut self, login: Login, pending: PendingSasl, cx: &mut StepContext<'_>) {
+        cx.broker.count_login(PROTOCOL, true);
+        self.state.user = login.user.as_str().into();
+        self.mechanism = Some(login.mechanism);
+        let record = cx.broker.tree().user(&login.user);
+        let tags = record.map_or(&[][..], |record| &record.tags);
+        self.state.impersonator = tags.iter().any(|tag| &**tag == "impersonator");
+        self.engine
+            .answer_sasl(pending, SaslDecision::Accept, cx.tail());
+    }
+
+    /// Refuses a login. The reason is logged but not sent to the client. The socket closes after a delay, to slow down
+    /// password guessing.
+    pub(crate) fn refuse_login(
+        &mut self,
+        mechanism: &str,
+        why: &str,
+        pending: PendingSasl,
+        cx: &mut StepContext<'_>,
+    ) {
+        cx.broker.count_login(PROTOCOL, false);
+        tracing::warn!(peer = %self.peer, mechanism, why, "login refused");
+        self.engine
+            .answer_sasl(pending, SaslDecision::Reject, cx.tail());
+        self.phase = Phase::Lingering(cx.broker.now() + SILENT_CLOSE_DELAY);
+    }
+
+    /// Handles the result of a password check.
+    pub(crate) fn handle_verified(&mut self, is_right: bool, cx: &mut StepContext<'_>) {
+        let Some(login) = self.login.take() else {
+            return;
+        };
+        let (pending, login) = *login;
+        match is_right {
+            true => self.accept_login(login, pending, cx),
+            false => {
+                let why = login.wrong_password();
+                self.refuse_login(login.mechanism.name(), &why, pending, cx);
+            }
+        }
+    }
+
+    pub(crate) fn open(&mut self, open: &Open<'_>, pending: PendingOpen, cx: &mut StepContext<'_>) {
+        let vhost = match open
+            .hostname
+            .and_then(|name| name.strip_prefix(VHOST_PREFIX))
+        {
+            Some(vhost) => vhost.into(),
+            None => self.state.settings.default_vhost.clone(),
+        };
+        if let Err(error) = session::admit(cx.broker, &self.state.user, &vhost) {
+            let condition = match error {
+                AdmissionError::Draining => Condition::InternalError,
+                AdmissionError::UnknownVhost { .. } => Condition::NotFound,
+                AdmissionError::NoAccess { .. } => Condition::UnauthorizedAccess,
+                AdmissionError::UserLimit { .. } | AdmissionError::VhostLimit { .. } => {
+                    Condition::ResourceLimitExceeded
+                }
+            };
+            let refusal = Refusal::new(condition, error.to_string());
+            tracing::info!(peer = %self.peer, user = %self.state.user, error = %refusal.text, "open refused");
+            self.engine
+                .refuse_open(pending, &refusal.to_error(), cx.tail());
+            return;
+        }
+        self.state.vhost = vhost;
+        self.client_name = open.container_id.chars().take(MAX_CONTAINER_ID).collect();
+        self.client_properties = open.properties.map(to_table).map(Box::new);
+        self.frame_max = open.max_frame_size.min(self.state.settings.limits.frame);
+        let properties = self.state.settings.properties.clone();
+        let reply = OpenReply {
+            offered_capabilities: Multiple::new(&CAPABILITIES),
+            properties: Reader::new(&properties).read::<Map<'_>>().ok(),
+        };
+        ended(self.engine.accept_open(pending, reply, cx.tail()));
+        self.phase = Phase::Open;
+        self.set_alarm(cx.broker.publishers_blocked(), cx);
+    }
+}

@@ -1,0 +1,371 @@
+//! Links on which a client publishes: routing of each message, and its outcome.
+
+use crate::address::{self, Destination};
+use crate::ended;
+use crate::refusal::Refusal;
+use crate::state::{ConnectionState, StepContext};
+use crate::stored::{PublishView, ReceivedMessage};
+use crate::unconfirmed::{PublishOutcome, QueueAnswer, SettledMessage, Unconfirmed};
+use amqp10::{Connection, LinkId};
+use codec_amqp10::{AmqpError, Condition, DeliveryState, Map, Outcome, Reader, Symbol, map};
+use message::{Message, MessageBuilder, Protocol};
+use metadata::{Name, QueueId, Right, RouteResult, Traffic};
+use operations::Resource;
+use queue::RejectReason;
+use routing::Origin;
+use session::{FlowState, PublishTag, TraceEvent};
+use smallvec::SmallVec;
+
+/// The target of a link.
+#[derive(Clone, Debug)]
+pub(crate) enum PublishTarget {
+    Fixed(Destination),
+    /// The anonymous terminus: each message names its target in the property `to`.
+    PerMessage,
+}
+
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    pub link: LinkId,
+    pub target: PublishTarget,
+    /// The queue of a dynamic target, which ends with the link.
+    pub dynamic_queue: Option<Name>,
+    pub unconfirmed: Unconfirmed,
+    /// A queue asked for no more messages, so the link gets no new credit.
+    pub is_behind: bool,
+    /// Cache of the last permission check: the tree's version and the exchange that the user may write to.
+    writable: Option<(u64, Name)>,
+}
+
+/// A message to publish.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Publish<'a> {
+    pub delivery: u32,
+    pub is_settled: bool,
+    pub payload: &'a [u8],
+}
+
+/// The reason why a message was not published.
+#[derive(Debug)]
+pub(crate) enum PublishError {
+    /// The message is refused; the link goes on.
+    Rejected(Refusal),
+    /// The link ends. The message is released.
+    Detach(Refusal),
+    /// The session ends.
+    EndSession(Refusal),
+    /// The tree of this node does not contain the exchange with this name, and may be outdated. The error holds if the
+    /// exchange is still missing after the tree has caught up.
+    Unknown(Name, Box<PublishError>),
+}
+
+/// The tag of a publish: the number of its link and its number within the link. Never 0.
+pub(crate) fn publish_tag(link: u32, number: u32) -> PublishTag {
+    PublishTag(u64::from(link) << 32 | u64::from(number))
+}
+
+/// The link and the number of a publish.
+pub(crate) fn split_tag(tag: PublishTag) -> (u32, u32) {
+    ((tag.0 >> 32) as u32, tag.0 as u32)
+}
+
+impl Publisher {
+    pub(crate) fn new(
+        link: LinkId,
+        target: PublishTarget,
+        dynamic_queue: Option<Name>,
+    ) -> Publisher {
+        Publisher {
+            link,
+            target,
+            dynamic_queue,
+            unconfirmed: Unconfirmed::default(),
+            is_behind: false,
+            writable: None,
+        }
+    }
+
+    pub(crate) fn publish(
+        &mut self,
+        publish: Publish<'_>,
+        engine: &mut Connection,
+        state: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(), PublishError> {
+        let (message, routes) = self.route(publish.payload, state, cx)?;
+        state.routes = self.dispatch(message, routes, publish, engine, state, cx);
+        Ok(())
+    }
+
+    /// Checks a message and finds its queues. The caller must return the vector to the connection's state.
+    fn route(
+        &mut self,
+        payload: &[u8],
+        state: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(Message, Vec<QueueId>), PublishError> {
+        let received = ReceivedMessage::parse(payload).map_err(|error| {
+            PublishError::Detach(Refusal::new(error.condition(), error.to_string()))
+        })?;
+        let properties = received.properties().map_err(|error| {
+            PublishError::Detach(Refusal::new(error.condition(), error.to_string()))
+        })?;
+        let named;
+        let (destination, is_anonymous) = match &self.target {
+            PublishTarget::Fixed(destination) => (destination, false),
+            PublishTarget::PerMessage => {
+                named = destination_of(properties.to)?;
+                (&named, true)
+            }
+        };
+        let exchange = &*destination.exchange;
+        let applied = cx.broker.tree().applied();
+        let caller = state.caller(cx.broker);
+        let is_checked = self
+            .writable
+            .as_ref()
+            .is_some_and(|(at, name)| *at == applied && **name == *exchange);
+        if !is_checked {
+            caller
+                .check(Right::Write, Resource::Exchange(exchange))
+                .map_err(|error| PublishError::EndSession(error.into()))?;
+        }
+        let record = caller.exchange_to_publish(exchange);
+        let record = record.map_err(|error| {
+            let missing = error.missing.clone();
+            let error = match (&missing, is_anonymous) {
+                (None, _) => return PublishError::EndSession(error.into()),
+                (Some(_), true) => PublishError::Rejected(error.into()),
+                (Some(_), false) => PublishError::Detach(error.into()),
+            };
+            match missing {
+                Some(name) if !cx.broker.knows_all() => {
+                    PublishError::Unknown(name, Box::new(error))
+                }
+                _ => error,
+            }
+        })?;
+        let mut keys: SmallVec<[&str; 4]> = SmallVec::new();
+        keys.push(&destination.routing_key);
+        keys.extend(received.copy_keys().map_err(|value| {
+            let text = format!("bad value for the message annotation 'x-cc': {value:?}; it must be a list of strings");
+            let refusal = Refusal::new(Condition::InvalidField, text);
+            match is_anonymous {
+                true => PublishError::Rejected(refusal),
+                false => PublishError::Detach(refusal),
+            }
+        })?);
+        if let Some(record) = record {
+            keys.iter()
+                .try_for_each(|key| caller.check_topic(Right::Write, record, key))
+                .map_err(|error| PublishError::EndSession(error.into()))?;
+        }
+        if let Some(user_id) = properties.user_id
+            && user_id != state.user.as_bytes()
+            && !state.impersonator
+        {
+            let text = format!(
+                "user_id property set to '{}' but authenticated user was '{}'",
+                String::from_utf8_lossy(user_id),
+                state.user
+            );
+            let refusal = Refusal::new(Condition::UnauthorizedAccess, text);
+            return Err(PublishError::EndSession(refusal));
+        }
+        if !is_checked {
+            self.writable = Some((applied, exchange.into()));
+        }
+        let now = cx.broker.wall();
+        let builder = MessageBuilder {
+            protocol: Protocol::Amqp10,
+            durable: received.durable,
+            priority: received.priority,
+            ttl_ms: received.ttl_ms,
+            received: now,
+            exchange,
+            routing_keys: &keys,
+            properties: received.properties_part(),
+        };
+        let body = received.body_part();
+        let message = builder.build(body.len(), [body]).map_err(|error| {
+            PublishError::Detach(Refusal::new(Condition::InvalidField, error.to_string()))
+        })?;
+        let view = PublishView {
+            message: &message,
+            origin: Origin {
+                node: cx.broker.id().node.0,
+                random: state.next_random(now),
+            },
+        };
+        let mut routes = std::mem::take(&mut state.routes);
+        routes.clear();
+        let tree = cx.broker.tree();
+        let routed = tree.publish(&state.vhost, exchange, &keys, &view, &mut routes);
+        debug_assert_ne!(
+            routed,
+            RouteResult::NoExchange,
+            "the exchange was found above"
+        );
+        Ok((message, routes))
+    }
+
+    /// Publishes a message to its queues. Hands the vector of queues back for reuse.
+    fn dispatch(
+        &mut self,
+        message: Message,
+        mut routes: Vec<QueueId>,
+        publish: Publish<'_>,
+        engine: &mut Connection,
+        state: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) -> Vec<QueueId> {
+        let Publish {
+            delivery,
+            is_settled,
+            ..
+        } = publish;
+        let tag = publish_tag(self.link.number(), self.unconfirmed.next());
+        let bound = routes.len();
+        let announced = cx.broker.announce(&state.vhost, &message, tag, &mut routes);
+        let mut is_behind = announced.behind;
+        let receivers = routes.len() + announced.receivers;
+        if receivers > bound {
+            let traffic = Traffic {
+                published: 0,
+                routed: (receivers - bound) as u64,
+            };
+            let tree = cx.broker.tree();
+            tree.count_traffic(&state.vhost, message.exchange(), traffic);
+        }
+        state.count(|counters| {
+            let publishes = &mut counters.publishes;
+            publishes.received += 1;
+            publishes.received_confirm += u64::from(!is_settled);
+            publishes.routed += receivers as u64;
+            match (receivers, is_settled) {
+                (0, true) => publishes.unroutable_dropped += 1,
+                (0, false) => publishes.unroutable_returned += 1,
+                _ => {}
+            }
+        });
+        if cx.broker.tree().traces() {
+            let what = TraceEvent::Published { routes: &routes };
+            state.trace(self.link.channel(), &message, what, cx);
+        }
+        let answers = routes.len() + announced.awaited + usize::from(announced.refused);
+        if answers == 0 {
+            // Receivers that nobody waits for have the message already.
+            let outcome = match receivers {
+                0 => DeliveryState::RELEASED,
+                _ => DeliveryState::ACCEPTED,
+            };
+            ended(engine.settle_received(self.link, delivery, &outcome, cx.tail()));
+            return routes;
+        }
+        let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
+        self.unconfirmed.push(delivery, is_settled, size, answers);
+        state.add_in_flight(size);
+        if let Some((&last, others)) = routes.split_last() {
+            for &queue in others {
+                is_behind |= cx.broker.publish(queue, tag, message.clone()) == FlowState::Behind;
+            }
+            is_behind |= cx.broker.publish(last, tag, message) == FlowState::Behind;
+        }
+        if announced.refused {
+            let answer = QueueAnswer::Rejected(QueueId::NONE, RejectReason::Unavailable);
+            self.record_answer(split_tag(tag).1, answer, engine, state, cx);
+        }
+        if is_behind && !self.is_behind {
+            self.is_behind = true;
+            ended(engine.withhold_credit(self.link, true));
+        }
+        routes
+    }
+
+    /// Records the answer of a queue, and tells the client the outcome after the last one.
+    pub(crate) fn record_answer(
+        &mut self,
+        number: u32,
+        answer: QueueAnswer,
+        engine: &mut Connection,
+        state: &mut ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) {
+        let Some(settled) = self.unconfirmed.record_answer(number, answer) else {
+            return;
+        };
+        state.remove_in_flight(settled.size as usize);
+        if settled.outcome == PublishOutcome::Accepted && !settled.is_settled {
+            state.count(|counters| counters.publishes.confirmed += 1);
+        }
+        self.tell_outcome(&settled, engine, state, cx);
+    }
+
+    fn tell_outcome(
+        &self,
+        settled: &SettledMessage,
+        engine: &mut Connection,
+        state: &ConnectionState,
+        cx: &mut StepContext<'_>,
+    ) {
+        let mut settle = |outcome: &DeliveryState<'_>, cx: &mut StepContext<'_>| {
+            ended(engine.settle_received(self.link, settled.delivery, outcome, cx.tail()));
+        };
+        let (queue, why) = match settled.outcome {
+            PublishOutcome::Accepted => return settle(&DeliveryState::ACCEPTED, cx),
+            PublishOutcome::Released => return settle(&DeliveryState::RELEASED, cx),
+            PublishOutcome::Rejected(queue, why) => (queue, why),
+        };
+        let record = cx.broker.tree().queue_by_id(queue);
+        let name = record.map_or("", |record| &*record.name).to_owned();
+        let (condition, reason, text) = match why {
+            RejectReason::MaxLength => (
+                Condition::ResourceLimitExceeded,
+                "maxlen",
+                "its maximum length is reached",
+            ),
+            RejectReason::Unavailable => (
+                Condition::InternalError,
+                "unavailable",
+                "it is unavailable; publish the message again later",
+            ),
+        };
+        let text = format!(
+            "queue '{name}' in vhost '{}' rejected the message: {text}",
+            state.vhost
+        );
+        let mut info = Vec::new();
+        let mut writer = map(&mut info);
+        writer.push(&const { Symbol::from_static("queue") });
+        writer.push(&*name);
+        writer.push(&const { Symbol::from_static("reason") });
+        writer.push(&Symbol::from_static(reason));
+        writer.finish();
+        let error = AmqpError {
+            condition,
+            description: Some(&text),
+            info: Reader::new(&info).read::<Map<'_>>().ok(),
+        };
+        settle(&DeliveryState::Outcome(Outcome::Rejected(Some(error))), cx);
+    }
+
+    /// Gives the link credit again after its queues have caught up.
+    pub(crate) fn relieve(&mut self, engine: &mut Connection) {
+        if std::mem::take(&mut self.is_behind) {
+            ended(engine.withhold_credit(self.link, false));
+        }
+    }
+}
+
+/// The target in the property `to` of a message to the anonymous terminus.
+fn destination_of(to: Option<&str>) -> Result<Destination, PublishError> {
+    let refuse =
+        |text: String| PublishError::Rejected(Refusal::new(Condition::PreconditionFailed, text));
+    match to {
+        None => Err(refuse(
+            "the anonymous terminus requires the property 'to'".into(),
+        )),
+        Some(to) => address::parse_target(to)
+            .map_err(|error| refuse(format!("bad 'to' address string: {error}"))),
+    }
+}

@@ -1,0 +1,558 @@
+//! Scenarios of publishing, consuming and errors.
+
+mod fake;
+
+use codec_amqp10::{
+    DeliveryState, Map, Modified, Outcome, Reader, Sections, SenderSettleMode, Symbol, map,
+};
+use fake::{Client, Seen, message};
+use queue::{Modification, RejectReason, RequestBody, SettlementOutcome};
+use session::{ControlEvent, PasswordCheck, SessionState};
+use session_amqp10::{Amqp10Config, Limits};
+
+const ACCEPTED: DeliveryState<'static> = DeliveryState::ACCEPTED;
+
+fn accepted(id: u32) -> Seen {
+    Seen::Outcome(id, "accepted".into())
+}
+
+/// The requests to queues of a kind, without their queues.
+fn settlements(client: &Client) -> Vec<(SettlementOutcome, Vec<(u64, u64)>)> {
+    let requests = client.broker.requests.iter();
+    let all = requests.filter_map(|(_, body)| match body {
+        RequestBody::Settle { outcome, ids, .. } => Some((*outcome, ids.clone())),
+        _ => None,
+    });
+    all.collect()
+}
+
+#[test]
+fn wrong_password_is_refused_and_counted() {
+    let mut client = Client::new(Amqp10Config::default(), "guest", "wrong", None);
+    client.pump();
+    assert!(matches!(
+        client.seen.pop_front(),
+        Some(Seen::Closed(Some(_)))
+    ));
+    assert_eq!(client.broker.logins, (0, 1));
+    assert_eq!(
+        client.state,
+        SessionState::Open,
+        "the socket closes after a delay"
+    );
+}
+
+#[test]
+fn login_waits_for_a_password_check_on_another_thread() {
+    let mut client = Client::new(Amqp10Config::default(), "guest", "guest", None);
+    client.broker.verdict = Some(PasswordCheck::Later);
+    client.pump();
+    client.nothing_seen();
+    assert_eq!(client.state, SessionState::Paused);
+    client
+        .broker
+        .notices
+        .push_back(ControlEvent::Verified { right: true }.into());
+    client.deliver_events();
+    client.pump();
+    client.expect(Seen::Opened);
+    assert_eq!(client.broker.logins, (1, 0));
+}
+
+#[test]
+fn open_is_refused_with_the_condition_of_its_cause() {
+    let refused = |hostname: &str, prepare: fn(&mut Client)| {
+        let host = Some(hostname);
+        let mut client = Client::new(Amqp10Config::default(), "guest", "guest", host);
+        prepare(&mut client);
+        client.pump();
+        client.expect(Seen::Opened);
+        client.seen.pop_front()
+    };
+    let closed = |condition: &str| Some(Seen::Closed(Some(condition.into())));
+    assert_eq!(refused("vhost:missing", |_| {}), closed("amqp:not-found"));
+    assert_eq!(
+        refused("vhost:other", |_| {}),
+        closed("amqp:unauthorized-access")
+    );
+    assert_eq!(
+        refused("host", |c| c.broker.admits = false),
+        closed("amqp:resource-limit-exceeded")
+    );
+    assert_eq!(
+        refused("host", |c| c.broker.vhost_is_full = true),
+        closed("amqp:resource-limit-exceeded")
+    );
+    assert_eq!(
+        refused("host", |c| c.broker.draining = true),
+        closed("amqp:internal-error")
+    );
+}
+
+#[test]
+fn publish_is_accepted_after_the_queue_has_confirmed_it() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    let link = client.publisher(session, "/queues/q");
+    client.broker.silent = true;
+    let ids = [client.send(link, "a"), client.send(link, "b")];
+    client.nothing_seen();
+    client.broker.settle_publishes();
+    client.pump();
+    client.expect(accepted(ids[0]));
+    client.expect(accepted(ids[1]));
+    let counters = &client.broker.message_counters;
+    assert_eq!(
+        (counters.publishes.received, counters.publishes.confirmed),
+        (2, 2)
+    );
+    assert_eq!((counters.publishes.routed, counters.publishers), (2, 1));
+}
+
+#[test]
+fn unroutable_publish_is_released() {
+    let (mut client, session) = Client::open();
+    let link = client.publisher(session, "/exchanges/amq.topic/key");
+    let id = client.send(link, "a");
+    client.expect(Seen::Outcome(id, "released".into()));
+    assert_eq!(
+        client.broker.message_counters.publishes.unroutable_returned,
+        1
+    );
+}
+
+#[test]
+fn rejected_publish_names_queue_and_reason() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    let link = client.publisher(session, "/queues/q");
+    client.broker.reject = Some(RejectReason::MaxLength);
+    let id = client.send(link, "a");
+    let outcome = "rejected amqp:resource-limit-exceeded q maxlen";
+    client.expect(Seen::Outcome(id, outcome.into()));
+    client.broker.reject = Some(RejectReason::Unavailable);
+    let id = client.send(link, "a");
+    client.expect(Seen::Outcome(
+        id,
+        "rejected amqp:internal-error q unavailable".into(),
+    ));
+}
+
+#[test]
+fn anonymous_terminus_rejects_messages_without_a_target() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    let link = client.try_publisher(session, None);
+    client.expect(Seen::Attached(link));
+    let id = client.send_message(link, message(Some("/queues/q"), "a"), false);
+    client.expect(accepted(id));
+    for (to, condition) in [
+        (None, "amqp:precondition-failed"),
+        (Some("q"), "amqp:precondition-failed"),
+        (Some("/exchanges/missing"), "amqp:not-found"),
+    ] {
+        let id = client.send_message(link, message(to, "b"), false);
+        client.expect(Seen::Outcome(id, format!("rejected {condition}")));
+    }
+    // Nobody would hear of the error of a settled message.
+    client.send_message(link, message(None, "c"), true);
+    client.expect(Seen::Detached(Some("amqp:precondition-failed".into())));
+}
+
+#[test]
+fn refused_attach_ends_the_session_with_the_condition_of_its_cause() {
+    let ended = |condition: &str| Seen::Ended(Some(condition.to_owned()));
+    for (user, address, condition) in [
+        ("guest", "/queues/missing", "amqp:not-found"),
+        ("guest", "/exchanges/missing", "amqp:not-found"),
+        ("guest", "orders", "amqp:invalid-field"),
+        ("small", "/exchanges/amq.topic", "amqp:unauthorized-access"),
+    ] {
+        let (mut client, session) = Client::open_with(Amqp10Config::default(), user);
+        client.try_publisher(session, Some(address));
+        client.expect(ended(condition));
+        // Other sessions go on.
+        client.begin();
+    }
+    for (address, condition) in [
+        ("/queues/missing", "amqp:not-found"),
+        ("/queues/yours", "amqp:unauthorized-access"),
+        ("/exchanges/amq.topic", "amqp:invalid-field"),
+    ] {
+        let (mut client, session) = Client::open_with(Amqp10Config::default(), "small");
+        client.declare("yours");
+        let address = address.replace("missing", "mine.missing");
+        client.try_consumer(session, &address, SenderSettleMode::Mixed);
+        client.expect(ended(condition));
+    }
+}
+
+#[test]
+fn attach_waits_for_the_log_if_the_tree_may_be_outdated() {
+    let (mut client, session) = Client::open();
+    client.broker.is_single_node = false;
+    client.broker.hold_log = true;
+    let link = client.try_consumer(session, "/queues/q", SenderSettleMode::Mixed);
+    client.nothing_seen();
+    client.broker.hold_log = false;
+    client.declare("q");
+    assert!(client.broker.apply_next());
+    client.pump();
+    client.expect(Seen::Attached(link));
+}
+
+#[test]
+fn attach_to_a_missing_queue_is_refused_after_the_tree_has_caught_up() {
+    let (mut client, session) = Client::open();
+    client.broker.is_single_node = false;
+    client.try_consumer(session, "/queues/q", SenderSettleMode::Mixed);
+    client.expect(Seen::Ended(Some("amqp:not-found".into())));
+    assert_eq!(client.broker.changes.len(), 1, "the log is asked once");
+}
+
+#[test]
+fn publish_waits_for_the_log_and_keeps_the_order() {
+    let (mut client, session) = Client::open();
+    client.broker.is_single_node = false;
+    client.declare("q");
+    let link = client.try_publisher(session, None);
+    client.expect(Seen::Attached(link));
+    client.broker.hold_log = true;
+    client.send_message(link, message(Some("/exchanges/x"), "a"), false);
+    assert_eq!(client.state, SessionState::Paused);
+    client.send_message(link, message(Some("/queues/q"), "b"), false);
+    client.nothing_seen();
+    assert!(client.broker.apply_next());
+    client.pump();
+    client.expect(Seen::Outcome(0, "rejected amqp:not-found".into()));
+    client.expect(accepted(1));
+}
+
+#[test]
+fn consumer_gets_as_many_messages_as_it_has_credit() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    let to = client.publisher(session, "/queues/q");
+    for body in ["a", "b", "c"] {
+        client.send(to, body);
+    }
+    client.seen.clear();
+    let from = client.consumer(session, "/queues/q");
+    client.credit(from, 2, false);
+    let ids = [client.expect_message("a"), client.expect_message("b")];
+    client.nothing_seen();
+    client.settle(from, ids[0], &ACCEPTED);
+    client.settle(from, ids[1], &ACCEPTED);
+    client.credit(from, 5, false);
+    let id = client.expect_message("c");
+    client.settle(from, id, &DeliveryState::Outcome(Outcome::Rejected(None)));
+    let expected = [
+        (SettlementOutcome::Accepted, vec![(1, 1)]),
+        (SettlementOutcome::Accepted, vec![(2, 2)]),
+        (SettlementOutcome::Rejected, vec![(3, 3)]),
+    ];
+    assert_eq!(settlements(&client), expected);
+    let delivered = client.broker.message_counters.deliveries[metadata::QueueType::Classic];
+    assert_eq!((delivered.deliver, delivered.ack), (3, 2));
+}
+
+#[test]
+fn drain_uses_up_the_credit_after_the_ready_messages() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    let to = client.publisher(session, "/queues/q");
+    client.send(to, "a");
+    client.seen.clear();
+    let from = client.consumer(session, "/queues/q");
+    client.credit(from, 10, true);
+    client.expect_message("a");
+    client.expect(Seen::Drained(from));
+    client.send(to, "b");
+    client
+        .seen
+        .retain(|seen| matches!(seen, Seen::Message { .. }));
+    client.nothing_seen();
+    client.credit(from, 1, false);
+    client.expect_message("b");
+}
+
+#[test]
+fn settled_consumer_settles_when_the_message_is_written() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    let to = client.publisher(session, "/queues/q");
+    client.send(to, "a");
+    client.seen.clear();
+    let from = client.try_consumer(session, "/queues/q", SenderSettleMode::Settled);
+    client.expect(Seen::Attached(from));
+    client.credit(from, 1, false);
+    client.expect_message("a");
+    assert_eq!(
+        settlements(&client),
+        [(SettlementOutcome::Accepted, vec![(1, 1)])]
+    );
+}
+
+#[test]
+fn modified_outcome_carries_the_annotations_of_extensions() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    let to = client.publisher(session, "/queues/q");
+    client.send(to, "a");
+    client.seen.clear();
+    let from = client.consumer(session, "/queues/q");
+    client.credit(from, 1, false);
+    let id = client.expect_message("a");
+    let mut annotations = Vec::new();
+    let mut writer = map(&mut annotations);
+    for key in ["x-opt-note", "other"] {
+        writer.push(&Symbol::from_static(key));
+        writer.push("value");
+    }
+    writer.finish();
+    let modified = Modified {
+        delivery_failed: true,
+        undeliverable_here: false,
+        message_annotations: Reader::new(&annotations).read::<Map<'_>>().ok(),
+    };
+    client.settle(
+        from,
+        id,
+        &DeliveryState::Outcome(Outcome::Modified(modified)),
+    );
+    let modification = client
+        .broker
+        .requests
+        .iter()
+        .find_map(|(_, body)| match body {
+            RequestBody::Modify {
+                ids, modification, ..
+            } if *ids == [(1, 1)] => Some(&**modification),
+            _ => None,
+        });
+    let Some(Modification {
+        delivery_failed: true,
+        annotations,
+        ..
+    }) = modification
+    else {
+        panic!("{modification:?}");
+    };
+    let keys: Vec<&str> = annotations
+        .table()
+        .0
+        .iter()
+        .map(|(key, _)| &**key)
+        .collect();
+    assert_eq!(keys, ["x-opt-note"]);
+}
+
+#[test]
+fn bare_message_reaches_the_consumer_unchanged() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    let to = client.publisher(session, "/queues/q");
+    let bare = message(Some("elsewhere"), "body");
+    client.send_message(to, bare.clone(), false);
+    client.seen.clear();
+    let from = client.consumer(session, "/queues/q");
+    client.credit(from, 1, false);
+    let Some(Seen::Message { payload, .. }) = client.seen.pop_front() else {
+        panic!("no message");
+    };
+    let sections = Sections::parse(&payload).unwrap();
+    assert_eq!(&payload[sections.bare()], &bare);
+    let annotations = sections
+        .read_map(sections.message_annotations, &payload)
+        .unwrap();
+    let text = |key| annotations.get(key).and_then(|value| value.as_text());
+    assert_eq!(
+        (text("x-exchange"), text("x-routing-key")),
+        (Some(""), Some("q"))
+    );
+}
+
+#[test]
+fn detach_returns_deliveries_and_ends_the_consumer() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    let to = client.publisher(session, "/queues/q");
+    client.send(to, "a");
+    client.seen.clear();
+    let from = client.consumer(session, "/queues/q");
+    client.credit(from, 1, false);
+    client.expect_message("a");
+    client.detach(from);
+    assert_eq!(client.broker.queue("/", "q").unwrap().ready.len(), 1);
+    let again = client.consumer(session, "/queues/q");
+    client.credit(again, 1, false);
+    client.expect_message("a");
+    assert_eq!(client.broker.message_counters.consumers, 1);
+}
+
+#[test]
+fn end_of_a_session_stops_its_consumers_before_it_returns_deliveries() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    for _ in 0..2 {
+        client.consumer(session, "/queues/q");
+    }
+    client.broker.requests.clear();
+    client.end(session);
+    let kinds: Vec<&str> = client
+        .broker
+        .requests
+        .iter()
+        .map(|(_, body)| match body {
+            RequestBody::Cancel { .. } => "cancel",
+            RequestBody::Leave { .. } => "leave",
+            _ => "other",
+        })
+        .collect();
+    assert_eq!(kinds, ["cancel", "cancel", "leave", "leave"]);
+    assert_eq!(client.broker.channels_left, 10_000);
+}
+
+#[test]
+fn deleted_queue_detaches_its_consumers_only() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    client.declare("other");
+    client.consumer(session, "/queues/q");
+    let other = client.publisher(session, "/queues/other");
+    client.broker.must(metadata::Change::DeleteQueue {
+        vhost: "/".into(),
+        name: "q".into(),
+        id: None,
+    });
+    client.pump();
+    client.expect(Seen::Detached(Some("amqp:resource-deleted".into())));
+    let id = client.send(other, "a");
+    client.expect(accepted(id));
+}
+
+#[test]
+fn slow_queue_withholds_credit_from_its_own_link_only() {
+    let (mut client, session) = Client::open();
+    let slow = client.declare("slow");
+    client.declare("fast");
+    client.broker.slow_queues.push(slow);
+    let to_slow = client.publisher(session, "/queues/slow");
+    let to_fast = client.publisher(session, "/queues/fast");
+    let sent = |client: &mut Client, link| {
+        (0..1000)
+            .take_while(|_| {
+                let credit = client
+                    .engine
+                    .sessions()
+                    .flat_map(|s| s.links)
+                    .find(|l| l.link == link);
+                let has_credit = credit.is_some_and(|link| link.credit > 0);
+                if has_credit {
+                    client.send(link, "a");
+                }
+                has_credit
+            })
+            .count()
+    };
+    assert_eq!(
+        sent(&mut client, to_slow),
+        170,
+        "the first credit is not renewed"
+    );
+    assert_eq!(sent(&mut client, to_fast), 1000);
+    client.broker.slow_queues.clear();
+    client
+        .broker
+        .notices
+        .push_back(ControlEvent::Unblocked.into());
+    client.pump();
+    assert_eq!(sent(&mut client, to_slow), 1000);
+}
+
+#[test]
+fn alarm_stops_publishers_but_not_consumers() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    let to = client.publisher(session, "/queues/q");
+    client.send(to, "a");
+    client.seen.clear();
+    client
+        .broker
+        .notices
+        .push_back(ControlEvent::Blocked(Some("low on memory")).into());
+    client.pump();
+    let window = |client: &Client| {
+        client
+            .engine
+            .sessions()
+            .next()
+            .unwrap()
+            .remote_incoming_window
+    };
+    assert_eq!(window(&client), 0);
+    let from = client.consumer(session, "/queues/q");
+    client.credit(from, 1, false);
+    client.expect_message("a");
+    client
+        .broker
+        .notices
+        .push_back(ControlEvent::Blocked(None).into());
+    client.pump();
+    assert_eq!(window(&client), 400);
+}
+
+#[test]
+fn client_that_does_not_read_is_sent_a_bounded_number_of_messages() {
+    let limits = Limits {
+        outbox_deliveries: 4096,
+        ..Limits::default()
+    };
+    let (mut client, session) = Client::open_with(
+        Amqp10Config {
+            limits,
+            ..Amqp10Config::default()
+        },
+        "guest",
+    );
+    client.declare("q");
+    let to = client.publisher(session, "/queues/q");
+    let body = "x".repeat(1000);
+    for _ in 0..50 {
+        client.send(to, &body);
+    }
+    client.seen.clear();
+    let from = client.consumer(session, "/queues/q");
+    client.is_deaf = true;
+    client.credit(from, u32::MAX, false);
+    assert!(client.out.len() < 4096 + 2048, "{}", client.out.len());
+    client.is_deaf = false;
+    client.pump();
+    let received = client
+        .seen
+        .iter()
+        .filter(|seen| matches!(seen, Seen::Message { .. }));
+    assert_eq!(received.count(), 50);
+}
+
+#[test]
+fn operator_closes_the_connection_with_the_reason() {
+    let (mut client, session) = Client::open();
+    client.declare("q");
+    client.consumer(session, "/queues/q");
+    client.broker.notices.push_back(
+        ControlEvent::Close {
+            text: "maintenance".into(),
+        }
+        .into(),
+    );
+    client.pump();
+    client.expect(Seen::Closed(Some("amqp:internal-error".into())));
+    assert_eq!(client.state, SessionState::Closing);
+    let requests = &client.broker.requests;
+    assert!(
+        requests
+            .iter()
+            .any(|(_, body)| matches!(body, RequestBody::Leave { .. }))
+    );
+}
