@@ -325,6 +325,7 @@ impl Run {
                 self.oracle.machine_ended(now, node);
                 if let Some(at) = world.lost_power(node) {
                     self.oracle.lost_power(at);
+                    self.credit_clients.oracle.lost_power();
                 }
                 if self.death.is_down(node, now) {
                     continue;
@@ -384,9 +385,7 @@ impl Run {
 
     /// Tells the oracle of clients with credit how long faults may have an effect.
     fn note_faults(&mut self) {
-        let oracle = &mut self.credit_clients.oracle;
-        oracle.faults_until = self.oracle.faults_until();
-        oracle.has_lost_machines |= self.damaged > 0 || self.operator.replaced > 0;
+        self.credit_clients.oracle.faults_until = self.oracle.faults_until();
     }
 
     /// Whether no work is left and no message is owed.

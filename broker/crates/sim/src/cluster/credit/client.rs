@@ -104,7 +104,12 @@ impl CreditClient {
     }
 
     /// Takes in bytes. True: the connection is of no more use.
-    pub fn hear(&mut self, bytes: &[u8], oracle: &mut CreditOracle) -> Result<bool, String> {
+    pub fn hear(
+        &mut self,
+        now: Time,
+        bytes: &[u8],
+        oracle: &mut CreditOracle,
+    ) -> Result<bool, String> {
         let Some(link) = &mut self.link else {
             return Ok(true);
         };
@@ -126,7 +131,7 @@ impl CreditClient {
                     oracle.confirmed(self.queue, number, confirmed);
                 }
                 ServerFrame::Delivered { id, number, value } => {
-                    oracle.delivered(self.queue, number, value)?;
+                    oracle.delivered(now, self.queue, number, value)?;
                     self.receiver.delivered(id, number)?;
                 }
                 ServerFrame::Credited {

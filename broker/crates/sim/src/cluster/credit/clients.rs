@@ -147,6 +147,7 @@ impl CreditClients {
         let Some(link) = link.filter(|link| link.connection == connection) else {
             return Ok(());
         };
+        let now = world.now();
         let mut ends = false;
         match reply {
             Reply::Accepted { .. } => link.accepted = true,
@@ -156,7 +157,7 @@ impl CreditClients {
                 for piece in link.receive_piece(at, piece) {
                     ends |= match piece {
                         StreamPiece::Bytes(bytes) => client
-                            .hear(&bytes, &mut self.oracle)
+                            .hear(now, &bytes, &mut self.oracle)
                             .map_err(|error| format!("credit client {number}: {error}"))?,
                         StreamPiece::End => true,
                     };

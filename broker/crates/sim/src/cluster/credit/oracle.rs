@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 struct Published {
     confirmed: bool,
-    /// A client has accepted it, and it has not come since.
+    /// A client has accepted it, and it was not delivered since without faults.
     accepted: bool,
+    /// Its classic queue may have lost it with a machine, or with the power: classic queues confirm before fsync.
+    may_be_lost: bool,
     /// The last annotation that a client sent, and when.
     sent: Option<(Time, u64)>,
     /// The highest annotation that came with it.
@@ -23,8 +25,6 @@ pub struct CreditOracle {
     next_number: u64,
     next_value: u64,
     pub faults_until: Time,
-    /// A machine was replaced: its classic queues and their messages are lost.
-    pub has_lost_machines: bool,
     pub deliveries: u64,
     pub drains: u64,
 }
@@ -42,6 +42,19 @@ impl CreditOracle {
         }
     }
 
+    /// Messages of the classic queue, if this is its name, may be lost from now on.
+    pub fn lost(&mut self, queue: &str) {
+        if queue == CreditQueue::Classic.name() {
+            self.lost_power();
+        }
+    }
+
+    /// A machine has lost what was not synced.
+    pub fn lost_power(&mut self) {
+        let messages = self.messages(CreditQueue::Classic).values_mut();
+        messages.for_each(|message| message.may_be_lost = true);
+    }
+
     /// The number of the next message.
     pub fn publish(&mut self, queue: CreditQueue) -> u64 {
         self.next_number += 1;
@@ -57,13 +70,20 @@ impl CreditOracle {
         }
     }
 
-    pub fn delivered(&mut self, queue: CreditQueue, number: u64, value: u64) -> Result<(), String> {
+    pub fn delivered(
+        &mut self,
+        now: Time,
+        queue: CreditQueue,
+        number: u64,
+        value: u64,
+    ) -> Result<(), String> {
         self.deliveries += 1;
         let faults_until = self.faults_until;
         let Some(message) = self.messages(queue).get_mut(&number) else {
             return Err(format!("message {number} of {queue:?} was not published"));
         };
-        message.accepted = false;
+        // During faults, the delivery may be older than the acceptance by another client.
+        message.accepted &= now <= faults_until;
         let (at, last) = message.sent.unwrap_or_default();
         if value > last || (value > 0 && queue == CreditQueue::Classic) {
             return Err(format!(
@@ -103,9 +123,9 @@ impl CreditOracle {
     pub fn owed(&self) -> Vec<u64> {
         let [quorum, classic] = &self.queues;
         let owed = |(number, message): (&u64, &Published)| {
-            (message.confirmed && !message.accepted).then_some(*number)
+            let is_owed = message.confirmed && !message.accepted && !message.may_be_lost;
+            is_owed.then_some(*number)
         };
-        let classic = classic.iter().filter(|_| !self.has_lost_machines);
         quorum.iter().chain(classic).filter_map(owed).collect()
     }
 }

@@ -97,8 +97,11 @@ impl Run {
         world.start_in(Duration::ZERO, new);
     }
 
-    /// Tells the queue admins which queues the operator deletes.
+    /// Tells the queue admins, and the oracle of clients with credit, which queues the operator deletes.
     fn mark_uncertain(&mut self, names: &[String]) {
+        for name in names {
+            self.credit_clients.oracle.lost(name);
+        }
         for client in &mut self.clients {
             if let ClientRole::QueueAdmin(queue_admin) = &mut client.role {
                 names
