@@ -373,7 +373,10 @@ fn login_attempts_are_counted_and_passwords_hashed() {
         rows.collect()
     };
     let row = |protocol: &str, succeeded, failed| (protocol.to_owned(), succeeded, failed);
-    assert_eq!(counts(&server), [row("amqp091", 0, 0), row("http", 1, 1)]);
+    assert_eq!(
+        counts(&server),
+        [row("amqp091", 0, 0), row("amqp10", 0, 0), row("http", 1, 1)]
+    );
     let clients = control::LoginCounts {
         succeeded: 3,
         failed: 4,
@@ -381,9 +384,15 @@ fn login_attempts_are_counted_and_passwords_hashed() {
     let mut fake = server.fake.lock().unwrap();
     fake.counters.logins.insert("amqp091".to_owned(), clients);
     drop(fake);
-    assert_eq!(counts(&server), [row("amqp091", 3, 4), row("http", 2, 1)]);
+    assert_eq!(
+        counts(&server),
+        [row("amqp091", 3, 4), row("amqp10", 0, 0), row("http", 2, 1)]
+    );
     assert_eq!(server.delete(path), 204);
-    assert_eq!(counts(&server), [row("amqp091", 0, 0), row("http", 1, 0)]);
+    assert_eq!(
+        counts(&server),
+        [row("amqp091", 0, 0), row("amqp10", 0, 0), row("http", 1, 0)]
+    );
     assert_eq!(
         server.ask("GET", "/api/auth/attempts/c-9", None).status,
         404
