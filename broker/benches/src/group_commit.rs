@@ -355,7 +355,8 @@ impl Shard {
             // As of a queue whose messages were all consumed.
             HostOutput::CheckpointDue { group } => {
                 let index = self.applied.get(&group).copied().unwrap_or(0);
-                self.host.checkpoint(group, index, Bytes::new(), Vec::new());
+                self.host
+                    .checkpoint(group, index, Bytes::new(), Default::default());
             }
             HostOutput::Leadership { is_leader, .. } => self.led += u64::from(is_leader),
             HostOutput::Failed { error, .. } => return Err(error.into()),
