@@ -86,6 +86,7 @@ fn visit(value: Value<'_>) {
         }
         Value::Map(map) => {
             assert_eq!(map.iter().count(), map.len());
+            assert_eq!(map.encoded_entries().count(), map.len());
             map.iter().for_each(|(key, value)| {
                 visit(key);
                 visit(value);

@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use codec_amqp091::{Frame, FrameKind, Method, parse_frame};
 use fake::Conn;
 use libfuzzer_sys::fuzz_target;
-use session::{SessionEvent, Session, SessionState};
+use session::{ControlEvent, Session, SessionState};
 use std::time::Duration;
 
 /// `Limits::outbox` with what one step may add.
@@ -123,15 +123,15 @@ fn take(step: u8, script: &mut Script<'_>, conn: &mut Conn) {
         13 => conn.advance(Duration::from_secs(script.byte().unwrap_or(0).into())),
         14 => {
             let notice = match script.byte().unwrap_or(0) % 5 {
-                0 => SessionEvent::Blocked(Some("memory")),
-                1 => SessionEvent::Blocked(None),
-                2 => SessionEvent::Relieved,
-                3 => SessionEvent::Verified { right: true },
-                _ => SessionEvent::Close {
+                0 => ControlEvent::Blocked(Some("memory")),
+                1 => ControlEvent::Blocked(None),
+                2 => ControlEvent::Unblocked,
+                3 => ControlEvent::Verified { right: true },
+                _ => ControlEvent::Close {
                     text: "an operator".to_owned(),
                 },
             };
-            conn.broker.notices.push_back(notice);
+            conn.broker.notices.push_back(notice.into());
             conn.settle();
         }
         _ => {

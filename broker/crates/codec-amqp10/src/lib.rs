@@ -69,7 +69,8 @@ pub use state::{
 };
 pub use terminus::{AnyTarget, Coordinator, Durability, ExpiryPolicy, Source, Target};
 pub use value::{
-    Array, Described, Descriptor, Elements, Entries, List, Map, Symbol, Timestamp, Uuid, Value,
+    Array, Described, Descriptor, Elements, EncodedEntries, EncodedValue, Entries, List, Map,
+    Symbol, Timestamp, Uuid, Value,
 };
 pub use writer::{CompoundWriter, Encode, encode_described, list, map};
 

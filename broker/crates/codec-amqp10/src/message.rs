@@ -165,6 +165,8 @@ pub struct SectionReader<'a> {
     reader: Reader<'a>,
     size: usize,
     before: Option<SectionKind>,
+    /// Values are only skipped by their size.
+    is_checked: bool,
 }
 
 impl<'a> SectionReader<'a> {
@@ -174,6 +176,7 @@ impl<'a> SectionReader<'a> {
             reader: Reader::new(message),
             size: message.len(),
             before: None,
+            is_checked: false,
         }
     }
 
@@ -191,6 +194,9 @@ impl<'a> SectionReader<'a> {
         let value = self.offset()?;
         let reader = &mut self.reader;
         match kind {
+            _ if self.is_checked => {
+                Value::read_shallow(reader)?;
+            }
             SectionKind::Header => {
                 Header::read_fields(reader)?;
             }
@@ -284,11 +290,24 @@ pub struct Sections {
 impl Sections {
     /// Finds the sections of a message.
     pub fn parse(message: &[u8]) -> Result<Self, DecodeError> {
+        Self::collect(SectionReader::new(message))
+    }
+
+    /// Finds the sections of a message that [`Sections::parse`] accepted before. The values are not checked again. If they are damaged
+    /// nevertheless, reading them gives an error or fewer elements.
+    pub fn locate(message: &[u8]) -> Result<Self, DecodeError> {
+        Self::collect(SectionReader {
+            is_checked: true,
+            ..SectionReader::new(message)
+        })
+    }
+
+    fn collect(reader: SectionReader<'_>) -> Result<Self, DecodeError> {
         let mut sections = Self {
-            size: u32::try_from(message.len()).map_err(|_| Reason::MessageSize)?,
+            size: u32::try_from(reader.size).map_err(|_| Reason::MessageSize)?,
             ..Self::default()
         };
-        for section in SectionReader::new(message) {
+        for section in reader {
             let section = section?;
             match section.kind {
                 SectionKind::Header => sections.header = Some(section),

@@ -218,6 +218,15 @@ impl<'a> Map<'a> {
         })
     }
 
+    /// The entries in the order in which they are encoded, each value only skipped. For maps that were checked before and of which few
+    /// values are read.
+    pub fn encoded_entries(&self) -> EncodedEntries<'a> {
+        EncodedEntries {
+            left: self.count / 2,
+            rest: self.elements,
+        }
+    }
+
     /// The value of the first entry whose key is a symbol or string with this text.
     pub fn get(&self, key: &str) -> Option<Value<'a>> {
         self.iter()
@@ -356,6 +365,79 @@ impl<'a> Iterator for Entries<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         Some((self.0.next()?, self.0.next()?))
     }
+}
+
+/// Iterates over the entries of a [`Map`] without decoding them. Ends early at bytes that are no value.
+#[derive(Clone, Debug)]
+pub struct EncodedEntries<'a> {
+    left: u32,
+    rest: &'a [u8],
+}
+
+impl<'a> EncodedEntries<'a> {
+    #[inline]
+    fn take(&mut self) -> Option<EncodedValue<'a>> {
+        let (taken, rest) = self.rest.split_at_checked(encoded_size(self.rest)?)?;
+        self.rest = rest;
+        Some(EncodedValue(taken))
+    }
+}
+
+impl<'a> Iterator for EncodedEntries<'a> {
+    type Item = (EncodedValue<'a>, EncodedValue<'a>);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        Some((self.take()?, self.take()?))
+    }
+}
+
+/// One encoded value with its constructor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncodedValue<'a>(&'a [u8]);
+
+impl<'a> EncodedValue<'a> {
+    /// The bytes of a string; None for other types.
+    #[inline]
+    pub fn string_bytes(self) -> Option<&'a [u8]> {
+        match *self.0.first()? {
+            code::STRING8 => self.0.get(2..),
+            code::STRING32 => self.0.get(5..),
+            _ => None,
+        }
+    }
+
+    /// The value without the values inside it; null if the bytes are damaged.
+    pub fn value(self) -> Value<'a> {
+        Value::read_shallow(&mut Reader::new(self.0)).unwrap_or_default()
+    }
+}
+
+/// The size of the value at the start of `bytes`. The upper half of a format code is the width of the value, or of its size (part 1,
+/// section 1.2).
+#[inline]
+fn encoded_size(bytes: &[u8]) -> Option<usize> {
+    Some(match *bytes.first()? >> 4 {
+        0x4 => 1,
+        0x5 => 2,
+        0x6 => 3,
+        0x7 => 5,
+        0x8 => 9,
+        0x9 => 17,
+        0xa | 0xc | 0xe => 2 + usize::from(*bytes.get(1)?),
+        0xb | 0xd | 0xf => {
+            let size = bytes.get(1..)?.first_chunk()?;
+            usize::try_from(u32::from_be_bytes(*size))
+                .ok()?
+                .checked_add(5)?
+        }
+        _ => {
+            let mut reader = Reader::new(bytes);
+            Value::read_shallow(&mut reader).ok()?;
+            bytes.len() - reader.rest().len()
+        }
+    })
 }
 
 /// Any value of the type system (part 1). The values inside were checked when this one was decoded.

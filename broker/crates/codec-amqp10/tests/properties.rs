@@ -335,6 +335,12 @@ fn visit(value: Value<'_>) {
             list.iter().for_each(visit);
         }
         Value::Map(map) => {
+            // The encoded entries are the same ones. Values are compared by their text, because NaN is not equal to itself.
+            let shown = |entries: Vec<(Value<'_>, Value<'_>)>| format!("{entries:?}");
+            let encoded = map
+                .encoded_entries()
+                .map(|(key, value)| (key.value(), value.value()));
+            assert_eq!(shown(encoded.collect()), shown(map.iter().collect()));
             assert_eq!(map.iter().count(), map.len());
             map.iter().for_each(|(key, value)| {
                 visit(key);

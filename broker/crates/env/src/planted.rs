@@ -70,6 +70,8 @@ bugs! {
         UnackedNotReturned "unacked-not-returned" "unacknowledged messages of a closed session are not requeued",
         CancelLosesDeliveries "cancel-loses-deliveries" "messages in flight to a cancelled consumer are not requeued",
         DeadRouteKept "dead-route-kept" "queues keep delivering to a node's earlier incarnation after it restarts",
+        CreditAdded "credit-added" "new credit of an AMQP 1.0 receiver is added to its old credit",
+        AnnotationsLost "annotations-lost" "annotations of the outcome modified are lost when the message is requeued",
         OverCredit "over-credit" "one delivery more than the prefetch limit is outstanding",
         DeadLetterLost "dead-letter-lost" "a dead-lettered message leaves its queue before the target queue has it",
         PurgeTakesUnacked "purge-takes-unacked" "a purge also removes unacknowledged messages",

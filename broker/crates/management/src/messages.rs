@@ -408,6 +408,7 @@ mod unit {
             redelivered: false,
             attempts: None,
             left: 0,
+            annotations: None,
             message: builder.build(2, [&b"hi"[..]]).unwrap(),
         };
         let shown = show(&delivery, true, None);

@@ -466,6 +466,7 @@ async fn request(api: &Api, queue: QueueId, body: RequestBody) -> Result<(), Api
         QueueReply::Consuming
         | QueueReply::GoesOn
         | QueueReply::Empty
+        | QueueReply::Credited { .. }
         | QueueReply::Count { .. } => Ok(()),
     }
 }

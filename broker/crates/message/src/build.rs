@@ -1,8 +1,8 @@
 //! Building message containers.
 
 use crate::container::{
-    DURABLE, DecodeError, EXTENDED, FIXED, HAS_BLIND, HAS_DEATHS, HAS_PRIORITY, HAS_TTL, Message,
-    PLAIN, Protocol, Raw,
+    DURABLE, DecodeError, EXTENDED, FIXED, HAS_ANNOTATIONS, HAS_BLIND, HAS_DEATHS, HAS_PRIORITY,
+    HAS_TTL, Message, PLAIN, Protocol, Raw,
 };
 use crate::deaths::Deaths;
 use bytes::BytesMut;
@@ -79,6 +79,36 @@ impl Sink for BytesMut {
     }
 }
 
+/// Parts of a message that few messages have.
+#[derive(Debug, Default)]
+pub(crate) struct Extras<'a> {
+    /// Number of routing keys, at the end, that come from BCC.
+    pub(crate) blind_keys: usize,
+    pub(crate) deaths: Option<&'a Deaths>,
+    /// Encoded; empty if there are none.
+    pub(crate) annotations: &'a [u8],
+}
+
+/// The same, encoded.
+#[derive(Default)]
+struct EncodedExtras<'a> {
+    blind_keys: usize,
+    /// Empty if there are no deaths.
+    history: &'a [u8],
+    annotations: &'a [u8],
+}
+
+impl EncodedExtras<'_> {
+    fn is_empty(&self) -> bool {
+        self.blind_keys == 0 && self.history.is_empty() && self.annotations.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        let section = |bytes: &[u8]| if bytes.is_empty() { 0 } else { 4 + bytes.len() };
+        usize::from(self.blind_keys > 0) + section(self.history) + section(self.annotations)
+    }
+}
+
 /// The offsets of the parts of a message.
 struct Parts {
     keys: u32,
@@ -95,7 +125,7 @@ impl MessageBuilder<'_> {
         body_len: usize,
         body: impl IntoIterator<Item = &'b [u8]>,
     ) -> Result<Message, DecodeError> {
-        self.build_with(0, None, body_len, body)
+        self.build_with(&Extras::default(), body_len, body)
     }
 
     /// As [`MessageBuilder::build`]; the last `blind_keys` of the routing keys come from BCC.
@@ -105,12 +135,17 @@ impl MessageBuilder<'_> {
         body_len: usize,
         body: impl IntoIterator<Item = &'b [u8]>,
     ) -> Result<Message, DecodeError> {
-        self.build_with(blind_keys, None, body_len, body)
+        let extras = Extras {
+            blind_keys,
+            ..Extras::default()
+        };
+        self.build_with(&extras, body_len, body)
     }
 
     /// Builds a short-lived message in `room`. A message too large for the room has memory of its own.
     pub fn build_in(&self, room: &mut Room, body: &[u8]) -> Result<Message, DecodeError> {
-        let size = self.size(0, 0, body.len());
+        let extras = EncodedExtras::default();
+        let size = self.size(&extras, body.len());
         if size > SMALL {
             return self.build(body.len(), [body]);
         }
@@ -120,33 +155,37 @@ impl MessageBuilder<'_> {
             // Reuses the current piece if no message is in it any longer.
             raw.reserve(PIECE);
         }
-        let parts = self.write(raw, 0, &[], [body])?;
+        let parts = self.write(raw, &extras, [body])?;
         Ok(parts.into_message(Raw::Part(raw.split().freeze())))
     }
 
     pub(crate) fn build_with<'b>(
         &self,
-        blind_keys: usize,
-        deaths: Option<&Deaths>,
+        extras: &Extras<'_>,
         body_len: usize,
         body: impl IntoIterator<Item = &'b [u8]>,
     ) -> Result<Message, DecodeError> {
         let mut history = BytesMut::new();
-        if let Some(deaths) = deaths {
+        if let Some(deaths) = extras.deaths {
             deaths.encode(&mut history);
         }
-        let size = self.size(blind_keys, history.len(), body_len);
+        let extras = EncodedExtras {
+            blind_keys: extras.blind_keys,
+            history: &history,
+            annotations: extras.annotations,
+        };
+        let size = self.size(&extras, body_len);
         if size <= SMALL {
             let mut draft = Draft {
                 bytes: [0; SMALL],
                 len: 0,
             };
-            let parts = self.write(&mut draft, blind_keys, &history, body)?;
+            let parts = self.write(&mut draft, &extras, body)?;
             let raw = draft.bytes.get(..draft.len).unwrap_or_default();
             return Ok(parts.into_message(Raw::Own(raw.into())));
         }
         let mut raw = BytesMut::with_capacity(size);
-        let parts = self.write(&mut raw, blind_keys, &history, body)?;
+        let parts = self.write(&mut raw, &extras, body)?;
         Ok(parts.into_message(Raw::Part(raw.freeze())))
     }
 
@@ -155,31 +194,27 @@ impl MessageBuilder<'_> {
     }
 
     /// Length of the container in bytes.
-    fn size(&self, blind_keys: usize, history: usize, body: usize) -> usize {
+    fn size(&self, extras: &EncodedExtras<'_>, body: usize) -> usize {
         let ttl = if self.ttl_ms.is_some() { 8 } else { 0 };
         let keys: usize = self.keys().iter().map(|k| 1 + k.len()).sum();
-        let blind = usize::from(blind_keys > 0);
-        let history = if history > 0 { 4 + history } else { 0 };
         let names = 1 + self.exchange.len() + 1 + keys;
-        FIXED + ttl + names + blind + history + 4 + self.properties.len() + body
+        FIXED + ttl + names + extras.len() + 4 + self.properties.len() + body
     }
 
-    /// `history`: encoded deaths, empty if there are none.
     fn write<'b>(
         &self,
         raw: &mut impl Sink,
-        blind_keys: usize,
-        history: &[u8],
+        extras: &EncodedExtras<'_>,
         body: impl IntoIterator<Item = &'b [u8]>,
     ) -> Result<Parts, DecodeError> {
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        let extended = blind_keys > 0 || !history.is_empty();
         let flags = flag(self.durable, DURABLE)
             | flag(self.priority.is_some(), HAS_PRIORITY)
             | flag(self.ttl_ms.is_some(), HAS_TTL)
-            | flag(blind_keys > 0, HAS_BLIND)
-            | flag(!history.is_empty(), HAS_DEATHS);
-        let version = if extended { EXTENDED } else { PLAIN };
+            | flag(extras.blind_keys > 0, HAS_BLIND)
+            | flag(!extras.history.is_empty(), HAS_DEATHS)
+            | flag(!extras.annotations.is_empty(), HAS_ANNOTATIONS);
+        let version = if extras.is_empty() { PLAIN } else { EXTENDED };
         let mut fixed = [0; FIXED];
         fixed[..4].copy_from_slice(&[
             version,
@@ -199,13 +234,15 @@ impl MessageBuilder<'_> {
         for key in known {
             put_name(raw, key)?;
         }
-        let extras = raw.len() as u32;
-        if blind_keys > 0 {
-            raw.put(&[blind_keys.min(known.len()) as u8]);
+        let extras_at = raw.len() as u32;
+        if extras.blind_keys > 0 {
+            raw.put(&[extras.blind_keys.min(known.len()) as u8]);
         }
-        if !history.is_empty() {
-            raw.put(&(history.len() as u32).to_be_bytes());
-            raw.put(history);
+        for section in [extras.history, extras.annotations] {
+            if !section.is_empty() {
+                raw.put(&(section.len() as u32).to_be_bytes());
+                raw.put(section);
+            }
         }
         let len = u32::try_from(self.properties.len()).map_err(|_| DecodeError::Short)?;
         raw.put(&len.to_be_bytes());
@@ -217,7 +254,7 @@ impl MessageBuilder<'_> {
         }
         Ok(Parts {
             keys,
-            extras,
+            extras: extras_at,
             properties,
             body: at,
         })

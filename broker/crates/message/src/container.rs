@@ -2,19 +2,19 @@
 //!
 //! ```text
 //! version u8 | protocol u8 | flags u8 | priority u8 | received_ms u64 | [ttl_ms u64]
-//! exchange: u8 len, bytes | key count u8, then each: u8 len, bytes | [blind keys u8] | [deaths: u32 len, bytes]
+//! exchange: u8 len, bytes | key count u8, then each: u8 len, bytes | [blind keys u8] | [deaths: u32 len, bytes] | [annotations: u32 len, bytes]
 //! properties: u32 len, bytes | body: the rest
 //! ```
-//! A message without blind keys (of BCC) and deaths has version 1, any other version 2.
+//! A message without blind keys (of BCC), deaths and annotations has version 1, any other version 2.
 
-use crate::build::{MessageBuilder, SMALL};
+use crate::build::{Extras, MessageBuilder, SMALL};
 use crate::deaths::Deaths;
 use bytes::{Buf, Bytes};
 use env::WallTime;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Version of the original layout, and of the layout with blind keys and deaths.
+/// Version of the layout without, and of the layout with blind keys, deaths and annotations.
 pub(crate) const PLAIN: u8 = 1;
 pub(crate) const EXTENDED: u8 = 2;
 pub(crate) const DURABLE: u8 = 1;
@@ -22,6 +22,7 @@ pub(crate) const HAS_PRIORITY: u8 = 2;
 pub(crate) const HAS_TTL: u8 = 4;
 pub(crate) const HAS_BLIND: u8 = 8;
 pub(crate) const HAS_DEATHS: u8 = 16;
+pub(crate) const HAS_ANNOTATIONS: u8 = 32;
 /// Length of version, protocol, flags, priority and time of receipt.
 pub(crate) const FIXED: usize = 12;
 
@@ -120,7 +121,7 @@ impl Message {
         let protocol = at.u8()?;
         Protocol::from_byte(protocol).ok_or(DecodeError::Protocol(protocol))?;
         let flags = at.u8()?;
-        let extended = flags & (HAS_BLIND | HAS_DEATHS) != 0;
+        let extended = flags & (HAS_BLIND | HAS_DEATHS | HAS_ANNOTATIONS) != 0;
         if version != if extended { EXTENDED } else { PLAIN } {
             return Err(DecodeError::Version(version));
         }
@@ -135,9 +136,11 @@ impl Message {
         if flags & HAS_BLIND != 0 {
             at.u8()?;
         }
-        if flags & HAS_DEATHS != 0 {
-            let len = at.u32()? as usize;
-            at.skip(len)?;
+        for section in [HAS_DEATHS, HAS_ANNOTATIONS] {
+            if flags & section != 0 {
+                let len = at.u32()? as usize;
+                at.skip(len)?;
+            }
         }
         let len = at.u32()? as usize;
         let properties = at.at;
@@ -249,12 +252,49 @@ impl Message {
             return None;
         }
         let blind = usize::from(self.raw[2] & HAS_BLIND != 0);
-        let start = self.extras as usize + blind + 4;
-        // The history precedes the length of the properties.
-        let section = self
-            .raw
-            .get(start..(self.properties as usize).checked_sub(4)?)?;
-        Deaths::decode(section).ok()
+        Deaths::decode(self.section(self.extras as usize + blind)?).ok()
+    }
+
+    /// The part that begins with its length at this offset.
+    fn section(&self, start: usize) -> Option<&[u8]> {
+        let (len, rest) = self.raw.get(start..)?.split_first_chunk::<4>()?;
+        rest.get(..u32::from_be_bytes(*len) as usize)
+    }
+
+    /// Annotations that receivers added before the message was dead-lettered, in the encoding of the queue that did so.
+    pub fn annotations(&self) -> Option<&[u8]> {
+        if self.raw[2] & HAS_ANNOTATIONS == 0 {
+            return None;
+        }
+        let blind = usize::from(self.raw[2] & HAS_BLIND != 0);
+        let mut start = self.extras as usize + blind;
+        if self.has_died() {
+            start += 4 + self.section(start)?.len();
+        }
+        self.section(start)
+    }
+
+    /// The same message with these encoded annotations instead of its own. Copies the body.
+    pub fn with_annotations(&self, annotations: &[u8]) -> Result<Message, DecodeError> {
+        let keys: Vec<&str> = self.routing_keys().collect();
+        let builder = MessageBuilder {
+            protocol: self.protocol(),
+            durable: self.durable(),
+            priority: self.priority(),
+            ttl_ms: self.ttl_ms(),
+            received: self.received(),
+            exchange: self.exchange(),
+            routing_keys: &keys,
+            properties: self.properties(),
+        };
+        let deaths = self.deaths();
+        let extras = Extras {
+            blind_keys: self.blind_keys(),
+            deaths: deaths.as_ref(),
+            annotations,
+        };
+        let body = self.body();
+        builder.build_with(&extras, body.len(), [body])
     }
 
     /// The routing keys that may be shown, without those of BCC. A BCC key that also appears openly is listed
@@ -272,7 +312,7 @@ impl Message {
     }
 
     /// The same message as it passes a dead letter exchange: without a time to live, with its history, and
-    /// with `key`, if any, instead of its own keys. Copies the body once.
+    /// with `key`, if any, instead of its own keys. It keeps its annotations. Copies the body once.
     pub fn dead_lettered(
         &self,
         exchange: &str,
@@ -299,7 +339,12 @@ impl Message {
             properties,
         };
         let body = self.body();
-        builder.build_with(blind, Some(deaths), body.len(), [body])
+        let extras = Extras {
+            blind_keys: blind,
+            deaths: Some(deaths),
+            annotations: self.annotations().unwrap_or_default(),
+        };
+        builder.build_with(&extras, body.len(), [body])
     }
 
     /// The properties in the source protocol's encoding (0.9.1: property flags and property list of the

@@ -1,4 +1,4 @@
-//! Users, their permissions, and vhosts.
+//! Users, permissions and vhosts.
 
 use crate::apply::{check_name, no_vhost, unknown_user};
 use crate::traffic::TrafficCounter;
@@ -12,20 +12,20 @@ use message::Table;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Limits a user may have.
+/// Names of the limits that a user may have.
 const USER_LIMITS: [&str; 2] = ["max-connections", "max-channels"];
 
 #[derive(Clone, Debug)]
 pub(crate) struct User {
     pub(crate) record: Arc<UserRecord>,
-    /// By vhost.
-    pub(crate) rights: BTreeMap<Name, Rights>,
-    /// By vhost and exchange.
-    pub(crate) topics: BTreeMap<(Name, Name), TopicRights>,
+    /// Permissions by vhost.
+    pub(crate) rights: BTreeMap<Name, CompiledPermission>,
+    /// Topic permissions by vhost and exchange.
+    pub(crate) topics: BTreeMap<(Name, Name), CompiledTopicPermission>,
 }
 
 impl User {
-    pub(crate) fn same(&self, other: &User) -> bool {
+    pub(crate) fn is_same(&self, other: &User) -> bool {
         let rights = |u: &User| {
             u.rights
                 .values()
@@ -45,7 +45,7 @@ impl User {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Rights {
+pub(crate) struct CompiledPermission {
     pub(crate) record: Arc<PermissionRecord>,
     configure: Option<Pattern>,
     write: Option<Pattern>,
@@ -53,34 +53,35 @@ pub(crate) struct Rights {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct TopicRights {
+pub(crate) struct CompiledTopicPermission {
     pub(crate) record: Arc<TopicPermissionRecord>,
     write: Option<Pattern>,
     read: Option<Pattern>,
 }
 
-/// A pattern that compiled when it was put. One that another version of the program took and this one does not
-/// permits nothing.
-fn compiled(pattern: &str) -> Option<Pattern> {
+/// Compiles a pattern that was checked when it was put. `None`: another version accepted it and this one does not
+/// compile it. It then permits nothing.
+fn compile(pattern: &str) -> Option<Pattern> {
     Pattern::compile_right(pattern).ok()
 }
 
-/// Topic patterns may name the user and the vhost.
-fn expanded(pattern: &str, record: &TopicPermissionRecord) -> String {
+/// Replaces the placeholders for the user and the vhost in a topic pattern.
+fn expand_placeholders(pattern: &str, record: &TopicPermissionRecord) -> String {
     pattern
         .replace("{username}", &regex::escape(&record.user))
         .replace("{vhost}", &regex::escape(&record.vhost))
 }
 
 impl Tree {
-    /// Whether a user may use a vhost at all.
+    /// Whether a user has any permissions in a vhost.
     pub fn vhost_access(&self, user: &str, vhost: &str) -> bool {
         self.users
             .get(user)
             .is_some_and(|u| u.rights.contains_key(vhost))
     }
 
-    /// Whether a user has a right on a queue or exchange. The default exchange is called `amq.default` here.
+    /// Whether a user has a right on a queue or exchange. The pattern is matched against `amq.default` for the default
+    /// exchange.
     pub fn permitted(&self, user: &str, vhost: &str, right: Right, resource: &str) -> bool {
         let Some(rights) = self.users.get(user).and_then(|u| u.rights.get(vhost)) else {
             return false;
@@ -98,8 +99,8 @@ impl Tree {
         pattern.as_ref().is_some_and(|p| p.matches(name))
     }
 
-    /// Whether a user may publish to (Write) or bind with (Read) this key at a topic exchange. Without a topic
-    /// permission for the exchange everything is permitted.
+    /// Whether a user may publish (Write) or bind (Read) with this routing key at a topic exchange. Without a topic
+    /// permission for the exchange, every key is permitted.
     pub fn topic_permitted(
         &self,
         user: &str,
@@ -223,7 +224,7 @@ impl Tree {
             }
         }
         self.retained.remove_vhost(name);
-        self.find_traced();
+        self.update_traces();
         self.events.push(TreeEvent::VhostRemoved(name.clone()));
         Ok(ChangeResult::Changed)
     }
@@ -232,8 +233,8 @@ impl Tree {
         check_name("user", &user.name)?;
         check_tags(&user.tags)?;
         if let Some(password) = &user.password {
-            let checked = password.check();
-            checked.map_err(|e| ChangeError::Invalid(e.to_string()))?;
+            let result = password.check();
+            result.map_err(|e| ChangeError::Invalid(e.to_string()))?;
         }
         for (limit, _) in &user.limits {
             check_limit(limit)?;
@@ -242,11 +243,11 @@ impl Tree {
             return Ok(ChangeResult::AsBefore);
         }
         self.insert_user(user.clone());
-        self.permissions_changed(&user.name);
+        self.push_permissions_changed(&user.name);
         Ok(ChangeResult::Changed)
     }
 
-    /// Rights that the user has stay.
+    /// Inserts or replaces a user. Its permissions stay.
     pub(crate) fn insert_user(&mut self, record: UserRecord) {
         let record = Arc::new(record);
         match self.users.get_mut(&record.name) {
@@ -262,7 +263,7 @@ impl Tree {
         }
     }
 
-    fn permissions_changed(&mut self, user: &Name) {
+    fn push_permissions_changed(&mut self, user: &Name) {
         self.events
             .push(TreeEvent::PermissionsChanged { user: user.clone() });
     }
@@ -271,7 +272,7 @@ impl Tree {
         if self.users.remove(name).is_none() {
             return Ok(ChangeResult::AsBefore);
         }
-        self.permissions_changed(name);
+        self.push_permissions_changed(name);
         Ok(ChangeResult::Changed)
     }
 
@@ -291,7 +292,7 @@ impl Tree {
             return Ok(ChangeResult::AsBefore);
         }
         Arc::make_mut(&mut user.record).limits = limits;
-        self.permissions_changed(name);
+        self.push_permissions_changed(name);
         Ok(ChangeResult::Changed)
     }
 
@@ -299,7 +300,7 @@ impl Tree {
         &mut self,
         record: &PermissionRecord,
     ) -> Result<ChangeResult, ChangeError> {
-        self.check_pair(&record.user, &record.vhost)?;
+        self.check_user_and_vhost(&record.user, &record.vhost)?;
         for pattern in [&record.configure, &record.write, &record.read] {
             check_pattern(pattern)?;
         }
@@ -310,19 +311,19 @@ impl Tree {
             return Ok(ChangeResult::AsBefore);
         }
         self.insert_permission(record.clone());
-        self.permissions_changed(&record.user);
+        self.push_permissions_changed(&record.user);
         Ok(ChangeResult::Changed)
     }
 
-    /// False when there is no such user.
+    /// Returns false if the user does not exist.
     pub(crate) fn insert_permission(&mut self, record: PermissionRecord) -> bool {
         let Some(user) = self.users.get_mut(&record.user) else {
             return false;
         };
-        let rights = Rights {
-            configure: compiled(&record.configure),
-            write: compiled(&record.write),
-            read: compiled(&record.read),
+        let rights = CompiledPermission {
+            configure: compile(&record.configure),
+            write: compile(&record.write),
+            read: compile(&record.read),
             record: Arc::new(record),
         };
         user.rights.insert(rights.record.vhost.clone(), rights);
@@ -338,7 +339,7 @@ impl Tree {
         if user.and_then(|u| u.rights.remove(vhost)).is_none() {
             return Ok(ChangeResult::AsBefore);
         }
-        self.permissions_changed(name);
+        self.push_permissions_changed(name);
         Ok(ChangeResult::Changed)
     }
 
@@ -346,36 +347,36 @@ impl Tree {
         &mut self,
         record: &TopicPermissionRecord,
     ) -> Result<ChangeResult, ChangeError> {
-        self.check_pair(&record.user, &record.vhost)?;
+        self.check_user_and_vhost(&record.user, &record.vhost)?;
         if record.exchange.len() > limits::NAME_BYTES {
             return Err(ChangeError::Invalid(
                 "the exchange's name is too long".into(),
             ));
         }
         for pattern in [&record.write, &record.read] {
-            check_pattern(&expanded(pattern, record))?;
+            check_pattern(&expand_placeholders(pattern, record))?;
         }
         let key = (record.vhost.clone(), record.exchange.clone());
-        let there = self
+        let existing = self
             .users
             .get(&record.user)
             .and_then(|u| u.topics.get(&key));
-        if there.is_some_and(|old| *old.record == *record) {
+        if existing.is_some_and(|old| *old.record == *record) {
             return Ok(ChangeResult::AsBefore);
         }
         self.insert_topic_permission(record.clone());
-        self.permissions_changed(&record.user);
+        self.push_permissions_changed(&record.user);
         Ok(ChangeResult::Changed)
     }
 
-    /// False when there is no such user.
+    /// Returns false if the user does not exist.
     pub(crate) fn insert_topic_permission(&mut self, record: TopicPermissionRecord) -> bool {
         let Some(user) = self.users.get_mut(&record.user) else {
             return false;
         };
-        let rights = TopicRights {
-            write: compiled(&expanded(&record.write, &record)),
-            read: compiled(&expanded(&record.read, &record)),
+        let rights = CompiledTopicPermission {
+            write: compile(&expand_placeholders(&record.write, &record)),
+            read: compile(&expand_placeholders(&record.read, &record)),
             record: Arc::new(record),
         };
         let key = (rights.record.vhost.clone(), rights.record.exchange.clone());
@@ -398,11 +399,11 @@ impl Tree {
         if user.topics.len() == before {
             return Ok(ChangeResult::AsBefore);
         }
-        self.permissions_changed(name);
+        self.push_permissions_changed(name);
         Ok(ChangeResult::Changed)
     }
 
-    fn check_pair(&self, user: &Name, vhost: &Name) -> Result<(), ChangeError> {
+    fn check_user_and_vhost(&self, user: &Name, vhost: &Name) -> Result<(), ChangeError> {
         if !self.vhost_exists(vhost) {
             return Err(no_vhost(vhost));
         }

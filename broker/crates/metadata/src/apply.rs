@@ -1,10 +1,10 @@
-//! One change after the other, the same on every node.
+//! Applies changes to the tree, with the same result on every node.
 
 use crate::{Change, ChangeError, ChangeResult, Name, PermissionRecord, Tree, UserRecord, limits};
 
 impl Tree {
     /// Applies the change at this index of the metadata group's log. Deterministic; a refused change changes nothing.
-    /// [`Tree::events`] then tells what else followed from it.
+    /// [`Tree::events`] then returns the other effects of the change.
     pub fn apply(&mut self, index: u64, change: &Change) -> Result<ChangeResult, ChangeError> {
         self.events.clear();
         self.applied = self.applied.max(index);
@@ -84,7 +84,7 @@ impl Tree {
         }
     }
 
-    /// Only the first one counts.
+    /// Forms the cluster. Only the first `Bootstrap` has an effect.
     fn bootstrap(
         &mut self,
         cluster: &Name,
@@ -95,14 +95,14 @@ impl Tree {
             return Ok(ChangeResult::AsBefore);
         }
         let before = self.clone();
-        let result = self.form(cluster, nodes, user);
+        let result = self.form_cluster(cluster, nodes, user);
         if result.is_err() {
             *self = before;
         }
         result
     }
 
-    fn form(
+    fn form_cluster(
         &mut self,
         cluster: &Name,
         nodes: &[crate::NodeRecord],
@@ -115,24 +115,24 @@ impl Tree {
         self.put_user(user)?;
         let root: Name = "/".into();
         self.put_vhost(&root, &"Default virtual host".into(), &[])?;
-        let everything: Name = ".*".into();
+        let match_all: Name = ".*".into();
         self.put_permission(&PermissionRecord {
             user: user.name.clone(),
             vhost: root,
-            configure: everything.clone(),
-            write: everything.clone(),
-            read: everything,
+            configure: match_all.clone(),
+            write: match_all.clone(),
+            read: match_all,
         })?;
         self.cluster = cluster.clone();
         Ok(ChangeResult::Changed)
     }
 }
 
-/// Names have 1 to 255 bytes.
-pub(crate) fn check_name(what: &str, name: &str) -> Result<(), ChangeError> {
+/// Checks that a name has 1 to 255 bytes.
+pub(crate) fn check_name(kind: &str, name: &str) -> Result<(), ChangeError> {
     if name.is_empty() || name.len() > limits::NAME_BYTES {
         return Err(ChangeError::Invalid(format!(
-            "a {what} name has 1 to {} bytes, not {}",
+            "a {kind} name has 1 to {} bytes, not {}",
             limits::NAME_BYTES,
             name.len()
         )));

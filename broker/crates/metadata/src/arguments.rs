@@ -1,29 +1,30 @@
-//! Arguments of a queue declaration: which exist, what they may be, and the texts of 406 for what they may not.
+//! Arguments of queue and exchange declarations: the known ones, their valid values, and RabbitMQ's 406 error texts.
 
 use crate::codec::table_len;
 use crate::equivalence::ResourceName;
 use crate::{ChangeError, ExchangeRecord, QueueRecord, QueueType, Tree, limits};
 use message::{Table, Value, bare};
 
-/// Longest times in milliseconds: ten years. RabbitMQ has no limit; here sums of times must fit.
+/// Longest time in milliseconds: ten years. RabbitMQ has no limit; here, sums of times must not overflow.
 const MAX_EXPIRY_MS: i64 = 315_360_000_000;
 const MAX_PRIORITY: i64 = 255;
 
-/// What is wrong with a value, in RabbitMQ's words.
-type Checked = Result<(), String>;
-type Check = fn(&Value, &Table) -> Checked;
+/// The result of checking a value. The error is RabbitMQ's text.
+type CheckResult = Result<(), String>;
+type Check = fn(&Value, &Table) -> CheckResult;
 
-/// Arguments with a check, in the order in which they are looked at. Those that RabbitMQ takes whatever they are do not have one
-/// (`x-delivery-limit`, `x-consumer-timeout`, `x-quorum-target-group-size`): one that is no number is as if it were not there.
+/// Checks of arguments, in the order in which they are performed. Arguments that RabbitMQ accepts with any value have
+/// no check (`x-delivery-limit`, `x-consumer-timeout`, `x-quorum-target-group-size`): a value that is not a number is
+/// ignored.
 const CHECKS: &[(&str, Check)] = &[
     ("x-expires", |v, _| {
         let n = integer(v)?;
         if n == 0 {
             return Err("{value_zero,0}".into());
         }
-        expiry(n)
+        check_expiry(n)
     }),
-    ("x-message-ttl", |v, _| expiry(integer(v)?)),
+    ("x-message-ttl", |v, _| check_expiry(integer(v)?)),
     ("x-dead-letter-routing-key", |v, all| {
         string(v)?;
         match all.get("x-dead-letter-exchange") {
@@ -32,40 +33,40 @@ const CHECKS: &[(&str, Check)] = &[
         }
     }),
     ("x-dead-letter-strategy", |v, _| {
-        one_of(
+        check_one_of(
             v,
             &["at-most-once", "at-least-once"],
             "invalid_dlx_strategy",
         )
     }),
-    ("x-max-length", |v, _| natural(v).map(|_| ())),
-    ("x-max-length-bytes", |v, _| natural(v).map(|_| ())),
-    ("x-max-in-memory-length", |v, _| natural(v).map(|_| ())),
-    ("x-max-in-memory-bytes", |v, _| natural(v).map(|_| ())),
-    ("x-max-priority", |v, _| match natural(v)? {
+    ("x-max-length", |v, _| non_negative(v).map(|_| ())),
+    ("x-max-length-bytes", |v, _| non_negative(v).map(|_| ())),
+    ("x-max-in-memory-length", |v, _| non_negative(v).map(|_| ())),
+    ("x-max-in-memory-bytes", |v, _| non_negative(v).map(|_| ())),
+    ("x-max-priority", |v, _| match non_negative(v)? {
         n if n > MAX_PRIORITY => Err(format!("{{max_value_exceeded,{n}}}")),
         _ => Ok(()),
     }),
     ("x-overflow", |v, _| {
         let modes = ["drop-head", "reject-publish", "reject-publish-dlx"];
-        one_of(v, &modes, "invalid_overflow")
+        check_one_of(v, &modes, "invalid_overflow")
     }),
     ("x-queue-mode", |v, _| {
         let mode = string(v)?;
-        let why = format!("\"unsupported queue mode '{mode}'\"");
-        one_of(v, &["default", "lazy"], &why)
+        let reason = format!("\"unsupported queue mode '{mode}'\"");
+        check_one_of(v, &["default", "lazy"], &reason)
     }),
-    ("x-queue-version", |v, _| match natural(v)? {
+    ("x-queue-version", |v, _| match non_negative(v)? {
         1 | 2 => Ok(()),
         n => Err(format!("\"unsupported queue version '{n}'\"")),
     }),
     ("x-single-active-consumer", |v, _| match v {
         Value::Bool(_) => Ok(()),
-        other => Err(unacceptable(other)),
+        other => Err(unacceptable_type(other)),
     }),
-    ("x-quorum-initial-group-size", |v, _| positive(v)),
+    ("x-quorum-initial-group-size", |v, _| check_positive(v)),
     ("x-queue-leader-locator", |v, _| {
-        // Those after the second are old names of it.
+        // Those after the second are old names of the second.
         let locators = [
             "client-local",
             "balanced",
@@ -73,18 +74,18 @@ const CHECKS: &[(&str, Check)] = &[
             "least-leaders",
             "min-masters",
         ];
-        one_of(v, &locators, "invalid_queue_locator_arg")
+        check_one_of(v, &locators, "invalid_queue_locator_arg")
     }),
 ];
 
-/// Of streams only.
-const STREAM: &[&str] = &[
+/// Arguments of streams only.
+const STREAM_ARGUMENTS: &[&str] = &[
     "x-max-age",
     "x-stream-max-segment-size-bytes",
     "x-initial-cluster-size",
 ];
 
-/// The type that a declaration asks for by `x-queue-type`, or the default type if it has no such argument.
+/// The type that a declaration requests with `x-queue-type`, or the default type without this argument.
 pub(crate) fn queue_kind(
     vhost: &str,
     name: &str,
@@ -98,14 +99,14 @@ pub(crate) fn queue_kind(
             .ok()
             .and_then(QueueType::from_name)
             .ok_or_else(|| format!("\"unsupported queue type '{}'\"", bare(octets))),
-        other => Err(unacceptable(other)),
+        other => Err(unacceptable_type(other)),
     };
-    found.map_err(|why| invalid(&ResourceName::queue(vhost, name), "x-queue-type", &why))
+    found.map_err(|reason| invalid(&ResourceName::queue(vhost, name), "x-queue-type", &reason))
 }
 
 impl Tree {
-    /// The type of a queue that is to be declared. One that is there is compared with what is said, whatever that is: it keeps its
-    /// own type where there is none of that name.
+    /// The type of a queue that is being declared. If the requested type is invalid and a queue of this name exists,
+    /// returns the type of that queue: the declaration is then compared with it.
     pub fn queue_kind(
         &self,
         vhost: &str,
@@ -113,15 +114,15 @@ impl Tree {
         arguments: &Table,
     ) -> Result<QueueType, ChangeError> {
         queue_kind(vhost, name, arguments).or_else(|refused| match self.queue(vhost, name) {
-            Some(there) => Ok(there.kind),
+            Some(existing) => Ok(existing.kind),
             None => Err(refused),
         })
     }
 }
 
-/// The exchange that an argument names. Another type than text is refused in RabbitMQ's words.
+/// The exchange name in an argument. A value that is not text is refused with RabbitMQ's error text.
 fn named_exchange<'a>(
-    thing: &ResourceName<'_>,
+    resource: &ResourceName<'_>,
     key: &str,
     arguments: &'a Table,
 ) -> Result<Option<&'a str>, ChangeError> {
@@ -130,69 +131,71 @@ fn named_exchange<'a>(
     };
     value.as_str().map(Some).ok_or_else(|| {
         let kind = value.type_name();
-        ChangeError::PreconditionFailed(format!("invalid type '{kind}' for arg '{key}' in {thing}"))
+        ChangeError::PreconditionFailed(format!(
+            "invalid type '{kind}' for arg '{key}' in {resource}"
+        ))
     })
 }
 
 impl QueueRecord {
-    /// `x-dead-letter-exchange`.
+    /// The exchange name in `x-dead-letter-exchange`.
     pub fn dead_letter_exchange(&self) -> Result<Option<&str>, ChangeError> {
-        let thing = ResourceName::queue(&self.vhost, &self.name);
-        named_exchange(&thing, "x-dead-letter-exchange", &self.arguments)
+        let resource = ResourceName::queue(&self.vhost, &self.name);
+        named_exchange(&resource, "x-dead-letter-exchange", &self.arguments)
     }
 }
 
 impl ExchangeRecord {
-    /// `alternate-exchange`.
+    /// The exchange name in `alternate-exchange`.
     pub fn alternate(&self) -> Result<Option<&str>, ChangeError> {
-        let thing = ResourceName::exchange(&self.vhost, &self.name);
-        named_exchange(&thing, "alternate-exchange", &self.arguments)
+        let resource = ResourceName::exchange(&self.vhost, &self.name);
+        named_exchange(&resource, "alternate-exchange", &self.arguments)
     }
 }
 
-/// Whether a queue of this type takes these arguments.
+/// Checks the arguments for a queue of this type.
 pub(crate) fn check_queue_arguments(
-    thing: &ResourceName<'_>,
+    resource: &ResourceName<'_>,
     kind: QueueType,
     arguments: &Table,
 ) -> Result<(), ChangeError> {
-    check_table(thing, arguments)?;
-    named_exchange(thing, "x-dead-letter-exchange", arguments)?;
+    check_table(resource, arguments)?;
+    named_exchange(resource, "x-dead-letter-exchange", arguments)?;
     let known = kind.descriptor().arguments;
     for (key, check) in CHECKS.iter().filter(|(key, _)| known.contains(key)) {
         if let Some(value) = arguments.get(key) {
-            check(value, arguments).map_err(|why| invalid(thing, key, &why))?;
+            check(value, arguments).map_err(|reason| invalid(resource, key, &reason))?;
         }
     }
-    let mut others = STREAM.to_vec();
+    let mut all_known = STREAM_ARGUMENTS.to_vec();
     for queue_type in QueueType::ALL {
-        others.extend(queue_type.descriptor().arguments);
+        all_known.extend(queue_type.descriptor().arguments);
     }
-    let stray = arguments
+    let misplaced = arguments
         .0
         .iter()
-        .find(|(key, _)| !known.contains(&&**key) && others.contains(&&**key));
-    match stray {
+        .find(|(key, _)| !known.contains(&&**key) && all_known.contains(&&**key));
+    match misplaced {
         None => Ok(()),
         Some((key, _)) => Err(ChangeError::PreconditionFailed(format!(
-            "invalid arg '{key}' for {thing} of queue type {}",
+            "invalid arg '{key}' for {resource} of queue type {}",
             kind.module()
         ))),
     }
 }
 
-fn invalid(thing: &ResourceName<'_>, key: &str, why: &str) -> ChangeError {
-    ChangeError::PreconditionFailed(format!("invalid arg '{key}' for {thing}: {why}"))
+fn invalid(resource: &ResourceName<'_>, key: &str, reason: &str) -> ChangeError {
+    ChangeError::PreconditionFailed(format!("invalid arg '{key}' for {resource}: {reason}"))
 }
 
-/// Bounds that all tables in the tree keep.
-pub(crate) fn check_table(thing: &ResourceName<'_>, table: &Table) -> Result<(), ChangeError> {
-    let refuse = |why: String| {
+/// Checks the bounds of all tables in the tree.
+pub(crate) fn check_table(resource: &ResourceName<'_>, table: &Table) -> Result<(), ChangeError> {
+    let refuse = |reason: String| {
         Err(ChangeError::PreconditionFailed(format!(
-            "arguments of {thing} {why}"
+            "arguments of {resource} {reason}"
         )))
     };
-    if !shallow(table, limits::TABLE_DEPTH) {
+    if !is_shallow(table, limits::TABLE_DEPTH) {
         return refuse(format!("are nested deeper than {}", limits::TABLE_DEPTH));
     }
     let len = table_len(table);
@@ -202,37 +205,42 @@ pub(crate) fn check_table(thing: &ResourceName<'_>, table: &Table) -> Result<(),
             limits::TABLE_BYTES
         ));
     }
-    if !table.0.iter().all(|(_, v)| comparable(v)) {
-        return refuse("hold a number that is not one (NaN)".into());
+    if !table.0.iter().all(|(_, v)| has_no_nan(v)) {
+        return refuse("contain NaN, which cannot be compared".into());
     }
     Ok(())
 }
 
-fn shallow(table: &Table, left: usize) -> bool {
-    left > 0 && table.0.iter().all(|(_, v)| shallow_value(v, left - 1))
+fn is_shallow(table: &Table, remaining: usize) -> bool {
+    remaining > 0
+        && table
+            .0
+            .iter()
+            .all(|(_, v)| is_shallow_value(v, remaining - 1))
 }
 
-fn shallow_value(value: &Value, left: usize) -> bool {
+fn is_shallow_value(value: &Value, remaining: usize) -> bool {
     match value {
-        Value::Table(t) => shallow(t, left),
-        Value::Array(a) => left > 0 && a.iter().all(|v| shallow_value(v, left - 1)),
+        Value::Table(t) => is_shallow(t, remaining),
+        Value::Array(a) => remaining > 0 && a.iter().all(|v| is_shallow_value(v, remaining - 1)),
         _ => true,
     }
 }
 
-/// NaN is not equal to itself: such a binding could never be found again. Depth is checked before.
-fn comparable(value: &Value) -> bool {
+/// A table with NaN is refused, because NaN is not equal to itself, so that a binding with it could never be found
+/// again. The nesting depth is checked before.
+fn has_no_nan(value: &Value) -> bool {
     match value {
         Value::F32(v) => !v.is_nan(),
         Value::F64(v) => !v.is_nan(),
-        Value::Array(a) => a.iter().all(comparable),
-        Value::Table(t) => t.0.iter().all(|(_, v)| comparable(v)),
+        Value::Array(a) => a.iter().all(has_no_nan),
+        Value::Table(t) => t.0.iter().all(|(_, v)| has_no_nan(v)),
         _ => true,
     }
 }
 
-/// RabbitMQ's names of the 0.9.1 field types.
-fn unacceptable(value: &Value) -> String {
+/// RabbitMQ's error text for a value of the wrong type.
+fn unacceptable_type(value: &Value) -> String {
     format!("{{unacceptable_type,{}}}", value.type_name())
 }
 
@@ -242,21 +250,21 @@ fn integer(value: &Value) -> Result<i64, String> {
         .ok_or_else(|| format!("\"expected integer, got {}\"", value.type_name()))
 }
 
-fn natural(value: &Value) -> Result<i64, String> {
+fn non_negative(value: &Value) -> Result<i64, String> {
     match integer(value)? {
         n if n < 0 => Err(format!("{{value_negative,{n}}}")),
         n => Ok(n),
     }
 }
 
-fn positive(value: &Value) -> Checked {
-    match natural(value)? {
+fn check_positive(value: &Value) -> CheckResult {
+    match non_negative(value)? {
         0 => Err("{value_zero,0}".into()),
         _ => Ok(()),
     }
 }
 
-fn expiry(n: i64) -> Checked {
+fn check_expiry(n: i64) -> CheckResult {
     if n > MAX_EXPIRY_MS {
         return Err(format!("{{value_too_large,{n}}}"));
     }
@@ -269,14 +277,14 @@ fn expiry(n: i64) -> Checked {
 fn string(value: &Value) -> Result<&str, String> {
     match value {
         Value::String(_) => value.as_str().ok_or_else(|| "\"not UTF-8\"".into()),
-        other => Err(unacceptable(other)),
+        other => Err(unacceptable_type(other)),
     }
 }
 
-fn one_of(value: &Value, choices: &[&str], why: &str) -> Checked {
+fn check_one_of(value: &Value, choices: &[&str], reason: &str) -> CheckResult {
     if choices.contains(&string(value)?) {
         Ok(())
     } else {
-        Err(why.into())
+        Err(reason.into())
     }
 }

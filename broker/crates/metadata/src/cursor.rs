@@ -1,18 +1,18 @@
 //! Cursors over the tree's large collections, for listings that take several turns.
 //!
-//! The tree may change between two steps: an item that is there during the whole listing is seen exactly once, one that is removed
-//! before its turn is left out, and one that is added meanwhile may be missing.
+//! The tree may change between two steps. An item that exists during the whole listing is visited exactly once. An item
+//! that is removed before its turn is not visited, and one that is added meanwhile may be missing.
 
 use crate::exchanges::BindingKey;
 use crate::{BindingRecord, ExchangeRecord, Name, QueueId, QueueRecord, Tree};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
 
-/// A position in one of the tree's collections. It keeps no reference to the tree between two steps.
+/// A position in one of the tree's collections. It holds no reference to the tree between two steps.
 pub trait Cursor: Send {
     /// The record that the cursor visits.
     type Item;
-    /// The next item, or None at the end. Each call costs about the same, however large the collection is.
+    /// Advances to the next item. Each call costs about the same, however large the collection is.
     fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, Self::Item>;
 }
 
@@ -20,7 +20,7 @@ pub trait Cursor: Send {
 pub enum Step<'t, T> {
     /// The next item.
     Item(&'t Arc<T>),
-    /// A place without an item, which costs as much as one.
+    /// A position without an item, which costs as much as an item.
     Skipped,
     /// There are no more items.
     End,
@@ -69,7 +69,7 @@ impl Cursor for QueuesById {
     }
 }
 
-/// All exchanges, in the order in which this tree got them.
+/// All exchanges, in the order in which they were added to this tree.
 #[derive(Debug, Default)]
 pub struct ExchangeCursor {
     next: u64,
@@ -91,7 +91,7 @@ impl Cursor for ExchangeCursor {
 #[derive(Debug, Default)]
 pub struct BindingCursor {
     source: u64,
-    /// The last one of this source.
+    /// The last visited binding of this source.
     last: Option<BindingKey>,
 }
 
@@ -156,7 +156,7 @@ fn next_binding<'t>(
 }
 
 impl Tree {
-    /// The ids of queues from this one on, in order.
+    /// Ids of the queues from this one on, in order.
     pub fn queue_ids_from(&self, first: QueueId) -> impl Iterator<Item = QueueId> {
         let range = (Included(first), Unbounded);
         self.queue_ids.range(range).copied()

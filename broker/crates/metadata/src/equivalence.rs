@@ -1,10 +1,10 @@
-//! Declaring again what is there: equal, or refused with the text that clients match on.
+//! Repeated declarations: equal to the existing object, or refused with the error text that clients match on.
 
 use crate::{ChangeError, ExchangeRecord, QueueRecord};
 use message::{Table, Term, Value, bare};
 use std::fmt::Display;
 
-/// What error texts call a queue or exchange: `queue 'q' in vhost '/'`.
+/// A resource as error texts name it: `queue 'q' in vhost '/'`.
 pub(crate) struct ResourceName<'a> {
     kind: &'static str,
     vhost: &'a str,
@@ -45,58 +45,66 @@ impl Display for ResourceName<'_> {
 
 pub(crate) fn check_exchange(
     current: &ExchangeRecord,
-    wanted: &ExchangeRecord,
+    requested: &ExchangeRecord,
 ) -> Result<(), ChangeError> {
-    let thing = ResourceName::exchange(&current.vhost, &current.name);
-    same(&thing, "type", &wanted.kind, &current.kind)?;
-    same(&thing, "durable", wanted.durable, current.durable)?;
-    same(
-        &thing,
+    let resource = ResourceName::exchange(&current.vhost, &current.name);
+    check_equal(&resource, "type", &requested.kind, &current.kind)?;
+    check_equal(&resource, "durable", requested.durable, current.durable)?;
+    check_equal(
+        &resource,
         "auto_delete",
-        wanted.auto_delete,
+        requested.auto_delete,
         current.auto_delete,
     )?;
-    same(&thing, "internal", wanted.internal, current.internal)?;
+    check_equal(&resource, "internal", requested.internal, current.internal)?;
     let key = "alternate-exchange";
-    same_argument(&thing, key, &wanted.arguments, &current.arguments)
+    check_equal_argument(&resource, key, &requested.arguments, &current.arguments)
 }
 
-pub(crate) fn check_queue(current: &QueueRecord, wanted: &QueueRecord) -> Result<(), ChangeError> {
-    let thing = ResourceName::queue(&current.vhost, &current.name);
-    if current.exclusive != wanted.exclusive {
-        return Err(locked(&thing));
+pub(crate) fn check_queue(
+    current: &QueueRecord,
+    requested: &QueueRecord,
+) -> Result<(), ChangeError> {
+    let resource = ResourceName::queue(&current.vhost, &current.name);
+    if current.exclusive != requested.exclusive {
+        return Err(locked_error(&resource));
     }
-    same(&thing, "durable", wanted.durable, current.durable)?;
-    same(
-        &thing,
+    check_equal(&resource, "durable", requested.durable, current.durable)?;
+    check_equal(
+        &resource,
         "auto_delete",
-        wanted.auto_delete,
+        requested.auto_delete,
         current.auto_delete,
     )?;
     (current.kind.descriptor().arguments)
         .iter()
         .try_for_each(|key| match *key {
-            "x-queue-type" => same_type(&thing, wanted, current),
-            key => same_argument(&thing, key, &wanted.arguments, &current.arguments),
+            "x-queue-type" => check_equal_type(&resource, requested, current),
+            key => check_equal_argument(&resource, key, &requested.arguments, &current.arguments),
         })
 }
 
-/// The text of 405 for a queue of another connection.
-pub(crate) fn locked(thing: &ResourceName<'_>) -> ChangeError {
+/// The 405 error for a queue that belongs to another connection.
+pub(crate) fn locked_error(resource: &ResourceName<'_>) -> ChangeError {
     ChangeError::ResourceLocked(format!(
-        "cannot obtain exclusive access to locked {thing}. It could be originally declared on another connection or \
+        "cannot obtain exclusive access to locked {resource}. It could be originally declared on another connection or \
          the exclusive property value does not match that of the original declaration."
     ))
 }
 
-fn inequivalent(thing: &ResourceName<'_>, key: &str, received: &str, current: &str) -> ChangeError {
+fn inequivalent_error(
+    resource: &ResourceName<'_>,
+    key: &str,
+    received: &str,
+    current: &str,
+) -> ChangeError {
     ChangeError::PreconditionFailed(format!(
-        "inequivalent arg '{key}' for {thing}: received {received} but current is {current}"
+        "inequivalent arg '{key}' for {resource}: received {received} but current is {current}"
     ))
 }
 
-fn same<T: PartialEq + Display>(
-    thing: &ResourceName<'_>,
+fn check_equal<T: PartialEq + Display>(
+    resource: &ResourceName<'_>,
     key: &str,
     received: T,
     current: T,
@@ -105,62 +113,73 @@ fn same<T: PartialEq + Display>(
         return Ok(());
     }
     let quoted = |v: T| format!("'{v}'");
-    Err(inequivalent(
-        thing,
+    Err(inequivalent_error(
+        resource,
         key,
         &quoted(received),
         &quoted(current),
     ))
 }
 
-/// A queue may or may not say its type, and when it says it is compared as text before anyone asks whether there is such a type.
-fn same_type(
-    thing: &ResourceName<'_>,
-    wanted: &QueueRecord,
+/// Compares the queue type. A declaration without `x-queue-type` has the default type. Otherwise the argument is
+/// compared as text, even if no such type exists.
+fn check_equal_type(
+    resource: &ResourceName<'_>,
+    requested: &QueueRecord,
     current: &QueueRecord,
 ) -> Result<(), ChangeError> {
     let (key, current) = ("x-queue-type", current.kind.name());
-    match wanted.arguments.get(key) {
-        None => same(thing, key, wanted.kind.name(), current),
-        Some(Value::String(said) | Value::Binary(said)) if said == current.as_bytes() => Ok(()),
-        Some(said) => Err(inequivalent(
-            thing,
+    match requested.arguments.get(key) {
+        None => check_equal(resource, key, requested.kind.name(), current),
+        Some(Value::String(requested_type) | Value::Binary(requested_type))
+            if requested_type == current.as_bytes() =>
+        {
+            Ok(())
+        }
+        Some(requested_type) => Err(inequivalent_error(
+            resource,
             key,
-            &quoted(said),
+            &quoted(requested_type),
             &format!("'{current}'"),
         )),
     }
 }
 
-fn same_argument(
-    thing: &ResourceName<'_>,
+fn check_equal_argument(
+    resource: &ResourceName<'_>,
     key: &str,
     received: &Table,
     current: &Table,
 ) -> Result<(), ChangeError> {
     let (received, current) = (received.get(key), current.get(key));
-    let equal = match (received, current) {
+    let is_equal = match (received, current) {
         (None, None) => true,
-        (Some(a), Some(b)) => equal(a, b),
+        (Some(a), Some(b)) => are_equal(a, b),
         _ => false,
     };
-    if equal {
+    if is_equal {
         return Ok(());
     }
     // Two values are shown without their types, as RabbitMQ does.
     if let (Some(a), Some(b)) = (received, current) {
-        return Err(inequivalent(thing, key, &quoted(a), &quoted(b)));
+        return Err(inequivalent_error(resource, key, &quoted(a), &quoted(b)));
     }
-    Err(inequivalent(thing, key, &show(received), &show(current)))
+    Err(inequivalent_error(
+        resource,
+        key,
+        &describe(received),
+        &describe(current),
+    ))
 }
 
-/// Numbers are equal whatever integers or floats they are, a timestamp is a number of seconds, and text is octets.
-fn equal(a: &Value, b: &Value) -> bool {
-    let whole = |v: &Value| match *v {
+/// Numbers are equal regardless of their integer or float type, a timestamp counts as a number of seconds, and strings
+/// are compared as bytes.
+fn are_equal(a: &Value, b: &Value) -> bool {
+    let as_integer_value = |v: &Value| match *v {
         Value::Timestamp(seconds) => Some(i128::from(seconds)),
         ref other => other.as_integer().map(i128::from),
     };
-    let float = |v: &Value| match *v {
+    let as_float = |v: &Value| match *v {
         Value::F32(v) => Some(f64::from(v)),
         Value::F64(v) => Some(v),
         _ => None,
@@ -168,21 +187,26 @@ fn equal(a: &Value, b: &Value) -> bool {
     if let (Value::String(a) | Value::Binary(a), Value::String(b) | Value::Binary(b)) = (a, b) {
         return a == b;
     }
-    match (whole(a), whole(b), float(a), float(b)) {
+    match (
+        as_integer_value(a),
+        as_integer_value(b),
+        as_float(a),
+        as_float(b),
+    ) {
         (Some(a), Some(b), ..) => a == b,
         (.., Some(a), Some(b)) => a == b,
         _ => a == b,
     }
 }
 
-fn show(value: Option<&Value>) -> String {
+fn describe(value: Option<&Value>) -> String {
     match value {
         None => "none".into(),
         Some(v) => format!("the value '{}' of type '{}'", text(v), v.type_name()),
     }
 }
 
-/// One of two values; a void is shown as what is not there.
+/// A value in an error text. A void value is shown like a missing one.
 fn quoted(value: &Value) -> String {
     match value {
         Value::Void => "none".into(),

@@ -16,7 +16,7 @@ use routing::{Bindings, Kind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Where a binding leads, as routing sees it.
+/// The destination of a binding, as routing uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Target {
     Queue(QueueId),
@@ -29,7 +29,7 @@ pub(crate) enum Target {
 pub(crate) struct BindingKey {
     pub(crate) target: Target,
     pub(crate) routing_key: Name,
-    /// In canonical form.
+    /// Canonical encoding of the arguments.
     pub(crate) arguments: Bytes,
 }
 
@@ -43,15 +43,15 @@ pub(crate) struct Bound {
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
     pub(crate) record: Arc<ExchangeRecord>,
-    /// This tree's own number for it.
+    /// Number of the exchange in this tree, which is not replicated.
     pub(crate) number: u64,
     pub(crate) kind: Kind,
     pub(crate) matcher: Bindings<Target>,
     pub(crate) bindings: BTreeMap<BindingKey, Arc<BindingRecord>>,
-    /// Bindings that end here.
+    /// Bindings that have this exchange as destination.
     pub(crate) bound: BTreeSet<Bound>,
     pub(crate) effective: Arc<EffectivePolicy>,
-    /// Alternate exchange of its argument or else of its policy.
+    /// The alternate exchange, from the argument or else from the policy.
     pub(crate) alternate: Option<Name>,
     pub(crate) counter: TrafficCounter,
 }
@@ -59,7 +59,8 @@ pub(crate) struct Exchange {
 impl Exchange {
     pub(crate) fn set_effective(&mut self, effective: Arc<EffectivePolicy>) {
         let name = |v: Option<&Value>| v.and_then(Value::as_str).map(Name::from);
-        // Queues are not bound to the default exchange: as an alternate it takes nothing, as in RabbitMQ.
+        // An empty name is ignored: no queue is bound to the default exchange, so that as an alternate it takes no
+        // message, as in RabbitMQ.
         self.alternate = name(self.record.arguments.get("alternate-exchange"))
             .or_else(|| name(effective.definition.get("alternate-exchange")))
             .filter(|alternate| !alternate.is_empty());
@@ -67,42 +68,42 @@ impl Exchange {
     }
 }
 
-fn on_default() -> ChangeError {
+fn default_exchange_refused() -> ChangeError {
     ChangeError::AccessRefused("operation not permitted on the default exchange".into())
 }
 
 impl Tree {
     pub(crate) fn declare_exchange(
         &mut self,
-        wanted: &ExchangeRecord,
+        requested: &ExchangeRecord,
     ) -> Result<ChangeResult, ChangeError> {
-        let Some(kind) = Kind::from_name(&wanted.kind) else {
+        let Some(kind) = Kind::from_name(&requested.kind) else {
             return Err(ChangeError::PreconditionFailed(format!(
                 "unknown exchange type '{}'",
-                wanted.kind
+                requested.kind
             )));
         };
-        if !self.vhost_exists(&wanted.vhost) {
-            return Err(no_vhost(&wanted.vhost));
+        if !self.vhost_exists(&requested.vhost) {
+            return Err(no_vhost(&requested.vhost));
         }
-        if wanted.name.is_empty() {
-            return Err(on_default());
+        if requested.name.is_empty() {
+            return Err(default_exchange_refused());
         }
-        if let Some(there) = self.exchange(&wanted.vhost, &wanted.name) {
-            check_exchange(there, wanted)?;
+        if let Some(existing) = self.exchange(&requested.vhost, &requested.name) {
+            check_exchange(existing, requested)?;
             return Ok(ChangeResult::AsBefore);
         }
-        check_name("exchange", &wanted.name)?;
-        let thing = ResourceName::exchange(&wanted.vhost, &wanted.name);
-        check_table(&thing, &wanted.arguments)?;
-        wanted.alternate()?;
-        kind.check_exchange(&wanted.arguments)
+        check_name("exchange", &requested.name)?;
+        let resource = ResourceName::exchange(&requested.vhost, &requested.name);
+        check_table(&resource, &requested.arguments)?;
+        requested.alternate()?;
+        kind.check_exchange(&requested.arguments)
             .map_err(|e| ChangeError::PreconditionFailed(e.to_string()))?;
-        self.insert_exchange(wanted.clone());
+        self.insert_exchange(requested.clone());
         Ok(ChangeResult::Changed)
     }
 
-    /// False when its type or its vhost is not known.
+    /// Returns false if the exchange type or the vhost is unknown.
     pub(crate) fn insert_exchange(&mut self, mut record: ExchangeRecord) -> bool {
         let Some(kind) = Kind::from_name(&record.kind) else {
             return false;
@@ -128,8 +129,8 @@ impl Tree {
         };
         exchange.set_effective(effective);
         vhost.alternates += usize::from(exchange.alternate.is_some());
-        let before = vhost.exchanges.insert(names.1.clone(), exchange);
-        vhost.alternates -= before.map_or(0, |e| usize::from(e.alternate.is_some()));
+        let replaced = vhost.exchanges.insert(names.1.clone(), exchange);
+        vhost.alternates -= replaced.map_or(0, |e| usize::from(e.alternate.is_some()));
         self.exchange_names.insert(number, names);
         true
     }
@@ -141,7 +142,7 @@ impl Tree {
         if_unused: bool,
     ) -> Result<ChangeResult, ChangeError> {
         if name.is_empty() {
-            return Err(on_default());
+            return Err(default_exchange_refused());
         }
         let Some(exchange) = self.find_exchange(vhost, name) else {
             return Ok(ChangeResult::AsBefore);
@@ -160,17 +161,17 @@ impl Tree {
         Ok(ChangeResult::Changed)
     }
 
-    /// Removes an exchange, its bindings, and auto-delete exchanges that lose their last binding by it.
+    /// Removes an exchange, its bindings, and auto-delete exchanges that thereby lose their last binding.
     fn remove_exchange(&mut self, vhost: &str, name: &str) {
-        let mut doomed: Vec<Name> = vec![name.into()];
-        while let Some(name) = doomed.pop() {
-            let Some(there) = self.vhosts.get_mut(vhost) else {
+        let mut pending: Vec<Name> = vec![name.into()];
+        while let Some(name) = pending.pop() {
+            let Some(found_vhost) = self.vhosts.get_mut(vhost) else {
                 return;
             };
-            let Some(exchange) = there.exchanges.remove(&name) else {
+            let Some(exchange) = found_vhost.exchanges.remove(&name) else {
                 continue;
             };
-            there.alternates -= usize::from(exchange.alternate.is_some());
+            found_vhost.alternates -= usize::from(exchange.alternate.is_some());
             self.exchange_names.remove(&exchange.number);
             for key in exchange.bindings.into_keys() {
                 let target = key.target;
@@ -184,13 +185,13 @@ impl Tree {
             }
             for bound in exchange.bound {
                 if self.remove_from_source(vhost, &bound) {
-                    doomed.push(bound.source);
+                    pending.push(bound.source);
                 }
             }
         }
     }
 
-    /// Removes bindings that end at something that is gone, and auto-delete exchanges without bindings then.
+    /// Removes bindings whose destination was removed, and auto-delete exchanges that have no binding left.
     pub(crate) fn remove_bound(&mut self, vhost: &str, bound: BTreeSet<Bound>) {
         for bound in bound {
             if self.remove_from_source(vhost, &bound) {
@@ -199,7 +200,7 @@ impl Tree {
         }
     }
 
-    /// Takes a binding out of its source. True when the source is auto-delete and that was its last one.
+    /// Removes a binding from its source. Returns true if the source is auto-delete and this was its last binding.
     fn remove_from_source(&mut self, vhost: &str, bound: &Bound) -> bool {
         let Some(source) = self
             .vhosts
@@ -228,8 +229,8 @@ impl Tree {
         }
     }
 
-    /// Where a binding leads; None when its source, destination or vhost is not there.
-    fn target(&self, binding: &BindingRecord) -> Option<Target> {
+    /// The destination of a binding. `None`: its destination or vhost does not exist.
+    fn target_of(&self, binding: &BindingRecord) -> Option<Target> {
         let vhost = self.vhosts.get(&binding.vhost)?;
         match &binding.destination {
             Destination::Queue(name) => vhost.queues.get(name).copied().map(Target::Queue),
@@ -240,7 +241,7 @@ impl Tree {
         }
     }
 
-    fn bound(target: Target, binding: &BindingRecord) -> Bound {
+    fn bound_entry(target: Target, binding: &BindingRecord) -> Bound {
         Bound {
             source: binding.source.clone(),
             key: BindingKey {
@@ -253,7 +254,7 @@ impl Tree {
 
     fn check_binding(&self, binding: &BindingRecord) -> Result<(), ChangeError> {
         if binding.source.is_empty() || binding.destination == Destination::Exchange("".into()) {
-            return Err(on_default());
+            return Err(default_exchange_refused());
         }
         if binding.routing_key.len() > limits::NAME_BYTES {
             return Err(ChangeError::Invalid("the routing key is too long".into()));
@@ -270,13 +271,13 @@ impl Tree {
         let source = self
             .find_exchange(vhost, &binding.source)
             .ok_or_else(|| no_exchange(vhost, &binding.source))?;
-        let thing = ResourceName::exchange(vhost, &binding.source);
-        check_table(&thing, &binding.arguments)?;
+        let resource = ResourceName::exchange(vhost, &binding.source);
+        check_table(&resource, &binding.arguments)?;
         source
             .kind
             .check_binding(&binding.routing_key, &binding.arguments)
             .map_err(|e| ChangeError::PreconditionFailed(e.to_string()))?;
-        let Some(target) = self.target(binding) else {
+        let Some(target) = self.target_of(binding) else {
             return Err(match &binding.destination {
                 Destination::Queue(name) => no_queue(vhost, name),
                 Destination::Exchange(name) => no_exchange(vhost, name),
@@ -287,7 +288,7 @@ impl Tree {
         }
         if source
             .bindings
-            .contains_key(&Tree::bound(target, binding).key)
+            .contains_key(&Tree::bound_entry(target, binding).key)
         {
             return Ok(ChangeResult::AsBefore);
         }
@@ -295,9 +296,9 @@ impl Tree {
         Ok(ChangeResult::Changed)
     }
 
-    /// Refuses a target that cannot be local to a node.
+    /// Refuses a destination that cannot be local to a node.
     fn check_local(&self, target: Target) -> Result<(), ChangeError> {
-        let refuse = |why: &str| Err(ChangeError::PreconditionFailed(why.into()));
+        let refuse = |reason: &str| Err(ChangeError::PreconditionFailed(reason.into()));
         match target {
             Target::Exchange(_) => refuse("Destination not found"),
             Target::Queue(id) => match self.queue_by_id(id).map(|q| q.kind.descriptor()) {
@@ -310,12 +311,12 @@ impl Tree {
         }
     }
 
-    /// False when source or destination is not there.
+    /// Returns false if source or destination does not exist.
     pub(crate) fn insert_binding(&mut self, mut binding: BindingRecord) -> bool {
-        let Some(target) = self.target(&binding) else {
+        let Some(target) = self.target_of(&binding) else {
             return false;
         };
-        let mut bound = Tree::bound(target, &binding);
+        let mut bound = Tree::bound_entry(target, &binding);
         let Some(source) = self
             .vhosts
             .get_mut(&binding.vhost)
@@ -323,7 +324,7 @@ impl Tree {
         else {
             return false;
         };
-        // One copy of the names that thousands of bindings share.
+        // Thousands of bindings share one copy of these names.
         binding.vhost = source.record.vhost.clone();
         binding.source = source.record.name.clone();
         bound.source = source.record.name.clone();
@@ -340,14 +341,14 @@ impl Tree {
 
     pub(crate) fn unbind(&mut self, binding: &BindingRecord) -> Result<ChangeResult, ChangeError> {
         self.check_binding(binding)?;
-        let Some(target) = self.target(binding) else {
+        let Some(target) = self.target_of(binding) else {
             return Ok(ChangeResult::AsBefore);
         };
-        let bound = Tree::bound(target, binding);
-        let there = self
+        let bound = Tree::bound_entry(target, binding);
+        let is_bound = self
             .find_exchange(&binding.vhost, &binding.source)
             .is_some_and(|x| x.bindings.contains_key(&bound.key));
-        if !there {
+        if !is_bound {
             return Ok(ChangeResult::AsBefore);
         }
         if let Some(set) = self.bound_of(target) {

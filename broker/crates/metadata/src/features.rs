@@ -1,39 +1,40 @@
 //! Feature flags: changes of formats on disk or between nodes that a cluster may use only when every node understands
-//! them. A flag is off in a cluster that an older version founded until an administrator enables it. A new cluster has
-//! all flags that its founders know from the start.
+//! them. A flag is disabled in a cluster that an older version founded until an administrator enables it. A new cluster
+//! starts with all flags that its founders know.
 //!
-//! The tree stores any flag by name: the outcome of a change never depends on the version that applies it. A node that
-//! finds an enabled flag that it does not know ends ([`Version::misfit`]).
+//! The tree stores any flag by name, so the result of a change never depends on the version that applies it. A node
+//! that finds an enabled flag that it does not know ends ([`Version::misfit`]).
 
 use crate::apply::check_name;
 use crate::{ChangeError, ChangeResult, Name, Tree, limits};
 use env::NodeId;
 
-/// A feature flag that a program knows.
+/// A feature flag that this version knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// Name in the API and in stored metadata; never changed.
+    /// Name in the API and in stored metadata. It never changes.
     pub name: &'static str,
-    /// Text for people.
+    /// Description for users.
     pub description: &'static str,
 }
 
-/// The formats on disk and between nodes of version 0.2, on from the start in every cluster. Nodes of development versions
-/// before 0.2 do not know it and cannot join.
+/// The formats on disk and between nodes of version 0.2, enabled from the start in every cluster. Nodes of development
+/// versions before 0.2 do not know the flag and cannot join.
 pub const BASELINE: Feature = Feature {
     name: "baseline_0_2",
     description: "Formats on disk and between nodes of version 0.2",
 };
 
-/// Flags that this version knows, by name. A later version that changes a format adds a flag, and reads both forms.
+/// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both
+/// forms.
 pub const KNOWN: &[Feature] = &[BASELINE];
 
-/// The program that runs a node.
+/// The version of a node, with the flags that it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// As `1.2.3`.
+    /// Version number, for example `1.2.3`.
     pub version: &'static str,
-    /// The flags that it knows, by name.
+    /// The flags that this version knows, ordered by name.
     pub features: &'static [Feature],
 }
 
@@ -47,17 +48,17 @@ impl Default for Version {
 }
 
 impl Version {
-    /// Returns true if this program can run in a cluster that has enabled the flag.
+    /// Returns true if this version can run in a cluster that has enabled the flag.
     pub fn knows(&self, name: &str) -> bool {
         self.features.iter().any(|f| f.name == name)
     }
 
-    /// Why this program cannot be of a cluster with these flags on; None: it can.
+    /// Explains why this version cannot be in a cluster with these enabled flags. `None`: it can.
     pub fn misfit<'a>(&self, enabled: impl IntoIterator<Item = &'a str>) -> Option<String> {
         misfit(self.version, |name| self.knows(name), enabled)
     }
 
-    /// What others are told of it.
+    /// The facts that a node announces to others.
     pub fn facts(&self) -> VersionFacts {
         VersionFacts {
             version: self.version.into(),
@@ -66,22 +67,22 @@ impl Version {
     }
 }
 
-/// What a node tells of its program: perhaps of another version, so names only.
+/// The version that a node announces. It may be another version, so flags are names only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionFacts {
-    /// Version of the program, for error texts and listings.
+    /// Version number, for error texts and listings.
     pub version: Name,
-    /// The flags that it knows.
+    /// Names of the flags that it knows.
     pub features: Vec<Name>,
 }
 
 impl VersionFacts {
-    /// Returns true if the program announced the flag.
+    /// Returns true if the version announced the flag.
     pub fn knows(&self, name: &str) -> bool {
         self.features.iter().any(|f| &**f == name)
     }
 
-    /// As [`Version::misfit`].
+    /// Like [`Version::misfit`].
     pub fn misfit<'a>(&self, enabled: impl IntoIterator<Item = &'a str>) -> Option<String> {
         misfit(&self.version, |name| self.knows(name), enabled)
     }
@@ -104,7 +105,7 @@ fn misfit<'a>(
 }
 
 impl Tree {
-    /// Flags that are on, by name; also those that the program does not know.
+    /// Enabled flags ordered by name, including flags that this version does not know.
     pub fn enabled_features(&self) -> impl Iterator<Item = &Name> {
         self.features.iter()
     }
@@ -129,7 +130,7 @@ impl Tree {
         Ok(ChangeResult::Changed)
     }
 
-    /// As [`Tree::enable_feature`], while every member is among those that were found to know the flag.
+    /// Like [`Tree::enable_feature`], but refused if a member is not in `known_by`.
     pub(crate) fn enable_known_feature(
         &mut self,
         name: &Name,
@@ -147,7 +148,7 @@ impl Tree {
     }
 }
 
-/// Why a flag cannot be enabled: these nodes are not known to know it.
+/// The error if these nodes are not known to know a flag.
 pub fn not_supported(name: &str, nodes: &[Name]) -> ChangeError {
     ChangeError::PreconditionFailed(format!(
         "feature flag '{name}' is not supported by node(s) {}: each must be up and run a version that knows it",

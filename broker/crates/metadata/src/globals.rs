@@ -1,18 +1,18 @@
-//! Global parameters: JSON values by name, for tools that keep something with the cluster.
+//! Global parameters: JSON values by name, for tools that store settings in the cluster.
 
 use crate::apply::check_name;
 use crate::{ChangeError, ChangeResult, Name, Tree, limits};
 
-/// The parameter that holds what people call the cluster.
+/// The parameter with the display name of the cluster.
 pub const CLUSTER_NAME: &str = "cluster_name";
 
 impl Tree {
-    /// By name; the values are JSON.
+    /// Global parameters by name. The values are JSON.
     pub fn global_parameters(&self) -> impl Iterator<Item = (&Name, &Name)> {
         self.globals.iter()
     }
 
-    /// Its value as JSON.
+    /// Value of a global parameter as JSON.
     pub fn global_parameter(&self, name: &str) -> Option<&Name> {
         self.globals.get(name)
     }
@@ -30,10 +30,10 @@ impl Tree {
             )));
         }
         match self.globals.get(name) {
-            Some(there) if there == value => return Ok(ChangeResult::AsBefore),
+            Some(value_before) if value_before == value => return Ok(ChangeResult::AsBefore),
             None if self.globals.len() >= limits::PARAMETERS => {
                 return Err(ChangeError::PreconditionFailed(format!(
-                    "there are {} global parameters, the most that are allowed",
+                    "there are {} global parameters, the maximum",
                     limits::PARAMETERS
                 )));
             }

@@ -1,9 +1,13 @@
-//! The replicated tree (C1): vhosts, users, permissions, exchanges, queues, bindings, policies, members.
+//! Replicated metadata of the cluster: vhosts, users, permissions, exchanges, queues, bindings, policies and member
+//! nodes.
 //!
-//! [`Change`]s go through the metadata Raft group and are applied in order by [`Tree::apply`] on every node, on every
-//! shard; sessions and the HTTP API read the resulting tree directly, without locks (docs/decisions).
+//! [`Change`]s go through the metadata Raft group. [`Tree::apply`] applies them in order on every node and every shard,
+//! with the same result. Sessions and the HTTP API read the shard's tree directly, without locks. [`Tree::snapshot`]
+//! and [`Tree::restore`] convert the tree to and from the bytes of a Raft snapshot.
+//!
+//! [`ChangeError`] has the error texts that RabbitMQ's clients match on. Sizes are bounded by [`limits`].
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod access;
 mod apply;
@@ -62,16 +66,16 @@ pub struct QueueRecord {
     pub name: Name,
     /// Type, fixed at declaration.
     pub kind: QueueType,
-    /// It survives a restart of its node.
+    /// The queue survives a restart of its node.
     pub durable: bool,
-    /// It is deleted after its last consumer left.
+    /// The queue is deleted after its last consumer has left.
     pub auto_delete: bool,
     /// The session that owns an exclusive queue.
     pub exclusive: Option<SessionId>,
     /// Arguments of the declaration, with their `x-` prefix.
     pub arguments: Table,
-    /// Classic: the one node that holds it. Quorum: the members that its Raft group is to have; at declaration the first of
-    /// them is to lead.
+    /// Classic queue: the node that holds it. Quorum queue: the wanted members of its Raft group; at declaration the
+    /// first one should become the leader.
     pub members: Vec<NodeId>,
     /// User that declared it.
     pub declared_by: Name,
@@ -88,7 +92,7 @@ pub struct ExchangeRecord {
     pub kind: Name,
     /// The flag `durable` of the declaration.
     pub durable: bool,
-    /// It is deleted after its last binding was removed.
+    /// The exchange is deleted after its last binding has been removed.
     pub auto_delete: bool,
     /// Clients cannot publish to it.
     pub internal: bool,
@@ -125,7 +129,7 @@ pub struct BindingRecord {
 pub enum PolicyScope {
     /// Set by users with the tag `policymaker`.
     User,
-    /// Set by operators: it limits what the other kind may set.
+    /// Set by operators. It limits the values that user policies may set.
     Operator,
 }
 
@@ -140,7 +144,7 @@ pub enum ApplyTo {
     ClassicQueues,
     /// Quorum queues.
     QuorumQueues,
-    /// Streams; accepted for compatibility, there are none yet.
+    /// Streams. Accepted for compatibility; there are no streams yet.
     Streams,
     /// Exchanges.
     Exchanges,
@@ -183,7 +187,7 @@ pub struct PolicyRecord {
     pub pattern: Name,
     /// Objects that the pattern is compared with.
     pub apply_to: ApplyTo,
-    /// Of the matching policies of one scope, that with the highest priority applies.
+    /// Of the matching policies of one scope, the one with the highest priority applies.
     pub priority: i64,
     /// Keys as in RabbitMQ (`max-length`, `delivery-limit`, ...), checked when put.
     pub definition: Table,
@@ -194,7 +198,7 @@ pub struct PolicyRecord {
 pub struct UserRecord {
     /// Unique in the cluster.
     pub name: Name,
-    /// None: no password login.
+    /// `None`: the user cannot log in with a password.
     pub password: Option<auth::PasswordHash>,
     /// User tags, for example `administrator`.
     pub tags: Vec<Name>,
@@ -224,7 +228,7 @@ pub struct TopicPermissionRecord {
     pub user: Name,
     /// Name of the vhost.
     pub vhost: Name,
-    /// Name of the topic exchange; the others are not restricted by it.
+    /// Name of the topic exchange. Topic permissions do not restrict other exchanges.
     pub exchange: Name,
     /// Routing keys that the user may publish with.
     pub write: Name,
@@ -241,16 +245,17 @@ pub struct NodeRecord {
     pub name: Name,
     /// host:port of its inter-node listener.
     pub address: Name,
-    /// It has a vote in the metadata group.
+    /// The node has a vote in the metadata group.
     pub voter: bool,
-    /// It is in maintenance mode.
+    /// The node is in maintenance mode.
     pub maintenance: bool,
 }
 
-/// A change of the tree. Each is checked again when it is applied: what two clients race for, the log decides.
+/// A change of the tree. It is checked again when it is applied, because the order in the log decides races between
+/// clients.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// First entry of a new cluster: default vhost `/`, its exchanges, the default user.
+    /// First entry of a new cluster. Creates the vhost `/` with its exchanges and the default user.
     Bootstrap {
         /// Name of the cluster.
         cluster: Name,
@@ -263,7 +268,7 @@ pub enum Change {
     PutVhost {
         /// Name of the vhost.
         name: Name,
-        /// Text for people.
+        /// Description for users.
         description: Name,
         /// Tags of the vhost, which the broker does not interpret.
         tags: Vec<Name>,
@@ -273,7 +278,7 @@ pub enum Change {
         /// Name of the vhost.
         name: Name,
     },
-    /// Creates a user, or replaces password, tags and limits; permissions stay.
+    /// Creates a user, or replaces its password, tags and limits. Permissions stay.
     PutUser(UserRecord),
     /// Deletes a user with its permissions.
     DeleteUser {
@@ -291,7 +296,7 @@ pub enum Change {
     },
     /// Sets the topic permissions of a user for an exchange.
     PutTopicPermission(TopicPermissionRecord),
-    /// `exchange: None` clears all of the user's in that vhost.
+    /// Deletes topic permissions. `exchange: None` deletes all topic permissions of the user in the vhost.
     DeleteTopicPermission {
         /// Name of the user.
         user: Name,
@@ -300,13 +305,13 @@ pub enum Change {
         /// Name of the exchange.
         exchange: Option<Name>,
     },
-    /// `value: None` clears the limit.
+    /// Sets a limit of a user. `value: None` clears it.
     SetUserLimit {
         /// Name of the user.
         user: Name,
         /// `max-connections` or `max-channels`.
         limit: Name,
-        /// A negative number is no limit.
+        /// A negative number means no limit.
         value: Option<i64>,
     },
     /// Creates or replaces a policy.
@@ -331,30 +336,31 @@ pub enum Change {
         /// Refuse if a binding starts at the exchange.
         if_unused: bool,
     },
-    /// `id` of the record is ignored: the log index becomes the id.
+    /// Declares a queue. The `id` of the record is ignored: the log index becomes the id.
     DeclareQueue(QueueRecord),
-    /// `id` guards against deleting a namesake made since; None deletes whatever has the name.
+    /// Deletes a queue. `id` protects a newer queue of the same name; `None` deletes any queue of that name.
     DeleteQueue {
         /// Vhost of the queue.
         vhost: Name,
         /// Name of the queue.
         name: Name,
-        /// The queue that the client meant.
+        /// Id of the queue that the client meant.
         id: Option<QueueId>,
     },
     /// Changes nothing. A shard that has applied it has applied everything that was committed before it was proposed: a
     /// read barrier.
     Barrier {},
-    /// The session is over: its exclusive queues go.
+    /// A session has ended. Deletes its exclusive queues.
     EndSession {
         /// The session that ended.
         session: SessionId,
     },
-    /// A life of a node is over: exclusive queues of its sessions, non-durable classic queues on it and their bindings go.
+    /// An incarnation of a node has ended. Deletes the exclusive queues of its sessions and its non-durable classic
+    /// queues, with their bindings.
     EndIncarnation {
         /// The node that ended or restarted.
         node: NodeId,
-        /// The run that is over.
+        /// The incarnation that has ended.
         incarnation: Incarnation,
     },
     /// Creates a binding.
@@ -375,14 +381,14 @@ pub enum Change {
         /// True begins maintenance, false ends it.
         on: bool,
     },
-    /// The members that a quorum queue is to have, whatever it has now.
+    /// Sets the wanted members of a quorum queue, whatever they are now.
     SetQueueMembers {
         /// The queue.
         id: QueueId,
         /// The wanted members.
         members: Vec<NodeId>,
     },
-    /// The same, decided when it had the members `from`: refused when it has others by now.
+    /// Sets the wanted members of a quorum queue. Refused if its members are no longer `from`.
     ReplaceQueueMembers {
         /// The queue.
         id: QueueId,
@@ -391,58 +397,58 @@ pub enum Change {
         /// The wanted members.
         to: Vec<NodeId>,
     },
-    /// As `DeleteNode`, and for good: the id is not taken in again.
+    /// Removes a member permanently: its id cannot join again.
     ForgetNode {
         /// The member.
         id: NodeId,
     },
-    /// The same, unless a queue has got the node as a member since the change at `seen`: whoever asks has looked at the queues
-    /// that there were then.
+    /// Like `ForgetNode`, but refused if a queue got the node as a member after index `seen`, which the requester has
+    /// not considered.
     ForgetFreeNode {
         /// The member.
         id: NodeId,
         /// Index of the last change that the requester had applied.
         seen: u64,
     },
-    /// Removes a node for good, whatever only it has a copy of, and takes in the one that came back under its name with an empty
-    /// data directory.
+    /// Permanently removes a node, even if it has the only copy of a queue, and adds the node that returned under its
+    /// name with an empty data directory.
     ReplaceNode {
         /// The member that lost its data directory.
         old: NodeId,
         /// The same node with its new id.
         new: NodeRecord,
     },
-    /// Where a node is (a rack, an availability zone); empty: nobody says.
+    /// Sets the zone of a node (a rack or an availability zone). Empty: unknown.
     SetZone {
         /// The member.
         id: NodeId,
         /// Name of the zone.
         zone: Name,
     },
-    /// The type of a vhost's queues that do not say theirs; None: classic.
+    /// Sets the type of a vhost's queues that are declared without `x-queue-type`. `None`: classic.
     SetDefaultQueueType {
         /// Name of the vhost.
         vhost: Name,
         /// The queue type.
         kind: Option<QueueType>,
     },
-    /// `value: None` clears the limit.
+    /// Sets a limit of a vhost. `value: None` clears it.
     SetVhostLimit {
         /// Name of the vhost.
         vhost: Name,
         /// `max-connections` or `max-queues`.
         limit: Name,
-        /// A negative number is no limit.
+        /// A negative number means no limit.
         value: Option<i64>,
     },
-    /// A protected vhost cannot be deleted.
+    /// Protects a vhost from deletion, or ends the protection.
     ProtectVhost {
         /// Name of the vhost.
         vhost: Name,
-        /// True protects, false releases.
+        /// True protects the vhost, false ends the protection.
         on: bool,
     },
-    /// `value` is JSON.
+    /// Sets a global parameter. `value` is JSON.
     PutGlobalParameter {
         /// Name of the parameter.
         name: Name,
@@ -454,35 +460,36 @@ pub enum Change {
         /// Name of the parameter.
         name: Name,
     },
-    /// The time that a queue may be unused (`x-expires`), whatever it was declared with; None: for ever.
+    /// Replaces the time that a queue may be unused (`x-expires`). `None`: no limit.
     SetQueueExpires {
         /// The queue.
         id: QueueId,
         /// The time in milliseconds.
         expires_ms: Option<u64>,
     },
-    /// What subscribers of an MQTT topic get first, as a message container; None: nothing any more.
+    /// Sets the retained message of an MQTT topic, as a message container. `None`: clears it.
     Retain {
         /// Vhost of the topic.
         vhost: Name,
-        /// Topic name in MQTT's form.
+        /// Topic name in MQTT syntax.
         topic: Name,
         /// The retained message.
         message: Option<Bytes>,
     },
-    /// What is published and delivered in a vhost is told to its trace exchange.
+    /// Starts or stops copying a vhost's publishes and deliveries to its trace exchange.
     TraceVhost {
         /// Name of the vhost.
         vhost: Name,
         /// True begins tracing, false ends it.
         on: bool,
     },
-    /// A feature flag ([`features`]); there is no way back. Of a new cluster: whoever asks has seen that its founders know it.
+    /// Enables a feature flag ([`features`]) permanently. Used for a new cluster, where the requester has checked that
+    /// the founders know the flag.
     EnableFeature {
         /// Name of the flag.
         name: Name,
     },
-    /// The same at any time: refused when a node is a member by then that is not among those that know it.
+    /// Enables a feature flag at any time. Refused if a current member is not in `known_by`.
     EnableKnownFeature {
         /// Name of the flag.
         name: Name,
@@ -491,14 +498,14 @@ pub enum Change {
     },
 }
 
-/// What an applied change did.
+/// The effect of an applied change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChangeResult {
-    /// It was made, changed or removed.
+    /// The object was created, changed or removed.
     Changed,
-    /// It was so already (declare or bind again, unbind what is not there).
+    /// Nothing changed: the object was already in the requested state.
     AsBefore,
-    /// The queue, made by this change or there before.
+    /// The queue, created by this change or existing before.
     Queue {
         /// The queue as it is now.
         record: Arc<QueueRecord>,
@@ -507,7 +514,7 @@ pub enum ChangeResult {
     },
 }
 
-/// Why a change was refused. `Display` is the text RabbitMQ's clients match on.
+/// Why a change was refused. `Display` gives the text that RabbitMQ's clients match on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     /// 404.
@@ -522,10 +529,10 @@ pub enum ChangeError {
     /// 403.
     #[error("{0}")]
     AccessRefused(String),
-    /// 400 over HTTP: a definition, pattern or name that cannot be.
+    /// 400 over HTTP: an invalid definition, pattern or name.
     #[error("{0}")]
     Invalid(String),
-    /// The metadata group has no leader that this node can reach, or the answer did not come in time.
+    /// The metadata group has no reachable leader, or the answer did not arrive in time.
     #[error("{0}")]
     Unavailable(String),
 }

@@ -1,8 +1,8 @@
 //! Nodes that lost their data directory, and queues whose only copy was in it.
 //!
-//! A node that comes back with an empty directory is a new node under an old name. Its old self leaves the cluster at
-//! once, so that no Raft group counts a voter that never answers. A durable queue whose only copy the old self held
-//! stays declared and is *lost*: it takes and gives nothing until an operator deletes it.
+//! A node that returns with an empty data directory is a new node with an old name. Its old id is removed from the
+//! cluster at once, so that no Raft group counts a voter that never answers. A durable queue whose only copy was on the
+//! old node stays declared and is *lost*: it accepts and delivers nothing until an operator deletes it.
 
 use crate::equivalence::ResourceName;
 use crate::tree::TreeEvent;
@@ -12,21 +12,21 @@ use env::planted::{self, Bug};
 use std::sync::Arc;
 
 impl Tree {
-    /// The name of the node that held the only copy of a lost queue; None: the queue is not lost.
+    /// Name of the node that held the only copy of a lost queue. `None`: the queue is not lost.
     pub fn lost_on(&self, queue: QueueId) -> Option<&Name> {
-        // Asked for every message: mostly there is none.
+        // Called for every message. In most clusters no queue is lost.
         if self.lost.is_empty() {
             return None;
         }
         self.lost.get(&queue)
     }
 
-    /// Lost queues by id, each with the name of the node that held its only copy.
+    /// Ids of all lost queues, each with the name of the node that held its only copy.
     pub fn lost_queues(&self) -> impl ExactSizeIterator<Item = (QueueId, &Name)> {
         self.lost.iter().map(|(id, node)| (*id, node))
     }
 
-    /// Why nothing can be done with a queue; None: it is not lost.
+    /// Explains why a lost queue cannot be used. `None`: it is not lost.
     pub fn lost_reason(&self, queue: &QueueRecord) -> Option<String> {
         let node = self.lost_on(queue.id)?;
         Some(format!(
@@ -40,7 +40,7 @@ impl Tree {
             .map_or(Ok(()), |why| Err(ChangeError::NotFound(why)))
     }
 
-    /// Removes a node for good and takes in the one that has its name now.
+    /// Permanently removes a node and adds the one that has its name now.
     pub(crate) fn replace_node(
         &mut self,
         index: u64,
@@ -58,7 +58,7 @@ impl Tree {
         if planted::is(Bug::LastCopyHoldsMember) {
             self.may_forget(old)?;
         }
-        // Refused changes must not change anything: this is the only part of it that may be refused.
+        // A refused change must not change anything, and this is the only step below that may be refused.
         let put = self.put_node(new)?;
         let name = new.name.clone();
         let known = self.nodes.contains_key(&old);
@@ -70,13 +70,13 @@ impl Tree {
         }
     }
 
-    /// Durable queues that had a copy on this node and have none left.
+    /// Marks the durable queues that had a copy on this node and have none left.
     fn mark_lost(&mut self, old: NodeId, name: &Name) {
-        let gone = |q: &&Arc<QueueRecord>| {
-            let held = q.durable && q.exclusive.is_none() && q.members.contains(&old);
-            held && q.members.iter().all(|m| !self.nodes.contains_key(m))
+        let is_lost = |q: &&Arc<QueueRecord>| {
+            let had_copy = q.durable && q.exclusive.is_none() && q.members.contains(&old);
+            had_copy && q.members.iter().all(|m| !self.nodes.contains_key(m))
         };
-        let mut lost: Vec<Arc<QueueRecord>> = self.all_queues().filter(gone).cloned().collect();
+        let mut lost: Vec<Arc<QueueRecord>> = self.all_queues().filter(is_lost).cloned().collect();
         lost.sort_unstable_by_key(|q| q.id);
         for queue in lost {
             if self.lost.insert(queue.id, name.clone()).is_none() {
@@ -86,17 +86,18 @@ impl Tree {
         }
     }
 
-    /// Of routes that a message takes those to lost queues, unless it goes to no other queue: then its publisher is refused.
+    /// Removes lost queues from the routes of a message, unless all of its queues are lost: then its publisher is
+    /// refused.
     pub(crate) fn skip_lost(&self, routes: &mut Vec<QueueId>, start: usize) {
         let is_lost = |id: &QueueId| self.lost.contains_key(id);
         let found = routes.get(start..).unwrap_or_default();
         if found.iter().all(is_lost) {
             return;
         }
-        let mut at = 0;
+        let mut position = 0;
         routes.retain(|id| {
-            at += 1;
-            at <= start || !is_lost(id)
+            position += 1;
+            position <= start || !is_lost(id)
         });
     }
 }

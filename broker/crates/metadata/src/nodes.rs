@@ -1,4 +1,4 @@
-//! Members of the cluster.
+//! Members of the cluster, and the members of quorum queues.
 
 use crate::apply::check_name;
 use crate::equivalence::ResourceName;
@@ -8,7 +8,7 @@ use env::NodeId;
 use env::planted::{self, Bug};
 use std::sync::Arc;
 
-/// Queues that an error names; of the others it says how many there are.
+/// Maximum number of queues that an error names. It counts the others.
 const NAMED_QUEUES: usize = 20;
 
 impl Tree {
@@ -43,54 +43,54 @@ impl Tree {
         self.nodes.insert(node.id, Arc::new(node));
     }
 
-    /// Refused while the node is the only one to hold a durable queue. A node that lost its data directory holds nothing:
-    /// [`crate::Change::ReplaceNode`] does not ask.
+    /// Refuses if the node has the only copy of a durable queue. [`crate::Change::ReplaceNode`] skips this check,
+    /// because a node that lost its data directory has no copies.
     pub fn may_forget(&self, id: NodeId) -> Result<(), ChangeError> {
         let Some(node) = self.nodes.get(&id) else {
             return Ok(());
         };
-        let mut last: Vec<_> = self
+        let mut last_copies: Vec<_> = self
             .all_queues()
             .filter(|q| q.durable && q.exclusive.is_none() && q.members == [id])
             .collect();
-        last.sort_unstable_by_key(|q| q.id);
-        if last.is_empty() {
+        last_copies.sort_unstable_by_key(|q| q.id);
+        if last_copies.is_empty() {
             return Ok(());
         }
-        let named: Vec<String> = (last.iter().take(NAMED_QUEUES))
+        let names: Vec<String> = (last_copies.iter().take(NAMED_QUEUES))
             .map(|q| ResourceName::queue(&q.vhost, &q.name).to_string())
             .collect();
-        let more = match last.len() - named.len() {
+        let more = match last_copies.len() - names.len() {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
         Err(ChangeError::PreconditionFailed(format!(
             "node '{}' holds the last copy of {} queue(s): {}{more}; start the node, or delete the queue(s) first",
             node.name,
-            last.len(),
-            named.join(", ")
+            last_copies.len(),
+            names.join(", ")
         )))
     }
 
-    /// Forgets a node, if [`Tree::may_forget`] allows it.
+    /// Removes a node if [`Tree::may_forget`] allows it.
     pub(crate) fn delete_node(&mut self, id: NodeId) -> Result<ChangeResult, ChangeError> {
         self.may_forget(id)?;
-        Ok(self.take_out(id))
+        Ok(self.remove_member(id))
     }
 
-    fn take_out(&mut self, id: NodeId) -> ChangeResult {
+    fn remove_member(&mut self, id: NodeId) -> ChangeResult {
         let Some(node) = self.nodes.get(&id).cloned() else {
             return ChangeResult::AsBefore;
         };
-        // What else it holds alone does not outlive it.
-        let lost: Vec<QueueId> = self
+        // Non-durable queues on the node are lost with it.
+        let non_durable: Vec<QueueId> = self
             .transient
             .get(&id)
             .into_iter()
             .flatten()
             .copied()
             .collect();
-        for queue in lost {
+        for queue in non_durable {
             self.remove_queue(queue);
         }
         self.nodes.remove(&id);
@@ -100,7 +100,8 @@ impl Tree {
         ChangeResult::Changed
     }
 
-    /// As [`Tree::delete_node`], and its id is not taken in again: what it promised in groups may be lost.
+    /// Like [`Tree::delete_node`], but permanent: the id cannot join again, because votes and log entries that the node
+    /// acknowledged in Raft groups may be lost.
     pub(crate) fn forget_node(
         &mut self,
         index: u64,
@@ -113,15 +114,18 @@ impl Tree {
         Ok(self.remove_node(index, id))
     }
 
-    /// Takes a node out for good, whatever it holds.
+    /// Permanently removes a node, whatever copies it has.
     pub(crate) fn remove_node(&mut self, index: u64, id: NodeId) -> ChangeResult {
-        let done = self.take_out(id);
+        let result = self.remove_member(id);
         if self.is_forgotten(id) {
-            return done;
+            return result;
         }
         self.forgotten.insert(id, index);
         if self.forgotten.len() > limits::FORGOTTEN {
-            let oldest = self.forgotten.iter().min_by_key(|(id, at)| (**at, **id));
+            let oldest = self
+                .forgotten
+                .iter()
+                .min_by_key(|(id, index)| (**index, **id));
             if let Some(oldest) = oldest.map(|(id, _)| *id) {
                 self.forgotten.remove(&oldest);
             }
@@ -129,26 +133,26 @@ impl Tree {
         ChangeResult::Changed
     }
 
-    /// As [`Tree::forget_node`], unless a queue came to the node after `seen`: its group may need the node's vote, and to take it out
-    /// takes time.
+    /// Like [`Tree::forget_node`], but refused if the node became a member of a queue after `seen`. The queue's group
+    /// may need the node's vote, and removing the node from the group takes time.
     pub(crate) fn forget_free_node(
         &mut self,
         index: u64,
         id: NodeId,
         seen: u64,
     ) -> Result<ChangeResult, ChangeError> {
-        let placed = self.placed.get(&id).is_some_and(|at| *at > seen);
-        if placed && !planted::is(Bug::ForgottenUnasked) {
+        let was_placed = self.placed.get(&id).is_some_and(|index| *index > seen);
+        if was_placed && !planted::is(Bug::ForgottenUnasked) {
             let name = self.nodes.get(&id).map_or("", |n| &*n.name);
             return Err(ChangeError::Unavailable(format!(
-                "a queue was placed on node '{name}' meanwhile; ask again"
+                "a queue was placed on node '{name}' meanwhile; repeat the request"
             )));
         }
         self.forget_node(index, id)
     }
 
-    /// Members of a quorum queue that were not among those before.
-    pub(crate) fn note_placed(&mut self, queue: &QueueRecord, before: &[NodeId]) {
+    /// Records the nodes that became members of a quorum queue by this change.
+    pub(crate) fn record_placement(&mut self, queue: &QueueRecord, before: &[NodeId]) {
         if !queue.kind.is_replicated() {
             return;
         }
@@ -228,12 +232,12 @@ impl Tree {
         if members.iter().any(|m| self.nodes.contains_key(m)) {
             self.lost.remove(&id);
         }
-        self.note_placed(&record, &before);
+        self.record_placement(&record, &before);
         self.events.push(TreeEvent::QueueMembersChanged(record));
         Ok(ChangeResult::Changed)
     }
 
-    /// Of two changes that were decided against the same members the second is refused.
+    /// Of two changes that were based on the same members, the second is refused.
     pub(crate) fn replace_queue_members(
         &mut self,
         id: QueueId,
@@ -243,19 +247,21 @@ impl Tree {
         let Some(record) = self.queue_by_id(id) else {
             return Err(ChangeError::NotFound("the queue is gone".into()));
         };
-        let thing = ResourceName::queue(&record.vhost, &record.name);
+        let resource = ResourceName::queue(&record.vhost, &record.name);
         if !record.kind.is_replicated() {
-            return Err(ChangeError::Invalid(format!("{thing} is no quorum queue")));
+            return Err(ChangeError::Invalid(format!(
+                "{resource} is no quorum queue"
+            )));
         }
         if record.members != from {
             return Err(ChangeError::PreconditionFailed(format!(
-                "the members of {thing} have changed meanwhile; look at them and try again"
+                "the members of {resource} have changed meanwhile; look at them and try again"
             )));
         }
-        for (at, node) in to.iter().enumerate() {
-            if !self.nodes.contains_key(node) || to[..at].contains(node) {
+        for (position, node) in to.iter().enumerate() {
+            if !self.nodes.contains_key(node) || to[..position].contains(node) {
                 return Err(ChangeError::Invalid(format!(
-                    "members of {thing} are nodes of the cluster, each once"
+                    "members of {resource} are nodes of the cluster, each once"
                 )));
             }
         }

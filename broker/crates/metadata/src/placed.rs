@@ -1,11 +1,11 @@
-//! How many quorum queues have each node as a member, and as the first one: kept with every change, so that to place a queue
-//! does not mean to look at all that there are.
+//! Number of quorum queues that each node is a member of, and the first member of. Updated with every change, so that
+//! placing a queue does not have to visit all queues.
 
 use crate::{QueueRecord, Tree};
 use env::NodeId;
 use std::collections::BTreeMap;
 
-/// Quorum queues by node. Follows from their records.
+/// Numbers of quorum queues by node. Derived from their records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemberCounts(BTreeMap<NodeId, NodeCount>);
 
@@ -20,10 +20,10 @@ impl MemberCounts {
         if !queue.kind.is_replicated() {
             return;
         }
-        for (at, node) in queue.members.iter().enumerate() {
+        for (position, node) in queue.members.iter().enumerate() {
             let count = self.0.entry(*node).or_default();
             count.member += 1;
-            count.first += usize::from(at == 0);
+            count.first += usize::from(position == 0);
         }
     }
 
@@ -31,12 +31,12 @@ impl MemberCounts {
         if !queue.kind.is_replicated() {
             return;
         }
-        for (at, node) in queue.members.iter().enumerate() {
+        for (position, node) in queue.members.iter().enumerate() {
             let Some(count) = self.0.get_mut(node) else {
                 continue;
             };
             count.member = count.member.saturating_sub(1);
-            count.first = count.first.saturating_sub(usize::from(at == 0));
+            count.first = count.first.saturating_sub(usize::from(position == 0));
             if count.member == 0 {
                 self.0.remove(node);
             }
@@ -45,25 +45,25 @@ impl MemberCounts {
 }
 
 impl Tree {
-    /// Quorum queues that the node is a member of.
+    /// Number of quorum queues that the node is a member of.
     pub fn member_count(&self, node: NodeId) -> usize {
         self.member_counts.0.get(&node).map_or(0, |c| c.member)
     }
 
-    /// Quorum queues that the node is the first member of.
+    /// Number of quorum queues that the node is the first member of.
     pub fn first_member_count(&self, node: NodeId) -> usize {
         self.member_counts.0.get(&node).map_or(0, |c| c.first)
     }
 
-    /// Whether the counts are those of the queues that there are. Looks at all of them.
+    /// Whether the counts agree with the queue records. Visits all queues.
     pub fn member_counts_are_right(&self) -> bool {
         let mut counted = MemberCounts::default();
         self.queues.values().for_each(|q| counted.add(&q.record));
         counted == self.member_counts
     }
 
-    /// Queue records that [`Tree::all_queues`] has handed out, in builds with debug assertions: tests of what an operation costs
-    /// compare it.
+    /// Number of queue records that [`Tree::all_queues`] has returned, in builds with debug assertions. Tests of the
+    /// cost of an operation compare it.
     #[cfg(debug_assertions)]
     pub fn queues_walked(&self) -> u64 {
         self.walked.get()

@@ -3,35 +3,37 @@
 use crate::{QueueRecord, Tree};
 use message::Value;
 
-/// Which member of a new queue is to lead it.
+/// Selects the first leader of a new queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeaderLocator {
     /// The node that the declaring client is connected to.
     #[default]
     ClientLocal,
-    /// The member that leads the fewest queues. RabbitMQ's older words `random` and `least-leaders` mean the same here.
+    /// The member that leads the fewest queues. RabbitMQ's older values `random` and `least-leaders` mean the same
+    /// here.
     Balanced,
 }
 
-/// The placement that arguments and policies ask for.
+/// The placement that arguments and policies request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlacementRequest {
-    /// Members at declaration (`x-quorum-initial-group-size`); 0: as many as is usual.
+    /// Number of members at declaration (`x-quorum-initial-group-size`). 0: the default.
     pub initial: u32,
-    /// Members that it is grown to when there are nodes for them (`x-quorum-target-group-size`, `target-group-size`; the
-    /// larger one); 0: none.
+    /// Number of members that the queue grows to when there are enough nodes (`x-quorum-target-group-size` or
+    /// `target-group-size`, whichever is larger). 0: no growth.
     pub target: u32,
-    /// The member that is to lead first.
+    /// Selects the first leader.
     pub locator: LeaderLocator,
 }
 
 impl Tree {
-    /// Of a queue that is there or about to be. Where both name a leader locator the policy's holds, as in RabbitMQ.
+    /// The placement of a queue that exists or is being declared. If both argument and policy set a leader locator, the
+    /// policy applies, as in RabbitMQ.
     pub fn placement_request(&self, queue: &QueueRecord) -> PlacementRequest {
         let policy = self.policy_for(queue);
         let size = |value: Option<&Value>| {
-            let said = value.and_then(Value::as_integer).unwrap_or(0);
-            u32::try_from(said).unwrap_or(0)
+            let size = value.and_then(Value::as_integer).unwrap_or(0);
+            u32::try_from(size).unwrap_or(0)
         };
         let argument = |name: &str| queue.arguments.get(name);
         let locator = policy

@@ -1,9 +1,9 @@
-//! Policies and operator policies: which ones apply to an object, and the settings that they combine to.
+//! Policies and operator policies: which of them apply to an object, and the settings that they combine to.
 
 use crate::apply::{check_name, no_vhost};
 use crate::arguments::check_table;
 use crate::equivalence::ResourceName;
-use crate::policy_keys::{applicable, check_definition, merged};
+use crate::policy_keys::{check_definition, is_applicable, merge};
 use crate::tree::{TreeEvent, Vhost};
 use crate::{
     ApplyTo, ChangeError, ChangeResult, ExchangeRecord, Name, PolicyRecord, PolicyScope, QueueId,
@@ -14,25 +14,26 @@ use message::Table;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What the policies say about one queue or exchange.
+/// The policies that apply to one queue or exchange, combined.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EffectivePolicy {
-    /// The policy with the highest priority that matches.
+    /// Name of the matching user policy with the highest priority.
     pub name: Option<Name>,
-    /// The same among operator policies.
+    /// Name of the matching operator policy with the highest priority.
     pub operator_name: Option<Name>,
-    /// Both together; where both say something the operator's limit holds.
+    /// Both definitions merged. Where both set a limit, the operator policy bounds it.
     pub definition: Table,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     pub(crate) record: Arc<PolicyRecord>,
-    /// None: another version of the program took it and this one does not. It matches nothing.
+    /// `None`: an older or newer version accepted the pattern and this one does not compile it. The policy matches
+    /// nothing.
     pattern: Option<Pattern>,
 }
 
-/// What a policy is matched against.
+/// An object that policies are matched against.
 #[derive(Clone, Copy)]
 enum Subject<'a> {
     Queue(QueueType, &'a str),
@@ -42,15 +43,18 @@ enum Subject<'a> {
 impl Policy {
     fn matches(&self, subject: Subject<'_>) -> bool {
         let to = self.record.apply_to;
-        let (fits, name) = match subject {
+        let (is_target, name) = match subject {
             Subject::Exchange(name) => (matches!(to, ApplyTo::All | ApplyTo::Exchanges), name),
             Subject::Queue(kind, name) => {
                 let target = kind.descriptor().policy_target;
-                let fits = matches!(to, ApplyTo::All | ApplyTo::Queues) || to.name() == target;
-                (fits && applicable(&self.record.definition, kind), name)
+                let is_target = matches!(to, ApplyTo::All | ApplyTo::Queues) || to.name() == target;
+                (
+                    is_target && is_applicable(&self.record.definition, kind),
+                    name,
+                )
             }
         };
-        fits && self.pattern.as_ref().is_some_and(|p| p.matches(name))
+        is_target && self.pattern.as_ref().is_some_and(|p| p.matches(name))
     }
 }
 
@@ -67,8 +71,8 @@ impl Vhost {
         self.effective_of(Subject::Exchange(name))
     }
 
-    /// The matching policy of a scope with the highest priority; of equals the first by name.
-    fn best(&self, scope: PolicyScope, subject: Subject<'_>) -> Option<&Policy> {
+    /// The matching policy of a scope with the highest priority. Of policies with equal priority, the first by name.
+    fn best_policy(&self, scope: PolicyScope, subject: Subject<'_>) -> Option<&Policy> {
         let mut best: Option<&Policy> = None;
         for policy in self.policies.values().filter(|p| p.record.scope == scope) {
             let better = best.is_none_or(|b| policy.record.priority > b.record.priority);
@@ -80,8 +84,12 @@ impl Vhost {
     }
 
     fn effective_of(&mut self, subject: Subject<'_>) -> Arc<EffectivePolicy> {
-        let user = self.best(PolicyScope::User, subject).map(|p| &p.record);
-        let operator = self.best(PolicyScope::Operator, subject).map(|p| &p.record);
+        let user = self
+            .best_policy(PolicyScope::User, subject)
+            .map(|p| &p.record);
+        let operator = self
+            .best_policy(PolicyScope::Operator, subject)
+            .map(|p| &p.record);
         let names = (
             user.map(|p| p.name.clone()),
             operator.map(|p| p.name.clone()),
@@ -89,19 +97,19 @@ impl Vhost {
         if let Some(known) = self.effective.get(&names) {
             return known.clone();
         }
-        let definition = merged(user.map(|p| &p.definition), operator.map(|p| &p.definition));
-        let made = Arc::new(EffectivePolicy {
+        let definition = merge(user.map(|p| &p.definition), operator.map(|p| &p.definition));
+        let combined = Arc::new(EffectivePolicy {
             name: names.0.clone(),
             operator_name: names.1.clone(),
             definition,
         });
-        self.effective.insert(names, made.clone());
-        made
+        self.effective.insert(names, combined.clone());
+        combined
     }
 }
 
 impl Tree {
-    /// What policies say about a queue.
+    /// The policy that applies to a queue.
     pub fn effective_policy(&self, queue: &QueueRecord) -> Arc<EffectivePolicy> {
         self.queues
             .get(&queue.id)
@@ -109,7 +117,7 @@ impl Tree {
             .unwrap_or_default()
     }
 
-    /// What policies say, or would say, about a queue that need not be there yet.
+    /// The definition that applies to a queue, or would apply to one that is being declared.
     pub(crate) fn policy_for(&self, queue: &QueueRecord) -> Table {
         if self.queues.contains_key(&queue.id) {
             return self.effective_policy(queue).definition.clone();
@@ -118,18 +126,25 @@ impl Tree {
             return Table::default();
         };
         let subject = Subject::Queue(queue.kind, &queue.name);
-        let best = |scope| vhost.best(scope, subject).map(|p| &p.record.definition);
-        merged(best(PolicyScope::User), best(PolicyScope::Operator))
+        let best_policy = |scope| {
+            vhost
+                .best_policy(scope, subject)
+                .map(|p| &p.record.definition)
+        };
+        merge(
+            best_policy(PolicyScope::User),
+            best_policy(PolicyScope::Operator),
+        )
     }
 
-    /// What policies say about an exchange.
+    /// The policy that applies to an exchange.
     pub fn effective_exchange_policy(&self, exchange: &ExchangeRecord) -> Arc<EffectivePolicy> {
         self.find_exchange(&exchange.vhost, &exchange.name)
             .map(|x| x.effective.clone())
             .unwrap_or_default()
     }
 
-    /// Whether this policy matches this queue, whichever policy wins there.
+    /// Whether this policy matches this queue, even if another policy has precedence.
     pub fn policy_matches(&self, policy: &PolicyRecord, queue: &QueueRecord) -> bool {
         let found = self
             .vhosts
@@ -152,16 +167,17 @@ impl Tree {
                 "Validation failed\n\npattern should be regular expression but is invalid: {e}\n"
             ))
         })?;
-        let thing = ResourceName::policy(&policy.vhost, &policy.name);
-        check_table(&thing, &policy.definition).map_err(|e| ChangeError::Invalid(e.to_string()))?;
+        let resource = ResourceName::policy(&policy.vhost, &policy.name);
+        check_table(&resource, &policy.definition)
+            .map_err(|e| ChangeError::Invalid(e.to_string()))?;
         check_definition(policy.scope, &policy.definition)?;
         let key = (policy.scope, policy.name.clone());
-        let there = vhost.policies.get(&key);
-        if there.is_some_and(|old| *old.record == *policy) {
+        let existing = vhost.policies.get(&key);
+        if existing.is_some_and(|old| *old.record == *policy) {
             return Ok(ChangeResult::AsBefore);
         }
         self.insert_policy(policy.clone());
-        self.policies_changed(&policy.vhost);
+        self.update_effective_policies(&policy.vhost);
         Ok(ChangeResult::Changed)
     }
 
@@ -189,12 +205,12 @@ impl Tree {
         if found.and_then(|v| v.policies.remove(&key)).is_none() {
             return Ok(ChangeResult::AsBefore);
         }
-        self.policies_changed(vhost);
+        self.update_effective_policies(vhost);
         Ok(ChangeResult::Changed)
     }
 
-    /// Works out again what applies to each queue and exchange of a vhost.
-    fn policies_changed(&mut self, name: &str) {
+    /// Updates the effective policies of all queues and exchanges of a vhost.
+    fn update_effective_policies(&mut self, name: &str) {
         let Some(vhost) = self.vhosts.get_mut(name) else {
             return;
         };

@@ -1,21 +1,21 @@
-//! Policy definitions: the keys there are, what they may be, which queue types know them, how two policies merge.
+//! Keys of policy definitions: their valid values, the queue types that support them, and how two policies merge.
 
 use crate::{ChangeError, PolicyScope, QueueType};
 use message::{Table, Value};
 
-/// A key of a definition.
+/// A key of a policy definition.
 struct Key {
     name: &'static str,
-    /// What an error text calls its value.
-    what: &'static str,
-    takes: Takes,
-    /// Whether operator policies may have it, and which value wins then.
+    /// The name of its value in error texts.
+    value_name: &'static str,
+    accepted: AcceptedValues,
+    /// How an operator policy merges with a user policy. `None`: operator policies cannot set the key.
     operator: Option<Merge>,
-    /// Types of queue that cannot do it: a policy with it does not apply to them at all.
-    not_for: Option<QueueType>,
+    /// The queue type that does not support the key. A policy with the key does not apply to queues of this type.
+    unsupported_by: Option<QueueType>,
 }
 
-enum Takes {
+enum AcceptedValues {
     AtLeast(i64),
     Between(i64, i64),
     Text,
@@ -26,18 +26,19 @@ enum Takes {
 enum Merge {
     Smaller,
     Larger,
-    /// Smaller, but a negative one means none and loses.
+    /// The smaller value. A negative value means no limit and loses.
     SmallerUnlessNegative,
-    Operators,
+    /// The value of the operator policy.
+    OperatorValue,
 }
 
-const fn key(name: &'static str, what: &'static str, takes: Takes) -> Key {
+const fn key(name: &'static str, value_name: &'static str, accepted: AcceptedValues) -> Key {
     Key {
         name,
-        what,
-        takes,
+        value_name,
+        accepted,
         operator: None,
-        not_for: None,
+        unsupported_by: None,
     }
 }
 
@@ -49,17 +50,17 @@ impl Key {
         }
     }
 
-    const fn not_for(self, kind: QueueType) -> Key {
+    const fn unsupported_by(self, kind: QueueType) -> Key {
         Key {
-            not_for: Some(kind),
+            unsupported_by: Some(kind),
             ..self
         }
     }
 }
 
-use Merge::{Larger, Operators, Smaller, SmallerUnlessNegative};
+use AcceptedValues::{AtLeast, Between, OneOf, Text};
+use Merge::{Larger, OperatorValue, Smaller, SmallerUnlessNegative};
 use QueueType::{Classic, Quorum};
-use Takes::{AtLeast, Between, OneOf, Text};
 
 const KEYS: &[Key] = &[
     key("alternate-exchange", "alternate exchange name", Text),
@@ -71,23 +72,23 @@ const KEYS: &[Key] = &[
         "dead letter strategy",
         OneOf(&["at-most-once", "at-least-once"]),
     )
-    .not_for(Classic),
+    .unsupported_by(Classic),
     key("delivery-limit", "delivery limit", AtLeast(-1))
         .operator(SmallerUnlessNegative)
-        .not_for(Classic),
+        .unsupported_by(Classic),
     key("expires", "queue expiry", AtLeast(1)).operator(Smaller),
     key("initial-cluster-size", "cluster size", AtLeast(0)),
     key("max-age", "max age", Text),
     key("max-in-memory-bytes", "maximum memory in bytes", AtLeast(0))
         .operator(Smaller)
-        .not_for(Classic),
+        .unsupported_by(Classic),
     key(
         "max-in-memory-length",
         "maximum memory in messages",
         AtLeast(0),
     )
     .operator(Smaller)
-    .not_for(Classic),
+    .unsupported_by(Classic),
     key("max-length", "maximum length", AtLeast(0)).operator(Smaller),
     key("max-length-bytes", "maximum length in bytes", AtLeast(0)).operator(Smaller),
     key("max-segment-size", "segment size", AtLeast(0)),
@@ -97,7 +98,7 @@ const KEYS: &[Key] = &[
         "overflow value",
         OneOf(&["drop-head", "reject-publish", "reject-publish-dlx"]),
     )
-    .operator(Operators),
+    .operator(OperatorValue),
     key(
         "queue-leader-locator",
         "queue leader locator value",
@@ -114,48 +115,48 @@ const KEYS: &[Key] = &[
         "queue-mode value",
         OneOf(&["default", "lazy"]),
     )
-    .not_for(Quorum),
-    key("queue-version", "queue-version value", Between(1, 2)).not_for(Quorum),
+    .unsupported_by(Quorum),
+    key("queue-version", "queue-version value", Between(1, 2)).unsupported_by(Quorum),
     key("stream-filter-size-bytes", "filter size", Between(16, 255)),
     key("stream-max-segment-size-bytes", "segment size", AtLeast(0)),
     key("target-group-size", "target group size", AtLeast(1))
         .operator(Larger)
-        .not_for(Classic),
+        .unsupported_by(Classic),
 ];
 
 fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|k| k.name == name)
 }
 
-impl Takes {
+impl AcceptedValues {
     fn accepts(&self, value: &Value) -> bool {
         match self {
-            AtLeast(least) => value.as_integer().is_some_and(|n| n >= *least),
-            Between(least, most) => value
+            AtLeast(min) => value.as_integer().is_some_and(|n| n >= *min),
+            Between(min, max) => value
                 .as_integer()
-                .is_some_and(|n| (*least..=*most).contains(&n)),
+                .is_some_and(|n| (*min..=*max).contains(&n)),
             Text => value.as_str().is_some(),
             OneOf(choices) => value.as_str().is_some_and(|s| choices.contains(&s)),
         }
     }
 }
 
-/// Whether a policy of this scope may say this.
+/// Checks a policy definition of this scope.
 pub(crate) fn check_definition(scope: PolicyScope, definition: &Table) -> Result<(), ChangeError> {
-    let refuse = |why: String| {
+    let refuse = |reason: String| {
         Err(ChangeError::Invalid(format!(
-            "Validation failed\n\n{why}\n"
+            "Validation failed\n\n{reason}\n"
         )))
     };
     if definition.is_empty() {
         return refuse("no policy provided".into());
     }
-    let known =
+    let find_allowed =
         |name: &str| find(name).filter(|k| scope == PolicyScope::User || k.operator.is_some());
     let unknown = definition
         .0
         .iter()
-        .filter(|(name, _)| known(name).is_none());
+        .filter(|(name, _)| find_allowed(name).is_none());
     let unknown: Vec<String> = unknown
         .map(|(name, value)| format!("{{<<\"{name}\">>,{}}}", term(value)))
         .collect();
@@ -163,21 +164,26 @@ pub(crate) fn check_definition(scope: PolicyScope, definition: &Table) -> Result
         let unknown = unknown.join(",");
         return refuse(format!("[{unknown}] are not recognised policy settings"));
     }
-    for (at, (name, value)) in definition.0.iter().enumerate() {
-        let Some(key) = known(name) else {
+    for (index, (name, value)) in definition.0.iter().enumerate() {
+        let Some(key) = find_allowed(name) else {
             continue;
         };
-        if !key.takes.accepts(value) {
-            return refuse(format!("{} is not a valid {}", term(value), key.what));
+        if !key.accepted.accepts(value) {
+            return refuse(format!("{} is not a valid {}", term(value), key.value_name));
         }
-        if definition.0.iter().take(at).any(|(other, _)| other == name) {
-            return refuse(format!("'{name}' is there twice"));
+        if definition
+            .0
+            .iter()
+            .take(index)
+            .any(|(other, _)| other == name)
+        {
+            return refuse(format!("'{name}' is set twice"));
         }
     }
     Ok(())
 }
 
-/// As RabbitMQ's texts have values: Erlang terms.
+/// The value as an Erlang term, as in RabbitMQ's error texts.
 fn term(value: &Value) -> String {
     match value {
         Value::String(s) => format!("<<\"{}\">>", String::from_utf8_lossy(s)),
@@ -199,39 +205,44 @@ fn term(value: &Value) -> String {
     }
 }
 
-/// Whether all that a definition says exists for this type of queue. If not, the policy does not apply to it.
-pub(crate) fn applicable(definition: &Table, kind: QueueType) -> bool {
-    let unable = |name: &str| find(name).is_some_and(|k| k.not_for == Some(kind));
-    !definition.0.iter().any(|(name, _)| unable(name))
+/// Whether a queue type supports all keys of a definition. If not, the policy does not apply to queues of this type.
+pub(crate) fn is_applicable(definition: &Table, kind: QueueType) -> bool {
+    let is_unsupported = |name: &str| find(name).is_some_and(|k| k.unsupported_by == Some(kind));
+    !definition.0.iter().any(|(name, _)| is_unsupported(name))
 }
 
-/// The definition that a policy and an operator policy make together.
-pub(crate) fn merged(user: Option<&Table>, operator: Option<&Table>) -> Table {
+/// Merges the definitions of a user policy and an operator policy.
+pub(crate) fn merge(user: Option<&Table>, operator: Option<&Table>) -> Table {
     let mut all = user.cloned().unwrap_or_default();
-    for (name, operators) in operator.into_iter().flat_map(|o| &o.0) {
+    for (name, operator_value) in operator.into_iter().flat_map(|o| &o.0) {
         let value = match (all.get(name), find(name).and_then(|k| k.operator)) {
-            (Some(users), Some(merge)) => merge_values(merge, users, operators),
-            _ => operators.clone(),
+            (Some(user_value), Some(rule)) => merge_values(rule, user_value, operator_value),
+            _ => operator_value.clone(),
         };
         all.set(name, value);
     }
     all
 }
 
-fn merge_values(merge: Merge, users: &Value, operators: &Value) -> Value {
-    let (Some(u), Some(o)) = (users.as_integer(), operators.as_integer()) else {
-        return operators.clone();
+fn merge_values(rule: Merge, user_value: &Value, operator_value: &Value) -> Value {
+    let (Some(u), Some(o)) = (user_value.as_integer(), operator_value.as_integer()) else {
+        return operator_value.clone();
     };
-    let users_wins = match merge {
+    let user_wins = match rule {
         Smaller => u < o,
         Larger => u > o,
         SmallerUnlessNegative => stricter(u, o) == u,
-        Operators => false,
+        OperatorValue => false,
     };
-    if users_wins { users } else { operators }.clone()
+    if user_wins {
+        user_value
+    } else {
+        operator_value
+    }
+    .clone()
 }
 
-/// The stricter of two limits where a negative one is none.
+/// The stricter of two limits. A negative limit means no limit.
 pub(crate) fn stricter(a: i64, b: i64) -> i64 {
     if a < 0 || b < 0 { a.max(b) } else { a.min(b) }
 }

@@ -1,4 +1,4 @@
-//! Declaring and deleting queues, and queues that end with their session or node.
+//! Declaration and deletion of queues, and queues that end with their session or node.
 
 use crate::apply::{check_name, no_vhost};
 use crate::arguments::{check_queue_arguments, queue_kind};
@@ -19,19 +19,19 @@ impl Tree {
     pub(crate) fn declare_queue(
         &mut self,
         index: u64,
-        wanted: &QueueRecord,
+        requested: &QueueRecord,
     ) -> Result<ChangeResult, ChangeError> {
-        if !self.vhost_exists(&wanted.vhost) {
-            return Err(no_vhost(&wanted.vhost));
+        if !self.vhost_exists(&requested.vhost) {
+            return Err(no_vhost(&requested.vhost));
         }
-        check_name("queue", &wanted.name)?;
-        let mut record = wanted.clone();
-        // Before its arguments are looked at: one that is there is compared, whatever they are.
-        if let Some(there) = self.queue(&wanted.vhost, &wanted.name) {
-            self.check_not_lost(there)?;
-            check_queue(there, &record)?;
+        check_name("queue", &requested.name)?;
+        let mut record = requested.clone();
+        // Compared before its arguments are checked: an existing queue is compared with any arguments.
+        if let Some(existing) = self.queue(&requested.vhost, &requested.name) {
+            self.check_not_lost(existing)?;
+            check_queue(existing, &record)?;
             return Ok(ChangeResult::Queue {
-                record: there.clone(),
+                record: existing.clone(),
                 created: false,
             });
         }
@@ -50,7 +50,7 @@ impl Tree {
             record.declared_by = user.name.clone();
         }
         let record = self.insert_queue(record);
-        self.note_placed(&record, &[]);
+        self.record_placement(&record, &[]);
         self.events.push(TreeEvent::QueueAdded(record.clone()));
         Ok(ChangeResult::Queue {
             record,
@@ -58,23 +58,23 @@ impl Tree {
         })
     }
 
-    /// What no queue may be, and what its type may not.
+    /// Checks the properties and arguments of a new queue, in general and for its type.
     fn check_declaration(&self, record: &mut QueueRecord) -> Result<(), ChangeError> {
         let (vhost, name) = (record.vhost.clone(), record.name.clone());
-        let thing = ResourceName::queue(&vhost, &name);
+        let resource = ResourceName::queue(&vhost, &name);
         if record.arguments.get("x-queue-type").is_none() && record.kind != QueueType::default() {
-            // A default decided the type, not the client. The record shows it as if the client had.
+            // The default queue type was applied. The record shows it like a type that the client set.
             (record.arguments).set("x-queue-type", Value::from(record.kind.name()));
         }
-        let said = queue_kind(&vhost, &name, &record.arguments)?;
-        if said != record.kind {
+        let declared_kind = queue_kind(&vhost, &name, &record.arguments)?;
+        if declared_kind != record.kind {
             return Err(ChangeError::Invalid(format!(
-                "{thing} says type {} in its arguments and is declared as {}",
-                said.name(),
+                "{resource} says type {} in its arguments and is declared as {}",
+                declared_kind.name(),
                 record.kind.name()
             )));
         }
-        check_queue_arguments(&thing, record.kind, &record.arguments)?;
+        check_queue_arguments(&resource, record.kind, &record.arguments)?;
         if record.declared_by.len() > limits::NAME_BYTES {
             return Err(ChangeError::Invalid("the user's name is too long".into()));
         }
@@ -90,14 +90,14 @@ impl Tree {
             };
             if let Some(property) = property {
                 return Err(ChangeError::PreconditionFailed(format!(
-                    "invalid property '{property}' for {thing}"
+                    "invalid property '{property}' for {resource}"
                 )));
             }
         }
         Ok(())
     }
 
-    /// Members that are in the cluster, each once; of a classic queue one.
+    /// The members that are in the cluster, without duplicates. One for a classic queue.
     fn checked_members(&self, record: &QueueRecord) -> Result<Vec<NodeId>, ChangeError> {
         let mut members: Vec<NodeId> = Vec::new();
         for id in &record.members {
@@ -143,7 +143,7 @@ impl Tree {
         record
     }
 
-    /// Makes `x-expires` another than the queue was declared with. The queue may be gone: nothing then.
+    /// Replaces `x-expires` of a queue. No effect if the queue does not exist.
     pub(crate) fn set_queue_expires(
         &mut self,
         id: QueueId,
@@ -158,8 +158,8 @@ impl Tree {
             let ms = i64::try_from(ms).unwrap_or(i64::MAX);
             record.arguments.set(EXPIRES, Value::I64(ms));
         }
-        let thing = ResourceName::queue(&record.vhost, &record.name);
-        check_queue_arguments(&thing, record.kind, &record.arguments)?;
+        let resource = ResourceName::queue(&record.vhost, &record.name);
+        check_queue_arguments(&resource, record.kind, &record.arguments)?;
         if record == *queue.record {
             return Ok(ChangeResult::AsBefore);
         }
@@ -174,17 +174,17 @@ impl Tree {
         name: &Name,
         id: Option<QueueId>,
     ) -> Result<ChangeResult, ChangeError> {
-        let there = self.queue(vhost, name).map(|q| q.id);
-        match there {
-            Some(there) if id.is_none_or(|id| id == there) => {
-                self.remove_queue(there);
+        let existing = self.queue(vhost, name).map(|q| q.id);
+        match existing {
+            Some(existing) if id.is_none_or(|id| id == existing) => {
+                self.remove_queue(existing);
                 Ok(ChangeResult::Changed)
             }
             _ => Ok(ChangeResult::AsBefore),
         }
     }
 
-    /// Removes a queue, its bindings and what was there for them only.
+    /// Removes a queue, its bindings, and auto-delete exchanges that lose their last binding with it.
     pub(crate) fn remove_queue(&mut self, id: QueueId) {
         let Some(queue) = self.queues.remove(&id) else {
             return;
@@ -197,18 +197,18 @@ impl Tree {
             vhost.queues.remove(&record.name);
         }
         if let Some(session) = record.exclusive
-            && let Some(of_session) = self.exclusive.get_mut(&session)
+            && let Some(session_queues) = self.exclusive.get_mut(&session)
         {
-            of_session.remove(&id);
-            if of_session.is_empty() {
+            session_queues.remove(&id);
+            if session_queues.is_empty() {
                 self.exclusive.remove(&session);
             }
         }
         if let (false, Some(node)) = (record.durable, record.members.first())
-            && let Some(of_node) = self.transient.get_mut(node)
+            && let Some(node_queues) = self.transient.get_mut(node)
         {
-            of_node.remove(&id);
-            if of_node.is_empty() {
+            node_queues.remove(&id);
+            if node_queues.is_empty() {
                 self.transient.remove(node);
             }
         }
@@ -217,12 +217,12 @@ impl Tree {
     }
 
     fn remove_queues(&mut self, ids: impl IntoIterator<Item = QueueId>) -> ChangeResult {
-        let mut done = ChangeResult::AsBefore;
+        let mut result = ChangeResult::AsBefore;
         for id in ids {
             self.remove_queue(id);
-            done = ChangeResult::Changed;
+            result = ChangeResult::Changed;
         }
-        done
+        result
     }
 
     pub(crate) fn end_session(&mut self, session: SessionId) -> Result<ChangeResult, ChangeError> {
@@ -230,7 +230,7 @@ impl Tree {
         Ok(self.remove_queues(ids))
     }
 
-    /// Counts once for each life: said again, it does not touch what a later life made.
+    /// Has an effect once for each incarnation, so a repetition does not remove queues of a later incarnation.
     pub(crate) fn end_incarnation(
         &mut self,
         node: NodeId,
@@ -249,20 +249,21 @@ impl Tree {
             incarnation,
             number,
         };
-        let lives = session(Incarnation(0), 0)..=session(incarnation, u64::MAX);
+        let sessions = session(Incarnation(0), 0)..=session(incarnation, u64::MAX);
         let mut ids: BTreeSet<QueueId> = self
             .exclusive
-            .range(lives)
+            .range(sessions)
             .flat_map(|(_, ids)| ids.iter().copied())
             .collect();
         let transient = self.transient.get(&node).into_iter().flatten().copied();
-        ids.extend(transient.filter(|id| self.of_life(*id, node, incarnation)));
+        ids.extend(transient.filter(|id| self.ended_with_incarnation(*id, node, incarnation)));
         self.remove_queues(ids);
         Ok(ChangeResult::Changed)
     }
 
-    /// Whether a non-durable queue of this node was lost with this life: all but what a later life's own session made.
-    fn of_life(&self, id: QueueId, node: NodeId, incarnation: Incarnation) -> bool {
+    /// Whether a non-durable queue of this node ended with this incarnation: all queues except those of sessions of a
+    /// later one.
+    fn ended_with_incarnation(&self, id: QueueId, node: NodeId, incarnation: Incarnation) -> bool {
         self.queue_by_id(id).is_some_and(|q| {
             let owner = q.exclusive;
             owner.is_none_or(|s| s.node != node || s.incarnation <= incarnation)

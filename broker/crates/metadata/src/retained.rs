@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Retained {
     vhosts: BTreeMap<Name, BTreeMap<Name, Bytes>>,
     messages: usize,
-    /// Of topics and messages.
+    /// Bytes of topics and messages.
     bytes: usize,
 }
 
@@ -19,21 +19,21 @@ impl Retained {
         self.remove(vhost, topic);
         self.messages += 1;
         self.bytes += topic.len() + message.len();
-        let there = self.vhosts.entry(vhost.clone()).or_default();
-        there.insert(topic.clone(), message);
+        let topics = self.vhosts.entry(vhost.clone()).or_default();
+        topics.insert(topic.clone(), message);
     }
 
-    /// False: nothing was there.
+    /// Returns false if the topic had no retained message.
     fn remove(&mut self, vhost: &str, topic: &str) -> bool {
-        let Some(there) = self.vhosts.get_mut(vhost) else {
+        let Some(topics) = self.vhosts.get_mut(vhost) else {
             return false;
         };
-        let Some(old) = there.remove(topic) else {
+        let Some(old) = topics.remove(topic) else {
             return false;
         };
         self.messages -= 1;
         self.bytes -= topic.len() + old.len();
-        if there.is_empty() {
+        if topics.is_empty() {
             self.vhosts.remove(vhost);
         }
         true
@@ -69,15 +69,15 @@ impl Tree {
         Ok(ChangeResult::Changed)
     }
 
-    /// Whether a message of `len` bytes could be retained for a topic as things are.
+    /// Checks that a message of `len` bytes can be retained for a topic within the limits.
     pub fn room_to_retain(&self, vhost: &str, topic: &str, len: usize) -> Result<(), ChangeError> {
         if !self.vhost_exists(vhost) {
             return Err(no_vhost(vhost));
         }
         if topic.is_empty() || topic.len() > limits::TOPIC_BYTES || len > limits::RETAINED_BYTES {
-            let most = limits::RETAINED_BYTES;
+            let max = limits::RETAINED_BYTES;
             return Err(ChangeError::Invalid(format!(
-                "a message of {len} bytes cannot be retained: the most is {most}"
+                "a message of {len} bytes cannot be retained: the most is {max}"
             )));
         }
         let before = self.retained(vhost, topic).map(|m| topic.len() + m.len());
@@ -91,17 +91,17 @@ impl Tree {
         Ok(())
     }
 
-    /// How many messages are retained, and their bytes, topics included.
+    /// Number of retained messages, and their bytes including topics.
     pub fn retained_size(&self) -> (usize, usize) {
         (self.retained.messages, self.retained.bytes)
     }
 
-    /// What subscribers of a topic get first: a message container.
+    /// The retained message of a topic, as a message container.
     pub fn retained(&self, vhost: &str, topic: &str) -> Option<&Bytes> {
         self.retained.vhosts.get(vhost)?.get(topic)
     }
 
-    /// Vhost, topic and message, in that order.
+    /// Vhost, topic and message of all retained messages, ordered by vhost and topic.
     pub fn all_retained(&self) -> impl Iterator<Item = (&Name, &Name, &Bytes)> {
         let vhosts = self.retained.vhosts.iter();
         vhosts.flat_map(|(vhost, all)| all.iter().map(move |(topic, m)| (vhost, topic, m)))

@@ -1,4 +1,4 @@
-//! Routes a message from an exchange and routing keys to queues.
+//! Routing of a message from an exchange and routing keys to queues.
 
 use crate::exchanges::{Exchange, Target};
 use crate::traffic::TrafficCounter;
@@ -7,20 +7,20 @@ use crate::{QueueId, QueueRecord, Tree, limits};
 use routing::{Envelope, Kind};
 use smallvec::SmallVec;
 
-/// How routing went.
+/// Result of routing a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteResult {
-    /// To one queue at least.
+    /// At least one queue takes the message.
     Routed,
-    /// The exchange is there; nothing took the message.
+    /// The exchange exists, but no queue takes the message.
     Unroutable,
-    /// No such exchange (or vhost).
+    /// The exchange or the vhost does not exist.
     NoExchange,
 }
 
 impl Tree {
-    /// Appends the queues that a message published to this exchange goes to, each once, in order of their ids. Exchange
-    /// bindings and alternate exchanges are followed, each exchange once. The message is asked only where it matters.
+    /// Appends the queues that a message for this exchange goes to, each once, ordered by id. Follows exchange bindings
+    /// and alternate exchanges, each exchange once. Reads from the message only if the routing depends on it.
     pub fn route(
         &self,
         vhost: &str,
@@ -36,7 +36,7 @@ impl Tree {
         }
     }
 
-    /// As [`Tree::route`], for a message that a client publishes: it is counted.
+    /// Like [`Tree::route`], for a message that a client publishes: it is counted.
     pub fn publish(
         &self,
         vhost: &str,
@@ -55,31 +55,33 @@ impl Tree {
         }
     }
 
-    /// Whether a message that is published to one exchange comes by another one on its way, by bindings between exchanges or as
-    /// an alternate exchange.
+    /// Whether a message that is published to one exchange passes another one, because of bindings between exchanges or
+    /// as an alternate exchange.
     pub fn comes_by(
         &self,
         vhost: &str,
-        (exchange, by): (&str, &str),
+        (exchange, target_exchange): (&str, &str),
         keys: &[&str],
         message: &dyn Envelope,
     ) -> bool {
         let Some(vhost) = self.vhosts.get(vhost) else {
             return false;
         };
-        // Mostly nothing leads there.
-        let leads = |by: &&Exchange| !by.bound.is_empty() || vhost.alternates > 0;
-        let Some(by) = vhost.exchanges.get(by).filter(leads) else {
+        // In most cases nothing leads to the exchange.
+        let is_reachable =
+            |target_exchange: &&Exchange| !target_exchange.bound.is_empty() || vhost.alternates > 0;
+        let Some(target_exchange) = vhost.exchanges.get(target_exchange).filter(is_reachable)
+        else {
             return false;
         };
         let Some(first) = vhost.exchanges.get(exchange) else {
             return false;
         };
         let seen = self.follow(vhost, first, keys, message, &mut Vec::new());
-        seen.contains(&by.number)
+        seen.contains(&target_exchange.number)
     }
 
-    /// How many queues it goes to, and where the exchange is counted.
+    /// The number of queues that the message goes to, and the counter of the exchange.
     #[inline]
     fn find_routes(
         &self,
@@ -109,7 +111,7 @@ impl Tree {
         Some((out.len() - start, counter))
     }
 
-    /// The numbers of the exchanges that it came by.
+    /// The numbers of the exchanges that the message passes.
     fn follow(
         &self,
         vhost: &Vhost,
@@ -136,7 +138,7 @@ impl Tree {
             found.clear();
             exchange.matcher.route(keys, message, &mut found);
             if exchange.kind == Kind::LocalRandom {
-                self.keep_one_near(message, &mut found);
+                self.keep_one_local(message, &mut found);
             }
             if found.is_empty()
                 && let Some(alternate) = &exchange.alternate
@@ -158,15 +160,15 @@ impl Tree {
         seen
     }
 
-    /// Of a local random exchange's destinations one on the publisher's node; none when none is there. To a message that
-    /// no client publishes every node is near.
-    fn keep_one_near(&self, message: &dyn Envelope, found: &mut Vec<Target>) {
+    /// Keeps one random destination of a local random exchange on the publisher's node, or none if it has none there.
+    /// For a message that no client publishes, every node counts as local.
+    fn keep_one_local(&self, message: &dyn Envelope, found: &mut Vec<Target>) {
         let origin = message.origin();
-        let near = |queue: &QueueRecord| {
+        let is_local = |queue: &QueueRecord| {
             origin.is_none_or(|o| queue.members.first().is_some_and(|n| n.0 == o.node))
         };
         found.retain(|target| match target {
-            Target::Queue(id) => self.queue_by_id(*id).is_some_and(|q| near(q)),
+            Target::Queue(id) => self.queue_by_id(*id).is_some_and(|q| is_local(q)),
             Target::Exchange(_) => false,
         });
         if found.len() > 1 {
@@ -177,14 +179,15 @@ impl Tree {
     }
 }
 
-/// Removes doubles from the sorted end of a list.
+/// Removes duplicates from the sorted end of a list.
 fn dedup_from(list: &mut Vec<QueueId>, start: usize) {
-    let mut kept = start;
-    for at in start..list.len() {
-        if at == start || list[at] != list[kept - 1] {
-            list[kept] = list[at];
-            kept += 1;
+    debug_assert!(list[start..].is_sorted());
+    let mut kept_len = start;
+    for index in start..list.len() {
+        if index == start || list[index] != list[kept_len - 1] {
+            list[kept_len] = list[index];
+            kept_len += 1;
         }
     }
-    list.truncate(kept);
+    list.truncate(kept_len);
 }

@@ -1,28 +1,28 @@
-//! What a queue's arguments and policies come to.
+//! Effective settings of a queue: its arguments combined with its policies.
 
 use crate::policy_keys::stricter;
 use crate::{EffectivePolicy, QueueRecord, Tree};
 use ids::{DeadLettering, Name, Overflow, QueueSettings};
 use message::Value;
 
-/// Settings of a queue as its arguments and policies determine them.
+/// Settings of a queue that result from its arguments and policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EffectiveSettings {
     /// The settings that the queue itself applies.
     pub queue: QueueSettings,
-    /// The exchange for dead letters, in the queue's virtual host. It need not exist.
+    /// Exchange for dead letters, in the queue's vhost. It need not exist.
     pub dead_letter_exchange: Option<Name>,
-    /// The routing key of dead letters. None: each keeps its own.
+    /// Routing key of dead letters. `None`: each message keeps its own.
     pub dead_letter_routing_key: Option<Name>,
-    /// Time without consumers and requests after which the queue is deleted.
+    /// Time without consumers and requests after which the queue is deleted, in milliseconds.
     pub expires_ms: Option<u64>,
 }
 
-/// What argument or policy says under a key; where both do the queue's own argument holds.
+/// The text value of a key. The queue's own argument takes precedence over the policy.
 fn text_of<'a>(policy: &'a EffectivePolicy, queue: &'a QueueRecord, key: &str) -> Option<&'a str> {
     let argument = queue.arguments.get(&format!("x-{key}"));
-    let said = argument.or_else(|| policy.definition.get(key));
-    said.and_then(Value::as_str)
+    let value = argument.or_else(|| policy.definition.get(key));
+    value.and_then(Value::as_str)
 }
 
 fn overflow(policy: &EffectivePolicy, queue: &QueueRecord) -> Overflow {
@@ -56,17 +56,18 @@ fn dead_lettering(
 }
 
 impl Tree {
-    /// Milliseconds that a consumer may keep a delivery (`x-consumer-timeout`, `consumer-timeout`); None: the queue does not say.
+    /// Milliseconds that a consumer may keep a delivery (`x-consumer-timeout`, `consumer-timeout`). `None`: the queue
+    /// does not set it.
     pub fn consumer_timeout(&self, queue: &QueueRecord) -> Option<u64> {
         let argument = queue.arguments.get("x-consumer-timeout");
         let policy = self.effective_policy(queue);
         let both = [argument, policy.definition.get("consumer-timeout")];
-        let known = both.into_iter().flatten().filter_map(Value::as_integer);
-        known.filter_map(|n| u64::try_from(n).ok()).min()
+        let numbers = both.into_iter().flatten().filter_map(Value::as_integer);
+        numbers.filter_map(|n| u64::try_from(n).ok()).min()
     }
 
-    /// Where argument and policy both name a limit the smaller holds; of texts the argument does, but for a quorum queue's
-    /// `overflow` the policy.
+    /// Combines arguments and policies. Of two limits the smaller one applies. Of two texts the argument applies,
+    /// except that the policy decides the `overflow` of a quorum queue.
     pub fn queue_settings(&self, queue: &QueueRecord) -> EffectiveSettings {
         let policy = self.effective_policy(queue);
         let limit = |key: &str| -> Option<i64> {
@@ -78,22 +79,22 @@ impl Tree {
                 (one, other) => one.or(other),
             }
         };
-        let natural = |key: &str| limit(key).and_then(|n| u64::try_from(n).ok());
+        let non_negative = |key: &str| limit(key).and_then(|n| u64::try_from(n).ok());
         let overflow = overflow(&policy, queue);
         let delivery_limit = queue.kind.descriptor().delivery_limit.and_then(|default| {
             match limit("delivery-limit") {
                 None => Some(default),
-                // A negative limit is no limit.
+                // A negative limit means no limit.
                 Some(n) if n < 0 => None,
                 Some(n) => Some(u32::try_from(n).unwrap_or(u32::MAX)),
             }
         });
         let queue_settings = QueueSettings {
-            max_length: natural("max-length"),
-            max_length_bytes: natural("max-length-bytes"),
+            max_length: non_negative("max-length"),
+            max_length_bytes: non_negative("max-length-bytes"),
             overflow,
             delivery_limit,
-            message_ttl_ms: natural("message-ttl"),
+            message_ttl_ms: non_negative("message-ttl"),
             single_active_consumer: queue.arguments.get("x-single-active-consumer")
                 == Some(&Value::Bool(true)),
             max_priority: max_priority(queue).filter(|_| queue.kind.descriptor().priorities),
@@ -104,14 +105,14 @@ impl Tree {
             dead_letter_exchange: text_of(&policy, queue, "dead-letter-exchange").map(Name::from),
             dead_letter_routing_key: text_of(&policy, queue, "dead-letter-routing-key")
                 .map(Name::from),
-            expires_ms: natural("expires"),
+            expires_ms: non_negative("expires"),
         }
     }
 }
 
-/// An argument only: a policy cannot say it. Its range was checked when the queue was declared. A queue with priorities has two at
-/// least, as in RabbitMQ.
+/// The value of `x-max-priority`, which no policy can set. Its range is checked at declaration. A queue with priorities
+/// has at least two, as in RabbitMQ.
 fn max_priority(queue: &QueueRecord) -> Option<u8> {
-    let said = queue.arguments.get("x-max-priority")?.as_integer()?;
-    u8::try_from(said.clamp(1, u8::MAX.into())).ok()
+    let value = queue.arguments.get("x-max-priority")?.as_integer()?;
+    u8::try_from(value.clamp(1, u8::MAX.into())).ok()
 }

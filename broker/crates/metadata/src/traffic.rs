@@ -1,15 +1,15 @@
-//! What clients published to exchanges where this tree is read: figures of this tree only, no part of what is replicated. They are
-//! kept where routing finds the exchange anyway, so that counting costs two additions.
+//! Counters of client publishes by exchange, as this tree's shard has seen them. They are not replicated. They are
+//! stored with the exchange that routing looks up anyway, so that counting costs two additions.
 
 use crate::Tree;
 use std::cell::Cell;
 
-/// What came to an exchange from clients, and how many queues it went to from there.
+/// Publishes to an exchange, and the number of queues that they were routed to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Messages that clients published to the exchange.
     pub published: u64,
-    /// Each message once for each queue.
+    /// Number of routed copies: each message counts once for each queue.
     pub routed: u64,
 }
 
@@ -18,10 +18,10 @@ pub(crate) struct TrafficCounter(Cell<Traffic>);
 
 impl TrafficCounter {
     pub(crate) fn count(&self, published: u64, routed: u64) {
-        let before = self.0.get();
+        let previous = self.0.get();
         self.0.set(Traffic {
-            published: before.published + published,
-            routed: before.routed + routed,
+            published: previous.published + published,
+            routed: previous.routed + routed,
         });
     }
 }
@@ -35,20 +35,20 @@ impl Tree {
         }
     }
 
-    /// What was counted of an exchange; None: it is not there.
+    /// The counters of an exchange. `None`: the exchange does not exist.
     pub fn traffic(&self, vhost: &str, exchange: &str) -> Option<Traffic> {
         self.counter(vhost, exchange).map(|c| c.0.get())
     }
 
-    /// Counts what [`Tree::publish`] did not see: messages that were routed before they were published, and receivers that are no
-    /// queues of the exchange.
+    /// Counts publishes that [`Tree::publish`] did not see: messages that were routed before they were published, and
+    /// receivers that are not queues of the exchange.
     pub fn count_traffic(&self, vhost: &str, exchange: &str, more: Traffic) {
         if let Some(counter) = self.counter(vhost, exchange) {
             counter.count(more.published, more.routed);
         }
     }
 
-    /// Goes on counting where another tree, which this one takes the place of, has got to.
+    /// Adds the counters of the tree that this one replaces.
     pub fn take_traffic(&self, before: &Tree) {
         for (name, vhost) in &before.vhosts {
             let exchanges = vhost.exchanges.iter().map(|(n, x)| (&**n, &x.counter));

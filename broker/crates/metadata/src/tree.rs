@@ -1,4 +1,4 @@
-//! The applied state and what may be asked of it. Changing it is `apply`'s.
+//! The applied state and its queries. `apply` changes it.
 
 use crate::access::User;
 use crate::exchanges::{BindingKey, Bound, Exchange, Target};
@@ -19,48 +19,48 @@ use std::sync::Arc;
 
 pub(crate) type Map<V> = HashMap<Name, V, FixedState>;
 
-/// The applied tree. One per shard; reading it takes no lock.
+/// The applied tree. Each shard has one, so reading takes no lock.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
     pub(crate) applied: u64,
     pub(crate) cluster: Name,
     pub(crate) vhosts: Map<Vhost>,
-    /// A vhost is traced. Follows from them.
+    /// Whether any vhost is traced. Derived from `vhosts`.
     pub(crate) traces: bool,
     pub(crate) queues: HashMap<QueueId, Queue, FixedState>,
-    /// The keys of `queues`, in order: a listing goes on from any of them.
+    /// The keys of `queues` in order, so that a listing can continue from any of them.
     pub(crate) queue_ids: BTreeSet<QueueId>,
-    /// Vhost and name of exchanges by the number that routing uses for them.
+    /// Vhost and name of each exchange by its number.
     pub(crate) exchange_names: BTreeMap<u64, (Name, Name)>,
-    /// Of this tree only, not part of the replicated state.
+    /// Number for the next exchange of this tree. Not replicated.
     pub(crate) next_exchange: u64,
     /// Exclusive queues by owner.
     pub(crate) exclusive: BTreeMap<SessionId, BTreeSet<QueueId>>,
     /// Non-durable queues by the node that holds them.
     pub(crate) transient: BTreeMap<NodeId, BTreeSet<QueueId>>,
-    /// Latest life of each node that is known to be over.
+    /// Latest incarnation of each node that is known to have ended.
     pub(crate) ended: BTreeMap<NodeId, Incarnation>,
     pub(crate) users: BTreeMap<Name, User>,
     pub(crate) nodes: BTreeMap<NodeId, Arc<NodeRecord>>,
-    /// Of nodes that say where they are.
+    /// Zones of the nodes with a known zone.
     pub(crate) zones: BTreeMap<NodeId, Name>,
-    /// Nodes that were removed for good, and the index of the change that did it.
+    /// Permanently removed nodes, and the index of the change that removed them.
     pub(crate) forgotten: BTreeMap<NodeId, u64>,
-    /// Nodes of the cluster that are or were members of replicated queues, and the index of the last change that made
-    /// them one.
+    /// Nodes that are or were members of replicated queues, and the index of the last change that made them a member of
+    /// one.
     pub(crate) placed: BTreeMap<NodeId, u64>,
-    /// Follows from the queues.
+    /// Derived from `queues`.
     pub(crate) member_counts: MemberCounts,
     #[cfg(debug_assertions)]
     pub(crate) walked: std::cell::Cell<u64>,
-    /// Durable queues without any copy left, and the name of the node that had the last one.
+    /// Durable queues without a copy, and the name of the node that had the last one.
     pub(crate) lost: BTreeMap<QueueId, Name>,
-    /// Global parameters: JSON by name.
+    /// Global parameters: JSON values by name.
     pub(crate) globals: BTreeMap<Name, Name>,
     pub(crate) retained: Retained,
-    /// Feature flags that are on.
+    /// Enabled feature flags.
     pub(crate) features: BTreeSet<Name>,
-    /// What the last change did.
+    /// Effects of the last change.
     pub(crate) events: Vec<TreeEvent>,
 }
 
@@ -69,17 +69,17 @@ pub struct Tree {
 pub struct VhostRecord {
     /// Unique in the cluster.
     pub name: Name,
-    /// Text for people.
+    /// Description for users.
     pub description: Name,
     /// Tags, which the broker does not interpret.
     pub tags: Vec<Name>,
-    /// What a queue is whose declaration does not say; None: classic.
+    /// Type of queues that are declared without `x-queue-type`. `None`: classic.
     pub default_queue_type: Option<QueueType>,
-    /// `max-connections` and `max-queues`; a negative one is none.
+    /// `max-connections` and `max-queues`. A negative value means no limit.
     pub limits: Vec<(Name, i64)>,
-    /// It cannot be deleted.
+    /// The vhost cannot be deleted.
     pub protected: bool,
-    /// Its trace exchange gets copies of what is published and delivered.
+    /// Its trace exchange gets copies of all publishes and deliveries.
     pub traced: bool,
 }
 
@@ -87,13 +87,13 @@ pub struct VhostRecord {
 pub(crate) struct Vhost {
     pub(crate) record: Arc<VhostRecord>,
     pub(crate) exchanges: Map<Exchange>,
-    /// How many of them have an alternate exchange.
+    /// Number of exchanges that have an alternate exchange.
     pub(crate) alternates: usize,
-    /// What was published to the default exchange.
+    /// Counts publishes to the default exchange.
     pub(crate) default_exchange: TrafficCounter,
     pub(crate) queues: Map<QueueId>,
     pub(crate) policies: BTreeMap<(PolicyScope, Name), Policy>,
-    /// Effective policies by the names that make them, shared by all that they apply to.
+    /// Effective policies by the names of the combined policies, shared by all objects that they apply to.
     pub(crate) effective: BTreeMap<(Option<Name>, Option<Name>), Arc<EffectivePolicy>>,
 }
 
@@ -101,11 +101,11 @@ pub(crate) struct Vhost {
 pub(crate) struct Queue {
     pub(crate) record: Arc<QueueRecord>,
     pub(crate) effective: Arc<EffectivePolicy>,
-    /// Bindings that end here.
+    /// Bindings that have this queue as destination.
     pub(crate) bound: BTreeSet<Bound>,
 }
 
-/// What a change did, for those who keep something beside the tree: groups, queues, caches.
+/// An effect of a change, for state outside the tree: Raft groups, queues, caches.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TreeEvent {
     /// A queue was created.
@@ -114,14 +114,14 @@ pub enum TreeEvent {
     QueueRemoved(Arc<QueueRecord>),
     /// The wanted members of a quorum queue changed.
     QueueMembersChanged(Arc<QueueRecord>),
-    /// Its only copy was on a node that lost its data directory.
+    /// The only copy of a queue was on a node that lost its data directory.
     QueueLost {
         /// The lost queue, with its last state.
         queue: Arc<QueueRecord>,
         /// Name of the node that had the only copy.
         node: Name,
     },
-    /// The effective policies, and so perhaps the settings, of these queues are others now.
+    /// The effective policies of these queues changed, so their settings may have changed.
     PolicyChanged(Vec<QueueId>),
     /// A member was added.
     NodeAdded(Arc<NodeRecord>),
@@ -129,23 +129,23 @@ pub enum TreeEvent {
     NodeChanged(Arc<NodeRecord>),
     /// A member was removed; the record is its last state.
     NodeRemoved(Arc<NodeRecord>),
-    /// A vhost was deleted. Its queues had an event each before.
+    /// A vhost was deleted. Events for its queues precede this one.
     VhostRemoved(Name),
-    /// What is retained for a topic is another message now, or none.
+    /// The retained message of a topic was set, replaced or cleared.
     Retained {
         /// Vhost of the topic.
         vhost: Name,
-        /// Topic name in MQTT's form.
+        /// Topic name in MQTT syntax.
         topic: Name,
     },
-    /// Rights, password, tags or limits of this user, who may be gone.
+    /// Permissions, password, tags or limits of a user changed, or the user was deleted.
     PermissionsChanged {
         /// Name of the user.
         user: Name,
     },
 }
 
-/// What a user may be permitted to do with a resource.
+/// A right that a user may have on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Right {
     /// Declare and delete.
@@ -162,17 +162,17 @@ impl Tree {
         self.applied
     }
 
-    /// The cluster's name; empty until it is formed.
+    /// Name of the cluster. Empty until the cluster is formed.
     pub fn cluster(&self) -> &str {
         &self.cluster
     }
 
-    /// What the last [`Tree::apply`] did, beyond its own result.
+    /// Effects of the last [`Tree::apply`], in addition to its result.
     pub fn events(&self) -> &[TreeEvent] {
         &self.events
     }
 
-    /// As [`Tree::events`], handed over.
+    /// Takes the effects that [`Tree::events`] returns.
     pub fn take_events(&mut self) -> Vec<TreeEvent> {
         std::mem::take(&mut self.events)
     }
@@ -187,7 +187,7 @@ impl Tree {
         self.vhosts.get(vhost).map(|v| &v.record)
     }
 
-    /// By name.
+    /// All vhosts ordered by name.
     pub fn vhosts(&self) -> Vec<&VhostRecord> {
         let mut all: Vec<&VhostRecord> = self.vhosts.values().map(|v| &*v.record).collect();
         all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -200,12 +200,12 @@ impl Tree {
         self.queue_by_id(*id)
     }
 
-    /// Returns the queue with that id, also if another queue had its name before.
+    /// Returns the queue with that id.
     pub fn queue_by_id(&self, id: QueueId) -> Option<&Arc<QueueRecord>> {
         self.queues.get(&id).map(|q| &q.record)
     }
 
-    /// All queues of all vhosts, in no order. Cheap per step.
+    /// All queues of all vhosts, in no particular order. Each step has constant cost.
     pub fn all_queues(&self) -> impl Iterator<Item = &Arc<QueueRecord>> {
         self.queues.values().map(|q| {
             #[cfg(debug_assertions)]
@@ -224,7 +224,7 @@ impl Tree {
         self.exchange_names.len()
     }
 
-    /// A vhost's queues by name.
+    /// Queues of a vhost ordered by name.
     pub fn queues(&self, vhost: &str) -> Vec<&Arc<QueueRecord>> {
         let ids = self.vhosts.get(vhost).map(|v| v.queues.values());
         let mut all: Vec<_> = ids
@@ -245,7 +245,7 @@ impl Tree {
         self.vhosts.get(vhost)?.exchanges.get(name)
     }
 
-    /// A vhost's exchanges by name; the first is the default exchange.
+    /// Exchanges of a vhost ordered by name. The first is the default exchange.
     pub fn exchanges(&self, vhost: &str) -> Vec<&Arc<ExchangeRecord>> {
         let found = self.vhosts.get(vhost).map(|v| v.exchanges.values());
         let mut all: Vec<_> = found.into_iter().flatten().map(|x| &x.record).collect();
@@ -253,7 +253,8 @@ impl Tree {
         all
     }
 
-    /// A vhost's explicit bindings, by source, destination, key and arguments. (The default exchange's are implied.)
+    /// Explicit bindings of a vhost, ordered by source, destination, key and arguments. The implicit bindings of the
+    /// default exchange are not included.
     pub fn bindings(&self, vhost: &str) -> Vec<&Arc<BindingRecord>> {
         let sources = self.exchanges(vhost);
         sources
@@ -262,7 +263,7 @@ impl Tree {
             .collect()
     }
 
-    /// Bindings whose source is this exchange.
+    /// Bindings that have this exchange as source.
     pub fn bindings_from(&self, vhost: &str, exchange: &str) -> Vec<&Arc<BindingRecord>> {
         let mut all: Vec<_> = self
             .find_exchange(vhost, exchange)
@@ -270,7 +271,7 @@ impl Tree {
             .into_iter()
             .flatten()
             .collect();
-        // By what it says: the index is by numbers that are this tree's own.
+        // Ordered by content, because the index is ordered by numbers that are not replicated.
         all.sort_by(|a, b| {
             (&a.destination, &a.routing_key)
                 .cmp(&(&b.destination, &b.routing_key))
@@ -282,7 +283,7 @@ impl Tree {
         all
     }
 
-    /// Bindings that end at this queue.
+    /// Bindings that have this queue as destination.
     pub fn bindings_of_queue(&self, queue: QueueId) -> Vec<&Arc<BindingRecord>> {
         let Some(queue) = self.queues.get(&queue) else {
             return Vec::new();
@@ -290,7 +291,7 @@ impl Tree {
         self.resolve_bound(&queue.record.vhost, &queue.bound)
     }
 
-    /// Of these, the ones of an exchange with a routing key: they differ in their arguments.
+    /// Bindings of a queue with this source and routing key. They differ in their arguments.
     pub fn bindings_of_queue_under<'a>(
         &'a self,
         queue: QueueId,
@@ -319,7 +320,7 @@ impl Tree {
         })
     }
 
-    /// Bindings that end at this exchange.
+    /// Bindings that have this exchange as destination.
     pub fn bindings_of_exchange(&self, vhost: &str, name: &str) -> Vec<&Arc<BindingRecord>> {
         match self.find_exchange(vhost, name) {
             Some(exchange) => self.resolve_bound(vhost, &exchange.bound),
@@ -369,24 +370,24 @@ impl Tree {
         self.users.get(name).map(|u| &u.record)
     }
 
-    /// By name.
+    /// All users ordered by name.
     pub fn users(&self) -> impl Iterator<Item = &Arc<UserRecord>> {
         self.users.values().map(|u| &u.record)
     }
 
-    /// By user, then vhost.
+    /// All permissions ordered by user and vhost.
     pub fn permissions(&self) -> impl Iterator<Item = &Arc<PermissionRecord>> {
         self.users
             .values()
             .flat_map(|u| u.rights.values().map(|r| &r.record))
     }
 
-    /// Returns the permissions of a user in a vhost; None permits nothing.
+    /// Returns the permissions of a user in a vhost. `None`: the user has none.
     pub fn permission(&self, user: &str, vhost: &str) -> Option<&Arc<PermissionRecord>> {
         self.users.get(user)?.rights.get(vhost).map(|r| &r.record)
     }
 
-    /// By user, then vhost, then exchange.
+    /// All topic permissions ordered by user, vhost and exchange.
     pub fn topic_permissions(&self) -> impl Iterator<Item = &Arc<TopicPermissionRecord>> {
         self.users
             .values()
@@ -398,17 +399,17 @@ impl Tree {
         self.nodes.get(&id)
     }
 
-    /// Where a node is; empty: nobody said.
+    /// Zone of a node. Empty: unknown.
     pub fn zone(&self, id: NodeId) -> &str {
         self.zones.get(&id).map_or("", |zone| zone)
     }
 
-    /// Whether the node was removed from the cluster for good.
+    /// Whether the node was permanently removed from the cluster.
     pub fn is_forgotten(&self, id: NodeId) -> bool {
         self.forgotten.contains_key(&id)
     }
 
-    /// By id.
+    /// All nodes ordered by id.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<NodeRecord>> {
         self.nodes.values()
     }
@@ -421,7 +422,7 @@ impl Tree {
             .filter_map(|id| self.queue_by_id(*id))
     }
 
-    /// What happened between another state of the tree (before a snapshot was installed) and this one.
+    /// Events for the differences between an earlier state and this one, after a snapshot was installed.
     pub fn events_since(&self, before: &Tree) -> Vec<TreeEvent> {
         let mut events = Vec::new();
         for (name, _) in before.vhosts.iter().filter(|(n, _)| !self.vhost_exists(n)) {
@@ -476,11 +477,11 @@ impl Tree {
         }
         let names: BTreeSet<&Name> = before.users.keys().chain(self.users.keys()).collect();
         for name in names {
-            let same = match (before.users.get(name), self.users.get(name)) {
-                (Some(old), Some(new)) => old.same(new),
+            let is_same = match (before.users.get(name), self.users.get(name)) {
+                (Some(old), Some(new)) => old.is_same(new),
                 _ => false,
             };
-            if !same {
+            if !is_same {
                 events.push(TreeEvent::PermissionsChanged { user: name.clone() });
             }
         }

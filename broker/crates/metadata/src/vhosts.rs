@@ -1,4 +1,4 @@
-//! Settings of vhosts: the default queue type, limits, protection from deletion.
+//! Settings of vhosts: default queue type, limits, protection from deletion, tracing.
 
 use crate::apply::no_vhost;
 use crate::tree::VhostRecord;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 const VHOST_LIMITS: [&str; 2] = ["max-connections", "max-queues"];
 
 impl VhostRecord {
-    /// None: no limit; a negative one is none.
+    /// A limit of the vhost. `None`: no limit, which is also the meaning of a negative value.
     pub fn limit(&self, name: &str) -> Option<u64> {
         let (_, limit) = self.limits.iter().find(|(known, _)| &**known == name)?;
         u64::try_from(*limit).ok()
@@ -18,11 +18,16 @@ impl VhostRecord {
 }
 
 impl Tree {
-    /// A declaration's arguments with the vhost's default type where they name none and the queue can be of it: a queue
-    /// that is not durable, or exclusive, or deletes itself, is classic.
-    pub fn with_default_type(&self, vhost: &str, lasting: bool, mut arguments: Table) -> Table {
+    /// Adds the vhost's default queue type to the arguments of a declaration without a type. A queue that is
+    /// non-durable, exclusive or auto-delete only gets it if the type allows such queues.
+    pub fn with_default_type(
+        &self,
+        vhost: &str,
+        is_persistent: bool,
+        mut arguments: Table,
+    ) -> Table {
         let kind = self.vhost(vhost).and_then(|v| v.default_queue_type);
-        let Some(kind) = kind.filter(|k| lasting || k.descriptor().transient) else {
+        let Some(kind) = kind.filter(|k| is_persistent || k.descriptor().transient) else {
             return arguments;
         };
         if kind != QueueType::default() && arguments.get("x-queue-type").is_none() {
@@ -45,7 +50,7 @@ impl Tree {
         }
     }
 
-    /// Changes a vhost's record; a change that leaves it as it was is none.
+    /// Changes a vhost's record. The result is `AsBefore` if the record is equal afterwards.
     fn change_vhost(
         &mut self,
         vhost: &Name,
@@ -82,17 +87,17 @@ impl Tree {
         vhost: &Name,
         on: bool,
     ) -> Result<ChangeResult, ChangeError> {
-        let done = self.change_vhost(vhost, |v| v.traced = on);
-        self.find_traced();
-        done
+        let result = self.change_vhost(vhost, |v| v.traced = on);
+        self.update_traces();
+        result
     }
 
-    /// Whether any vhost is traced: asked for every message.
+    /// Whether any vhost is traced. Called for every message.
     pub fn traces(&self) -> bool {
         self.traces
     }
 
-    pub(crate) fn find_traced(&mut self) {
+    pub(crate) fn update_traces(&mut self) {
         self.traces = self.vhosts.values().any(|v| v.record.traced);
     }
 

@@ -379,10 +379,6 @@ impl Node {
                 target_group_size: self.config.target_group_size,
             },
             protocols: self.clients.protocols().clone(),
-            mqtt: shard::MqttRouting {
-                exchange: self.config.mqtt.exchange.as_str().into(),
-                sys_interval: self.config.mqtt.sys_interval,
-            },
             program: self.version,
             groups: group_limits(&self.config.limits),
         }

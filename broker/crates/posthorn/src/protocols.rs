@@ -72,6 +72,7 @@ fn mqtt(config: &Config) -> Mqtt {
         limits: config.mqtt.limits.clone(),
         vhost: vhost.as_str().into(),
         exchange: config.mqtt.exchange.as_str().into(),
+        sys_interval: config.mqtt.sys_interval,
         loopback_users: names(&config.loopback_users),
         anonymous: anonymous(config).filter(|_| config.mqtt.allow_anonymous),
         name_without_password: config.mqtt.name_without_password,

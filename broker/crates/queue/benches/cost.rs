@@ -80,6 +80,7 @@ fn consume() -> RequestBody {
         spec: ConsumerSpec {
             tag: "c".into(),
             channel: 1,
+            flow_mode: queue::FlowMode::Prefetch,
             prefetch: BATCH as u32,
             no_ack: false,
             exclusive: false,

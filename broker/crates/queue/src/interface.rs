@@ -191,6 +191,7 @@ mod tests {
             attempts: None,
             left: 0,
             message: message(n, None, None, 8),
+            annotations: None,
         }
     }
 

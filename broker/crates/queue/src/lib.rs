@@ -6,10 +6,14 @@
 //! owner. That is how a confirm survives a failover, and why nothing is enqueued or settled twice.
 #![forbid(unsafe_code)]
 
+mod annotations;
 mod checkout;
 pub mod classic;
 pub mod client;
 pub mod codec;
+#[cfg(test)]
+mod credit_tests;
+pub mod cursor;
 mod deaths;
 mod interface;
 #[cfg(test)]
@@ -17,6 +21,9 @@ mod model;
 pub mod quorum;
 mod ranges;
 
+pub use annotations::{
+    Annotations, AnnotationsError, MAX_ANNOTATION_BYTES, MAX_QUEUE_ANNOTATION_BYTES,
+};
 pub use checkout::{FLOW_WINDOW, FlowWindow};
 pub use deaths::DeathCounts;
 pub use interface::{AddressedEvent, ConsumerInfo, Queue, QueueOutput, Timestamps};
@@ -30,17 +37,30 @@ pub use ids::{
 pub use message::DeadReason;
 use message::{Message, Table};
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
 /// A consumer's number within its session, chosen by the session, never used twice there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConsumerId(pub u32);
 
+/// How a consumer limits its deliveries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FlowMode {
+    /// By the number of unacknowledged deliveries ([`ConsumerSpec::prefetch`]), as in AMQP 0.9.1.
+    #[default]
+    Prefetch,
+    /// By credit ([`RequestBody::Credit`]), as in AMQP 1.0. A new consumer has none, and gets nothing before its first
+    /// credit. The prefetch has no effect.
+    Credit,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConsumerSpec {
-    /// What people call it (0.9.1 consumer tag) and the channel it is on: for listings.
+    /// The consumer tag of AMQP 0.9.1 and the channel of the consumer, for listings.
     pub tag: Name,
     pub channel: u16,
-    /// Unacknowledged deliveries at most; 0 is unlimited by the client (a queue type has a bound of its own).
+    pub flow_mode: FlowMode,
+    /// Most unacknowledged deliveries; 0 means that the client sets no limit (a queue type has its own).
     pub prefetch: u32,
     /// Settled when sent.
     pub no_ack: bool,
@@ -86,9 +106,27 @@ pub enum RequestBody {
     Cancel {
         consumer: ConsumerId,
     },
-    /// The consumer gets no deliveries beyond this id until it is told another one. Classic queues; a quorum queue does not mind.
-    /// Programs before the feature flag `channel_prefetch` cannot read it.
+    /// Sets the credit of a consumer with [`FlowMode::Credit`]: it may get deliveries up to and including the id `up_to`. A
+    /// smaller `up_to` than before takes credit back, an equal one only causes an answer (echo).
+    ///
+    /// Delivery ids are consecutive per consumer from 1, so `up_to` is the delivery-count of AMQP 1.0, counted from 0, plus the
+    /// link-credit, less the credit that was drained so far. A session counts the deliveries that it was given:
+    /// [`QueueClient`](client::QueueClient) corrects `up_to` and `last` if the queue requeued deliveries that never arrived.
+    ///
+    /// With `drain` the queue delivers the ready messages, as far as the credit allows, and then the rest of the credit is used
+    /// up at once. No ids are skipped: the next delivery has the id `last + 1` of the answer, and the next `up_to` counts from
+    /// `last`. So the session adds `up_to - last` to its own delivery-count. A session that drains waits for the answer before
+    /// it sends another `Credit`. One that does not wait ends the drain: it is answered with `drained: false`.
+    ///
+    /// The answer is [`QueueReply::Credited`]. It reaches the session after the deliveries up to `last`.
     Credit {
+        consumer: ConsumerId,
+        up_to: u64,
+        drain: bool,
+    },
+    /// As `Credit` without drain and answer, for both flow modes. It limits a 0.9.1 consumer whose channel has a prefetch for all
+    /// its consumers. A quorum queue ignores it if the flow mode is prefetch.
+    CreditOneWay {
         consumer: ConsumerId,
         up_to: u64,
     },
@@ -102,6 +140,12 @@ pub enum RequestBody {
         consumer: ConsumerId,
         outcome: SettlementOutcome,
         ids: Vec<(u64, u64)>,
+    },
+    /// As `Settle`, with the outcome `modified` of AMQP 1.0 (part 3, section 3.4.5).
+    Modify {
+        consumer: ConsumerId,
+        ids: Vec<(u64, u64)>,
+        modification: Box<Modification>,
     },
     /// Take one message under a consumer number of its own.
     Get {
@@ -121,6 +165,20 @@ pub enum RequestBody {
     },
     /// The session is over: consumers go, deliveries return, its numbering is forgotten.
     Close,
+}
+
+/// The outcome `modified` of AMQP 1.0.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Modification {
+    /// The delivery attempt failed. It counts towards the delivery limit. Without it the message is requeued as with
+    /// [`SettlementOutcome::Released`].
+    pub delivery_failed: bool,
+    /// The message is dead-lettered, or dropped without a dead letter exchange, with the reason `rejected`. The specification
+    /// only asks that it not be sent to the same link again; RabbitMQ does the same.
+    pub undeliverable_here: bool,
+    /// Merged into those of the message. They survive requeue and dead-lettering in a quorum queue. A classic queue ignores
+    /// them, as RabbitMQ does.
+    pub annotations: Annotations,
 }
 
 /// A new consumer of a session that outlives its connections, each of which is a session of its own to the queue: the tag of the
@@ -218,6 +276,15 @@ pub enum QueueReply {
         messages: u64,
         consumers: u32,
     },
+    /// The answer to [`RequestBody::Credit`].
+    Credited {
+        /// The id of the consumer's last delivery.
+        last: u64,
+        /// Messages ready for delivery, to any consumer.
+        available: u64,
+        /// The credit that was left is used up.
+        drained: bool,
+    },
     /// A publish that the queue did not take: negative acknowledgement.
     NotTaken(RejectReason),
     /// Refused with the code and text clients know (403 exclusive, 406 in use / not empty, 540).
@@ -252,6 +319,9 @@ pub struct Delivery {
     /// For `Get`: messages left. For a [`EpochConsumer`]'s consumer: see [`Delivery::mark`].
     pub left: u64,
     pub message: Message,
+    /// Annotations of the outcome `modified` since the message is in this queue. They replace those of the message with the same
+    /// key; see [`Annotations::of`].
+    pub annotations: Option<Arc<Annotations>>,
 }
 
 /// Which message of its queue one is, however often and by whichever consumer it comes: a number that no other one there has,

@@ -2,11 +2,11 @@
 //! settlements, time and limits, as plainly as it can be said.
 
 use crate::{
-    ConsumerId, ConsumerSpec, DeadReason, EpochConsumer, FlowWindow, Overflow, QueueEvent,
-    QueueOutput, QueueSettings, QueueType, RequestBody, SessionEpoch, SessionId, Settlement,
-    SettlementOutcome,
+    AddressedEvent, Annotations, ConsumerId, ConsumerSpec, DeadReason, EpochConsumer, FlowMode,
+    FlowWindow, Modification, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings,
+    QueueType, RequestBody, SessionEpoch, SessionId, Settlement, SettlementOutcome,
 };
-use message::{Message, MessageBuilder, Protocol, Table};
+use message::{Message, MessageBuilder, Protocol, Table, Value};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -39,6 +39,26 @@ pub(crate) struct Handed {
     pub n: u64,
     pub attempts: Option<u32>,
     pub redelivered: bool,
+    pub annotations: Notes,
+}
+
+/// Annotations, by key.
+pub(crate) type Notes = BTreeMap<String, i64>;
+
+fn notes(annotations: Option<&Annotations>) -> Notes {
+    let entries = annotations.into_iter().flat_map(|a| &a.table().0);
+    entries
+        .map(|(key, value)| (key.to_string(), value.as_integer().unwrap()))
+        .collect()
+}
+
+/// An answer to a request for credit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Credited {
+    by: u64,
+    last: u64,
+    available: u64,
+    drained: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -53,6 +73,10 @@ struct Consumer {
     sent: u64,
     received: u64,
     credit: u64,
+    /// The credit is set by requests, and there is none at first.
+    is_credited: bool,
+    /// A drain is not finished.
+    drains: bool,
     cancelled: bool,
     get: bool,
     lasting: bool,
@@ -88,6 +112,9 @@ pub(crate) struct ModelQueue {
     pub handed: Vec<Handed>,
     pub dead: Vec<(DeadReason, u64)>,
     pub refused: Vec<u64>,
+    credited: Vec<Credited>,
+    /// Annotations of each message that ever had any.
+    notes: BTreeMap<u64, Notes>,
 }
 
 impl ModelQueue {
@@ -108,6 +135,8 @@ impl ModelQueue {
             handed: Vec::new(),
             dead: Vec::new(),
             refused: Vec::new(),
+            credited: Vec::new(),
+            notes: BTreeMap::new(),
         }
     }
 
@@ -293,13 +322,18 @@ impl ModelQueue {
         }
     }
 
-    fn eligible(&self, c: &Consumer) -> bool {
+    /// No other consumer is the single active one.
+    fn is_chosen(&self, c: &Consumer) -> bool {
         let mut others = self.consumers.iter().filter(|o| !o.get && !o.cancelled);
-        let alone = !self.settings.single_active_consumer
+        !self.settings.single_active_consumer
             || self.active == Some((c.by, c.number))
-                && (self.kind == QueueType::Classic || others.all(|o| o.priority <= c.priority));
-        let flows = self.kind == QueueType::Quorum || c.flows() && c.next_id <= c.credit;
-        alone && !c.get && !c.cancelled && c.out.len() < c.window && flows
+                && (self.kind == QueueType::Classic || others.all(|o| o.priority <= c.priority))
+    }
+
+    fn eligible(&self, c: &Consumer) -> bool {
+        let alone = self.is_chosen(c);
+        let flows = self.kind == QueueType::Quorum || c.flows();
+        alone && c.next_id <= c.credit && !c.get && !c.cancelled && c.out.len() < c.window && flows
     }
 
     /// After anything that may change who can be served.
@@ -366,6 +400,7 @@ impl ModelQueue {
             c.sent = id;
             let last = self.delivered.entry(self.lane(&message)).or_default();
             *last = message.n.max(*last);
+            let annotations = self.notes.get(&message.n).cloned().unwrap_or_default();
             self.handed.push(Handed {
                 by: key.0,
                 consumer: key.1,
@@ -373,6 +408,7 @@ impl ModelQueue {
                 n: message.n,
                 attempts: counts.then_some(message.attempts),
                 redelivered: message.redelivered,
+                annotations,
             });
         }
     }
@@ -420,8 +456,10 @@ impl ModelQueue {
     }
 
     fn add(&mut self, by: u64, number: u32, spec: Option<&ConsumerSpec>) {
+        let is_credited = spec.is_some_and(|s| s.flow_mode == FlowMode::Credit);
         let window = match spec.map(|s| s.prefetch) {
             None => 1,
+            Some(_) if is_credited => usize::MAX,
             Some(0) => usize::MAX,
             Some(asked) => asked as usize,
         };
@@ -434,7 +472,9 @@ impl ModelQueue {
             out: Vec::new(),
             sent: 0,
             received: 0,
-            credit: u64::MAX,
+            credit: if is_credited { 0 } else { u64::MAX },
+            is_credited,
+            drains: false,
             cancelled: false,
             get: spec.is_none(),
             lasting: false,
@@ -490,6 +530,75 @@ impl ModelQueue {
         self.send_on(key);
     }
 
+    fn modify(&mut self, key: (u64, u32), how: &Modification, ids: &[(u64, u64)]) {
+        for &(from, to) in ids {
+            let out = std::mem::take(&mut self.consumer(key).out);
+            let (taken, left): (Vec<_>, Vec<_>) =
+                (out.into_iter()).partition(|(id, _)| (from..=to).contains(id));
+            self.consumer(key).out = left;
+            for (_, message) in taken {
+                if self.kind == QueueType::Quorum {
+                    let newer = notes(Some(&how.annotations));
+                    self.notes.entry(message.n).or_default().extend(newer);
+                }
+                match (how.undeliverable_here, how.delivery_failed) {
+                    (true, _) => self.dead.push((DeadReason::Rejected, message.n)),
+                    (false, true) => self.give_back(message, true),
+                    (false, false) => self.release(message),
+                }
+            }
+        }
+        self.send_on(key);
+    }
+
+    fn credit(&mut self, key: (u64, u32), up_to: u64, drain: bool) {
+        let c = self.consumer(key);
+        if !c.is_credited {
+            return;
+        }
+        if std::mem::take(&mut c.drains) {
+            self.tell_credit(key, false);
+        }
+        let c = self.consumer(key);
+        c.credit = up_to;
+        c.drains = drain;
+        self.refresh();
+        self.dispatch();
+        match drain {
+            true => self.finish_drains(),
+            false => self.tell_credit(key, false),
+        }
+    }
+
+    fn tell_credit(&mut self, key: (u64, u32), drained: bool) {
+        let last = self.consumer(key).next_id - 1;
+        self.credited.push(Credited {
+            by: key.0,
+            last,
+            available: self.ready(),
+            drained,
+        });
+    }
+
+    fn finish_drain(&mut self, key: (u64, u32)) {
+        let c = self.consumer(key);
+        if std::mem::take(&mut c.drains) {
+            c.credit = c.credit.min(c.next_id - 1);
+            self.tell_credit(key, true);
+        }
+    }
+
+    /// A drain goes on while there are messages and credit, and only the session's side keeps the consumer from them.
+    fn finish_drains(&mut self) {
+        for c in self.consumers.clone() {
+            let goes_on = self.ready() > 0 && self.is_chosen(&c) && c.next_id <= c.credit;
+            if c.drains && !goes_on {
+                self.finish_drain((c.by, c.number));
+            }
+        }
+        self.refresh();
+    }
+
     fn close(&mut self, by: u64) {
         let (mut mine, others): (Vec<Consumer>, Vec<Consumer>) =
             self.consumers.drain(..).partition(|c| c.by == by);
@@ -528,6 +637,7 @@ impl ModelQueue {
             RequestBody::Consume { consumer, spec } => self.add(by, consumer.0, Some(spec)),
             RequestBody::Succeed(next) => self.succeed(by, next),
             RequestBody::Cancel { consumer } => {
+                self.finish_drain((by, consumer.0));
                 let consumer = self.consumer((by, consumer.0));
                 consumer.cancelled = true;
                 consumer.lasting = false;
@@ -543,9 +653,23 @@ impl ModelQueue {
                     self.dispatch();
                 }
             }
-            RequestBody::Credit { consumer, up_to } => {
-                self.consumer((by, consumer.0)).credit = *up_to;
+            RequestBody::CreditOneWay { consumer, up_to } => {
+                let classic = self.kind == QueueType::Classic;
+                let consumer = self.consumer((by, consumer.0));
+                if classic || consumer.is_credited {
+                    consumer.credit = *up_to;
+                }
             }
+            RequestBody::Credit {
+                consumer,
+                up_to,
+                drain,
+            } => self.credit((by, consumer.0), *up_to, *drain),
+            RequestBody::Modify {
+                consumer,
+                ids,
+                modification,
+            } => self.modify((by, consumer.0), modification, ids),
             RequestBody::Get { consumer, .. } => {
                 let locked = self.kind == QueueType::Quorum && self.settings.single_active_consumer;
                 let taken = if locked { None } else { self.take() };
@@ -576,6 +700,7 @@ impl ModelQueue {
         if self.kind == QueueType::Quorum {
             self.keep_limits();
         }
+        self.finish_drains();
     }
 
     pub fn pass(&mut self, clock: u64) {
@@ -634,6 +759,7 @@ pub(crate) fn spec(prefetch: u32, priority: i32) -> ConsumerSpec {
     ConsumerSpec {
         tag: "c".into(),
         channel: 1,
+        flow_mode: crate::FlowMode::Prefetch,
         prefetch,
         no_ack: false,
         exclusive: false,
@@ -655,7 +781,8 @@ pub(crate) enum Step {
     },
     Consume {
         by: u64,
-        prefetch: u32,
+        /// None: by credit.
+        prefetch: Option<u32>,
         priority: i32,
     },
     /// By the next connection of the one session that lasts; so much of what the one before held is done with.
@@ -677,6 +804,16 @@ pub(crate) enum Step {
     Credit {
         by: u64,
         more: u64,
+        one_way: bool,
+        drain: bool,
+    },
+    Modify {
+        by: u64,
+        pick: u8,
+        several: bool,
+        delivery_failed: bool,
+        undeliverable_here: bool,
+        note: Option<(u8, i64)>,
     },
     Get {
         by: u64,
@@ -707,10 +844,12 @@ pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
     let len = prop_oneof![3 => Just(BODY), 1 => BODY..=long.max(BODY)];
     prop_oneof![
         10 => (0u8..12, ttl, len).prop_map(|(priority, ttl_ms, len)| Step::Publish { priority, ttl_ms, len }),
-        3 => (by.clone(), 0u32..4, -1i32..2).prop_map(|(by, prefetch, priority)| Step::Consume { by, prefetch, priority }),
+        3 => (by.clone(), proptest::option::weighted(0.6, 0u32..4), -1i32..2).prop_map(|(by, prefetch, priority)| Step::Consume { by, prefetch, priority }),
         2 => (by.clone(), 1u32..5, 0u8..4).prop_map(|(by, prefetch, done)| Step::Succeed { by, prefetch, done }),
         1 => by.clone().prop_map(|by| Step::Cancel { by }),
-        2 => (by.clone(), 0u64..4).prop_map(|(by, more)| Step::Credit { by, more }),
+        6 => (by.clone(), 0u64..12, any::<bool>(), any::<bool>()).prop_map(|(by, more, one_way, drain)| Step::Credit { by, more, one_way: one_way && !drain, drain }),
+        4 => (by.clone(), any::<u8>(), any::<bool>(), any::<bool>(), prop::bool::weighted(0.2), proptest::option::of((0u8..4, any::<i64>())))
+            .prop_map(|(by, pick, several, delivery_failed, undeliverable_here, note)| Step::Modify { by, pick, several, delivery_failed, undeliverable_here, note }),
         8 => (by.clone(), 0u8..7, any::<u8>(), any::<bool>()).prop_map(|(by, outcome, pick, several)| Step::Settle { by, outcome, pick, several }),
         2 => by.clone().prop_map(|by| Step::Get { by }),
         4 => (by.clone(), any::<u8>()).prop_map(|(by, pick)| Step::Received { by, pick }),
@@ -795,7 +934,12 @@ impl<R: QueueUnderTest> Pair<R> {
                 let consumer = ConsumerId(number);
                 (by, RequestBody::Cancel { consumer })
             }
-            Step::Credit { by, more } => {
+            Step::Credit {
+                by,
+                more,
+                one_way,
+                drain,
+            } => {
                 let by = session(by);
                 let Some(number) = self.naive.consumers_of(by).last().copied() else {
                     return Ok(());
@@ -803,7 +947,43 @@ impl<R: QueueUnderTest> Pair<R> {
                 let sent = self.naive.consumer((by, number)).next_id - 1;
                 let consumer = ConsumerId(number);
                 let up_to = sent + more;
-                (by, RequestBody::Credit { consumer, up_to })
+                let body = match one_way {
+                    true => RequestBody::CreditOneWay { consumer, up_to },
+                    false => RequestBody::Credit {
+                        consumer,
+                        up_to,
+                        drain,
+                    },
+                };
+                (by, body)
+            }
+            Step::Modify {
+                by,
+                pick,
+                several,
+                delivery_failed,
+                undeliverable_here,
+                note,
+            } => {
+                let by = session(by);
+                let held = self.naive.held_by(by);
+                let Some((consumer, id)) = held.get(pick as usize % held.len().max(1)) else {
+                    return Ok(());
+                };
+                let entry = |(key, value): (u8, i64)| (key.to_string().into(), Value::I64(value));
+                let table = Table(note.into_iter().map(entry).collect());
+                let modification = Box::new(Modification {
+                    delivery_failed,
+                    undeliverable_here,
+                    annotations: Annotations::new(table).unwrap(),
+                });
+                let (from, consumer) = (if several { 1 } else { *id }, ConsumerId(*consumer));
+                let body = RequestBody::Modify {
+                    consumer,
+                    ids: vec![(from, *id)],
+                    modification,
+                };
+                (by, body)
             }
             Step::Settle {
                 by,
@@ -839,15 +1019,23 @@ impl<R: QueueUnderTest> Pair<R> {
         self.compare(&out)
     }
 
-    fn consume(&mut self, prefetch: u32, priority: i32) -> RequestBody {
+    /// Without a prefetch: by credit.
+    fn consume(&mut self, prefetch: Option<u32>, priority: i32) -> RequestBody {
         let consumer = ConsumerId(self.next_consumer);
         self.next_consumer += 1;
-        let spec = spec(prefetch, priority);
+        let flow_mode = match prefetch {
+            Some(_) => FlowMode::Prefetch,
+            None => FlowMode::Credit,
+        };
+        let spec = ConsumerSpec {
+            flow_mode,
+            ..spec(prefetch.unwrap_or(1), priority)
+        };
         RequestBody::Consume { consumer, spec }
     }
 
     fn succeed(&mut self, prefetch: u32, done: u8) -> RequestBody {
-        let RequestBody::Consume { consumer, spec } = self.consume(prefetch, 0) else {
+        let RequestBody::Consume { consumer, spec } = self.consume(Some(prefetch), 0) else {
             panic!("a consumer");
         };
         let before = self.naive.lasting();
@@ -950,14 +1138,44 @@ impl<R: QueueUnderTest> Pair<R> {
                 n: number(&d.message),
                 attempts: d.attempts,
                 redelivered: d.redelivered,
+                annotations: notes(d.annotations.as_deref()),
             }));
         }
+        let mut credited: Vec<Credited> = Vec::new();
+        for AddressedEvent { session, event } in &out.events {
+            if let QueueEvent::Answer {
+                answer:
+                    QueueReply::Credited {
+                        last,
+                        available,
+                        drained,
+                    },
+                ..
+            } = event
+            {
+                credited.push(Credited {
+                    by: session.number,
+                    last: *last,
+                    available: *available,
+                    drained: *drained,
+                });
+            }
+        }
+        credited.sort();
+        self.naive.credited.sort();
+        prop_assert_eq!(&credited, &self.naive.credited);
+        self.naive.credited.clear();
         // Events of different consumers may pass each other.
         handed.sort();
         self.naive.handed.sort();
         prop_assert_eq!(&handed, &self.naive.handed);
         let dead: Vec<_> = out.dead.iter().map(|d| (d.0, number(&d.1))).collect();
         prop_assert_eq!(&dead, &self.naive.dead);
+        for (_, message) in &out.dead {
+            let known = self.naive.notes.get(&number(message));
+            let own = notes(Annotations::of(message).as_ref());
+            prop_assert_eq!(own, known.cloned().unwrap_or_default());
+        }
         let counts = (self.naive.ready(), self.naive.out());
         prop_assert_eq!(self.real.counts(), counts);
         prop_assert_eq!(&out.faults, &Vec::<String>::new());

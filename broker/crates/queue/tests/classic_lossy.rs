@@ -97,6 +97,7 @@ impl World {
                 spec: ConsumerSpec {
                     tag: "c".into(),
                     channel: 1,
+                    flow_mode: queue::FlowMode::Prefetch,
                     prefetch: 7,
                     no_ack: true,
                     exclusive: false,

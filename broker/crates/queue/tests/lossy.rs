@@ -390,6 +390,7 @@ fn spec(prefetch: u32) -> ConsumerSpec {
     ConsumerSpec {
         tag: "t".into(),
         channel: 1,
+        flow_mode: queue::FlowMode::Prefetch,
         prefetch,
         no_ack: false,
         exclusive: false,

@@ -6,6 +6,7 @@ use crate::content::PublishAssembly;
 use crate::failure::{Failure, MethodResult, ReplyCode, refuse};
 use crate::left_queues::LeftQueues;
 use crate::method_failure::MethodFailure;
+use crate::publish_tag::{EPOCH_MASK, SEQ_MASK, TagParts};
 use crate::replies::ReplyConsumer;
 use crate::retry::RetriedMethod;
 use crate::transaction::Transaction;
@@ -108,16 +109,11 @@ pub(crate) struct ChannelCounters {
     pub deliveries: DeliveryCounters,
 }
 
-/// Layout of a publish tag: the channel's epoch in the high bits, the publish number in the low
-/// ones.
-const SEQ_BITS: u32 = 44;
-const SEQ_MASK: u64 = (1 << SEQ_BITS) - 1;
-
 impl Channel {
     pub(crate) fn new(number: u16, epoch: u32) -> Channel {
         Channel {
             number,
-            epoch: epoch & ((1 << (64 - SEQ_BITS)) - 1),
+            epoch: epoch & EPOCH_MASK,
             state: ChannelState::Starting,
             waiting: None,
             held_frames: BytesMut::new(),
@@ -181,10 +177,12 @@ impl Channel {
     }
 
     pub(crate) fn publish_tag(&self, seq: u64) -> PublishTag {
-        PublishTag {
+        let parts = TagParts {
             channel: self.number,
-            tag: u64::from(self.epoch) << SEQ_BITS | seq & SEQ_MASK,
-        }
+            epoch: self.epoch,
+            seq: seq & SEQ_MASK,
+        };
+        parts.pack()
     }
 
     /// Handles a frame of this channel. An error carries the ids of the failed method.
@@ -467,10 +465,12 @@ impl Channel {
         conn: &mut ConnectionState,
         cx: &mut StepContext<'_>,
     ) {
-        if tag.tag >> SEQ_BITS != u64::from(self.epoch) {
+        let TagParts { epoch, seq, .. } = TagParts::unpack(tag);
+        if epoch != self.epoch {
             return;
         }
-        if let Some(settled) = self.confirms.record_answer(tag.tag & SEQ_MASK, accepted) {
+        let seq = self.confirms.expand(seq);
+        if let Some(settled) = self.confirms.record_answer(seq, accepted) {
             conn.remove_in_flight(settled.size);
             if let Some(transaction) = &mut self.transaction {
                 transaction.failed |= !settled.accepted;

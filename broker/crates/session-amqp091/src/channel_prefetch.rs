@@ -39,6 +39,7 @@ impl Channel {
             let spec = ConsumerSpec {
                 tag: tag.clone(),
                 channel: self.number,
+                flow_mode: queue::FlowMode::Prefetch,
                 prefetch,
                 no_ack: false,
                 exclusive: false,
@@ -140,7 +141,7 @@ impl Channel {
 const UNCOUNTED: u64 = 256;
 
 fn send_credit(consumer: ConsumerId, up_to: u64, queue: QueueId, cx: &mut StepContext<'_>) {
-    let body = RequestBody::Credit { consumer, up_to };
+    let body = RequestBody::CreditOneWay { consumer, up_to };
     cx.broker.request(queue, body);
 }
 

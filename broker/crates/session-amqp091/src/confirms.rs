@@ -3,6 +3,7 @@
 //! Every publish has a slot, with or without confirms, because the slots also bound the messages in
 //! flight. A slot is found by its distance from the oldest one, without hashing.
 
+use crate::publish_tag::SEQ_MASK;
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +51,16 @@ impl Confirms {
     /// The number of the next publish.
     pub(crate) fn next(&self) -> u64 {
         self.first + self.slots.len() as u64
+    }
+
+    /// The publish number whose low bits a tag has, if that publish is unsettled. For other publishes
+    /// the result is a number that is not in flight.
+    pub(crate) fn expand(&self, low: u64) -> u64 {
+        debug_assert!(
+            self.slots.len() as u64 <= SEQ_MASK,
+            "publish numbers are ambiguous"
+        );
+        self.first + (low.wrapping_sub(self.first) & SEQ_MASK)
     }
 
     /// Returns true if no publish is in flight.
@@ -160,6 +171,25 @@ mod tests {
         );
         assert_eq!((c.next(), c.slots.len()), (4, 0));
         assert_eq!(c.record_answer(9, true), None);
+    }
+
+    #[test]
+    fn expand_restores_numbers_beyond_the_bits_of_a_tag() {
+        let first = 5 * (SEQ_MASK + 1) - 2;
+        let mut c = Confirms {
+            first,
+            slots: VecDeque::new(),
+        };
+        for seq in first..first + 4 {
+            assert_eq!((c.next(), c.publish(1, 10)), (seq, None));
+        }
+        for seq in first..first + 4 {
+            assert_eq!(c.expand(seq & SEQ_MASK), seq);
+        }
+        // An answer that comes twice belongs to no publish.
+        assert!(c.record_answer(c.expand(first & SEQ_MASK), true).is_some());
+        let again = c.expand(first & SEQ_MASK);
+        assert_eq!(c.record_answer(again, true), None);
     }
 
     proptest! {

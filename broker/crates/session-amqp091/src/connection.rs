@@ -10,6 +10,7 @@ use crate::failure::{Failure, MethodResult, ReplyCode};
 use crate::handshake::Login;
 use crate::left_queues::LeftQueues;
 use crate::method_failure::MethodFailure;
+use crate::publish_tag::TagParts;
 use crate::{Limits, SessionConfig};
 use auth::Mechanism;
 use bytes::{Buf, BytesMut};
@@ -22,8 +23,10 @@ use hashbrown::HashMap;
 use message::Message;
 use queue::SettlementOutcome;
 use session::{
-    Broker, Held, Outbox, Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
+    Broker, ControlEvent, Held, Outbox, QueueNotification, ServiceNotification, ServiceStates,
+    Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
 };
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -472,33 +475,35 @@ impl AmqpSession {
 
     fn handle_session_event(&mut self, session_event: SessionEvent, cx: &mut StepContext<'_>) {
         match session_event {
-            SessionEvent::Published { tag, .. } | SessionEvent::Heard { tag } => {
-                self.record_answer(tag, true, cx)
+            SessionEvent::Queue(notification) => self.handle_queue_notification(notification, cx),
+            SessionEvent::Control(event) => self.handle_control_event(event, cx),
+            SessionEvent::Service(ServiceNotification::Confirmed { tag }) => {
+                self.record_answer(tag, true, cx);
             }
-            SessionEvent::NotPublished { queue, tag, why } => {
+        }
+    }
+
+    fn handle_queue_notification(
+        &mut self,
+        notification: QueueNotification,
+        cx: &mut StepContext<'_>,
+    ) {
+        match notification {
+            QueueNotification::Published { tag, .. } => self.record_answer(tag, true, cx),
+            QueueNotification::NotPublished { queue, tag, why } => {
                 // As in RabbitMQ, a queue that was deleted in the meantime does not cause a nack.
                 let deleted = why == queue::RejectReason::Unavailable
                     && cx.broker.tree().queue_by_id(queue).is_none();
                 self.record_answer(tag, deleted, cx);
             }
-            SessionEvent::Deliver {
+            QueueNotification::Deliver {
                 queue,
                 consumer,
                 deliveries,
             } => {
                 self.deliver(queue, consumer, deliveries, cx);
             }
-            SessionEvent::Changed { token, result } => {
-                if token != 0 && (token == self.end_token || token == self.left_token) {
-                    self.send_pending_close(cx);
-                    return self.delete_left_queues(cx);
-                }
-                let number = (token & 0xFFFF) as u16;
-                self.with_channel(number, cx, |channel, conn, cx| {
-                    channel.handle_change_result(token, result, conn, cx)
-                });
-            }
-            SessionEvent::Answer { queue, seq, answer } => {
+            QueueNotification::Answer { queue, seq, answer } => {
                 let number = self.conn.take_request(queue, seq);
                 if number == Some(0) {
                     self.handle_left_answer(&answer, cx);
@@ -508,7 +513,7 @@ impl AmqpSession {
                     });
                 }
             }
-            SessionEvent::Cancelled { consumer, .. } => {
+            QueueNotification::Cancelled { consumer, .. } => {
                 let number = self.conn.subscriptions.get(&consumer.0).map(|s| s.channel);
                 let Some(number) = number else { return };
                 self.with_channel(number, cx, |channel, conn, cx| {
@@ -519,20 +524,27 @@ impl AmqpSession {
                     Ok(())
                 });
             }
-            // An AMQP connection has no client id and subscribes only to queues.
-            SessionEvent::Topic(_)
-            | SessionEvent::TakenOver
-            | SessionEvent::ClaimAgain
-            | SessionEvent::AnsweredLate { .. }
-            | SessionEvent::Known
-            | SessionEvent::Missed
-            | SessionEvent::TellWill => {}
-            SessionEvent::Relieved => self.conn.behind = false,
-            SessionEvent::Verified { right } => self.handle_verified(right, cx),
-            SessionEvent::Blocked(alarm) => self.handle_alarm(alarm, cx),
-            SessionEvent::Close { text } => self.force_close(&text, cx),
-            SessionEvent::Shed { text, can_hear } => self.shed(&text, can_hear, cx),
-            SessionEvent::Shutdown => {
+        }
+    }
+
+    fn handle_control_event(&mut self, event: ControlEvent, cx: &mut StepContext<'_>) {
+        match event {
+            ControlEvent::Changed { token, result } => {
+                if token != 0 && (token == self.end_token || token == self.left_token) {
+                    self.send_pending_close(cx);
+                    return self.delete_left_queues(cx);
+                }
+                let number = (token & 0xFFFF) as u16;
+                self.with_channel(number, cx, |channel, conn, cx| {
+                    channel.handle_change_result(token, result, conn, cx)
+                });
+            }
+            ControlEvent::Unblocked => self.conn.behind = false,
+            ControlEvent::Verified { right } => self.handle_verified(right, cx),
+            ControlEvent::Blocked(alarm) => self.handle_alarm(alarm, cx),
+            ControlEvent::Close { text } => self.force_close(&text, cx),
+            ControlEvent::Shed { text, can_hear } => self.shed(&text, can_hear, cx),
+            ControlEvent::Shutdown => {
                 self.force_close(
                     "broker forced connection closure with reason 'shutdown'",
                     cx,
@@ -547,10 +559,11 @@ impl AmqpSession {
         accepted: bool,
         cx: &mut StepContext<'_>,
     ) {
-        if let Some(channel) = self.channels.get_mut(&tag.channel) {
+        let number = TagParts::unpack(tag).channel;
+        if let Some(channel) = self.channels.get_mut(&number) {
             channel.record_answer(tag, accepted, &mut self.conn, cx);
             if channel.transaction.is_some() && channel.waiting.is_some() {
-                self.with_channel(tag.channel, cx, |channel, _, cx| channel.finish_commit(cx));
+                self.with_channel(number, cx, |channel, _, cx| channel.finish_commit(cx));
             }
         }
     }
@@ -663,6 +676,16 @@ impl Session for AmqpSession {
         })
     }
 
+    /// The protocol has no state on shards.
+    fn service_event(
+        &mut self,
+        _event: &mut dyn Any,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState {
+        self.step(broker, out, |_, _| {})
+    }
+
     fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
         self.step(broker, out, Self::handle_tick)
     }
@@ -751,13 +774,12 @@ impl Session for AmqpSession {
         deliveries.for_each(|held| visit(&held.delivery.message));
     }
 
-    fn info(&self) -> SessionInfo {
+    fn info(&self, _services: &ServiceStates) -> SessionInfo {
         SessionInfo {
             protocol: PROTOCOL,
             user: self.conn.user.to_string(),
             vhost: self.conn.vhost.to_string(),
             client_name: self.client_name.clone(),
-            subscriber: None,
             channels: self.channels.len() as u32,
         }
     }

@@ -152,6 +152,7 @@ impl Channel {
         let spec = ConsumerSpec {
             tag,
             channel: self.number,
+            flow_mode: queue::FlowMode::Prefetch,
             // As in RabbitMQ, a quorum queue limits the deliveries in flight to a consumer without
             // acknowledgement as well.
             prefetch: effective_prefetch(

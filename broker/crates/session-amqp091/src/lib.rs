@@ -28,6 +28,7 @@ mod method_failure;
 mod names;
 mod protocol;
 mod publish;
+mod publish_tag;
 mod replies;
 mod retry;
 mod topology;

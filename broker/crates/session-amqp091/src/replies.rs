@@ -89,6 +89,7 @@ impl Channel {
         let spec = ConsumerSpec {
             tag,
             channel: self.number,
+            flow_mode: queue::FlowMode::Prefetch,
             prefetch: 0,
             no_ack: false,
             exclusive: true,

@@ -464,6 +464,7 @@ fn deliveries_that_cross_the_cancel_are_requeued() {
             attempts: None,
             left: 0,
             message: m.clone(),
+            annotations: None,
         };
         (queue::ConsumerId(id), delivery)
     };
@@ -474,13 +475,14 @@ fn deliveries_that_cross_the_cancel_are_requeued() {
             no_wait: true,
         },
     );
-    conn.broker
-        .notices
-        .push_back(session::SessionEvent::Deliver {
+    conn.broker.notices.push_back(
+        session::QueueNotification::Deliver {
             queue,
             consumer,
             deliveries: vec![delivery],
-        });
+        }
+        .into(),
+    );
     conn.settle();
     conn.expect_nothing();
     assert_eq!(ready(&conn), ["1"]);
@@ -557,7 +559,12 @@ fn channel_close_requeues_unacknowledged_deliveries() {
         },
     );
     assert_eq!(ready(&conn), ["1", "2", "3"]);
-    assert_eq!(conn.session.info().channels, 0);
+    assert_eq!(
+        conn.session
+            .info(&session::ServiceStates::default())
+            .channels,
+        0
+    );
 }
 
 /// Otherwise each requeued delivery would be redelivered to the next consumer that ends.
@@ -1004,23 +1011,25 @@ fn duplicate_answer_for_a_closed_channel_is_ignored() {
             .filter(|(q, _)| *q == queue)
             .count() as u64,
     );
-    conn.broker
-        .notices
-        .push_back(session::SessionEvent::Answer {
+    conn.broker.notices.push_back(
+        session::QueueNotification::Answer {
             queue,
             seq,
             answer: queue::QueueReply::Empty,
-        });
+        }
+        .into(),
+    );
     conn.settle();
     conn.expect(1, Method::BasicGetEmpty {});
     conn.expect(1, Method::ChannelCloseOk {});
-    conn.broker
-        .notices
-        .push_back(session::SessionEvent::Answer {
+    conn.broker.notices.push_back(
+        session::QueueNotification::Answer {
             queue,
             seq,
             answer: queue::QueueReply::Empty,
-        });
+        }
+        .into(),
+    );
     conn.settle();
     conn.expect_nothing();
     assert_eq!(conn.session_state, SessionState::Open);

@@ -5,7 +5,7 @@ mod fake;
 use codec_amqp091::Method;
 use fake::{Conn, consume};
 use queue::FLOW_WINDOW;
-use session::SessionEvent;
+use session::ControlEvent;
 use session_amqp091::{Limits, SessionConfig};
 use std::sync::Arc;
 
@@ -43,7 +43,9 @@ fn in_flight(conn: &Conn) -> usize {
 }
 
 fn alarm(conn: &mut Conn, alarm: Option<&'static str>) {
-    conn.broker.notices.push_back(SessionEvent::Blocked(alarm));
+    conn.broker
+        .notices
+        .push_back(ControlEvent::Blocked(alarm).into());
     conn.settle();
 }
 

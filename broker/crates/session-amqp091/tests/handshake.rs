@@ -7,7 +7,7 @@ use codec_amqp091::{Method, PROTOCOL_HEADER};
 use fake::{Conn, FakeBroker, capabilities, queue_declare};
 use message::{Table, Value};
 use metadata::Change;
-use session::{PasswordCheck, Session, SessionEvent, SessionState};
+use session::{ControlEvent, PasswordCheck, Session, SessionState};
 use session_amqp091::{Logins, SessionConfig};
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,7 +142,7 @@ fn pending_password_check_pauses_the_connection() {
         assert_eq!(conn.broker.logins, (0, 0));
         conn.broker
             .notices
-            .push_back(SessionEvent::Verified { right });
+            .push_back(ControlEvent::Verified { right }.into());
         conn.settle();
         assert_eq!(conn.broker.logins, (u32::from(right), u32::from(!right)));
         if right {
@@ -165,7 +165,7 @@ fn handshake_timeout_ends_a_pending_password_check() {
     assert_eq!(conn.session_state, SessionState::Closing);
     conn.broker
         .notices
-        .push_back(SessionEvent::Verified { right: true });
+        .push_back(ControlEvent::Verified { right: true }.into());
     conn.settle();
     conn.expect_nothing();
 }
@@ -186,7 +186,10 @@ fn amqplain_login_succeeds() {
     let response = b"\x05LOGINS\0\0\0\x05guest\x08PASSWORDS\0\0\0\x05guest";
     conn.send(0, start_ok("AMQPLAIN", response, Table::default()));
     assert_eq!(conn.next_method(), (0, "connection.tune"));
-    assert_eq!(conn.session.info().user, "guest");
+    assert_eq!(
+        conn.session.info(&session::ServiceStates::default()).user,
+        "guest"
+    );
 }
 
 #[test]
@@ -404,7 +407,10 @@ fn external_login_uses_the_name_in_the_certificate() {
     };
     let mut conn = log_in(listener(&external, with_certificate(Some("small"))));
     assert_eq!(conn.next_method(), (0, "connection.tune"));
-    assert_eq!(conn.session.info().user, "small");
+    assert_eq!(
+        conn.session.info(&session::ServiceStates::default()).user,
+        "small"
+    );
     let details = conn.session.details();
     let subject = details.tls.as_ref().and_then(|tls| tls.subject.as_deref());
     assert_eq!(
@@ -666,18 +672,18 @@ fn unsent_heartbeat_is_not_followed_by_another() {
 fn operators_and_shutdown_close_with_320() {
     for (session_event, text) in [
         (
-            SessionEvent::Close {
+            ControlEvent::Close {
                 text: "Closed via management plugin".into(),
             },
             "Closed via management plugin",
         ),
         (
-            SessionEvent::Shutdown,
+            ControlEvent::Shutdown,
             "broker forced connection closure with reason 'shutdown'",
         ),
     ] {
         let mut conn = Conn::open();
-        conn.broker.notices.push_back(session_event);
+        conn.broker.notices.push_back(session_event.into());
         conn.settle();
         conn.expect_connection_close(320, &format!("CONNECTION_FORCED - {text}"), (0, 0));
         conn.send(1, Method::ChannelOpen {});
@@ -692,7 +698,7 @@ fn shutdown_does_not_wait_after_close_ok() {
     let mut conn = Conn::open();
     conn.send(0, CLOSE);
     conn.expect(0, Method::ConnectionCloseOk {});
-    conn.broker.notices.push_back(SessionEvent::Shutdown);
+    conn.broker.notices.push_back(ControlEvent::Shutdown.into());
     conn.settle();
     conn.expect_nothing();
     assert_eq!(conn.session_state, SessionState::Closing);
@@ -701,7 +707,7 @@ fn shutdown_does_not_wait_after_close_ok() {
 #[test]
 fn unanswered_close_ends_at_the_closing_timeout() {
     let mut conn = Conn::open();
-    conn.broker.notices.push_back(SessionEvent::Shutdown);
+    conn.broker.notices.push_back(ControlEvent::Shutdown.into());
     conn.settle();
     conn.advance(Duration::from_secs(29));
     assert_ne!(conn.session_state, SessionState::Closing);
@@ -734,7 +740,12 @@ fn update_secret_is_accepted() {
 fn client_properties_are_stored_for_listings() {
     let conn = Conn::open();
     assert_eq!(conn.session.details().client_properties, capabilities());
-    assert_eq!(conn.session.info().client_name, "tester");
+    assert_eq!(
+        conn.session
+            .info(&session::ServiceStates::default())
+            .client_name,
+        "tester"
+    );
     assert_eq!(conn.session.details().auth_mechanism, "PLAIN");
 }
 
@@ -744,7 +755,7 @@ fn alarm_blocks_only_publishers() {
     conn.declare(1, "q");
     conn.broker
         .notices
-        .push_back(SessionEvent::Blocked(Some("low on memory")));
+        .push_back(ControlEvent::Blocked(Some("low on memory")).into());
     conn.settle();
     conn.declare(1, "r");
     assert_eq!(conn.session_state, SessionState::Open);
@@ -761,7 +772,9 @@ fn alarm_blocks_only_publishers() {
     // A paused connection is not read, so missing heartbeats do not count.
     conn.advance(Duration::from_secs(100));
     assert_eq!(conn.session_state, SessionState::Paused);
-    conn.broker.notices.push_back(SessionEvent::Blocked(None));
+    conn.broker
+        .notices
+        .push_back(ControlEvent::Blocked(None).into());
     conn.settle();
     while let Some((kind, _, payload)) = conn.next_frame() {
         if kind != codec_amqp091::FrameKind::Heartbeat {
@@ -784,7 +797,12 @@ fn channel_max_is_enforced() {
     for n in 1..=10 {
         conn.open_channel(n);
     }
-    assert_eq!(conn.session.info().channels, 10);
+    assert_eq!(
+        conn.session
+            .info(&session::ServiceStates::default())
+            .channels,
+        10
+    );
     conn.send(11, Method::ChannelOpen {});
     conn.expect_connection_close(
         530,
@@ -822,7 +840,7 @@ fn channel_limit_of_a_user_is_enforced() {
 #[test]
 fn session_info_names_user_and_vhost() {
     let conn = Conn::with_channel();
-    let info = conn.session.info();
+    let info = conn.session.info(&session::ServiceStates::default());
     assert_eq!(
         (
             info.protocol,

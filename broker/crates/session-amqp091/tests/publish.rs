@@ -281,13 +281,14 @@ fn publish_to_a_deleted_queue_is_acked() {
         name: "q".into(),
         id: None,
     });
-    conn.broker
-        .notices
-        .push_back(session::SessionEvent::NotPublished {
+    conn.broker.notices.push_back(
+        session::QueueNotification::NotPublished {
             queue,
             tag,
             why: RejectReason::Unavailable,
-        });
+        }
+        .into(),
+    );
     conn.settle();
     conn.expect(
         1,
@@ -608,7 +609,7 @@ proptest! {
         let mut unconfirmed: std::collections::BTreeSet<u64> = (1..=order.len() as u64).collect();
         for (pick, read) in order {
             let (queue, tag) = pending.remove(pick.index(pending.len()));
-            conn.broker.notices.push_back(session::SessionEvent::Published { queue, tag });
+            conn.broker.notices.push_back(session::QueueNotification::Published { queue, tag }.into());
             conn.settle();
             if read {
                 take_acks(&mut conn, &mut unconfirmed);

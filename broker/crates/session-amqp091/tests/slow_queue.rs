@@ -6,11 +6,13 @@ use bytes::BytesMut;
 use codec_amqp091::{Method, PROTOCOL_HEADER};
 use fake::{Conn, capabilities};
 use queue::{RequestBody, SettlementOutcome};
-use session::{SessionEvent, SessionState};
+use session::{ControlEvent, SessionState};
 
 fn relieve(conn: &mut Conn) {
     conn.broker.slow_queues.clear();
-    conn.broker.notices.push_back(SessionEvent::Relieved);
+    conn.broker
+        .notices
+        .push_back(ControlEvent::Unblocked.into());
     conn.settle();
 }
 
@@ -150,9 +152,12 @@ fn forced_close_drops_held_frames() {
     let mut conn = publishing_to_a_slow_queue();
     conn.open_channel(2);
     conn.publish(2, "", "slow", b"1");
-    conn.broker.notices.push_back(SessionEvent::Close {
-        text: "enough".into(),
-    });
+    conn.broker.notices.push_back(
+        ControlEvent::Close {
+            text: "enough".into(),
+        }
+        .into(),
+    );
     conn.settle();
     conn.expect_connection_close(320, "CONNECTION_FORCED - enough", (0, 0));
     conn.send(0, Method::ConnectionCloseOk {});

@@ -481,7 +481,7 @@ fn queue_delete_catches_up_with_the_log_first() {
     let token = 1 << 16 | 1;
     conn.broker
         .notices
-        .push_back(session::SessionEvent::Changed { token, result });
+        .push_back(session::ControlEvent::Changed { token, result }.into());
     conn.settle();
     conn.expect(1, Method::QueueDeleteOk { message_count: 1 });
     assert!(conn.broker.tree.queue("/", "q").is_none());
@@ -963,7 +963,7 @@ fn waiting_channel_does_not_block_other_channels() {
     conn.expect_nothing();
     conn.broker
         .notices
-        .push_back(session::SessionEvent::Changed { token, result });
+        .push_back(session::ControlEvent::Changed { token, result }.into());
     conn.settle();
     conn.expect(
         1,
@@ -994,12 +994,13 @@ fn frames_held_during_a_wait_are_limited() {
         record,
         created: true,
     });
-    conn.broker
-        .notices
-        .push_back(session::SessionEvent::Changed {
+    conn.broker.notices.push_back(
+        session::ControlEvent::Changed {
             token: 1 << 16 | 1,
             result,
-        });
+        }
+        .into(),
+    );
     conn.settle();
     assert_eq!(conn.session_state, SessionState::Open);
     assert_eq!(conn.broker.queue("/", "q").unwrap().ready.len(), sent);
@@ -1268,7 +1269,7 @@ fn notifications_require_client_capabilities() {
     );
     conn.broker
         .notices
-        .push_back(session::SessionEvent::Blocked(Some("low on disk")));
+        .push_back(session::ControlEvent::Blocked(Some("low on disk")).into());
     conn.settle();
     conn.publish(1, "", "q", b"x");
     conn.expect_nothing();

@@ -7,6 +7,7 @@ use crate::packet_ids::PacketIds;
 use crate::rare_state::OptionalRareState;
 use crate::session::{Failure, PacketResult};
 use crate::session_queue::{EarlierConnections, queue_name};
+use crate::shard_service::RouterAccess;
 use crate::state::{ClientState, ParkedState};
 use bytes::{Bytes, BytesMut};
 use codec_mqtt::{Qos, Reason, Version};
@@ -128,7 +129,7 @@ impl ClientConnection {
     /// Returns the client id. Allocates, so it is only for rare events.
     pub fn client_id(&self, cx: &mut StepContext<'_>) -> String {
         let subscriber = self.subscriber.to_option();
-        let router = cx.broker.topics();
+        let router = cx.broker.router();
         let held = router.and_then(|router| router.client_id(subscriber?));
         let name = held.or(self.rare.client_id.as_deref());
         name.unwrap_or_default().to_owned()
@@ -169,7 +170,7 @@ impl ClientConnection {
 
     /// Counts the client as a consumer while it has subscriptions.
     pub fn count_consumer(&mut self, cx: &mut StepContext<'_>) {
-        let consumes = match (self.subscriber.to_option(), cx.broker.topics()) {
+        let consumes = match (self.subscriber.to_option(), cx.broker.router()) {
             (Some(subscriber), Some(router)) => router.subscriptions_of(subscriber) > 0,
             _ => false,
         };
@@ -278,7 +279,7 @@ impl ClientConnection {
         let record = record.cloned();
         let allowed = self.may_open(tree);
         let id = record.as_ref().map(|r| r.id);
-        let router = cx.broker.topics();
+        let router = cx.broker.router();
         let is_deleting = router.is_some_and(|router| {
             let is_deleting = id.is_some_and(|id| router.is_queue_deleting(id.0));
             // The queue was deleted in the meantime, and the session ended with it.

@@ -87,6 +87,7 @@ mod tests {
             attempts: None,
             left: number,
             message: builder.build(0, []).expect("a message"),
+            annotations: None,
         };
         delivery.mark().expect("it has a number")
     }

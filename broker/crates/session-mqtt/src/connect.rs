@@ -9,6 +9,7 @@ use crate::session::{
 };
 use crate::session_queue::queue_name;
 use crate::settings::Settings;
+use crate::shard_service::RouterAccess;
 use crate::state::{ClientState, ParkedState};
 use auth::{Credentials, TlsPeer};
 use bytes::BytesMut;
@@ -155,7 +156,7 @@ impl MqttSession {
         if let Err(failure) = connection.may_open(cx.broker.tree()) {
             return self.fail(failure, cx);
         }
-        let Some(router) = cx.broker.topics() else {
+        let Some(router) = cx.broker.router() else {
             let text = "this node takes no MQTT clients";
             return self.fail(Failure::new(Reason::ServerUnavailable, text), cx);
         };

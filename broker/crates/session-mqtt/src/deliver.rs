@@ -3,6 +3,7 @@
 use crate::aliases::Alias;
 use crate::client_connection::{ClientConnection, StepContext};
 use crate::session::{Failure, PacketResult};
+use crate::shard_service::RouterAccess;
 use crate::state::{Inflight, MessageOwner, QueuedMessage, effective_qos};
 use codec_mqtt::{Ack, AckKind, Forward, MAX_PACKET, Qos, Reason};
 use conversion::mqtt::Envelope;
@@ -56,7 +57,7 @@ impl ClientConnection {
             cx.broker.admit_unread(cx.out.len(), bytes)
         };
         if self.is_slow && (limit > 0 && self.unread >= limit || !has_room(cx)) {
-            if let Some(router) = cx.broker.topics() {
+            if let Some(router) = cx.broker.router() {
                 router.count_dropped();
             }
             return;

@@ -6,6 +6,7 @@ use crate::handover::SentEarlier;
 use crate::publish::publish_will;
 use crate::rare_state::PreviousRelease;
 use crate::session::{ClientPhase, Failure, MqttSession, PacketResult, Phase};
+use crate::shard_service::RouterAccess;
 use crate::state::ParkedState;
 use bytes::BytesMut;
 use codec_mqtt::{ConnAck, Disconnect, Properties, Reason};
@@ -58,7 +59,7 @@ impl MqttSession {
     pub(crate) fn drop_published_will(&mut self, cx: &mut StepContext<'_>) {
         if let Some(connection) = self.client.connection_mut()
             && let (Some(subscriber), Some(router)) =
-                (connection.subscriber.to_option(), cx.broker.topics())
+                (connection.subscriber.to_option(), cx.broker.router())
             && router.will_was_published(subscriber)
         {
             // The published will is that of the connection that was accepted last.
@@ -131,7 +132,7 @@ impl MqttSession {
         }
         if claiming {
             let number = cx.broker.id().number;
-            if let (Some(router), Some(name)) = (cx.broker.topics(), &connection.rare.client_id) {
+            if let (Some(router), Some(name)) = (cx.broker.router(), &connection.rare.client_id) {
                 router.withdraw(&connection.account.vhost, name, number);
             }
             return;
@@ -144,7 +145,7 @@ impl ClientConnection {
     /// Replicates the will, so that another node publishes it if this one fails.
     pub(crate) fn replicate_will(&self, cx: &mut StepContext<'_>) {
         let now = cx.broker.now();
-        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.router())
         else {
             return;
         };
@@ -164,7 +165,7 @@ impl ClientConnection {
     pub(crate) fn resume_session(&mut self, cx: &mut StepContext<'_>) {
         if let Some(previous) = self.rare.take_previous()
             && let (Some(subscriber), Some(router)) =
-                (self.subscriber.to_option(), cx.broker.topics())
+                (self.subscriber.to_option(), cx.broker.router())
         {
             router.session_resumed(subscriber, previous.will);
         }
@@ -210,7 +211,7 @@ impl ClientConnection {
         if expiry == 0 {
             self.leave_queue(cx);
             self.delete_own_queue(cx);
-            if let Some(router) = cx.broker.topics() {
+            if let Some(router) = cx.broker.router() {
                 let leave = SessionRelease {
                     undelivered: self.state.take_undelivered(),
                     ..SessionRelease::default()
@@ -259,7 +260,7 @@ impl ClientConnection {
             will,
             ..SessionRelease::default()
         };
-        if let Some(router) = cx.broker.topics() {
+        if let Some(router) = cx.broker.router() {
             router.leave(subscriber, leave);
         }
     }

@@ -27,15 +27,13 @@ mod rare_state;
 mod session;
 mod session_queue;
 mod settings;
+mod shard_service;
 mod shared;
 mod state;
 mod subscribe;
 mod unanswered_publishes;
 
 pub use protocol::Mqtt;
-pub use publish::publish_will;
 pub use session::MqttSession;
-pub use session_queue::{client_of, shared_subscription};
 pub use settings::{Limits, SessionConfig, Settings};
-pub use shared::SessionSubscriptions;
-pub use unanswered_publishes::publish_answer;
+pub use shard_service::{MqttService, MqttShard};

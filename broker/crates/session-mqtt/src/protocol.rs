@@ -1,8 +1,8 @@
 //! MQTT as a protocol of a node.
 
-use crate::{MqttSession, SessionConfig, Settings};
+use crate::{MqttService, MqttSession, SessionConfig, Settings};
 use env::Time;
-use session::{ConnectionInfo, Protocol, Session};
+use session::{ConnectionInfo, Protocol, ServiceRegistration, Session};
 use std::sync::Arc;
 
 /// Factory of MQTT sessions, with the settings that all of them share.
@@ -24,5 +24,9 @@ impl Protocol for Mqtt {
             settings: self.settings.clone(),
         };
         Box::new(MqttSession::new(config, now))
+    }
+
+    fn service(&self) -> Option<ServiceRegistration> {
+        Some(MqttService::registration(&self.settings))
     }
 }

@@ -4,6 +4,7 @@
 use crate::client_connection::{ClientConnection, PendingPublish, StepContext};
 use crate::session::{Failure, PacketResult};
 use crate::session_queue::is_session_queue;
+use crate::shard_service::{self, RouterAccess};
 use codec_mqtt::{Ack, AckKind, Publish, Qos, Reason};
 use conversion::MessageEnvelope;
 use conversion::mqtt::{EnvelopeBuilder, RoutingKey, key_of};
@@ -84,7 +85,7 @@ impl ClientConnection {
             key,
             received: cx.broker.wall(),
         };
-        let message = match cx.broker.topics() {
+        let message = match cx.broker.router() {
             // The message leaves this node before the turn ends.
             Some(router) if qos == Qos::AtMostOnce && !publish.retain => {
                 builder.build_in(router.room(), publish.payload)
@@ -187,7 +188,6 @@ impl ClientConnection {
         let publisher = Publisher {
             subscriber: self.subscriber.to_option(),
             session: cx.broker.id().number,
-            channel: 0,
             tag: seq,
         };
         let outcome = publish_to_topics(
@@ -210,17 +210,14 @@ impl ClientConnection {
         filter_routes(cx.broker.tree(), qos, key, &mut routes);
         self.exclude_no_local(topic, &mut routes, cx);
         add_picked(selected_queues, &mut routes);
-        let tag = PublishTag {
-            channel: 0,
-            tag: seq,
-        };
+        let tag = PublishTag(seq);
         let mut missing_confirms = routes.len();
         for &queue in &routes {
             let unasked =
                 planted::is(Bug::BoundUnasked) && !is_session_queue(cx.broker.tree(), queue);
             missing_confirms -= usize::from(unasked);
             let tag = match unasked {
-                true => PublishTag { tag: 0, ..tag },
+                true => PublishTag::NO_CONFIRM,
                 false => tag,
             };
             self.is_blocked |=
@@ -376,7 +373,7 @@ fn publish_to_topics(
     publisher: Publisher,
     selected_queues: &mut Vec<u64>,
 ) -> PublishOutcome {
-    match broker.topics() {
+    match broker.router() {
         Some(router) => router.publish(vhost, topic, message, publisher, selected_queues),
         None => PublishOutcome::default(),
     }
@@ -423,7 +420,7 @@ fn retain(
 ) -> Result<(), ChangeError> {
     // [MQTT-3.3.1-6], [MQTT-3.3.1-7]
     let retained_message = (message.body_len() > 0).then(|| message.clone());
-    broker.retain(token, vhost, topic, retained_message)
+    shard_service::retain(broker, token, (vhost, topic), retained_message)
 }
 
 /// Collects the queues that are bound to the exchange.
@@ -497,7 +494,7 @@ pub(crate) fn will(
 }
 
 /// Publishes a will, because its client is gone or did not come back in time.
-pub fn publish_will(broker: &mut dyn Broker, vhost: &str, will: topics::Will) {
+pub(crate) fn publish_will(broker: &mut dyn Broker, vhost: &str, will: topics::Will) {
     let topics::Will {
         topic,
         message,
@@ -531,7 +528,7 @@ pub fn publish_will(broker: &mut dyn Broker, vhost: &str, will: topics::Will) {
     };
     filter_routes(broker.tree(), qos, &key, &mut routes);
     add_picked(selected_queues, &mut routes);
-    let tag = PublishTag { channel: 0, tag: 0 };
+    let tag = PublishTag::NO_CONFIRM;
     for queue in routes {
         broker.publish(queue, tag, message.clone());
     }

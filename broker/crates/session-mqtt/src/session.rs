@@ -4,6 +4,7 @@ use crate::client_connection::{
     ClientConnection, DECLARE_SESSION_QUEUE, DELETE_SESSION_QUEUE, SYNC, StepContext,
 };
 use crate::settings::{SessionConfig, Settings};
+use crate::shard_service::MqttShard;
 use crate::unanswered_publishes::{forward_event, is_deleted};
 use auth::TlsPeer;
 use bytes::{Buf, BytesMut};
@@ -16,10 +17,13 @@ use env::planted::{self, Bug};
 use message::Message;
 use metadata::{ChangeError, ChangeResult};
 use session::{
-    Broker, Held, Outbox, Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
+    Broker, ControlEvent, Held, Outbox, QueueNotification, ServiceNotification, ServiceStates,
+    Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
 };
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
+use topics::RouterOutput;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -320,24 +324,27 @@ impl MqttSession {
 
     fn handle_event(&mut self, session_event: SessionEvent, cx: &mut StepContext<'_>) {
         match session_event {
-            SessionEvent::Topic(delivery) => {
-                self.with_connection(cx, |connection, cx| connection.deliver(delivery, cx))
-            }
-            SessionEvent::Published { tag, .. } | SessionEvent::Heard { tag } => {
+            SessionEvent::Queue(notification) => self.handle_queue_notification(notification, cx),
+            SessionEvent::Control(event) => self.handle_control_event(event, cx),
+            SessionEvent::Service(ServiceNotification::Confirmed { tag }) => {
                 self.with_connection(cx, |connection, cx| {
-                    connection.handle_confirm(tag.tag, true, cx)
+                    connection.handle_confirm(tag.0, true, cx)
                 });
             }
-            SessionEvent::NotPublished { queue, tag, why } => {
-                let deleted = is_deleted(queue, why, cx.broker.tree());
-                self.with_connection(cx, |connection, cx| {
-                    connection.handle_confirm(tag.tag, deleted, cx)
-                });
+        }
+    }
+
+    /// Handles an output of the shard's router.
+    fn handle_router_output(&mut self, output: RouterOutput, cx: &mut StepContext<'_>) {
+        match output {
+            RouterOutput::Deliver { delivery, .. } => {
+                self.with_connection(cx, |connection, cx| connection.deliver(delivery, cx));
             }
-            SessionEvent::AnsweredLate {
+            RouterOutput::LateAnswer {
                 publisher,
                 tag,
                 taken,
+                ..
             } => {
                 let connection = self.client.connection_mut();
                 let outcome = connection
@@ -346,53 +353,51 @@ impl MqttSession {
                     self.fail(failure, cx);
                 }
             }
-            SessionEvent::Known => self.with_connection(cx, ClientConnection::handle_announced),
-            SessionEvent::Missed => {
+            RouterOutput::Announced { .. } => {
+                self.with_connection(cx, ClientConnection::handle_announced);
+            }
+            RouterOutput::MessagesLost { .. } => {
                 self.drop_published_will(cx);
                 let text =
                     "messages are lost that other nodes had while they could not reach this one";
                 self.fail(Failure::new(Reason::UnspecifiedError, text), cx);
             }
-            SessionEvent::TellWill => {
+            RouterOutput::ReplicateWill { .. } => {
                 if let Some(connection) = self.client.connection() {
                     connection.replicate_will(cx);
                 }
             }
-            SessionEvent::TakenOver if planted::is(Bug::TakeoverIgnored) => {}
-            SessionEvent::TakenOver => self.handle_takeover(cx),
-            SessionEvent::ClaimAgain if self.phase == Phase::Claiming => self.claim(cx),
-            SessionEvent::Verified { right } => self.password_checked(right, cx),
-            SessionEvent::Relieved => {
-                if let Some(connection) = self.client.connection_mut() {
-                    connection.unblock();
-                }
+            RouterOutput::TakenOver { .. } if planted::is(Bug::TakeoverIgnored) => {}
+            RouterOutput::TakenOver { .. } => self.handle_takeover(cx),
+            RouterOutput::ClaimAgain { .. } if self.phase == Phase::Claiming => self.claim(cx),
+            RouterOutput::ClaimAgain { .. } => {}
+            // The shard handles these.
+            RouterOutput::Confirmed { .. }
+            | RouterOutput::Unblocked { .. }
+            | RouterOutput::Will { .. }
+            | RouterOutput::ToQueue { .. }
+            | RouterOutput::SysTopicsDue => {}
+        }
+    }
+
+    fn handle_queue_notification(
+        &mut self,
+        notification: QueueNotification,
+        cx: &mut StepContext<'_>,
+    ) {
+        match notification {
+            QueueNotification::Published { tag, .. } => {
+                self.with_connection(cx, |connection, cx| {
+                    connection.handle_confirm(tag.0, true, cx)
+                });
             }
-            SessionEvent::Blocked(alarm) => {
-                if let Some(connection) = self.client.connection_mut() {
-                    connection.is_alarmed = alarm.is_some();
-                }
+            QueueNotification::NotPublished { queue, tag, why } => {
+                let deleted = is_deleted(queue, why, cx.broker.tree());
+                self.with_connection(cx, |connection, cx| {
+                    connection.handle_confirm(tag.0, deleted, cx)
+                });
             }
-            // Before CONNECT the protocol version is unknown, so no reason can be sent.
-            SessionEvent::Close { .. } | SessionEvent::Shutdown
-                if self.phase == Phase::Connecting =>
-            {
-                self.close_silently("ended by the node", cx);
-            }
-            SessionEvent::Shed { text, can_hear }
-                if can_hear && self.phase != Phase::Connecting =>
-            {
-                self.fail(Failure::new(Reason::QuotaExceeded, text), cx);
-            }
-            SessionEvent::Shed { text, .. } => self.close_silently(&text, cx),
-            SessionEvent::Close { text } => {
-                self.fail(Failure::new(Reason::AdministrativeAction, text), cx);
-            }
-            SessionEvent::Shutdown => {
-                let text = "the node stops";
-                self.fail(Failure::new(Reason::ServerShuttingDown, text), cx);
-            }
-            SessionEvent::Changed { token, result } => self.handle_change_result(token, result, cx),
-            SessionEvent::Answer { queue, seq, answer } => {
+            QueueNotification::Answer { queue, seq, answer } => {
                 let connection = self.client.connection_mut();
                 match connection.map_or(Ok(false), |connection| {
                     connection.handle_queue_answer(queue, seq, answer, cx)
@@ -402,14 +407,14 @@ impl MqttSession {
                     Err(failure) => self.fail(failure, cx),
                 }
             }
-            SessionEvent::Deliver {
+            QueueNotification::Deliver {
                 queue, deliveries, ..
             } => {
                 if let Some(connection) = self.client.connection_mut() {
                     connection.handle_deliveries(queue, deliveries, cx);
                 }
             }
-            SessionEvent::Cancelled { queue, .. } => {
+            QueueNotification::Cancelled { queue, .. } => {
                 let connection = self.client.connection_mut();
                 if let Some(Err(failure)) =
                     connection.map(|connection| connection.consumer_cancelled(queue, cx))
@@ -417,7 +422,42 @@ impl MqttSession {
                     self.fail(failure, cx);
                 }
             }
-            SessionEvent::ClaimAgain => {}
+        }
+    }
+
+    fn handle_control_event(&mut self, event: ControlEvent, cx: &mut StepContext<'_>) {
+        match event {
+            ControlEvent::Changed { token, result } => self.handle_change_result(token, result, cx),
+            ControlEvent::Verified { right } => self.password_checked(right, cx),
+            ControlEvent::Unblocked => {
+                if let Some(connection) = self.client.connection_mut() {
+                    connection.unblock();
+                }
+            }
+            ControlEvent::Blocked(alarm) => {
+                if let Some(connection) = self.client.connection_mut() {
+                    connection.is_alarmed = alarm.is_some();
+                }
+            }
+            // Before CONNECT the protocol version is unknown, so no reason can be sent.
+            ControlEvent::Close { .. } | ControlEvent::Shutdown
+                if self.phase == Phase::Connecting =>
+            {
+                self.close_silently("ended by the node", cx);
+            }
+            ControlEvent::Shed { text, can_hear }
+                if can_hear && self.phase != Phase::Connecting =>
+            {
+                self.fail(Failure::new(Reason::QuotaExceeded, text), cx);
+            }
+            ControlEvent::Shed { text, .. } => self.close_silently(&text, cx),
+            ControlEvent::Close { text } => {
+                self.fail(Failure::new(Reason::AdministrativeAction, text), cx);
+            }
+            ControlEvent::Shutdown => {
+                let text = "the node stops";
+                self.fail(Failure::new(Reason::ServerShuttingDown, text), cx);
+            }
         }
     }
 
@@ -569,6 +609,23 @@ impl Session for MqttSession {
         self.end_step(cx)
     }
 
+    fn service_event(
+        &mut self,
+        event: &mut dyn Any,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState {
+        let cx = &mut StepContext::new(broker, out);
+        let output = event.downcast_mut::<Option<RouterOutput>>();
+        debug_assert!(output.is_some(), "the event is an output of the router");
+        if self.phase != Phase::Ended
+            && let Some(output) = output.and_then(Option::take)
+        {
+            self.handle_router_output(output, cx);
+        }
+        self.end_step(cx)
+    }
+
     fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState {
         if self.phase != Phase::Ended {
             let cx = &mut StepContext::new(broker, out);
@@ -612,9 +669,13 @@ impl Session for MqttSession {
         self.end_step(cx)
     }
 
-    fn info(&self) -> SessionInfo {
+    fn info(&self, services: &ServiceStates) -> SessionInfo {
         let connection = self.client.connection();
-        let name = connection.and_then(|connection| connection.rare.client_id.as_deref());
+        let subscriber = connection.and_then(|connection| connection.subscriber.to_option());
+        let shard: Option<&MqttShard> = services.get();
+        let held = subscriber.and_then(|subscriber| shard?.router.client_id(subscriber));
+        let claimed = connection.and_then(|connection| connection.rare.client_id.as_deref());
+        let name = held.or(claimed);
         SessionInfo {
             protocol: self.protocol(),
             user: connection.map_or_else(String::new, |connection| {
@@ -624,7 +685,6 @@ impl Session for MqttSession {
                 connection.account.vhost.to_string()
             }),
             client_name: name.unwrap_or_default().to_owned(),
-            subscriber: connection.and_then(|connection| connection.subscriber.to_option()),
             channels: 0,
         }
     }

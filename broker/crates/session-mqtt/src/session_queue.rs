@@ -9,6 +9,7 @@ use crate::client_connection::{ClientConnection, DECLARE_SESSION_QUEUE, StepCont
 use crate::completed::{CompletedMessage, CompletedMessages};
 use crate::handover::{Handover, SentEarlier};
 use crate::session::{Failure, PacketResult};
+use crate::shard_service::RouterAccess;
 use crate::state::QueuedMessage;
 use bytes::Bytes;
 use codec_mqtt::{Ack, AckKind, Qos, Reason};
@@ -265,7 +266,7 @@ impl ClientConnection {
         let kept: Vec<_> = ours
             .filter_map(|b| read_subscription(&b.arguments))
             .collect();
-        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.router())
         else {
             return;
         };
@@ -337,7 +338,7 @@ impl ClientConnection {
         if let Some(stored) = self.rare.stored_mut() {
             stored.queue = Some(queue);
         }
-        if let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        if let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.router())
         {
             router.use_queue(subscriber, queue.0);
         }
@@ -379,6 +380,7 @@ impl ClientConnection {
         let spec = ConsumerSpec {
             tag,
             channel: 0,
+            flow_mode: queue::FlowMode::Prefetch,
             prefetch: self.quota.into(),
             no_ack: false,
             exclusive: false,
@@ -582,7 +584,7 @@ impl ClientConnection {
             message,
             &self.settings.exchange,
             self.subscriber.to_option()?,
-            cx.broker.topics()?,
+            cx.broker.router()?,
             found,
         )
     }
@@ -656,7 +658,7 @@ impl ClientConnection {
     }
 
     pub(crate) fn delete_queue(&self, token: u64, record: &QueueRecord, cx: &mut StepContext<'_>) {
-        if let Some(router) = cx.broker.topics() {
+        if let Some(router) = cx.broker.router() {
             router.queue_deleting(record.id.0);
         }
         let change = Change::DeleteQueue {
@@ -680,7 +682,7 @@ impl ClientConnection {
         if !self.rare.no_local || !routes.contains(&queue) {
             return;
         }
-        if let Some(router) = cx.broker.topics() {
+        if let Some(router) = cx.broker.router() {
             let mut found = Vec::new();
             router.matching(subscriber, topic, &mut found);
             if found.iter().all(|s| s.no_local || s.qos == Qos::AtMostOnce) {
@@ -753,7 +755,7 @@ pub(crate) fn is_session_queue(tree: &Tree, queue: QueueId) -> bool {
 }
 
 /// Returns the client id from the name of a session's queue; `None` if it is another queue.
-pub fn client_of(queue: &str) -> Option<&str> {
+pub(crate) fn client_of(queue: &str) -> Option<&str> {
     queue
         .strip_prefix("mqtt-subscription-")?
         .strip_suffix("qos1")
@@ -766,7 +768,7 @@ pub(crate) fn subscription_of(binding: &BindingRecord) -> Option<(String, Subscr
 
 /// Returns the shared subscription that a binding of a session's queue stores; `None` if it stores
 /// none.
-pub fn shared_subscription(binding: &BindingRecord) -> Option<(String, Subscription)> {
+pub(crate) fn shared_subscription(binding: &BindingRecord) -> Option<(String, Subscription)> {
     let found = read_subscription(&binding.arguments)?;
     codec_mqtt::shared(&found.0)
         .ok()?

@@ -83,6 +83,9 @@ pub struct Settings {
     pub vhost: Name,
     /// The topic exchange that connects MQTT with AMQP clients (`mqtt.exchange`).
     pub exchange: Name,
+    /// Time between two updates of the topics below `$SYS` (`mqtt.sys_interval`); `None`: there are no
+    /// such topics.
+    pub sys_interval: Option<Duration>,
     /// Users that may log in from loopback only (`loopback_users`).
     pub loopback_users: Vec<Name>,
     /// The user of a client without a user name (`mqtt.allow_anonymous`); `None`: it is rejected.
@@ -100,6 +103,7 @@ impl Default for Settings {
             limits: Limits::default(),
             vhost: "/".into(),
             exchange: "amq.topic".into(),
+            sys_interval: Some(Duration::from_secs(10)),
             loopback_users: vec!["guest".into()],
             anonymous: Some(Credentials {
                 user: "guest".into(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Subscriptions with QoS 1 or 2 that the bindings of a session's queue store.
 #[derive(Debug, Default)]
-pub struct SessionSubscriptions {
+pub(crate) struct SessionSubscriptions {
     shared: Vec<Share>,
     /// Filters of subscriptions that are not shared.
     own: Vec<String>,
@@ -27,7 +27,7 @@ struct Share {
 }
 
 impl SessionSubscriptions {
-    pub fn of(bindings: &[Arc<BindingRecord>]) -> SessionSubscriptions {
+    pub(crate) fn of(bindings: &[Arc<BindingRecord>]) -> SessionSubscriptions {
         let mut all = SessionSubscriptions::default();
         for binding in bindings {
             let Some((filter, subscription)) = subscription_of(binding) else {
@@ -49,7 +49,7 @@ impl SessionSubscriptions {
         all
     }
 
-    pub fn has_shared(&self) -> bool {
+    pub(crate) fn has_shared(&self) -> bool {
         !self.shared.is_empty()
     }
 
@@ -67,7 +67,7 @@ impl SessionSubscriptions {
 
     /// The group to which a message from the session's queue belongs, and the message in the form for members. None: the
     /// message is not handed over.
-    pub fn share(&self, message: &Message, redelivered: bool) -> Option<(Name, Message)> {
+    pub(crate) fn share(&self, message: &Message, redelivered: bool) -> Option<(Name, Message)> {
         let (share, message) = match message.protocol() {
             Protocol::Mqtt if !message.has_died() => {
                 let topic = Envelope::read(message.properties()).ok()?.topic;

@@ -3,6 +3,7 @@
 use crate::client_connection::{ClientConnection, StepContext};
 use crate::session::{Failure, PacketResult};
 use crate::session_queue::{binding_key, is_same};
+use crate::shard_service::RouterAccess;
 use codec_mqtt::{
     Properties, Reason, RetainHandling, SubAck, Subscribe, SubscribeOptions, UnsubAck, Unsubscribe,
     Version, check_filter, shared,
@@ -108,7 +109,7 @@ impl ClientConnection {
         if !self.may_subscribe(options.qos, &binding_key(pattern), cx) {
             return Ok(Reason::NotAuthorized);
         }
-        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.router())
         else {
             return Ok(Reason::UnspecifiedError);
         };
@@ -231,7 +232,7 @@ impl ClientConnection {
         cx: &mut StepContext<'_>,
     ) -> PacketResult {
         let session = cx.broker.id().number;
-        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+        let (Some(subscriber), Some(router)) = (self.subscriber.to_option(), cx.broker.router())
         else {
             return self.answer_subscribe(packet_id, &requests, cx);
         };
@@ -328,7 +329,7 @@ impl ClientConnection {
     ) -> bool {
         let now = cx.broker.wall();
         let limit = self.settings.limits.retained;
-        match (self.subscriber.to_option(), cx.broker.topics()) {
+        match (self.subscriber.to_option(), cx.broker.router()) {
             (Some(subscriber), Some(router)) => {
                 // Treat each filter as if it was the only one of its packet [MQTT-3.8.4-5].
                 let asked = (&*request.filter, request.subscription);
@@ -382,7 +383,7 @@ impl ClientConnection {
     ) {
         let mut reasons = Vec::with_capacity(requests.len());
         for request in requests {
-            let existed = match (self.subscriber.to_option(), cx.broker.topics()) {
+            let existed = match (self.subscriber.to_option(), cx.broker.router()) {
                 (Some(subscriber), Some(router)) if !request.reason.is_error() => {
                     router.unsubscribe(subscriber, &request.filter)
                 }

@@ -8,12 +8,13 @@
 use crate::client_connection::{ClientConnection, PendingPublish, StepContext};
 use crate::publish::retained_seq;
 use crate::session::PacketResult;
+use crate::shard_service::RouterAccess;
 use crate::state::UnansweredPublish;
 use codec_mqtt::Qos;
 use env::planted::{self, Bug};
 use metadata::{QueueId, Tree};
 use queue::RejectReason;
-use session::SessionEvent;
+use session::{ControlEvent, QueueNotification, ServiceNotification, SessionEvent};
 use std::collections::BTreeSet;
 
 /// Maximum number of earlier connections that a connection waits for, so that a client that often
@@ -22,13 +23,14 @@ const EARLIER_SESSIONS: usize = 16;
 
 /// Returns the outcome of a publish from an event for its session: the tag, and true if it was
 /// confirmed.
-pub fn publish_answer(session_event: &SessionEvent, tree: &Tree) -> Option<(u64, bool)> {
+pub(crate) fn publish_answer(session_event: &SessionEvent, tree: &Tree) -> Option<(u64, bool)> {
     match session_event {
-        SessionEvent::Published { tag, .. } | SessionEvent::Heard { tag } => Some((tag.tag, true)),
-        SessionEvent::NotPublished { queue, tag, why } => {
-            Some((tag.tag, is_deleted(*queue, *why, tree)))
+        SessionEvent::Queue(QueueNotification::Published { tag, .. })
+        | SessionEvent::Service(ServiceNotification::Confirmed { tag }) => Some((tag.0, true)),
+        SessionEvent::Queue(QueueNotification::NotPublished { queue, tag, why }) => {
+            Some((tag.0, is_deleted(*queue, *why, tree)))
         }
-        SessionEvent::Changed { token, result } => {
+        SessionEvent::Control(ControlEvent::Changed { token, result }) => {
             let seq = retained_seq(*token).filter(|seq| *seq != 0)?;
             Some((seq, result.is_ok()))
         }
@@ -43,7 +45,7 @@ pub(crate) fn forward_event(session_event: &SessionEvent, cx: &mut StepContext<'
         return;
     };
     let session = cx.broker.id().number;
-    if let Some(router) = cx.broker.topics() {
+    if let Some(router) = cx.broker.router() {
         router.answer_late(session, tag, accepted);
     }
 }
@@ -73,7 +75,7 @@ impl ClientConnection {
         let answers = u32::try_from(answers).unwrap_or(u32::MAX);
         if !self.state.unanswered.is_empty()
             && answers > 0
-            && let (Some(client), Some(router)) = (self.subscriber.to_option(), cx.broker.topics())
+            && let (Some(client), Some(router)) = (self.subscriber.to_option(), cx.broker.router())
         {
             router.expect_late_answers(client, session, answers);
         }

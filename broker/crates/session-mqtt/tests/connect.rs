@@ -7,7 +7,7 @@ use auth::TlsPeer;
 use bytes::BytesMut;
 use codec_mqtt::{Connect, Packet, Properties, Qos, Reason, Version, Will, parse_frame};
 use fake::{World, will};
-use session::{PasswordCheck, SessionEvent};
+use session::{ControlEvent, PasswordCheck};
 use session_mqtt::{Limits, Settings};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
@@ -322,7 +322,7 @@ fn password_check_may_be_asynchronous() {
         assert!(w.is_paused(c));
         assert_eq!(w.output(c), [""; 0]);
         assert_eq!(w.node.logins, (0, 0));
-        w.session_event(c, SessionEvent::Verified { right });
+        w.session_event(c, ControlEvent::Verified { right }.into());
         assert_eq!(w.output(c), output);
         assert_eq!(w.node.logins, (u32::from(right), u32::from(!right)));
     }
@@ -693,9 +693,10 @@ fn reason_string_that_does_not_fit_is_omitted() {
     w.output(c);
     w.session_event(
         c,
-        SessionEvent::Close {
+        ControlEvent::Close {
             text: "t".repeat(100),
-        },
+        }
+        .into(),
     );
     assert_eq!(w.bytes(c), [0xE0, 1, 0x98]);
 }
@@ -706,7 +707,7 @@ fn server_disconnect_states_the_reason() {
     let (five, three) = (w.client(Version::V5, "a"), w.client(Version::V311, "b"));
     let before = w.open(Version::V5);
     for c in [five, three, before] {
-        w.session_event(c, SessionEvent::Shutdown);
+        w.session_event(c, ControlEvent::Shutdown.into());
     }
     assert_eq!(w.output(five), ["DISCONNECT 0x8b", "END"]);
     // [MQTT-3.14.0-1], and 3.1.1 has no DISCONNECT from the server.

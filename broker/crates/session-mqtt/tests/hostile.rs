@@ -157,7 +157,7 @@ proptest! {
             w.cut(connection.c);
         }
         w.advance(Duration::from_secs(100_000));
-        let left = w.node.router.counts();
+        let left = w.node.router().counts();
         prop_assert_eq!((left.connected, left.parked, left.subscriptions), (0, 0, 0));
     }
 

@@ -8,7 +8,7 @@ use codec_mqtt::{
     parse_frame, put_user_property,
 };
 use fake::{World, confirm_all, refuse_all};
-use session::{FlowState, SessionEvent};
+use session::{ControlEvent, FlowState};
 use session_mqtt::{Limits, Settings};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
@@ -252,15 +252,15 @@ fn slow_queues_and_alarms_pause_only_publishers() {
     assert!(w.is_paused(p));
     w.send(p, &Packet::PingReq);
     assert_eq!(w.output(p), [""; 0]);
-    w.session_event(p, SessionEvent::Relieved);
+    w.session_event(p, ControlEvent::Unblocked.into());
     assert_eq!(w.output(p), ["PINGRESP"]);
     // An alarm does not pause a client that has never published.
     let quiet = w.client(Version::V311, "r");
     for c in [p, quiet] {
-        w.session_event(c, SessionEvent::Blocked(Some("memory")));
+        w.session_event(c, ControlEvent::Blocked(Some("memory")).into());
     }
     assert_eq!((w.is_paused(p), w.is_paused(quiet)), (true, false));
-    w.session_event(p, SessionEvent::Blocked(None));
+    w.session_event(p, ControlEvent::Blocked(None).into());
     assert!(!w.is_paused(p));
 }
 
@@ -522,7 +522,7 @@ fn slow_client_loses_only_qos_0_messages() {
         w.publish(p, "a", Qos::AtMostOnce, 0, "x");
     }
     assert_eq!(
-        w.node.router.counts().dropped,
+        w.node.router().counts().dropped,
         0,
         "its socket has not been full yet"
     );
@@ -531,7 +531,7 @@ fn slow_client_loses_only_qos_0_messages() {
         w.publish(p, "a", Qos::AtMostOnce, 0, "x");
     }
     w.publish(p, "a", Qos::AtLeastOnce, 1, "kept");
-    assert_eq!(w.node.router.counts().dropped, 50);
+    assert_eq!(w.node.router().counts().dropped, 50);
     w.set_stalled(s, false);
     assert_eq!(w.output(s).len(), 51);
     w.publish(p, "a", Qos::AtMostOnce, 0, "again");

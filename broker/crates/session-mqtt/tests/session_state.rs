@@ -308,7 +308,7 @@ fn newest_connection_takes_over_the_client_id() {
     w.publish(c, "a", Qos::AtLeastOnce, 1, "x");
     let (_, output) = connect_persistent(&mut w, Version::V311);
     assert_eq!(output, "CONNACK 0x00 present, PUBLISH a x q1 #1 dup");
-    assert_eq!(w.node.router.counts().connected, 2);
+    assert_eq!(w.node.router().counts().connected, 2);
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn will_is_published_when_connection_breaks() {
         assert_eq!(w.output(s), ["PUBLISH will gone q1 #3"], "taken over");
         w.cut(d);
         assert_eq!(w.node.queued.len(), 4, "AMQP clients hear of it");
-        assert_eq!(w.node.router.counts().retained, 0);
+        assert_eq!(w.node.router().counts().retained, 0);
     }
 }
 
@@ -364,7 +364,7 @@ fn will_may_be_retained_and_requested_by_disconnect() {
         w.subscribe_with(s, "will", Default::default(), None);
         assert_eq!(w.output(s), ["SUBACK 1 [0]", "PUBLISH will gone q0 retain"]);
         w.cut(s);
-        w.node.router.retain("/", "will", None).unwrap();
+        w.node.router().retain("/", "will", None).unwrap();
     }
 }
 
@@ -421,7 +421,7 @@ fn will_delay_is_respected() {
     w.cut(c);
     w.advance(Duration::from_secs(10));
     assert_eq!(w.output(s), ["PUBLISH will gone q0"]);
-    assert_eq!(w.node.router.counts().retained, 1);
+    assert_eq!(w.node.router().counts().retained, 1);
     // The session expires before the will delay.
     let c = enter(&mut w, 10, 5, true);
     w.cut(c);

@@ -146,7 +146,7 @@ fn invalid_filter_ends_the_connection() {
         );
         let told = [format!("DISCONNECT {reason}"), "END".to_owned()];
         assert_eq!(w.output(c), told, "{filter}");
-        assert_eq!(w.node.router.counts().subscriptions, 0);
+        assert_eq!(w.node.router().counts().subscriptions, 0);
     }
     let mut w = World::default();
     let c = w.client(Version::V311, "c");
@@ -234,7 +234,7 @@ fn retained_messages_are_sent_to_new_subscribers() {
             "PUBLISH b three q0 retain ids[5]"
         ]
     );
-    assert_eq!(w.node.router.counts().retained, 2);
+    assert_eq!(w.node.router().counts().retained, 2);
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn retained_message_expires_and_respects_packet_size() {
     w.advance(Duration::from_secs(6));
     w.subscribe_with(c, "a", options(Qos::AtMostOnce), None);
     assert_eq!(w.output(c), ["SUBACK 1 [0]"]);
-    w.node.router = MqttRouter::new(topics::RouterLimits {
+    *w.node.router() = MqttRouter::new(topics::RouterLimits {
         retained_messages: 0,
         ..topics::RouterLimits::default()
     });
@@ -464,11 +464,11 @@ fn ten_thousand_filters_in_one_packet_are_answered() {
         .collect();
     subscribe_all(&mut w, c, Version::V311, &filters);
     assert_eq!(w.output(c).len(), 1);
-    assert_eq!(w.node.router.counts().subscriptions, 10_000);
+    assert_eq!(w.node.router().counts().subscriptions, 10_000);
     w.publish(c, "a/77/x", Qos::AtMostOnce, 0, "x");
     assert_eq!(w.output(c).len(), 1);
     w.cut(c);
-    assert_eq!(w.node.router.counts().subscriptions, 0);
+    assert_eq!(w.node.router().counts().subscriptions, 0);
 }
 
 #[test]
@@ -487,6 +487,6 @@ fn bridge_receives_no_own_messages_and_retain_flags() {
         assert_eq!(w.output(b), ["PUBLISH a x q0 retain"]);
         w.cut(b);
         w.cut(other);
-        w.node.router.retain("/", "a", None).unwrap();
+        w.node.router().retain("/", "a", None).unwrap();
     }
 }

@@ -16,8 +16,10 @@ use codec_websocket::{CloseCode, Decoder, FrameHeader, Offer, Step};
 use env::Time;
 use message::Message;
 use session::{
-    Broker, Held, Outbox, Session, SessionDetails, SessionEvent, SessionInfo, SessionState,
+    Broker, ControlEvent, Held, Outbox, ServiceStates, Session, SessionDetails, SessionEvent,
+    SessionInfo, SessionState,
 };
+use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -224,12 +226,23 @@ impl Session for WebSocketSession {
         out: &mut Outbox,
     ) -> SessionState {
         let code = match session_event {
-            SessionEvent::Shutdown => CloseCode::GOING_AWAY,
-            SessionEvent::Shed { .. } => CloseCode::TRY_AGAIN_LATER,
+            SessionEvent::Control(ControlEvent::Shutdown) => CloseCode::GOING_AWAY,
+            SessionEvent::Control(ControlEvent::Shed { .. }) => CloseCode::TRY_AGAIN_LATER,
             _ => CloseCode::NORMAL,
         };
         self.step(code, out, |inner, out| {
             inner.session_event(session_event, broker, out)
+        })
+    }
+
+    fn service_event(
+        &mut self,
+        event: &mut dyn Any,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState {
+        self.step(CloseCode::NORMAL, out, |inner, out| {
+            inner.service_event(event, broker, out)
         })
     }
 
@@ -251,8 +264,8 @@ impl Session for WebSocketSession {
         })
     }
 
-    fn info(&self) -> SessionInfo {
-        let info = self.inner.info();
+    fn info(&self, services: &ServiceStates) -> SessionInfo {
+        let info = self.inner.info(services);
         let protocol = match info.protocol {
             "mqtt310" => "web_mqtt310",
             "mqtt311" => "web_mqtt311",

@@ -2,7 +2,7 @@
 
 use crate::{Settings, WebSocketSession};
 use env::Time;
-use session::{ConnectionInfo, Protocol, Session};
+use session::{ConnectionInfo, Protocol, ServiceRegistration, Session};
 use std::sync::Arc;
 
 /// Factory of sessions whose bytes come in WebSocket frames.
@@ -25,5 +25,9 @@ impl Protocol for WebSocket {
         let inner = self.inner.session(connection, now);
         let settings = self.settings.clone();
         Box::new(WebSocketSession::new(inner, settings, connection.peer))
+    }
+
+    fn service(&self) -> Option<ServiceRegistration> {
+        self.inner.service()
     }
 }

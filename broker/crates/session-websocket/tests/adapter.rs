@@ -7,16 +7,17 @@ use env::{NodeId, Time, WallTime};
 use metadata::{Change, QueueId, SessionId, Tree};
 use queue::RequestBody;
 use session::{
-    Broker, FlowState, Outbox, PublishTag, RequestSeq, Session, SessionEvent, SessionInfo,
-    SessionState,
+    Broker, ControlEvent, FlowState, Outbox, PublishTag, RequestSeq, Session, SessionEvent,
+    SessionInfo, SessionState,
 };
 use session_websocket::{Settings, WebSocketSession};
+use std::any::Any;
 use std::sync::Arc;
 
 const REQUEST: &[u8] = b"GET /ws HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
-/// Echoes each line. "pause" pauses until [`SessionEvent::Relieved`], "end" ends the session,
+/// Echoes each line. "pause" pauses until [`ControlEvent::Unblocked`], "end" ends the session,
 /// "large" returns a large reply.
 #[derive(Default)]
 struct Lines {
@@ -67,13 +68,25 @@ impl Session for Lines {
         out: &mut Outbox,
     ) -> SessionState {
         match session_event {
-            SessionEvent::Relieved => self.paused = false,
-            SessionEvent::Shutdown => {
+            SessionEvent::Control(ControlEvent::Unblocked) => self.paused = false,
+            SessionEvent::Control(ControlEvent::Shutdown) => {
                 self.over = true;
                 out.tail().extend_from_slice(b"goodbye\n");
             }
             _ => {}
         }
+        self.session_state()
+    }
+
+    fn service_event(
+        &mut self,
+        event: &mut dyn Any,
+        _: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState {
+        let line = event.downcast_mut::<Option<&'static str>>();
+        let line = line.and_then(Option::take).expect("an event");
+        out.tail().extend_from_slice(line.as_bytes());
         self.session_state()
     }
 
@@ -94,7 +107,7 @@ impl Session for Lines {
         self.session_state()
     }
 
-    fn info(&self) -> SessionInfo {
+    fn info(&self, _: &session::ServiceStates) -> SessionInfo {
         SessionInfo {
             protocol: "mqtt50",
             ..SessionInfo::default()
@@ -194,6 +207,11 @@ impl Connection {
         self.session.session_event(session_event, broker, out)
     }
 
+    fn service_event(&mut self, line: &'static str) -> SessionState {
+        let (broker, out) = (&mut self.broker, &mut self.out);
+        self.session.service_event(&mut Some(line), broker, out)
+    }
+
     fn take_output(&mut self) -> Vec<u8> {
         let all: Vec<u8> = self.out.pieces().iter().flatten().copied().collect();
         self.out.consume(all.len());
@@ -233,7 +251,12 @@ fn output_of_a_step_is_one_frame() {
     assert_eq!(wrote[..10], header);
     assert_eq!(wrote[10..10 + LARGE], [b'L'; LARGE]);
     assert_eq!(wrote[10 + LARGE..], *b"\x82\x02c\n");
-    assert_eq!(one.session.info().protocol, "web_mqtt50");
+    assert_eq!(
+        one.session
+            .info(&session::ServiceStates::default())
+            .protocol,
+        "web_mqtt50"
+    );
     assert!(one.input.is_empty());
 }
 
@@ -268,6 +291,13 @@ fn input_may_be_split_anywhere() {
 }
 
 #[test]
+fn output_of_a_service_event_is_one_frame() {
+    let mut one = Connection::open();
+    assert_eq!(one.service_event("event\n"), SessionState::Open);
+    assert_eq!(one.take_output(), b"\x82\x06event\n");
+}
+
+#[test]
 fn paused_session_continues_with_buffered_input() {
     let mut one = Connection::open();
     let wire = [
@@ -278,7 +308,7 @@ fn paused_session_continues_with_buffered_input() {
     assert_eq!(one.receive(&wire), SessionState::Paused);
     assert_eq!(one.take_output(), b"");
     assert_eq!(
-        one.session_event(SessionEvent::Relieved),
+        one.session_event(ControlEvent::Unblocked.into()),
         SessionState::Open
     );
     assert_eq!(one.receive(&frame(0x82, b"\n")[4..]), SessionState::Open);
@@ -297,7 +327,7 @@ fn end_of_the_session_closes_the_connection() {
     );
     assert_eq!(one.receive(&frame(0x82, b"c\n")), SessionState::Closing);
     assert_eq!(
-        one.session_event(SessionEvent::Shutdown),
+        one.session_event(ControlEvent::Shutdown.into()),
         SessionState::Closing
     );
     assert_eq!(one.take_output(), b"");
@@ -318,7 +348,7 @@ fn close_frame_is_answered_with_its_code() {
 fn shutdown_closes_with_going_away() {
     let mut one = Connection::open();
     assert_eq!(
-        one.session_event(SessionEvent::Shutdown),
+        one.session_event(ControlEvent::Shutdown.into()),
         SessionState::Closing
     );
     let wrote = one.take_output();
@@ -364,7 +394,7 @@ fn requests_without_upgrade_are_refused() {
     // Before the handshake the session cannot send output.
     let mut one = Connection::new();
     assert_eq!(
-        one.session_event(SessionEvent::Shutdown),
+        one.session_event(ControlEvent::Shutdown.into()),
         SessionState::Closing
     );
     assert_eq!(one.take_output(), b"");

@@ -22,7 +22,7 @@ pub struct PublishCounters {
     pub unroutable_dropped: u64,
 }
 
-/// Connection and traffic counters of protocols that count them (MQTT).
+/// Connection and traffic counters of protocols that count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficCounters {
     /// Accepted connections.
@@ -61,14 +61,15 @@ pub struct MessageCounters {
     pub publishes: PublishCounters,
     /// Deliveries from queues.
     pub deliveries: ByQueueType<DeliveryCounters>,
-    /// Deliveries that come from no queue, such as MQTT QoS 0.
+    /// Deliveries that come from no queue.
     pub queueless: DeliveryCounters,
     /// Connections, packets and bytes.
     pub traffic: TrafficCounters,
     /// Change of the number of publishers: channels that have published, or connections where the
     /// protocol has no channels.
     pub publishers: i64,
-    /// Change of the number of consumers; for MQTT, of connections with subscriptions.
+    /// Change of the number of consumers, or of connections with subscriptions where the protocol
+    /// has no consumers.
     pub consumers: i64,
 }
 

@@ -13,6 +13,7 @@ mod counts;
 mod held;
 mod outbox;
 mod protocol;
+mod service;
 
 pub use counts::{
     ChannelDetails, MessageCounters, PublishCounters, SessionDetails, TrafficCounters,
@@ -21,26 +22,36 @@ pub use held::Held;
 pub use outbox::{BY_REFERENCE, BufferPool, Outbox, OutboxPosition};
 pub use protocol::{ConnectionInfo, Protocol, ProtocolId, Protocols};
 pub use queue::DeliveryCounters;
+pub use service::{
+    InvalidFrame, MAX_SERVICES, NodeStatus, PublishedMessage, ServiceHost, ServiceId,
+    ServiceOutput, ServiceRegistration, ServiceStates, ShardAddress, ShardService,
+};
 
 use bytes::BytesMut;
 use env::{Time, WallTime};
 use message::Message;
 use metadata::{Change, ChangeError, ChangeResult, Name, QueueId, SessionId, Tree};
 use queue::{ConsumerId, Delivery, QueueReply, RejectReason, RequestBody};
+use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Identifies a publish within its session. The queue returns it when it has stored or rejected the
-/// message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PublishTag {
-    /// The AMQP channel; 0 for protocols without channels.
-    pub channel: u16,
-    /// 0: no confirm is expected.
-    pub tag: u64,
+/// message. Only the session knows what the number means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublishTag(pub u64);
+
+impl PublishTag {
+    /// The tag of a publish for which no confirm is expected.
+    pub const NO_CONFIRM: PublishTag = PublishTag(0);
+
+    /// Returns true if the session expects a confirm.
+    pub fn expects_confirm(self) -> bool {
+        self != PublishTag::NO_CONFIRM
+    }
 }
 
-/// Identifies a request; [`SessionEvent::Answer`] carries the same number.
+/// Identifies a request; [`QueueNotification::Answer`] carries the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestSeq(pub u64);
 
@@ -60,8 +71,31 @@ pub enum FlowState {
     /// The queue keeps up; the session may publish on.
     Steady,
     /// The queue accepted the message but has a backlog: stop publishing until
-    /// [`SessionEvent::Relieved`].
+    /// [`ControlEvent::Unblocked`].
     Behind,
+}
+
+/// The result of [`Broker::announce`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AnnounceOutcome {
+    /// Number of local subscribers and of other shards that receive the message.
+    pub receivers: usize,
+    /// Number of other shards that will confirm the message, each with a
+    /// [`ServiceNotification::Confirmed`].
+    pub awaited: usize,
+    /// Another shard does not keep up: stop publishing until [`ControlEvent::Unblocked`].
+    pub behind: bool,
+    /// Another shard's backlog is full, so it does not get the message.
+    pub refused: bool,
+}
+
+impl std::ops::AddAssign for AnnounceOutcome {
+    fn add_assign(&mut self, other: AnnounceOutcome) {
+        self.receivers += other.receivers;
+        self.awaited += other.awaited;
+        self.behind |= other.behind;
+        self.refused |= other.refused;
+    }
 }
 
 /// The node as a session sees it. No call blocks. Answers arrive as [`SessionEvent`]s, in order per
@@ -86,7 +120,7 @@ pub trait Broker {
     fn knows_all(&self) -> bool {
         false
     }
-    /// Proposes a metadata change. [`SessionEvent::Changed`] with the same token follows after this
+    /// Proposes a metadata change. [`ControlEvent::Changed`] with the same token follows after this
     /// shard has applied the change to its tree.
     fn change(&mut self, token: u64, change: Change);
     /// Chooses member nodes for a new queue of this type. `replicas` 0 means the default number.
@@ -96,10 +130,10 @@ pub trait Broker {
     fn place_queue(&mut self, queue: &metadata::QueueRecord) -> Vec<env::NodeId> {
         self.place(queue.kind, 0)
     }
-    /// Publishes a message to a queue. Each call whose tag is not 0 leads to one
-    /// [`SessionEvent::Published`] or [`SessionEvent::NotPublished`].
+    /// Publishes a message to a queue. Each call whose tag expects a confirm leads to one
+    /// [`QueueNotification::Published`] or [`QueueNotification::NotPublished`].
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState;
-    /// Sends a request to a queue. [`SessionEvent::Answer`] follows for requests that have an
+    /// Sends a request to a queue. [`QueueNotification::Answer`] follows for requests that have an
     /// answer.
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq;
     /// Orders this session's publishes and requests behind those of `earlier`, the ended session of the
@@ -147,7 +181,7 @@ pub trait Broker {
     fn note_held(&mut self) {}
     /// Returns true if a message of `bytes` bytes may be queued for a client that does not read and
     /// has `waiting` unread bytes already. If false, the message is dropped where the protocol
-    /// allows that (MQTT QoS 0).
+    /// allows that.
     fn admit_unread(&mut self, _waiting: usize, _bytes: usize) -> bool {
         true
     }
@@ -157,36 +191,26 @@ pub trait Broker {
     fn open_channel(&mut self) -> Result<(), u64>;
     /// Releases a channel counted by [`Broker::open_channel`].
     fn close_channel(&mut self);
-    /// The router for MQTT subscriptions that are not backed by a queue. None: the node accepts no
-    /// clients that need it.
-    fn topics(&mut self) -> Option<&mut topics::MqttRouter> {
+    /// The states of this shard's services, for sessions of the protocols that have one. None: the
+    /// node has no services.
+    fn services(&mut self) -> Option<&mut ServiceStates> {
         None
     }
-    /// Announces a published message to MQTT subscriptions that are not backed by a queue. Adds to
-    /// `routes` the queues that must receive it because of a shared subscription. One
-    /// [`SessionEvent::Heard`] follows for each router that the outcome counts as awaited.
+    /// Proposes a metadata change in the name of a shard service, whose
+    /// [`ShardService::change_answered`] gets the result.
+    fn change_by_service(&mut self, _service: ServiceId, _token: u64, _change: Change) {}
+    /// Announces a published message to subscriptions that are not backed by a queue. Adds to
+    /// `routes` the queues that must receive it because of them. One
+    /// [`ServiceNotification::Confirmed`] follows for each remote subscriber that the outcome counts
+    /// as awaited.
     fn announce(
         &mut self,
         _vhost: &str,
         _message: &Message,
         _tag: PublishTag,
         _routes: &mut Vec<QueueId>,
-    ) -> topics::PublishOutcome {
-        topics::PublishOutcome::default()
-    }
-    /// Stores the retained message of an MQTT topic, or removes it (`None`). Subscribers of this
-    /// shard see it at once. [`SessionEvent::Changed`] with the token (0: no confirmation wanted)
-    /// follows when the cluster has it. On an error nothing is stored and no event follows.
-    fn retain(
-        &mut self,
-        _token: u64,
-        vhost: &str,
-        _topic: &str,
-        _message: Option<Message>,
-    ) -> Result<(), ChangeError> {
-        Err(ChangeError::Unavailable(format!(
-            "retained messages are not available in vhost '{vhost}'"
-        )))
+    ) -> AnnounceOutcome {
+        AnnounceOutcome::default()
     }
     /// Reports a message event to the firehose. Called while tracing is enabled for a vhost
     /// ([`Tree::traces`]).
@@ -242,22 +266,45 @@ pub enum PasswordCheck {
     Right,
     /// The password does not match.
     Wrong,
-    /// The check runs on another thread; [`SessionEvent::Verified`] carries the result.
+    /// The check runs on another thread; [`ControlEvent::Verified`] carries the result.
     Later,
     /// Too many checks are pending. The client should retry later.
     Busy,
 }
 
-/// An answer or notification from the node to a session.
+/// An answer or notification from the node to a session. Events of the session's own protocol arrive
+/// through [`Session::service_event`].
 #[derive(Clone, Debug)]
 pub enum SessionEvent {
-    /// A change requested with [`Broker::change`] or [`Broker::retain`] was applied or refused.
-    Changed {
-        /// The token of the request.
-        token: u64,
-        /// The result of the change.
-        result: Result<ChangeResult, ChangeError>,
-    },
+    /// From a queue.
+    Queue(QueueNotification),
+    /// From the node that the session runs on.
+    Control(ControlEvent),
+    /// From a protocol whose subscriptions are not backed by queues.
+    Service(ServiceNotification),
+}
+
+impl From<QueueNotification> for SessionEvent {
+    fn from(notification: QueueNotification) -> SessionEvent {
+        SessionEvent::Queue(notification)
+    }
+}
+
+impl From<ControlEvent> for SessionEvent {
+    fn from(event: ControlEvent) -> SessionEvent {
+        SessionEvent::Control(event)
+    }
+}
+
+impl From<ServiceNotification> for SessionEvent {
+    fn from(notification: ServiceNotification) -> SessionEvent {
+        SessionEvent::Service(notification)
+    }
+}
+
+/// An answer or notification from a queue.
+#[derive(Clone, Debug)]
+pub enum QueueNotification {
     /// The queue has stored the message durably, as far as its type requires.
     Published {
         /// The queue.
@@ -300,46 +347,27 @@ pub enum SessionEvent {
         /// The consumer.
         consumer: ConsumerId,
     },
-    /// A message from the MQTT router ([`Broker::topics`]).
-    Topic(topics::Delivery),
-    /// A remote MQTT router has received the publish with this tag for its subscribers, or that
-    /// router is gone.
-    Heard {
-        /// The tag of the publish.
-        tag: PublishTag,
+}
+
+/// An answer or notification from the node itself.
+#[derive(Clone, Debug)]
+pub enum ControlEvent {
+    /// A change requested with [`Broker::change`] was applied or refused.
+    Changed {
+        /// The token of the request.
+        token: u64,
+        /// The result of the change.
+        result: Result<ChangeResult, ChangeError>,
     },
-    /// A publish by the client's previous session `publisher` was answered
-    /// ([`topics::MqttRouter::expect_late_answers`]).
-    AnsweredLate {
-        /// The number of the earlier session.
-        publisher: u64,
-        /// The tag of the publish in that session.
-        tag: u64,
-        /// True if the queue stored the message, false if it rejected it.
-        taken: bool,
-    },
-    /// All routers that must know this session's subscriptions know them
-    /// ([`topics::MqttRouter::announce`]).
-    Known,
-    /// Messages for this session's subscriptions were lost because the publishing nodes could not
-    /// reach this node.
-    Missed,
-    /// The router of another node takes over the client's will: the session must send it
-    /// ([`topics::MqttRouter::replicate_will`]).
-    TellWill,
-    /// Another session took over this session's client id: close the connection.
-    TakenOver,
-    /// The client id that this session waits for is free: claim it again.
-    ClaimAgain,
-    /// Backlogs are gone: no queue and no remote router is [`FlowState::Behind`].
-    Relieved,
-    /// An alarm was raised (with its reason) or cleared.
-    Blocked(Option<&'static str>),
     /// The result of a check that was [`PasswordCheck::Later`].
     Verified {
         /// The password matches.
         right: bool,
     },
+    /// An alarm was raised (with its reason) or cleared.
+    Blocked(Option<&'static str>),
+    /// Backlogs are gone: no queue and no remote subscriber is [`FlowState::Behind`].
+    Unblocked,
     /// An operator or a limit closes this connection.
     Close {
         /// The reason, for the client.
@@ -355,6 +383,16 @@ pub enum SessionEvent {
     },
     /// The node stops: send connection-forced (320) or its equivalent and end.
     Shutdown,
+}
+
+/// A notification about a publish from a protocol whose subscriptions are not backed by queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceNotification {
+    /// Remote subscribers have the publish with this tag, or can never get it.
+    Confirmed {
+        /// The tag of the publish.
+        tag: PublishTag,
+    },
 }
 
 /// The state of a session after a step.
@@ -378,10 +416,8 @@ pub struct SessionInfo {
     pub user: String,
     /// The vhost, empty before it was opened.
     pub vhost: String,
-    /// Empty if the MQTT router stores it.
+    /// The name that the client gave itself, if any.
     pub client_name: String,
-    /// The subscriber in [`topics::MqttRouter`].
-    pub subscriber: Option<topics::SubscriberId>,
     /// The number of open channels.
     pub channels: u32,
 }
@@ -403,6 +439,15 @@ pub trait Session: Send {
         broker: &mut dyn Broker,
         out: &mut Outbox,
     ) -> SessionState;
+    /// Handles an event from the session's own protocol: `event` is an `Option` of a type that the
+    /// protocol defines, from which the session takes the event. A reference, because a box for each
+    /// message would be an allocation.
+    fn service_event(
+        &mut self,
+        event: &mut dyn Any,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> SessionState;
     /// Called at or after the time that `wake_at` returned.
     fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState;
     /// The next time at which the session needs a tick (heartbeats, timeouts).
@@ -413,8 +458,9 @@ pub trait Session: Send {
     /// The socket accepted output, so deliveries held back because the outbox was full may
     /// continue.
     fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> SessionState;
-    /// A summary for listings.
-    fn info(&self) -> SessionInfo;
+    /// A summary for listings. `services` has what the protocol stores about its clients on the
+    /// shard.
+    fn info(&self, services: &ServiceStates) -> SessionInfo;
     /// Bytes of incomplete messages, frames and open transactions, excluding the input buffer of
     /// the driver. The session calls [`Broker::note_held`] when this becomes more than 0.
     fn unfinished(&self) -> usize {

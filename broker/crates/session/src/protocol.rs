@@ -3,7 +3,7 @@
 //! A node is given its protocols as a list ([`Protocols`]). Event loops and shards pass a protocol's position in that list
 //! around ([`ProtocolId`]) and know nothing else about it.
 
-use crate::Session;
+use crate::{MAX_SERVICES, ServiceRegistration, Session};
 use auth::TlsPeer;
 use env::Time;
 use std::fmt::Debug;
@@ -41,6 +41,11 @@ pub trait Protocol: Debug + Send + Sync {
 
     /// The session of a connection that was accepted at `now`.
     fn session(&self, connection: &ConnectionInfo, now: Time) -> Box<dyn Session>;
+
+    /// The protocol's part of a new shard. Protocols can share a service; a shard has it once.
+    fn service(&self) -> Option<ServiceRegistration> {
+        None
+    }
 }
 
 /// The protocols of a node. Cloning counts a reference.
@@ -78,6 +83,23 @@ impl Protocols {
         }
     }
 
+    /// The services of all protocols for a new shard, each once.
+    ///
+    /// # Panics
+    ///
+    /// If there are more than [`MAX_SERVICES`].
+    pub fn services(&self) -> Vec<ServiceRegistration> {
+        let mut services: Vec<ServiceRegistration> = Vec::new();
+        for registration in self.0.iter().filter_map(|protocol| protocol.service()) {
+            let id = registration.service.id();
+            if services.iter().all(|known| known.service.id() != id) {
+                services.push(registration);
+            }
+        }
+        assert!(services.len() <= MAX_SERVICES, "too many services");
+        services
+    }
+
     /// All protocols with their ids.
     pub fn iter(&self) -> impl Iterator<Item = (ProtocolId, &dyn Protocol)> {
         let numbered = self.0.iter().enumerate();
@@ -88,6 +110,62 @@ impl Protocols {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{ServiceId, ServiceStates, ShardService};
+
+    #[derive(Debug)]
+    struct Routed(u8);
+
+    /// A service without functions.
+    struct Inert(u8);
+
+    static INERT: [Inert; 2] = [Inert(0), Inert(1)];
+
+    impl ShardService for Inert {
+        fn id(&self) -> ServiceId {
+            ServiceId(self.0)
+        }
+    }
+
+    impl Protocol for Routed {
+        fn listener_names(&self) -> [&'static str; 2] {
+            ["routed", "routed/ssl"]
+        }
+
+        fn session(&self, _: &ConnectionInfo, _: Time) -> Box<dyn Session> {
+            unreachable!("no connection is accepted")
+        }
+
+        fn service(&self) -> Option<ServiceRegistration> {
+            let service = INERT.get(usize::from(self.0))?;
+            Some(ServiceRegistration {
+                service,
+                state: Box::new(self.0),
+                event: Box::new(None::<()>),
+            })
+        }
+    }
+
+    #[test]
+    fn protocols_that_share_a_service_have_it_once() {
+        let protocols: Vec<Arc<dyn Protocol>> = [1, 9, 0, 1]
+            .map(|id| Arc::new(Routed(id)) as Arc<dyn Protocol>)
+            .into();
+        let services = Protocols::new(protocols).services();
+        let ids: Vec<ServiceId> = services.iter().map(|s| s.service.id()).collect();
+        assert_eq!(ids, [ServiceId(1), ServiceId(0)]);
+    }
+
+    #[test]
+    fn state_is_found_by_its_type() {
+        let mut states = ServiceStates::default();
+        assert_eq!(states.get::<u8>(), None);
+        states.push(Box::new(7u8));
+        states.push(Box::new("text"));
+        *states.get_mut::<u8>().unwrap() += 1;
+        assert_eq!(states.get::<u8>(), Some(&8));
+        assert_eq!(states.get::<&str>(), Some(&"text"));
+        assert_eq!(states.get::<u16>(), None);
+    }
 
     #[test]
     fn loopback_peers_are_recognised_in_both_address_families() {

@@ -19,7 +19,7 @@ use queue::quorum::UnknownCommand;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a shard that could take clients waits for other hubs to tell what they have subscribers for.
+/// How long a shard that could take clients waits until its services are ready.
 const INTRODUCTION: Duration = Duration::from_secs(5);
 
 /// The same for nodes of the cluster that it has not met in this life: most often they are there, and links take a moment.
@@ -109,14 +109,14 @@ impl Core {
         nodes.all(|node| self.peers.is_known(node.id))
     }
 
-    /// A message that is published before this hub knows what the others have subscribers for would not reach them. Hubs that say
-    /// nothing are not waited for for ever.
+    /// Opens the listeners when the services are ready: a message that is published before would not reach all subscribers. Shards
+    /// that do not answer must not keep clients out for ever.
     pub fn listen_when_introduced(&mut self) {
         let Some(PeerHandshake { meet_by, by }) = self.handshake else {
             return;
         };
         let met = meet_by <= self.now || self.has_met_all();
-        if by > self.now && !(met && self.topics.has_peer_routes()) {
+        if by > self.now && !(met && self.services.are_ready()) {
             return;
         }
         self.handshake = None;
@@ -151,9 +151,10 @@ impl Core {
 
     fn apply_change(&mut self, index: u64, change: &Change) -> Result<ChangeResult, ChangeError> {
         let result = self.tree.apply(index, change);
+        if result.is_ok() {
+            self.each_service(|service, view| service.change_applied(view, change));
+        }
         match change {
-            Change::Bind(binding) if result.is_ok() => self.session_bound(binding),
-            Change::Unbind(binding) if result.is_ok() => self.session_unbound(binding),
             Change::EnableFeature { .. } | Change::EnableKnownFeature { .. } => {
                 self.features_changed();
             }
@@ -167,11 +168,12 @@ impl Core {
         for event in self.tree.take_events() {
             self.carry_out_event(event);
         }
-        self.topics.set_applied(index);
+        self.each_service(|service, view| service.applied(view, index));
         result
     }
 
     fn carry_out_event(&mut self, event: TreeEvent) {
+        self.service_tree_event(&event);
         match event {
             TreeEvent::QueueAdded(record) => self.queue_added(&record, true),
             TreeEvent::QueueRemoved(record) => self.queue_removed(&record),
@@ -194,12 +196,12 @@ impl Core {
                 self.tell_removed(&node);
             }
             TreeEvent::VhostRemoved(name) => {
-                self.topics.remove_vhost(&name);
                 self.all_counters.vhost_removed(&name);
                 self.limit_usage.forget(&LimitSubject::Vhost(name.clone()));
                 self.gone.push_back(RemovedAccount::Vhost(name));
             }
-            TreeEvent::Retained { vhost, topic } => self.retained_changed(vhost, topic),
+            // Services look after these.
+            TreeEvent::Retained { .. } => {}
             TreeEvent::PermissionsChanged { user } if self.tree.user(&user).is_none() => {
                 self.limit_usage.forget(&LimitSubject::User(user.clone()));
                 self.gone.push_back(RemovedAccount::User(user));
@@ -251,10 +253,6 @@ impl Core {
         self.members.leaders.forget(record.id);
         self.local_queues.remove(record.id);
         self.dead_letters.forget(record.id);
-        if let Some(client) = session_mqtt::client_of(&record.name) {
-            self.topics
-                .queue_deleted(&record.vhost, client, record.id.0);
-        }
         self.clients_queue_removed(record.id);
     }
 
@@ -297,6 +295,7 @@ impl Core {
             .cloned()
             .collect();
         for record in removed {
+            self.service_tree_event(&TreeEvent::QueueRemoved(record.clone()));
             self.queue_removed(&record);
         }
         self.members.leaders.restore(&self.tree);
@@ -314,11 +313,10 @@ impl Core {
                 self.queue_lost(&record, &node);
             }
         }
-        self.sessions_replaced();
-        self.retained_replaced();
+        self.each_service(|service, view| service.tree_replaced(view));
         self.features_changed();
         self.nodes_changed();
-        self.topics.set_applied(index);
+        self.each_service(|service, view| service.applied(view, index));
     }
 
     /// A member that went on without the command would differ from the others, and tell clients so: this node ends, and they go on.
@@ -352,8 +350,7 @@ impl Core {
 
     fn nodes_changed(&mut self) {
         self.members.review.all();
-        self.forget_removed_routers();
-        self.see_majority();
+        self.each_service(|service, view| service.nodes_changed(view));
         for queue in self.local_queues.classic_queues() {
             let tree = &self.tree;
             (self.local_queues).end_removed(queue, |node| tree.is_forgotten(node));
@@ -383,7 +380,7 @@ impl Core {
         {
             return self.effects.push(Effect::Fatal(why));
         }
-        self.meet_routers();
+        self.each_service(|service, view| service.features_changed(view));
         self.tell_all_limit_usage();
         self.tell_links();
     }
@@ -494,7 +491,7 @@ impl Core {
             });
         }
         self.clients_node_up(node);
-        self.routers_node_up(node, incarnation);
+        self.each_service(|service, view| service.node_up(view, node, incarnation));
         self.limit_usage.forget_node(node);
         self.tell_limit_usage_to(node);
     }
@@ -506,7 +503,7 @@ impl Core {
         self.joining_nodes.forget(node);
         self.local_queues.peer_down(node);
         self.clients_node_down(node);
-        self.routers_node_down(node);
+        self.each_service(|service, view| service.node_down(view, node));
         self.limit_usage.forget_node(node);
     }
 }

@@ -11,7 +11,7 @@ use crate::sessions::{ConnectionSlot, Sessions};
 use crate::shard::Shard;
 use env::Time;
 use hashbrown::HashMap;
-use session::{SessionEvent, SessionState};
+use session::{ControlEvent, SessionState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -623,7 +623,7 @@ impl Shard {
         if !can_hear {
             slot.outbox.clear();
         }
-        let session_event = SessionEvent::Shed { text, can_hear };
+        let session_event = ControlEvent::Shed { text, can_hear }.into();
         self.step(key, |s, view, out| {
             s.session_event(session_event, view, out)
         });

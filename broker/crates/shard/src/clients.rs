@@ -9,7 +9,7 @@ use hashbrown::hash_map::Entry;
 use metadata::{ChangeError, QueueId, QueueType};
 use queue::client::{ClientEvent, QueueClient};
 use queue::{ConsumerId, QueueEvent, QueueReply, RejectReason, RequestBody};
-use session::{FlowState, PublishTag, RequestSeq, SessionEvent};
+use session::{FlowState, PublishTag, QueueNotification, RequestSeq};
 use std::collections::BTreeSet;
 
 /// One session's way to one queue.
@@ -213,14 +213,12 @@ impl Core {
                     code: 404,
                     text: format!("NOT_FOUND - {}", self.no_link_reason(queue)),
                 };
-                self.notices.push_back((
-                    number,
-                    SessionEvent::Answer {
-                        queue,
-                        seq: RequestSeq(0),
-                        answer,
-                    },
-                ));
+                let notification = QueueNotification::Answer {
+                    queue,
+                    seq: RequestSeq(0),
+                    answer,
+                };
+                self.notices.push_back((number, notification.into()));
                 0
             }
         }
@@ -233,7 +231,7 @@ impl Core {
         tag: PublishTag,
         message: message::Message,
     ) -> FlowState {
-        let wanted = (tag.tag != 0).then_some(tag);
+        let wanted = tag.expects_confirm().then_some(tag);
         match self.client_link(number, queue) {
             Some(link) => {
                 link.client.publish(wanted, message);
@@ -242,8 +240,8 @@ impl Core {
             None => {
                 if wanted.is_some() {
                     let why = RejectReason::Unavailable;
-                    self.notices
-                        .push_back((number, SessionEvent::NotPublished { queue, tag, why }));
+                    let notification = QueueNotification::NotPublished { queue, tag, why };
+                    self.notices.push_back((number, notification.into()));
                 }
                 FlowState::Steady
             }
@@ -340,12 +338,11 @@ impl Core {
         if self.is_internal_session(number) {
             return self.internal_told(queue, peer_message);
         }
-        if self.is_handover_session(number) {
-            return self.handover_told(queue, peer_message);
-        }
-        let session_event = match peer_message {
-            ClientEvent::Published(tag) => SessionEvent::Published { queue, tag },
-            ClientEvent::NotPublished(tag, why) => SessionEvent::NotPublished { queue, tag, why },
+        let notification = match peer_message {
+            ClientEvent::Published(tag) => QueueNotification::Published { queue, tag },
+            ClientEvent::NotPublished(tag, why) => {
+                QueueNotification::NotPublished { queue, tag, why }
+            }
             ClientEvent::Answer { seq, answer } => {
                 if let Some(reply) = self
                     .clients
@@ -355,7 +352,7 @@ impl Core {
                 {
                     return reply(Ok(answer));
                 }
-                SessionEvent::Answer {
+                QueueNotification::Answer {
                     queue,
                     seq: RequestSeq(seq),
                     answer,
@@ -364,14 +361,20 @@ impl Core {
             ClientEvent::Deliver {
                 consumer,
                 deliveries,
-            } => SessionEvent::Deliver {
+            } => QueueNotification::Deliver {
                 queue,
                 consumer,
                 deliveries,
             },
-            ClientEvent::Cancelled { consumer } => SessionEvent::Cancelled { queue, consumer },
+            ClientEvent::Cancelled { consumer } => QueueNotification::Cancelled { queue, consumer },
         };
-        self.notices.push_back((number, session_event));
+        if let Some(at) = self.services.of_session(number) {
+            self.with_service(at, |service, view| {
+                service.queue_notification(view, notification);
+            });
+            return;
+        }
+        self.notices.push_back((number, notification.into()));
     }
 
     fn keep_books(&mut self, number: u64, queue: QueueId) -> FlowState {

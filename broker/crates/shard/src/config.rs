@@ -6,7 +6,6 @@ use metadata::features::Version;
 use metadata::{Name, NodeRecord, QueueType, UserRecord};
 use session::Protocols;
 use std::collections::BTreeMap;
-use std::time::Duration;
 use wal::{GroupId, RecoveredGroup};
 
 /// Facts about the node and the shard that do not change while the process lives.
@@ -32,8 +31,6 @@ pub struct ShardConfig {
     pub placement: Placement,
     /// Protocols of the node's listeners.
     pub protocols: Protocols,
-    /// Where messages of MQTT clients meet those of other protocols.
-    pub mqtt: MqttRouting,
     /// What runs this node.
     pub program: Version,
     /// Time and memory of the Raft groups.
@@ -64,24 +61,6 @@ pub struct Founding {
     pub default_queue_type: Option<QueueType>,
     /// Feature flags that all founders know: they are on from the start.
     pub features: Vec<Name>,
-}
-
-/// Settings of the routes between MQTT clients and exchanges.
-#[derive(Clone, Debug)]
-pub struct MqttRouting {
-    /// `mqtt.exchange`: the topic exchange that MQTT clients publish to and subscribe at.
-    pub exchange: Name,
-    /// `mqtt.sys_interval`: time between two updates of the topics below `$SYS`. None: there are no such topics.
-    pub sys_interval: Option<Duration>,
-}
-
-impl Default for MqttRouting {
-    fn default() -> MqttRouting {
-        MqttRouting {
-            exchange: "amq.topic".into(),
-            sys_interval: Some(Duration::from_secs(10)),
-        }
-    }
 }
 
 /// What the write-ahead log held for the groups of one shard.

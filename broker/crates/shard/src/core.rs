@@ -20,10 +20,8 @@ use crate::members::Members;
 use crate::metadata_client::{ChangeRequester, MetadataClient};
 use crate::outgoing::Outgoing;
 use crate::peers::{Alarms, Peers};
-use crate::retained::UnconfirmedRetained;
-use crate::shared_handover::SharedHandovers;
+use crate::services::Services;
 use crate::stats::StatsRequests;
-use crate::sys_topics::SysTopics;
 use crate::walks::StatsWalks;
 use crate::{Effect, Route, shard_of};
 use bytes::Bytes;
@@ -32,7 +30,7 @@ use env::{NodeId, Rng, SteadyWall, Time, WallTime};
 use hashbrown::HashMap;
 use metadata::{Change, ChangeError, ChangeResult, QueueId, SessionId, Tree};
 use queue::{QueueEvent, QueueMessage};
-use session::SessionEvent;
+use session::{ControlEvent, SessionEvent};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Large CONNECTs that come at a time, of 196 KiB at most each by default.
@@ -72,7 +70,6 @@ pub struct Core {
     pub listings: Listings,
     pub all_counters: Counters,
     pub internal_client: InternalClient,
-    pub shared_handovers: SharedHandovers,
     pub firehose: Firehose,
     pub effects: Vec<Effect>,
     /// For queues of this shard, from sessions of this shard.
@@ -90,7 +87,7 @@ pub struct Core {
     /// The tree holds what the cluster decided before this life began: clients may come. Until then a queue that was
     /// declared while this node was away would seem not to be there, and what is published to it would be dropped.
     pub caught_up: bool,
-    /// Clients may come as soon as other hubs are known; None: they may, or the tree has not caught up.
+    /// Clients may come as soon as the services know those of other shards; None: they may, or the tree has not caught up.
     pub handshake: Option<PeerHandshake>,
     pub started: Time,
     /// `Change::Bootstrap` is on its way.
@@ -103,12 +100,8 @@ pub struct Core {
     pub deleting: BTreeSet<QueueId>,
     pub reconcile_at: Time,
     pub passwords: Logins,
-    /// Subscriptions of MQTT clients of this shard.
-    pub topics: topics::MqttRouter,
-    /// What it was told last of the node, under the server's own topics.
-    pub figures: SysTopics,
-    /// Where that has newer retained messages than the tree.
-    pub ahead: UnconfirmedRetained,
+    /// Parts of protocols that have state on every shard.
+    pub services: Services,
     /// Clients of this shard that nobody knows yet and that send more than each may.
     pub unknown: u32,
     /// Sessions of this shard that are logged in, for users' limits.
@@ -177,12 +170,12 @@ impl Core {
 
     /// Asks for a metadata change; the asker hears when this shard has applied it.
     pub fn ask(&mut self, change: Change, asker: ChangeRequester) {
-        if let Some(asker) = self.hand_over_first(&change, asker) {
+        if let Some(asker) = self.postpone_deletion(&change, asker) {
             self.ask_now(change, asker);
         }
     }
 
-    /// As [`Core::ask`], of a deletion whose queue has nothing to hand over.
+    /// As [`Core::ask`], without asking services whether a deletion must wait.
     pub fn ask_now(&mut self, change: Change, asker: ChangeRequester) {
         if let Err(refused) = change.check_readable() {
             return self.answer(asker, Err(refused));
@@ -233,19 +226,22 @@ impl Core {
             ChangeRequester::Nobody => {}
             ChangeRequester::Session { number, token } => self
                 .notices
-                .push_back((number, SessionEvent::Changed { token, result })),
+                .push_back((number, ControlEvent::Changed { token, result }.into())),
             ChangeRequester::Control(reply) => reply(result),
             ChangeRequester::Members { token, queue, to } => {
                 self.members_changed(token, queue, to, result)
             }
-            ChangeRequester::Retain(retaining) => self.retained(*retaining, result),
             ChangeRequester::Review(queue) => self.members.review.answered(queue),
             // The node that found it asks again.
             ChangeRequester::Deletion(queue) if result.is_err() => {
                 self.deleting.remove(&queue);
             }
             ChangeRequester::Deletion(_) => {}
-            ChangeRequester::SharedHandover(queue) => self.handover_unbound(queue, &result),
+            ChangeRequester::Service { at, token } => {
+                self.with_service(at, |service, view| {
+                    service.change_answered(view, token, result);
+                });
+            }
             ChangeRequester::Join(node) => self.join_answered(node, result),
             ChangeRequester::Replacement(node) => self.members.replacements.answered(node, result),
             // It answers from its own tree when it applies, unless the change has not come through the log.

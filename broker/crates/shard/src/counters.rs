@@ -123,10 +123,10 @@ impl Counters {
         all.messages()
     }
 
-    /// What MQTT clients published in a virtual host: all of it to one exchange.
-    pub fn published_by_mqtt(&self, vhost: &str) -> Traffic {
+    /// Publishes in a virtual host by sessions with the selected protocol labels.
+    pub fn published_by(&self, vhost: &str, is_selected: impl Fn(&str) -> bool) -> Traffic {
         let mut all = Traffic::default();
-        for sum in self.of_vhost(vhost).filter(|s| s.protocol.contains("mqtt")) {
+        for sum in self.of_vhost(vhost).filter(|s| is_selected(s.protocol)) {
             all.published += sum.message_counters.publishes.received;
             all.routed += sum.message_counters.publishes.routed;
         }
@@ -262,7 +262,10 @@ mod tests {
             (11, 100)
         );
         assert_eq!(publish(&all_counters, "none"), 0);
-        assert_eq!(all_counters.published_by_mqtt("a").published, 10);
+        assert_eq!(
+            all_counters.published_by("a", |p| p == "mqtt50").published,
+            10
+        );
         let sum = |t: &Counters| t.protocols()["amqp091"].received;
         assert_eq!(sum(&all_counters), 1101);
 

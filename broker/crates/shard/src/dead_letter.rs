@@ -49,8 +49,8 @@ struct PendingDeadLetter {
     tag: u64,
     waiting: SmallVec<[QueueId; 2]>,
     confirmed: SmallVec<[QueueId; 2]>,
-    /// None: MQTT clients were not told.
-    topics: Option<MqttDelivery>,
+    /// None: it was not announced to subscribers without a queue.
+    announced: Option<Announcement>,
 }
 
 impl PendingDeadLetter {
@@ -58,23 +58,23 @@ impl PendingDeadLetter {
         self.waiting.contains(&queue) || self.confirmed.contains(&queue)
     }
 
-    /// Somebody has it.
+    /// Returns true if a queue or a subscriber has it.
     fn reached(&self) -> bool {
-        !self.confirmed.is_empty() || self.topics.is_some_and(|t| t.matched)
+        !self.confirmed.is_empty() || self.announced.is_some_and(|a| a.has_receivers)
     }
 
-    /// Nobody has yet to answer.
+    /// Returns true if no answer is missing.
     fn is_done(&self) -> bool {
-        self.waiting.is_empty() && self.topics.is_none_or(|t| t.awaited == 0)
+        self.waiting.is_empty() && self.announced.is_none_or(|a| a.awaited == 0)
     }
 }
 
-/// What became of a message among MQTT clients without a queue.
+/// A message that was announced to subscribers without a queue.
 #[derive(Clone, Copy, Debug)]
-struct MqttDelivery {
-    /// Somebody got it, or is to get it.
-    matched: bool,
-    /// Other nodes that have not said that they have it.
+struct Announcement {
+    /// There are such subscribers, here or on other shards.
+    has_receivers: bool,
+    /// Other shards that have not confirmed it.
     awaited: usize,
 }
 
@@ -233,12 +233,17 @@ impl DeadLetters {
         self.sources.get_mut(&queue)?.pending.get_mut(&id)
     }
 
-    /// Remembers what MQTT clients were told; true when they could not be.
-    fn told_topics(&mut self, queue: QueueId, id: u64, told: Option<MqttDelivery>) -> bool {
+    /// Records the announcement of a message. Returns true if it was refused (`None`).
+    fn record_announcement(
+        &mut self,
+        queue: QueueId,
+        id: u64,
+        announced: Option<Announcement>,
+    ) -> bool {
         if let Some(pending) = self.pending(queue, id) {
-            pending.topics = told;
+            pending.announced = announced;
         }
-        told.is_none()
+        announced.is_none()
     }
 
     fn drop_pending(&mut self, queue: QueueId, id: u64) {
@@ -399,10 +404,10 @@ impl Core {
         blocked: usize,
     ) {
         let session = self.dead_letter_session();
-        let nobody = PublishTag { channel: 0, tag: 0 };
+        let nobody = PublishTag::NO_CONFIRM;
         let published = (&*way.vhost, &routed.message);
-        let heard = self.announce(session, nobody, published, &mut routed.routes);
-        let reached = routed.routes.len() + heard.receivers;
+        let announced = self.announce(session, nobody, published, &mut routed.routes);
+        let reached = routed.routes.len() + announced.receivers;
         self.warn_of(queue, way, routed.cycles, reached > 0);
         let counts = &mut self.dead_letters.counts;
         counts.overflowed += blocked as u64;
@@ -474,10 +479,7 @@ impl Core {
                 ..PendingDeadLetter::default()
             }
         });
-        let tag = PublishTag {
-            channel: 0,
-            tag: pending.tag,
-        };
+        let tag = PublishTag(pending.tag);
         let routed = way
             .as_ref()
             .and_then(|way| route(&self.tree, way, reason, message, self.wall));
@@ -489,11 +491,11 @@ impl Core {
         let all = routed.routes.len();
         routed.routes.retain(|q| !self.clients.is_full(session, *q));
         let room = routed.routes.len() == all;
-        let refused = room && pending.topics.is_none() && {
+        let refused = room && pending.announced.is_none() && {
             let published = (&*way.vhost, &routed.message);
-            let (told, picked) = self.tell_topics(session, tag, published);
+            let (announced, picked) = self.announce_dead_letter(session, tag, published);
             routed.routes.extend(picked);
-            self.dead_letters.told_topics(queue, id, told)
+            self.dead_letters.record_announcement(queue, id, announced)
         };
         let Some(pending) = self.dead_letters.pending(queue, id) else {
             return;
@@ -527,27 +529,28 @@ impl Core {
         self.local_queues.passed_on(queue, id);
     }
 
-    /// Tells MQTT clients; what to remember of that, and the queues of those who share a subscription. None: there was no room.
-    fn tell_topics(
+    /// Announces a message to subscribers without a queue. Returns the announcement, `None` if it was refused, and the queues
+    /// that must receive the message because of them.
+    fn announce_dead_letter(
         &mut self,
         session: u64,
         tag: PublishTag,
         published: (&str, &Message),
-    ) -> (Option<MqttDelivery>, Vec<QueueId>) {
+    ) -> (Option<Announcement>, Vec<QueueId>) {
         let mut picked = Vec::new();
-        let heard = self.announce(session, tag, published, &mut picked);
-        let told = MqttDelivery {
-            matched: heard.receivers > 0,
-            awaited: heard.awaited,
+        let outcome = self.announce(session, tag, published, &mut picked);
+        let announced = Announcement {
+            has_receivers: outcome.receivers > 0,
+            awaited: outcome.awaited,
         };
-        ((!heard.refused).then_some(told), picked)
+        ((!outcome.refused).then_some(announced), picked)
     }
 
     /// A queue behind a dead letter exchange tells what became of a message.
     pub fn dead_letter_told(&mut self, target: QueueId, peer_message: ClientEvent<PublishTag>) {
         let (tag, taken) = match peer_message {
-            ClientEvent::Published(tag) => (tag.tag, true),
-            ClientEvent::NotPublished(tag, _) => (tag.tag, false),
+            ClientEvent::Published(tag) => (tag.0, true),
+            ClientEvent::NotPublished(tag, _) => (tag.0, false),
             ClientEvent::Answer { .. }
             | ClientEvent::Deliver { .. }
             | ClientEvent::Cancelled { .. } => return,
@@ -571,8 +574,8 @@ impl Core {
         }
     }
 
-    /// Another node has a dead letter for its MQTT clients.
-    pub fn dead_letter_heard(&mut self, tag: u64) {
+    /// Another shard has a dead letter for its subscribers.
+    pub fn dead_letter_confirmed(&mut self, tag: u64) {
         let Some(&(queue, id)) = self.dead_letters.tags.get(&tag) else {
             return;
         };
@@ -581,8 +584,8 @@ impl Core {
         let Some(pending) = self.dead_letters.pending(queue, id) else {
             return;
         };
-        if let Some(topics) = &mut pending.topics {
-            topics.awaited = topics.awaited.saturating_sub(1);
+        if let Some(announced) = &mut pending.announced {
+            announced.awaited = announced.awaited.saturating_sub(1);
         }
         if pending.is_done() && !again {
             self.passed_on(queue, id);

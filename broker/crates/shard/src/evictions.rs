@@ -2,7 +2,7 @@
 
 use crate::shard::Shard;
 use metadata::Name;
-use session::SessionEvent;
+use session::ControlEvent;
 
 /// What is gone.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Shard {
             };
             let all = self.sessions.iter_mut();
             let theirs = all.filter(|(_, slot)| {
-                let info = slot.session.info();
+                let info = slot.session.info(&self.core.services.states);
                 match &gone {
                     RemovedAccount::User(name) => info.user == **name,
                     RemovedAccount::Vhost(name) => info.vhost == **name,
@@ -33,7 +33,7 @@ impl Shard {
             for key in keys {
                 let text = text.clone();
                 self.step(key, |s, view, out| {
-                    s.session_event(SessionEvent::Close { text }, view, out)
+                    s.session_event(ControlEvent::Close { text }.into(), view, out)
                 });
             }
         }

@@ -68,7 +68,7 @@ impl Core {
         let Some(copy) = conversion::trace::copy(message, to, &node, more) else {
             return;
         };
-        let nobody = PublishTag { channel: 0, tag: 0 };
+        let nobody = PublishTag::NO_CONFIRM;
         for queue in routes {
             let flow = self.publish(self.firehose_session(), queue, nobody, copy.clone());
             if flow == FlowState::Behind {

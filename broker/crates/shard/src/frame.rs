@@ -2,11 +2,11 @@
 
 use crate::limit_usage::frame::LimitUsageFrame;
 use crate::members::frame::MembershipMessage;
-use crate::route_exchange::frame::RouterFrame;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use metadata::{Change, NodeRecord, QueueId, SessionId};
 use queue::{DeliveryCounters, Losses, QueueCounters, QueueEvent, QueueMessage, QueueStats};
+use session::ServiceId;
 
 /// Longest name or address in a frame.
 const MAX_NAME: usize = 1024;
@@ -112,10 +112,64 @@ pub enum Frame {
         facts: Bytes,
     },
     Members(MembershipMessage),
-    /// From a hub to another one.
-    Hub(RouterFrame),
+    /// From a service to the same one on another shard.
+    Service(ServiceFrame),
     /// What another shard has open for users and virtual hosts with limits.
     Uses(LimitUsageFrame),
+}
+
+/// A frame between services. It is for one incarnation of the receiving node; another one ignores it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceFrame {
+    pub service: ServiceId,
+    /// The incarnation of the sending node, and its shard.
+    pub from: (Incarnation, u16),
+    /// The incarnation of the receiving node.
+    pub to: Incarnation,
+    /// Only the service can read it.
+    pub body: Bytes,
+}
+
+impl ServiceFrame {
+    /// A whole frame whose body is written by `write`, without a copy.
+    pub fn encode_with(
+        service: ServiceId,
+        from: (Incarnation, u16),
+        to: Incarnation,
+        write: &mut dyn FnMut(&mut BytesMut),
+    ) -> Bytes {
+        let mut out = BytesMut::new();
+        ServiceFrame::encode_header(service, from, to, &mut out);
+        write(&mut out);
+        out.freeze()
+    }
+
+    fn encode_header(
+        service: ServiceId,
+        from: (Incarnation, u16),
+        to: Incarnation,
+        out: &mut BytesMut,
+    ) {
+        out.put_u8(SERVICE);
+        out.put_u8(service.0);
+        out.put_u64(from.0.0);
+        out.put_u16(from.1);
+        out.put_u64(to.0);
+    }
+
+    fn encode(&self, out: &mut BytesMut) {
+        ServiceFrame::encode_header(self.service, self.from, self.to, out);
+        out.put_slice(&self.body);
+    }
+
+    fn decode(mut frame: Bytes) -> Result<ServiceFrame, FrameError> {
+        Ok(ServiceFrame {
+            service: ServiceId(u8(&mut frame)?),
+            from: (Incarnation(u64(&mut frame)?), u16(&mut frame)?),
+            to: Incarnation(u64(&mut frame)?),
+            body: frame,
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -153,7 +207,7 @@ const CHANGE_REFUSED: u8 = 13;
 const ASK: u8 = 40;
 const TOLD: u8 = 41;
 const MEMBERS: u8 = 20;
-const HUB: u8 = 30;
+const SERVICE: u8 = 30;
 const USES: u8 = 50;
 
 impl Frame {
@@ -281,10 +335,7 @@ impl Frame {
                 out.put_u8(MEMBERS);
                 peer_message.encode(&mut out);
             }
-            Frame::Hub(frame) => {
-                out.put_u8(HUB);
-                frame.encode(&mut out);
-            }
+            Frame::Service(frame) => frame.encode(&mut out),
             Frame::Uses(told) => {
                 out.put_u8(USES);
                 told.encode(&mut out);
@@ -383,7 +434,7 @@ impl Frame {
                 facts: frame,
             },
             MEMBERS => Frame::Members(MembershipMessage::decode(frame)?),
-            HUB => Frame::Hub(RouterFrame::decode(frame)?),
+            SERVICE => Frame::Service(ServiceFrame::decode(frame)?),
             USES => Frame::Uses(LimitUsageFrame::decode(frame)?),
             _ => return Err(FrameError),
         })
@@ -598,6 +649,28 @@ mod tests {
     fn figures_of_queues_come_back_as_they_went() {
         let frame = reply();
         assert_eq!(Frame::decode(frame.encode()), Ok(frame));
+    }
+
+    #[test]
+    fn service_frame_roundtrips_and_a_cut_header_is_refused() {
+        let service_frame = ServiceFrame {
+            service: ServiceId(1),
+            from: (Incarnation(3), 1),
+            to: Incarnation(4),
+            body: Bytes::from_static(b"body"),
+        };
+        let written = ServiceFrame::encode_with(
+            service_frame.service,
+            service_frame.from,
+            service_frame.to,
+            &mut |out| out.put_slice(&service_frame.body),
+        );
+        let frame = Frame::Service(service_frame);
+        assert_eq!(frame.encode(), written);
+        assert_eq!(Frame::decode(written.clone()), Ok(frame));
+        for cut in 1..written.len() - 4 {
+            assert_eq!(Frame::decode(written.slice(..cut)), Err(FrameError));
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ const PROTOCOL: &str = "amqp091";
 
 struct PendingPublish {
     vhost: Name,
-    /// Queues, and other nodes for their MQTT clients, that have not answered.
+    /// Queues, and other shards with subscribers, that have not answered.
     left: usize,
     taken: bool,
     until: Time,
@@ -178,31 +178,28 @@ impl Core {
             let text = format!("no exchange '{exchange}' in vhost '{vhost}'");
             return reply(Err(ChangeError::NotFound(text)));
         }
-        let tag = PublishTag {
-            channel: 0,
-            tag: self.internal_client.tag(),
-        };
+        let tag = PublishTag(self.internal_client.tag());
         let session = self.internal_session();
-        let heard = self.announce(session, tag, (vhost, &message), &mut routes);
-        let routed = routes.len() + heard.receivers;
+        let announced = self.announce(session, tag, (vhost, &message), &mut routes);
+        let routed = routes.len() + announced.receivers;
         self.count_published(vhost, routed);
         let what = TraceEvent::Published { routes: &routes };
         self.trace_internal(vhost, user, &message, what);
-        let left = routes.len() + heard.awaited;
+        let left = routes.len() + announced.awaited;
         if left == 0 {
             return reply(Ok(PublishResult {
                 routed: routed > 0,
-                taken: !heard.refused,
+                taken: !announced.refused,
             }));
         }
         let publishing = PendingPublish {
             vhost: vhost.clone(),
             left,
-            taken: !heard.refused,
+            taken: !announced.refused,
             until: self.now + WITHIN,
             reply,
         };
-        self.internal_client.publishing.insert(tag.tag, publishing);
+        self.internal_client.publishing.insert(tag.0, publishing);
         for queue in routes {
             self.publish(session, queue, tag, message.clone());
         }
@@ -280,8 +277,8 @@ impl Core {
     /// A queue's word to the control plane's own session.
     pub fn internal_told(&mut self, queue: QueueId, peer_message: ClientEvent<PublishTag>) {
         match peer_message {
-            ClientEvent::Published(tag) => self.internal_published(tag.tag, true),
-            ClientEvent::NotPublished(tag, _) => self.internal_published(tag.tag, false),
+            ClientEvent::Published(tag) => self.internal_published(tag.0, true),
+            ClientEvent::NotPublished(tag, _) => self.internal_published(tag.0, false),
             ClientEvent::Deliver {
                 consumer,
                 deliveries,
@@ -306,7 +303,7 @@ impl Core {
         }
     }
 
-    /// A queue has answered, or another node for its MQTT clients.
+    /// A queue has answered, or another shard for its subscribers.
     pub fn internal_published(&mut self, tag: u64, taken: bool) {
         let Some(publishing) = self.internal_client.publishing.get_mut(&tag) else {
             return;

@@ -33,21 +33,17 @@ mod outgoing;
 mod peers;
 mod placement;
 mod precedence;
-mod retained;
-mod route_exchange;
+mod services;
 mod sessions;
 mod shard;
-mod shared_handover;
 mod stats;
-mod sys_topics;
-mod topics;
 mod turn;
 mod view;
 mod wake_times;
 mod walks;
 
 pub use budget::{MemoryBudget, NodeMemory};
-pub use config::{Founding, MqttRouting, Placement, RecoveredShard, ShardConfig};
+pub use config::{Founding, Placement, RecoveredShard, ShardConfig};
 #[doc(hidden)]
 pub use frame::{Frame, FrameError};
 pub use logins::{Check, CheckId, StartCheck};

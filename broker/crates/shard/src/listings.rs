@@ -7,13 +7,13 @@ use crate::frame::Frame;
 use crate::walks::{ReplyTo, Walk};
 use bytes::Bytes;
 use control::{
-    ConnectionFacts, ConsumerFacts, Counters, DeadLetterTotals, ExchangeCounts, MqttCounters,
-    Reply, ShardFacts, ShardQuery, TrafficFacts, TrafficFilter,
+    ConnectionFacts, ConsumerFacts, Counters, DeadLetterTotals, ExchangeCounts, Reply, ShardFacts,
+    ShardQuery, TrafficFacts, TrafficFilter,
 };
 use env::{NodeId, Time};
 use queue::{ByQueueType, QueueId};
 use session::DeliveryCounters;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Shards that have told nothing for so long are left out.
@@ -26,8 +26,8 @@ pub enum ListingTarget {
     Connections(Vec<ConnectionFacts>, Reply<Vec<ConnectionFacts>>),
     Consumers(Vec<ConsumerFacts>, Reply<Vec<ConsumerFacts>>),
     Counters(BTreeMap<NodeId, Counters>, Reply<Vec<(NodeId, Counters)>>),
-    /// Of this node, for the shard itself: [`Listings::take_figures`].
-    Figures(Box<Counters>),
+    /// Of this node, for the service at this position: [`Listings::take_collected`].
+    Service(usize, Box<Counters>),
     Traffic(TrafficFacts, Reply<TrafficFacts>),
     Closed(bool, Reply<bool>),
 }
@@ -43,7 +43,7 @@ impl ListingTarget {
             (ListingTarget::Counters(all, _), ShardFacts::Counters(part)) => {
                 all.entry(from).or_default().add(&part);
             }
-            (ListingTarget::Figures(sum), ShardFacts::Counters(part)) => sum.add(&part),
+            (ListingTarget::Service(_, sum), ShardFacts::Counters(part)) => sum.add(&part),
             (ListingTarget::Traffic(all, _), ShardFacts::Traffic(part)) => all.add(&part),
             (ListingTarget::Closed(any, _), ShardFacts::Closed(one)) => *any |= one,
             // Not what was asked for.
@@ -51,15 +51,15 @@ impl ListingTarget {
         }
     }
 
-    /// What is for the shard itself comes back.
-    fn answer(self) -> Option<Box<Counters>> {
+    /// Answers the requester. Returns the counters that are for a service, and its position.
+    fn answer(self) -> Option<(usize, Box<Counters>)> {
         match self {
             ListingTarget::Connections(all, reply) => reply(all),
             ListingTarget::Consumers(all, reply) => reply(all),
             ListingTarget::Counters(all, reply) => reply(all.into_iter().collect()),
             ListingTarget::Traffic(all, reply) => reply(all),
             ListingTarget::Closed(any, reply) => reply(any),
-            ListingTarget::Figures(sum) => return Some(sum),
+            ListingTarget::Service(at, sum) => return Some((at, sum)),
         }
         None
     }
@@ -76,19 +76,18 @@ struct PendingListing {
 pub struct Listings {
     next: u64,
     open: BTreeMap<u64, PendingListing>,
-    figures: Option<Box<Counters>>,
+    /// Counters for services.
+    collected: VecDeque<(usize, Box<Counters>)>,
 }
 
 impl Listings {
-    /// Takes the counters that [`ListingTarget::Figures`] gathered.
-    pub fn take_figures(&mut self) -> Option<Box<Counters>> {
-        self.figures.take()
+    /// Takes counters that [`ListingTarget::Service`] has collected, and the service's position.
+    pub fn take_collected(&mut self) -> Option<(usize, Box<Counters>)> {
+        self.collected.pop_front()
     }
 
     fn answer(&mut self, done: PendingListing) {
-        if let Some(sum) = done.facts.answer() {
-            self.figures = Some(sum);
-        }
+        self.collected.extend(done.facts.answer());
     }
 
     fn begin(&mut self, now: Time, left: usize, facts: ListingTarget) -> u64 {
@@ -223,33 +222,9 @@ impl Core {
         })
     }
 
-    /// Every shard has the cluster's retained messages: the first one tells of them.
-    fn mqtt_figures(&self) -> MqttCounters {
-        let counts = self.topics.counts();
-        let (retained, retained_bytes) = match self.config.index {
-            0 => self.tree.retained_size(),
-            _ => (0, 0),
-        };
-        MqttCounters {
-            connected: counts.connected as u64,
-            sessions_away: counts.parked as u64,
-            most: counts.peak as u64,
-            expired: counts.expired,
-            subscriptions: counts.subscriptions as u64,
-            retained: retained as u64,
-            retained_bytes: retained_bytes as u64,
-            dropped: counts.dropped,
-            not_kept: counts.not_kept,
-            dropped_between: counts.dropped_between,
-            lost_between: counts.lost_between,
-            wills: counts.wills as u64,
-            wills_not_kept: counts.wills_not_kept,
-        }
-    }
-
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&mut self) -> Counters {
         let (t, deaths) = (&self.all_counters, self.local_queues.deaths());
-        Counters {
+        let mut counters = Counters {
             connections_opened: t.connections_opened,
             connections_closed: t.connections_closed,
             channels_opened: t.channels_opened,
@@ -259,7 +234,6 @@ impl Core {
             queues: self.local_queues.totals(),
             protocols: t.protocols(),
             logins: t.logins(),
-            mqtt: self.mqtt_figures(),
             dead_letters: ByQueueType::from_fn(|queue_type| {
                 let confirms = queue_type.descriptor().dead_letter_at_least_once;
                 DeadLetterTotals {
@@ -267,7 +241,10 @@ impl Core {
                     ..DeadLetterTotals::of(deaths, queue_type)
                 }
             }),
-        }
+            ..Counters::default()
+        };
+        self.each_service(|service, view| service.add_counters(view, &mut counters));
+        counters
     }
 
     /// Of what is asked for and was used at all.
@@ -283,13 +260,13 @@ impl Core {
             let Some(counted) = self.tree.traffic(vhost, name) else {
                 continue;
             };
-            let by_mqtt = match **name == *self.config.mqtt.exchange {
-                true => self.all_counters.published_by_mqtt(vhost),
-                false => metadata::Traffic::default(),
-            };
+            // Sessions that publish to one exchange only do not count it in the tree.
+            let uncounted = self.all_counters.published_by(vhost, |protocol| {
+                self.services.publishes_to(protocol) == Some(&**name)
+            });
             let counts = ExchangeCounts {
-                publish_in: counted.published + by_mqtt.published,
-                publish_out: counted.routed + by_mqtt.routed,
+                publish_in: counted.published + uncounted.published,
+                publish_out: counted.routed + uncounted.routed,
             };
             if counts != ExchangeCounts::default() {
                 let theirs = facts.exchanges.entry(vhost.clone()).or_default();

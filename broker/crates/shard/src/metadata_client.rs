@@ -43,14 +43,15 @@ pub enum ChangeRequester {
         queue: QueueId,
         to: Vec<NodeId>,
     },
-    /// An MQTT client of this shard.
-    Retain(Box<crate::retained::PendingRetain>),
     /// The review of a queue's members.
     Review(QueueId),
     /// A queue whose deletion nobody else may see to.
     Deletion(QueueId),
-    /// A session's queue whose shared subscriptions go before its messages are passed on.
-    SharedHandover(QueueId),
+    /// A service of this shard, by its position; its token.
+    Service {
+        at: usize,
+        token: u64,
+    },
     /// A node that joins.
     Join(NodeId),
     /// A node that another one has replaced.

@@ -1,4 +1,4 @@
-//! Order between the connections of one MQTT client.
+//! Order between the connections of one client whose session outlives them.
 //!
 //! Each session sends its requests to a queue by itself, and sends them again by itself when the queue's leader changes. A
 //! publish of a client's last connection that its queue has not answered would thus arrive behind publishes of the next

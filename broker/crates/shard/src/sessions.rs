@@ -7,7 +7,7 @@ use crate::{ConnectionInfo, ConnectionKey};
 use control::{ChannelFacts, ConnectionFacts};
 use env::{NodeId, Time, WallTime};
 use metadata::SessionId;
-use session::{BufferPool, Outbox, Session, SessionState};
+use session::{BufferPool, Outbox, ServiceStates, Session, SessionState};
 use slots::Slots;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -19,14 +19,22 @@ pub const DEAD_LETTER_KEY: u64 = KEY_MASK - 1;
 pub const ERRAND_KEY: u64 = KEY_MASK - 2;
 /// The same for copies of messages that are traced.
 pub const FIREHOSE_KEY: u64 = KEY_MASK - 3;
-/// The same for the session that hands messages of shared subscriptions over when a member's session ends.
-pub const HANDOVER_KEY: u64 = KEY_MASK - 4;
+/// The same for the session of the first service. The sessions of further ones have the keys below.
+pub const SERVICE_KEY: u64 = KEY_MASK - 4;
 const KEY_BITS: u32 = 24;
 const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
 
 /// A session's number: shard in the top 8 bits, then a serial of 32 bits, then the connection's key of 24 bits.
 pub fn number(shard: u16, serial: u32, key: u64) -> u64 {
     (u64::from(shard) << 56) | (u64::from(serial) << KEY_BITS) | (key & KEY_MASK)
+}
+
+/// The position of the service whose session has this number, if it is one's.
+pub fn service_position(number: u64) -> Option<usize> {
+    // Sessions of clients have a serial above 0.
+    let serial_and_key = number & ((1 << 56) - 1);
+    let at = SERVICE_KEY.checked_sub(serial_and_key)? as usize;
+    (at < session::MAX_SERVICES).then_some(at)
 }
 
 /// The shard that has this session, on its node.
@@ -124,11 +132,9 @@ impl ConnectionSlot {
         node: NodeId,
         number: u64,
         origin: Origin<'_>,
-        topics: &topics::MqttRouter,
+        services: &ServiceStates,
     ) -> ConnectionFacts {
-        let info = self.session.info();
-        let known = info.subscriber.and_then(|who| topics.client_id(who));
-        let client_name = known.map_or(info.client_name, str::to_owned);
+        let info = self.session.info(services);
         let details = self.session.details();
         let tls = details.tls.as_deref();
         let channel = |c: session::ChannelDetails| ChannelFacts {
@@ -153,7 +159,7 @@ impl ConnectionSlot {
             user: info.user,
             vhost: info.vhost,
             protocol: info.protocol.to_owned(),
-            client_name,
+            client_name: info.client_name,
             client_properties: control::json::object(&details.client_properties),
             peer: origin.peer().to_string(),
             local: origin.local().to_string(),
@@ -310,12 +316,12 @@ impl Sessions {
         &self,
         from: usize,
         node: NodeId,
-        topics: &topics::MqttRouter,
+        services: &ServiceStates,
     ) -> Option<(usize, ConnectionFacts)> {
         let (key, slot) = self.slots.first_from(from)?;
         let origin = slot.origin(&self.entrances);
         let number = slot.number(self.shard, key);
-        let mut facts = slot.facts(node, number, origin, topics);
+        let mut facts = slot.facts(node, number, origin, services);
         let began = self.began.map_or(0, |began| began.0);
         facts.connected_ms = began + u64::from(slot.connected) * MOMENT;
         Some((key, facts))
@@ -359,5 +365,26 @@ impl Sessions {
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionKey, &mut ConnectionSlot)> {
         let all = self.slots.iter_mut();
         all.map(|(key, slot)| (ConnectionKey(key), slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sessions_of_services_have_a_position() {
+        for shard in [0, 3] {
+            for at in 0..session::MAX_SERVICES {
+                let service = number(shard, 0, SERVICE_KEY - at as u64);
+                assert_eq!(service_position(service), Some(at));
+            }
+            let last = SERVICE_KEY - session::MAX_SERVICES as u64;
+            for key in [CONTROL_KEY, DEAD_LETTER_KEY, ERRAND_KEY, FIREHOSE_KEY, last] {
+                assert_eq!(service_position(number(shard, 0, key)), None);
+            }
+            let client = number(shard, 1, SERVICE_KEY);
+            assert_eq!(service_position(client), None);
+        }
     }
 }

@@ -15,11 +15,10 @@ use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
 use control::{ControlRequest, ShardFacts, ShardQuery, TrafficFacts};
 use env::{Incarnation, NodeId, Time, WallTime};
+use metadata::NodeRecord;
 use metadata::features::VersionFacts;
-use metadata::{NodeRecord, QueueId};
-use session::{Outbox, PublishTag, Session, SessionEvent, SessionState};
+use session::{ControlEvent, Outbox, Session, SessionEvent, SessionState};
 use std::collections::BTreeMap;
-use topics::RouterOutput;
 
 /// Rounds of one poll: each round handles everything that the one before left, so a chain longer than this is a loop.
 const MAX_ROUNDS: usize = 64;
@@ -90,7 +89,7 @@ impl Shard {
     /// A notice for a session, with those behind it that are for the same one: confirms and deliveries come in runs.
     fn tell(&mut self, number: u64, session_event: SessionEvent) {
         let Some(key) = self.sessions.by_number(number) else {
-            return self.core.tell_late(number, &session_event);
+            return self.core.late_session_event(number, &session_event);
         };
         self.step(key, |s, view, out| {
             let mut session_state = s.session_event(session_event, view, out);
@@ -101,11 +100,11 @@ impl Shard {
         });
     }
 
-    fn notify_all(&mut self, session_event: &SessionEvent) {
+    fn notify_all(&mut self, event: &ControlEvent) {
         let keys: Vec<_> = self.sessions.iter_mut().map(|(k, _)| k).collect();
         for key in keys {
             self.step(key, |s, view, out| {
-                s.session_event(session_event.clone(), view, out)
+                s.session_event(event.clone().into(), view, out)
             });
         }
     }
@@ -124,7 +123,7 @@ impl Shard {
                 self.core.take_event(from, number, queue, event);
                 worked = true;
             }
-            worked |= self.hear_topics();
+            worked |= self.pass_on_service_outputs();
             worked |= self.evict();
             while let Some((number, session_event)) = self.core.notices.pop_front() {
                 self.tell(number, session_event);
@@ -147,88 +146,9 @@ impl Shard {
             self.core.firehose_relieved(number);
             if let Some(key) = self.sessions.by_number(number) {
                 self.step(key, |s, view, out| {
-                    s.session_event(SessionEvent::Relieved, view, out)
+                    s.session_event(ControlEvent::Unblocked.into(), view, out)
                 });
                 worked = true;
-            }
-        }
-        worked
-    }
-
-    /// Tells sessions what the hub has for them, one by one: what a session has not been given when it leaves, the hub
-    /// keeps for its client. True when there was anything.
-    fn hear_topics(&mut self) -> bool {
-        let mut worked = false;
-        self.core.tell_figures();
-        while let Some(output) = self.core.topics.take() {
-            worked = true;
-            let (number, session_event) = match output {
-                RouterOutput::Deliver { session, delivery } => {
-                    // One for each message: it is not moved about with the others.
-                    if let Some(key) = self.sessions.by_number(session) {
-                        self.step(key, |s, view, out| {
-                            s.session_event(SessionEvent::Topic(delivery), view, out)
-                        });
-                    }
-                    continue;
-                }
-                RouterOutput::TakenOver { session } => (session, SessionEvent::TakenOver),
-                RouterOutput::ClaimAgain { session } => (session, SessionEvent::ClaimAgain),
-                RouterOutput::Will { vhost, will } => {
-                    self.core.publish_will(&vhost, will);
-                    continue;
-                }
-                RouterOutput::ToQueue { queue, message } => {
-                    self.core.pass_to_queue(QueueId(queue), message);
-                    continue;
-                }
-                RouterOutput::SysTopicsDue => {
-                    self.core.ask_figures();
-                    continue;
-                }
-                RouterOutput::Confirmed {
-                    session,
-                    channel,
-                    tag,
-                } => {
-                    if self.core.heard(session, tag) {
-                        continue;
-                    }
-                    let tag = PublishTag { channel, tag };
-                    (session, SessionEvent::Heard { tag })
-                }
-                RouterOutput::LateAnswer {
-                    session,
-                    client,
-                    publisher,
-                    tag,
-                    taken,
-                } => {
-                    // An output before this one may have ended that connection.
-                    if !self.core.topics.is_connected_by(client, session) {
-                        let publish = (publisher, tag);
-                        self.core.topics.pass_answer(client, publish, taken);
-                        continue;
-                    }
-                    let session_event = SessionEvent::AnsweredLate {
-                        publisher,
-                        tag,
-                        taken,
-                    };
-                    (session, session_event)
-                }
-                RouterOutput::Unblocked { session } => (session, SessionEvent::Relieved),
-                RouterOutput::Announced { session } => (session, SessionEvent::Known),
-                RouterOutput::MessagesLost { session } => (session, SessionEvent::Missed),
-                RouterOutput::ReplicateWill { session } => (session, SessionEvent::TellWill),
-            };
-            match self.sessions.by_number(number) {
-                Some(key) => {
-                    self.step(key, |s, view, out| {
-                        s.session_event(session_event, view, out)
-                    });
-                }
-                None => self.core.tell_late(number, &session_event),
             }
         }
         worked
@@ -315,7 +235,11 @@ impl Shard {
                 self.drain(on)
             }
             Frame::Members(peer_message) => self.core.take_members_message(from, peer_message),
-            Frame::Hub(frame) => self.core.take_router_frame(from, frame),
+            Frame::Service(frame) => {
+                if let Err(error) = self.core.take_service_frame(from, frame) {
+                    tracing::warn!(event = "peer_frame_unreadable", node = from.0, %error);
+                }
+            }
             Frame::Uses(told) => self.core.limit_usage.hear(from, told),
             // Words between shards of one node; another node has no business with them.
             Frame::Applied { .. }
@@ -329,7 +253,7 @@ impl Shard {
     fn set_alarm(&mut self, reason: AlarmReason, node: NodeId, on: bool) {
         let before = self.core.alarms.in_force();
         if self.core.alarms.set(reason, node, on) && self.core.alarms.in_force() != before {
-            self.notify_all(&SessionEvent::Blocked(self.core.alarms.in_force()));
+            self.notify_all(&ControlEvent::Blocked(self.core.alarms.in_force()));
         }
     }
 
@@ -353,7 +277,7 @@ impl Shard {
         if let Some(key) = key {
             let text = reason.clone();
             self.step(key, |s, view, out| {
-                s.session_event(SessionEvent::Close { text }, view, out)
+                s.session_event(ControlEvent::Close { text }.into(), view, out)
             });
         }
         self.core
@@ -364,7 +288,7 @@ impl Shard {
     fn drain(&mut self, on: bool) {
         self.core.set_maintenance(on);
         if on {
-            self.notify_all(&SessionEvent::Shutdown);
+            self.notify_all(&ControlEvent::Shutdown);
         }
     }
 
@@ -440,7 +364,7 @@ impl ShardDriver for Shard {
         self.sessions.insert(connection, session, &info, wall);
         if self.core.draining {
             self.step(connection, |s, view, out| {
-                s.session_event(SessionEvent::Shutdown, view, out)
+                s.session_event(ControlEvent::Shutdown.into(), view, out)
             });
         }
     }
@@ -526,7 +450,7 @@ impl ShardDriver for Shard {
         let before = self.core.alarms.in_force();
         self.core.peer_down(node);
         if self.core.alarms.in_force() != before {
-            self.notify_all(&SessionEvent::Blocked(self.core.alarms.in_force()));
+            self.notify_all(&ControlEvent::Blocked(self.core.alarms.in_force()));
         }
     }
 
@@ -590,7 +514,7 @@ impl ShardDriver for Shard {
         for session in core.passwords.checked(core.now, id, right) {
             // One that has ended meanwhile is not there to hear it.
             core.notices
-                .push_back((session, SessionEvent::Verified { right }));
+                .push_back((session, ControlEvent::Verified { right }.into()));
         }
     }
 
@@ -626,7 +550,7 @@ impl ShardDriver for Shard {
     fn shut_down(&mut self) {
         self.shutting_down = true;
         self.core.start_draining();
-        self.notify_all(&SessionEvent::Shutdown);
+        self.notify_all(&ControlEvent::Shutdown);
         self.core.local_queues.write_all();
     }
 
@@ -648,7 +572,7 @@ impl ShardDriver for Shard {
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }
-        self.core.flush_routers();
+        self.core.each_service(|service, view| service.flush(view));
         self.core.flush_limit_usage();
         self.core.listen_when_introduced();
         self.core.flush_outgoing();

@@ -17,9 +17,8 @@ use crate::logins::Logins;
 use crate::members::Members;
 use crate::metadata_client::{ChangeRequester, MetadataClient};
 use crate::outgoing::Outgoing;
+use crate::services::Services;
 use crate::shard::{Shard, same_shard};
-use crate::shared_handover::SharedHandovers;
-use crate::sys_topics::SysTopics;
 use crate::{Effect, clients::QueueClients, peers::Peers};
 use consensus::{Host, HostConfig, RecoveryError};
 use env::planted::{self, Bug};
@@ -70,9 +69,7 @@ impl Shard {
         }
         let mut core = Core {
             passwords: Logins::new(key),
-            topics: topics::MqttRouter::default(),
-            figures: SysTopics::default(),
-            ahead: crate::retained::UnconfirmedRetained::default(),
+            services: Services::new(&config.protocols),
             rng: Box::new(rng),
             now,
             wall,
@@ -90,7 +87,6 @@ impl Shard {
             listings: Listings::default(),
             all_counters: Counters::default(),
             internal_client: InternalClient::default(),
-            shared_handovers: SharedHandovers::default(),
             firehose: Firehose::default(),
             gone: VecDeque::new(),
             effects: Vec::new(),
@@ -116,10 +112,8 @@ impl Shard {
             budget: Account::new(config.budget.clone(), config.shards),
             config,
         };
-        core.topics
-            .set_sys_topic_interval(core.config.mqtt.sys_interval);
         core.end_earlier_lives();
-        core.meet_routers();
+        core.each_service(|service, view| service.started(view));
         Ok(Shard::from_core(core))
     }
 }
@@ -275,15 +269,11 @@ impl Core {
         if self.passwords.has_held() {
             for session in self.passwords.due(self.now) {
                 // One that has ended meanwhile is not there to hear it.
-                let refused = session::SessionEvent::Verified { right: false };
-                self.notices.push_back((session, refused));
+                let refused = session::ControlEvent::Verified { right: false };
+                self.notices.push_back((session, refused.into()));
             }
         }
-        self.topics.set_time(self.now, self.wall);
-        if self.topics.waits_for_majority() {
-            self.see_majority();
-        }
-        self.topics.tick(self.now);
+        self.each_service(|service, view| service.tick(view));
         self.tick_clients();
         self.tick_directory();
         if self.stats.is_gathering() {
@@ -293,9 +283,6 @@ impl Core {
         }
         self.listings.tick(self.now);
         self.tick_internal_client();
-        if !self.shared_handovers.is_empty() {
-            self.tick_handovers();
-        }
         self.members.questions.tick(self.now);
         if self.now >= self.reconcile_at {
             self.reconcile_at = self.now + RECONCILE_EVERY;
@@ -348,14 +335,13 @@ impl Core {
             self.clients.wake_at(),
             self.dead_letters.wake_at(self.now),
             self.passwords.wake_at(),
-            self.topics.wake_at(),
+            self.services.wake_at(),
             directory,
             self.stats.wake_at(),
             (!self.walks.is_empty()).then_some(self.now),
             self.members.review.is_due().then_some(self.now),
             self.listings.wake_at(),
             self.internal_client.wake_at(),
-            self.shared_handovers.wake_at(),
             self.members.questions.wake_at(),
             self.handshake.map(|i| i.wake_at(self.now)),
             self.limit_usage.wake_at(),

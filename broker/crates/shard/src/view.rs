@@ -6,11 +6,11 @@ use crate::listener_origin::Origin;
 use crate::metadata_client::ChangeRequester;
 use env::{NodeId, Time, WallTime};
 use message::Message;
-use metadata::{Change, ChangeError, Name, QueueId, QueueRecord, QueueType, SessionId, Tree};
+use metadata::{Change, Name, QueueId, QueueRecord, QueueType, SessionId, Tree};
 use queue::{ConsumerId, RequestBody};
 use session::{
-    Broker, FlowState, MessageCounters, PasswordCheck, PublishTag, RequestSeq, SessionOwner,
-    TracedMessage,
+    AnnounceOutcome, Broker, FlowState, MessageCounters, PasswordCheck, PublishTag, RequestSeq,
+    ServiceId, ServiceStates, SessionOwner, TracedMessage,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -52,13 +52,12 @@ impl Broker for View<'_> {
     }
 
     fn change(&mut self, token: u64, change: Change) {
-        self.core.ask(
-            change,
-            ChangeRequester::Session {
-                number: self.number,
-                token,
-            },
-        );
+        let number = self.number;
+        let requester = match self.core.services.of_session(number) {
+            Some(at) => ChangeRequester::Service { at, token },
+            None => ChangeRequester::Session { number, token },
+        };
+        self.core.ask(change, requester);
     }
 
     fn place(&mut self, _: QueueType, _: u32) -> Vec<NodeId> {
@@ -149,8 +148,13 @@ impl Broker for View<'_> {
         self.core.close_channel(self.number);
     }
 
-    fn topics(&mut self) -> Option<&mut topics::MqttRouter> {
-        Some(&mut self.core.topics)
+    fn services(&mut self) -> Option<&mut ServiceStates> {
+        Some(&mut self.core.services.states)
+    }
+
+    fn change_by_service(&mut self, service: ServiceId, token: u64, change: Change) {
+        let requester = self.core.service_requester(service, token);
+        self.core.ask(change, requester);
     }
 
     fn announce(
@@ -159,20 +163,9 @@ impl Broker for View<'_> {
         message: &Message,
         tag: PublishTag,
         routes: &mut Vec<QueueId>,
-    ) -> topics::PublishOutcome {
+    ) -> AnnounceOutcome {
         let published = (vhost, message);
         self.core.announce(self.number, tag, published, routes)
-    }
-
-    fn retain(
-        &mut self,
-        token: u64,
-        vhost: &str,
-        topic: &str,
-        message: Option<Message>,
-    ) -> Result<(), ChangeError> {
-        let place = (vhost, topic);
-        self.core.retain(self.number, token, place, message)
     }
 
     fn trace(&mut self, traced: &TracedMessage<'_>) {

@@ -1,5 +1,5 @@
-//! The second workload: whole nodes. Shards with their queues and sessions, clients that speak AMQP 0.9.1 and MQTT
-//! to them, faults all along; and the rules that must hold.
+//! Scenario `cluster`: whole nodes. Shards with queues and sessions; AMQP 0.9.1 and MQTT clients; faults; and the rules
+//! that must hold.
 
 mod amq_topic;
 mod amqp;
@@ -7,6 +7,7 @@ mod byte_stream;
 mod client;
 mod consistency;
 mod consumer;
+mod credit;
 mod mqtt;
 mod node;
 mod operator;

@@ -1,7 +1,6 @@
-//! Connections between nodes, for software that counts on them: a lost frame takes its connection along.
+//! Connections between nodes. A lost frame breaks its connection, and all frames on the way on it are lost too.
 //!
-//! What is on the way on a connection that breaks is lost too. The detector makes a new one when the net lets it, and
-//! both ends are told.
+//! The failure detector replaces a broken connection when the network allows it, and reports that to both ends.
 
 use crate::network::Link;
 use env::NodeId;
@@ -12,8 +11,8 @@ type Pair = (NodeId, NodeId);
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     broken: BTreeSet<Pair>,
-    /// Counts the connections of a pair.
-    made: BTreeMap<Pair, u64>,
+    /// Number of connections that each pair has replaced.
+    replaced: BTreeMap<Pair, u64>,
 }
 
 fn pair((a, b): Link) -> Pair {
@@ -21,27 +20,27 @@ fn pair((a, b): Link) -> Pair {
 }
 
 impl Connections {
-    /// The connection that a frame sent now travels on; None while it is broken.
+    /// The connection on which a frame sent now travels. `None` while it is broken.
     pub fn current(&self, link: Link) -> Option<u64> {
         let pair = pair(link);
-        let made = self.made.get(&pair).copied().unwrap_or(0);
-        (!self.broken.contains(&pair)).then_some(made)
+        let replaced = self.replaced.get(&pair).copied().unwrap_or(0);
+        (!self.broken.contains(&pair)).then_some(replaced)
     }
 
     pub fn cut(&mut self, link: Link) {
         self.broken.insert(pair(link));
     }
 
-    /// Makes those connections anew that can be; the pairs they join.
-    pub fn mend(&mut self, possible: impl Fn(Link) -> bool) -> Vec<Pair> {
-        let mended: Vec<Pair> = (self.broken.iter().copied())
+    /// Replaces the broken connections that the network allows, and returns their pairs.
+    pub fn replace_broken(&mut self, possible: impl Fn(Link) -> bool) -> Vec<Pair> {
+        let replaceable: Vec<Pair> = (self.broken.iter().copied())
             .filter(|(a, b)| possible((*a, *b)) && possible((*b, *a)))
             .collect();
-        for pair in &mended {
+        for pair in &replaceable {
             self.broken.remove(pair);
-            *self.made.entry(*pair).or_default() += 1;
+            *self.replaced.entry(*pair).or_default() += 1;
         }
-        mended
+        replaceable
     }
 }
 
@@ -50,15 +49,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_broken_connection_is_broken_both_ways_until_another_is_made() {
-        let (there, back) = ((NodeId(1), NodeId(2)), (NodeId(2), NodeId(1)));
-        let mut all = Connections::default();
-        let first = all.current(there);
+    fn broken_connection_is_broken_both_ways_until_replaced() {
+        let (forward, back) = ((NodeId(1), NodeId(2)), (NodeId(2), NodeId(1)));
+        let mut connections = Connections::default();
+        let first = connections.current(forward);
         assert!(first.is_some());
-        all.cut(back);
-        assert_eq!(all.current(there), None);
-        assert!(all.mend(|link| link != back).is_empty());
-        assert_eq!(all.mend(|_| true), [there]);
-        assert!(all.current(back).is_some_and(|c| Some(c) != first));
+        connections.cut(back);
+        assert_eq!(connections.current(forward), None);
+        assert!(connections.replace_broken(|link| link != back).is_empty());
+        assert_eq!(connections.replace_broken(|_| true), [forward]);
+        assert!(connections.current(back).is_some_and(|c| Some(c) != first));
     }
 }

@@ -1,4 +1,4 @@
-//! Faults: what goes wrong, how often, and how it gets well again.
+//! Faults: their kinds, how often each occurs, and how the cluster recovers from them.
 
 use crate::world::{Scenario, Stop, World};
 use env::{NodeId, Rng, SeededRng};
@@ -7,24 +7,24 @@ use std::time::Duration;
 
 macro_rules! kinds {
     ($($kind:ident $name:literal $weight:literal,)*) => {
-        /// Kinds of faults, each of which can be left out of a run.
+        /// Kinds of faults. Each can be left out of a run.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Kind {
-            $($kind,)*
+        pub enum FaultKind {
+            $(#[doc = $name] $kind,)*
         }
 
-        impl Kind {
-            /// Every one of them.
-            pub const ALL: &[Kind] = &[$(Kind::$kind,)*];
+        impl FaultKind {
+            /// All kinds.
+            pub const ALL: &[FaultKind] = &[$(FaultKind::$kind,)*];
 
-            /// As `sim --without` takes it.
+            /// The name that `sim --without` takes.
             pub fn name(self) -> &'static str {
-                match self { $(Kind::$kind => $name,)* }
+                match self { $(FaultKind::$kind => $name,)* }
             }
 
-            /// How often it comes, measured by the others.
+            /// Relative frequency.
             fn weight(self) -> u64 {
-                match self { $(Kind::$kind => $weight,)* }
+                match self { $(FaultKind::$kind => $weight,)* }
             }
         }
     };
@@ -51,142 +51,145 @@ kinds! {
     LostDisk "lost-disks" 1,
 }
 
-impl std::str::FromStr for Kind {
+impl std::str::FromStr for FaultKind {
     type Err = String;
 
-    fn from_str(name: &str) -> Result<Kind, String> {
-        let known = || Kind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>();
-        let found = Kind::ALL.iter().find(|k| k.name() == name);
+    fn from_str(name: &str) -> Result<FaultKind, String> {
+        let names = || FaultKind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>();
+        let found = FaultKind::ALL.iter().find(|k| k.name() == name);
         found
             .copied()
-            .ok_or_else(|| format!("no such fault; there are {}", known().join(", ")))
+            .ok_or_else(|| format!("unknown fault; known are {}", names().join(", ")))
     }
 }
 
-/// What goes wrong next.
+/// One fault, with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing passes between these and the others.
+    /// No frame passes between these nodes and the others.
     Partition(Vec<NodeId>),
-    /// Nothing passes between two of them; the others see both.
+    /// No frame passes between these two nodes; the others reach both.
     Bridge(NodeId, NodeId),
-    /// Nothing passes one way.
+    /// No frame passes from the first node to the second.
     OneWay(NodeId, NodeId),
+    /// Frames of this link take this much longer.
     Slow(NodeId, NodeId, Duration),
-    /// Frames lost in 1000, everywhere.
+    /// Frames lost per 1000, on all links.
     Loss(u64),
-    /// Frames in 1000 that arrive twice.
+    /// Frames duplicated per 1000.
     Duplication(u64),
-    /// Frames in 1000 that others overtake.
+    /// Frames overtaken by others per 1000.
     Reordering(u64),
+    /// The node ends.
     Stop(NodeId, Stop),
-    /// The power goes in the middle of the disk's n-th work from now.
+    /// The power fails during the n-th disk operation from now.
     PowerCut(NodeId, u64),
-    /// The process stands still for so long.
+    /// The process stands still for this time.
     Pause(NodeId, Duration),
-    /// The wall clock jumps by so many milliseconds.
+    /// The wall clock jumps by this number of milliseconds.
     Clock(NodeId, i64),
-    /// The n-th sync from now fails.
+    /// The n-th fsync from now fails.
     FailedSync(NodeId, u64),
     /// Each write takes this much longer.
     Stall(NodeId, Duration),
-    /// The disk has this much room left.
+    /// The disk has this number of bytes left.
     Full(NodeId, u64),
-    /// The data directory does not answer any more.
+    /// The data directory no longer answers.
     LostDirectory(NodeId),
-    /// The node ends; meanwhile a bit of what it stored flips.
+    /// The node ends, and meanwhile a bit of its stored data flips.
     BitFlip(NodeId, Stop),
-    /// The node ends and does not get its disk back.
+    /// The node ends, and its disk is lost.
     LostDisk(NodeId),
-    /// The net and the disks are well again.
+    /// Network and disks recover.
     Calm,
 }
 
-/// How often each kind comes in a run. Every seed has rates of its own, and some kinds not at all: what a fault
-/// hides in one run shows in another.
+/// Frequency of each kind in a run. Every seed has its own frequencies and leaves out some kinds, because one fault may
+/// hide the effect of another.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    weights: Vec<(Kind, u64)>,
-    without: BTreeSet<Kind>,
+pub struct FaultPlan {
+    weights: Vec<(FaultKind, u64)>,
+    without: BTreeSet<FaultKind>,
 }
 
-impl Plan {
-    /// A kind in `without` is drawn as often as ever and then left out, so that the rest of the run stays as near to
-    /// what it was as can be.
-    pub fn new(rng: &mut SeededRng, without: &BTreeSet<Kind>) -> Plan {
-        let weigh = |kind: &Kind| match kind {
-            Kind::Calm => (*kind, kind.weight()),
+impl FaultPlan {
+    /// A kind in `without` is drawn as often as otherwise and then skipped, so that the rest of the run changes as
+    /// little as possible.
+    pub fn new(rng: &mut SeededRng, without: &BTreeSet<FaultKind>) -> FaultPlan {
+        let draw_weight = |kind: &FaultKind| match kind {
+            FaultKind::Calm => (*kind, kind.weight()),
             _ => (*kind, kind.weight() * rng.below(4)),
         };
-        Plan {
-            weights: Kind::ALL.iter().map(weigh).collect(),
+        FaultPlan {
+            weights: FaultKind::ALL.iter().map(draw_weight).collect(),
             without: without.clone(),
         }
     }
 
-    /// The next fault; none when it is one that is left out.
+    /// Draws the next fault. `None`: its kind is left out.
     pub fn next(&self, rng: &mut SeededRng, nodes: &[NodeId]) -> Option<Fault> {
         let total = self.weights.iter().map(|(_, weight)| weight).sum();
-        let mut at = rng.below(total);
+        let mut position = rng.below(total);
         let drawn = self.weights.iter().find(|(_, weight)| {
-            let found = at < *weight;
-            at = at.saturating_sub(*weight);
+            let found = position < *weight;
+            position = position.saturating_sub(*weight);
             found
         });
-        let kind = drawn.map_or(Kind::Calm, |(kind, _)| *kind);
+        let kind = drawn.map_or(FaultKind::Calm, |(kind, _)| *kind);
         let fault = Fault::random(kind, rng, nodes);
         (!self.without.contains(&kind)).then_some(fault)
     }
 }
 
 impl Fault {
-    pub fn random(kind: Kind, rng: &mut SeededRng, nodes: &[NodeId]) -> Fault {
-        let mut two = rng.fork();
+    /// Creates a fault of this kind with random parameters.
+    pub fn random(kind: FaultKind, rng: &mut SeededRng, nodes: &[NodeId]) -> Fault {
+        let mut nodes_rng = rng.fork();
         let mut node = || {
-            let at = two.below(nodes.len() as u64) as usize;
-            nodes.get(at).copied().unwrap_or_default()
+            let position = nodes_rng.below(nodes.len() as u64) as usize;
+            nodes.get(position).copied().unwrap_or_default()
         };
         let (a, b) = (node(), node());
-        let end = match rng.chance(1, 2) {
+        let stop = match rng.chance(1, 2) {
             true => Stop::Kill,
             false => Stop::Power,
         };
         let mut ms = |from: u64, spread: u64| Duration::from_millis(from + rng.below(spread));
         match kind {
-            Kind::Calm => Fault::Calm,
-            Kind::Partition if end == Stop::Kill => Fault::Partition(vec![a]),
-            Kind::Partition => {
+            FaultKind::Calm => Fault::Calm,
+            FaultKind::Partition if stop == Stop::Kill => Fault::Partition(vec![a]),
+            FaultKind::Partition => {
                 let side = nodes.iter().copied().filter(|_| rng.chance(1, 2));
                 Fault::Partition(side.collect())
             }
-            Kind::Bridge => Fault::Bridge(a, b),
-            Kind::OneWay => Fault::OneWay(a, b),
-            Kind::Slow => Fault::Slow(a, b, ms(20, 800)),
-            Kind::Loss => Fault::Loss(10 + rng.below(300)),
-            Kind::Duplication => Fault::Duplication(10 + rng.below(300)),
-            Kind::Reordering => Fault::Reordering(10 + rng.below(300)),
-            Kind::Kill => Fault::Stop(a, Stop::Kill),
-            Kind::Power if end == Stop::Power => Fault::Stop(a, Stop::Power),
-            Kind::Power => Fault::PowerCut(a, 1 + rng.below(25)),
-            Kind::Pause => Fault::Pause(a, ms(50, 4_000)),
-            Kind::Clock => Fault::Clock(a, rng.below(7_200_000) as i64 - 3_600_000),
-            Kind::Fsync => Fault::FailedSync(a, rng.below(6)),
-            Kind::SlowDisk if end == Stop::Power => Fault::Stall(a, ms(1_000, 4_000)),
-            Kind::SlowDisk => Fault::Stall(a, ms(0, 700)),
-            Kind::FullDisk => Fault::Full(a, rng.below(40 << 10)),
-            Kind::LostDirectory => Fault::LostDirectory(a),
-            Kind::BitFlip => Fault::BitFlip(a, end),
-            Kind::LostDisk => Fault::LostDisk(a),
+            FaultKind::Bridge => Fault::Bridge(a, b),
+            FaultKind::OneWay => Fault::OneWay(a, b),
+            FaultKind::Slow => Fault::Slow(a, b, ms(20, 800)),
+            FaultKind::Loss => Fault::Loss(10 + rng.below(300)),
+            FaultKind::Duplication => Fault::Duplication(10 + rng.below(300)),
+            FaultKind::Reordering => Fault::Reordering(10 + rng.below(300)),
+            FaultKind::Kill => Fault::Stop(a, Stop::Kill),
+            FaultKind::Power if stop == Stop::Power => Fault::Stop(a, Stop::Power),
+            FaultKind::Power => Fault::PowerCut(a, 1 + rng.below(25)),
+            FaultKind::Pause => Fault::Pause(a, ms(50, 4_000)),
+            FaultKind::Clock => Fault::Clock(a, rng.below(7_200_000) as i64 - 3_600_000),
+            FaultKind::Fsync => Fault::FailedSync(a, rng.below(6)),
+            FaultKind::SlowDisk if stop == Stop::Power => Fault::Stall(a, ms(1_000, 4_000)),
+            FaultKind::SlowDisk => Fault::Stall(a, ms(0, 700)),
+            FaultKind::FullDisk => Fault::Full(a, rng.below(40 << 10)),
+            FaultKind::LostDirectory => Fault::LostDirectory(a),
+            FaultKind::BitFlip => Fault::BitFlip(a, stop),
+            FaultKind::LostDisk => Fault::LostDisk(a),
         }
     }
 
-    /// Whether it takes a node's data for good, so that no more than a minority may have it at a time.
-    pub fn takes_data(&self) -> bool {
+    /// Whether a node permanently loses data. Only a minority of the nodes may be affected at a time.
+    pub fn loses_data(&self) -> bool {
         matches!(self, Fault::BitFlip(..) | Fault::LostDisk(..))
     }
 
-    /// `Err`: a flipped bit would go unnoticed.
-    pub fn happen<S: Scenario>(&self, world: &mut World<S>) -> Result<(), String> {
+    /// Applies the fault. `Err`: a flipped bit would go unnoticed.
+    pub fn apply<S: Scenario>(&self, world: &mut World<S>) -> Result<(), String> {
         match self {
             Fault::Partition(side) => {
                 for a in world.nodes() {
@@ -212,7 +215,7 @@ impl Fault {
             Fault::Stall(node, by) => world.stall_disk(*node, *by),
             Fault::BitFlip(node, stop) => {
                 world.stop(*node, *stop);
-                world.check_newest_log_file_is_missed(*node)?;
+                world.check_newest_log_file_loss_is_detected(*node)?;
                 world.flip_bit(*node)?;
             }
             Fault::LostDisk(node) => {
@@ -223,13 +226,13 @@ impl Fault {
             Fault::PowerCut(..)
             | Fault::FailedSync(..)
             | Fault::Full(..)
-            | Fault::LostDirectory(_) => self.strike_disk(world),
+            | Fault::LostDirectory(_) => self.apply_to_disk(world),
             Fault::Calm => calm(world),
         }
         Ok(())
     }
 
-    fn strike_disk<S: Scenario>(&self, world: &World<S>) {
+    fn apply_to_disk<S: Scenario>(&self, world: &World<S>) {
         let (Fault::PowerCut(node, _)
         | Fault::FailedSync(node, _)
         | Fault::Full(node, _)
@@ -252,7 +255,7 @@ impl Fault {
     }
 }
 
-/// Everything is well again; nodes that are down stay down, and what was lost or damaged stays so.
+/// Removes the faults of network and disks. Stopped nodes stay stopped, and lost or damaged data stays so.
 pub fn calm<S: Scenario>(world: &mut World<S>) {
     world.net.heal();
     for node in world.nodes() {
@@ -274,17 +277,17 @@ mod tests {
 
     const NODES: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
 
-    fn draw(seed: u64, without: &[Kind]) -> Vec<Option<Fault>> {
+    fn draw(seed: u64, without: &[FaultKind]) -> Vec<Option<Fault>> {
         let mut rng = SeededRng::new(seed);
-        let plan = Plan::new(&mut rng, &without.iter().copied().collect());
+        let plan = FaultPlan::new(&mut rng, &without.iter().copied().collect());
         (0..200).map(|_| plan.next(&mut rng, &NODES)).collect()
     }
 
     #[test]
-    fn what_is_left_out_leaves_the_rest_as_it_was() {
+    fn leaving_out_a_kind_keeps_the_other_faults() {
         for seed in 0..20 {
             let all = draw(seed, &[]);
-            let fewer = draw(seed, &[Kind::Partition]);
+            let fewer = draw(seed, &[FaultKind::Partition]);
             for (one, other) in all.iter().zip(&fewer) {
                 match one {
                     Some(Fault::Partition(_)) => assert_eq!(*other, None),
@@ -295,14 +298,18 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_comes_in_some_run_and_is_missing_in_another() {
-        for kind in Kind::ALL {
+    fn each_kind_occurs_in_some_runs_and_not_in_others() {
+        for kind in FaultKind::ALL {
             assert_eq!(kind.name().parse(), Ok(*kind));
             let with = (0..40).filter(|seed| draw(*seed, &[*kind]).contains(&None));
             let with = with.count();
             assert!(with >= 15, "{}: {with}", kind.name());
-            assert!(with <= 38 || *kind == Kind::Calm, "{}: {with}", kind.name());
+            assert!(
+                with <= 38 || *kind == FaultKind::Calm,
+                "{}: {with}",
+                kind.name()
+            );
         }
-        assert!("nothing".parse::<Kind>().is_err());
+        assert!("nothing".parse::<FaultKind>().is_err());
     }
 }

@@ -1,9 +1,13 @@
-//! Whole clusters on one thread under one seed, with oracles.
+//! Deterministic simulator: runs whole clusters on one thread under one seed and checks them with oracles.
 //!
-//! [`World`] owns virtual time, the net and the machines with their disks; a [`Process`] is what runs on a machine
-//! between two crashes; a [`Scenario`] starts processes, plays the clients, injects faults and checks the rules.
-//! Everything that happens goes into a [`Trace`]: the same seed gives the same hash.
+//! [`World`] owns virtual time, the network and the machines with their disks. A [`Process`] is the software that a
+//! machine runs between two crashes. A [`Scenario`] starts processes, plays the clients, injects faults and checks the
+//! rules. Every event goes into a [`Trace`]: the same seed gives the same hash.
+//!
+//! [`metadata`] and [`cluster`] are the two scenarios. `docs/internals/simulation.md` describes workloads, faults,
+//! oracles and planted bugs.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 pub mod cluster;
 mod connections;

@@ -1,4 +1,4 @@
-//! One simulated machine: a disk that outlives crashes, and what runs on it.
+//! A simulated machine: a disk that survives crashes, and the process that runs on it.
 
 use crate::process::Process;
 use consensus::{JobId, StorageJob, WalToken};
@@ -11,31 +11,31 @@ pub(crate) struct Machine<P> {
     pub disk: SimDisk,
     pub incarnation: Incarnation,
     pub machine_run: Option<MachineRun<P>>,
-    /// Added to each write's duration.
+    /// Delay added to each write.
     pub stall: std::time::Duration,
-    /// Milliseconds that its wall clock is ahead.
+    /// Error of its wall clock in milliseconds; positive if the clock is ahead.
     pub clock_error: i64,
-    /// When its disk last lost what was not synced.
+    /// When the disk last lost unsynced data.
     pub lost_power: Option<Time>,
 }
 
-/// From a start to the next stop.
+/// State of a machine between a start and the next stop.
 pub(crate) struct MachineRun<P> {
     pub process: P,
     pub writer: Writer<WalToken>,
     pub writing: bool,
     pub jobs: VecDeque<(JobId, Box<dyn StorageJob>)>,
     pub peers: BTreeMap<NodeId, Peer>,
-    /// The tick that is planned for [`Process::wake_at`].
+    /// Time of the tick that is scheduled for [`Process::wake_at`].
     pub wake: Option<Time>,
 }
 
-/// What the failure detector knows of another node.
+/// State of the failure detector for another node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Peer {
-    /// The life that the process was told is up.
+    /// The incarnation that was reported to the process as up.
     pub up: Option<Incarnation>,
-    /// Since when nothing gets through.
+    /// Since when the other node has been unreachable.
     pub silent_since: Option<Time>,
 }
 

@@ -1,11 +1,11 @@
-//! `sim --seed 7`, `sim --seeds 0..200`: runs clusters under seeds and says what each came to.
+//! `sim --seed 7`, `sim --seeds 0..200`: runs clusters under seeds and prints the result of each run.
 #![forbid(unsafe_code)]
 
 mod selfcheck;
 
 use clap::{Parser, ValueEnum};
 use env::planted::{self, Bug};
-use sim::faults::Kind;
+use sim::faults::FaultKind;
 use sim::{Violation, cluster, metadata};
 use std::ops::Range;
 use std::process::ExitCode;
@@ -18,36 +18,37 @@ struct Arguments {
     /// One seed.
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Seeds from A up to, not with, B: `A..B`; or a count from 0.
-    #[arg(long, value_parser = seeds)]
+    /// Seeds A to B, without B (`A..B`), or a number of seeds from 0.
+    #[arg(long, value_parser = parse_seeds)]
     seeds: Option<Range<u64>>,
-    /// What runs on the machines.
+    /// Scenario to run.
     #[arg(long, value_enum, default_value_t = Scenario::All)]
     scenario: Scenario,
+    /// Number of nodes.
     #[arg(long, default_value_t = 3)]
     nodes: u64,
-    /// Clients of the metadata scenario.
+    /// Number of clients in the metadata scenario.
     #[arg(long, default_value_t = 4)]
     clients: u64,
-    /// Simulated seconds in which things go wrong; 20 with metadata and 8 with whole nodes when not said.
+    /// Simulated seconds with faults. Default: 20 for the metadata scenario, 8 for the cluster scenario.
     #[arg(long)]
     chaos: Option<u64>,
-    /// Disks that ignore syncs: shows that the rules notice.
+    /// Disks ignore fsync. The oracles must then report violations.
     #[arg(long)]
     lying_disks: bool,
-    /// Leave out faults of this kind (several: once for each).
+    /// Leave out this kind of fault. May be repeated.
     #[arg(long, value_name = "KIND")]
-    without: Vec<Kind>,
-    /// Plants a bug (a build with the feature `planted`): stops at the first seed that catches it.
-    #[arg(long, value_name = "BUG", value_parser = bug)]
+    without: Vec<FaultKind>,
+    /// Enable a planted bug and stop at the first seed that catches it. Needs a build with the feature `planted`.
+    #[arg(long, value_name = "BUG", value_parser = parse_bug)]
     planted: Option<Bug>,
-    /// Plants each bug in turn and looks whether it is caught within so many seeds (`--seeds`, 2,000 otherwise).
+    /// Enable each planted bug in turn and count the seeds until a rule catches it (of `--seeds`, 2,000 by default).
     #[arg(long)]
     selfcheck: bool,
-    /// Run each seed once and do not look whether a second run is the same.
+    /// Run each seed once, without the second run that must be equal.
     #[arg(long)]
     once: bool,
-    /// Print every event.
+    /// Print every event and the logs of the nodes.
     #[arg(long)]
     trace: bool,
 }
@@ -56,12 +57,13 @@ struct Arguments {
 enum Scenario {
     /// The metadata group alone.
     Metadata,
-    /// Whole nodes and AMQP 0.9.1 clients.
+    /// Whole nodes with AMQP 0.9.1 and MQTT clients.
     Cluster,
+    /// Both scenarios.
     All,
 }
 
-/// A scenario under a seed: what it came to. `once`: it is not run a second time to see whether that is the same.
+/// Runs a scenario under a seed and returns a summary. `once`: skips the second run, which must equal the first.
 type Run = fn(seed: u64, arguments: &Arguments, once: bool) -> Result<String, String>;
 
 const SCENARIOS: [(Scenario, &str, Run); 2] = [
@@ -69,7 +71,7 @@ const SCENARIOS: [(Scenario, &str, Run); 2] = [
     (Scenario::Cluster, "cluster", run_cluster),
 ];
 
-fn seeds(text: &str) -> Result<Range<u64>, String> {
+fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
     let number = |t: &str| t.parse::<u64>().map_err(|e| format!("{t:?}: {e}"));
     match text.split_once("..") {
         Some((from, to)) => Ok(number(from)?..number(to)?),
@@ -77,21 +79,23 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
     }
 }
 
-fn bug(name: &str) -> Result<Bug, String> {
-    let known = || Bug::ALL.iter().map(|b| b.name()).collect::<Vec<_>>();
-    Bug::named(name).ok_or_else(|| format!("no such bug; there are {}", known().join(", ")))
+fn parse_bug(name: &str) -> Result<Bug, String> {
+    let names = || Bug::ALL.iter().map(|b| b.name()).collect::<Vec<_>>();
+    Bug::named(name).ok_or_else(|| format!("unknown bug; known are {}", names().join(", ")))
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.trace {
-        // What the nodes log, between the events.
+        // Logs of the nodes, between the events of the simulator.
         let log = tracing_subscriber::fmt().without_time().with_ansi(false);
         let log = log.with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG);
         log.with_writer(std::io::stdout).init();
     }
     if (arguments.selfcheck || arguments.planted.is_some()) && !planted::POSSIBLE {
-        eprintln!("no bugs are in this build: cargo build --release -p sim --features planted");
+        eprintln!(
+            "this build has no planted bugs; build it with: cargo build --release -p sim --features planted"
+        );
         return ExitCode::FAILURE;
     }
     if arguments.selfcheck {
@@ -111,36 +115,39 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the panic handler says it happened under: release builds end at a panic.
+/// The seed that runs now, for the panic hook: release builds abort at a panic.
 static RUNNING: AtomicU64 = AtomicU64::new(0);
 
-/// True when all went well. With a planted bug: each seed once, until the first that does not.
+/// Returns true if every seed passed. With a planted bug, runs each seed once and stops at the first failure.
 fn run_all(seeds: Range<u64>, arguments: &Arguments) -> bool {
     std::panic::set_hook(Box::new(|panic| {
-        let what = panic.to_string().replace('\n', " ");
-        println!("seed {}: FAILED: {what}", RUNNING.load(Ordering::Relaxed));
+        let message = panic.to_string().replace('\n', " ");
+        println!(
+            "seed {}: FAILED: {message}",
+            RUNNING.load(Ordering::Relaxed)
+        );
     }));
-    let hunt = arguments.planted.is_some();
-    let wanted = |s: Scenario| arguments.scenario == Scenario::All || arguments.scenario == s;
+    let stops_at_failure = arguments.planted.is_some();
+    let is_selected = |s: Scenario| arguments.scenario == Scenario::All || arguments.scenario == s;
     let (mut passed, mut failed) = (0, 0);
     for seed in seeds {
         RUNNING.store(seed, Ordering::Relaxed);
-        let mut whole = true;
-        for (_, name, run) in SCENARIOS.iter().filter(|(s, _, _)| wanted(*s)) {
-            match run(seed, arguments, hunt || arguments.once) {
+        let mut all_passed = true;
+        for (_, name, run) in SCENARIOS.iter().filter(|(s, _, _)| is_selected(*s)) {
+            match run(seed, arguments, stops_at_failure || arguments.once) {
                 Ok(text) => println!("seed {seed}: {name}: {text}"),
-                Err(why) => {
-                    whole = false;
-                    println!("seed {seed}: FAILED: {name}: {why}");
+                Err(error) => {
+                    all_passed = false;
+                    println!("seed {seed}: FAILED: {name}: {error}");
                     println!(
                         "  again, with every event: sim --scenario {name} --seed {seed} --trace"
                     );
                 }
             }
         }
-        passed += u64::from(whole);
-        failed += u64::from(!whole);
-        if hunt && failed > 0 {
+        passed += u64::from(all_passed);
+        failed += u64::from(!all_passed);
+        if stops_at_failure && failed > 0 {
             break;
         }
     }
@@ -151,15 +158,16 @@ fn run_all(seeds: Range<u64>, arguments: &Arguments) -> bool {
     failed == 0
 }
 
-fn told<R: PartialEq>(
+/// Runs once or twice, and describes the report unless the two runs differ.
+fn run_and_compare<R: PartialEq>(
     run: impl Fn() -> Result<R, Violation>,
     once: bool,
-    tell: impl Fn(&R) -> String,
+    describe: impl Fn(&R) -> String,
 ) -> Result<String, String> {
     let first = run();
-    let again = once || first == run();
+    let is_repeatable = once || first == run();
     match first {
-        Ok(report) if again => Ok(tell(&report)),
+        Ok(report) if is_repeatable => Ok(describe(&report)),
         Ok(_) => Err("the second run differs from the first".to_owned()),
         Err(violation) => Err(violation.to_string()),
     }
@@ -172,9 +180,9 @@ fn run_metadata(seed: u64, arguments: &Arguments, once: bool) -> Result<String, 
         chaos: Duration::from_secs(arguments.chaos.unwrap_or(20)),
         lying_disks: arguments.lying_disks,
         without: arguments.without.iter().copied().collect(),
-        loud: arguments.trace,
+        verbose: arguments.trace,
     };
-    let tell = |report: &metadata::Report| {
+    let describe = |report: &metadata::Report| {
         format!(
             "hash {:016x}, {} events, {} faults, {} changes confirmed, {} terms, {} starts, \
              {} checkpoints restored, {} nodes damaged, {} replaced, {:.1} s",
@@ -190,7 +198,7 @@ fn run_metadata(seed: u64, arguments: &Arguments, once: bool) -> Result<String, 
             report.ended.0 as f64 / 1e9,
         )
     };
-    told(|| metadata::run(seed, &options), once, tell)
+    run_and_compare(|| metadata::run(seed, &options), once, describe)
 }
 
 fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, String> {
@@ -199,12 +207,13 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
         chaos: Duration::from_secs(arguments.chaos.unwrap_or(8)),
         lying_disks: arguments.lying_disks,
         without: arguments.without.iter().copied().collect(),
-        loud: arguments.trace,
+        verbose: arguments.trace,
     };
-    let tell = |report: &cluster::Report| {
+    let describe = |report: &cluster::Report| {
         format!(
             "hash {:016x}, {} events, {} faults, {} published, {} confirmed, {} delivered ({} again), {} known settled, \
-             {} connections, {} starts, {} nodes damaged, {} replaced, {} operations, {} flags turned on ({} nodes did not know one), MQTT: {} posted, {} acknowledged, {} received ({} again), {:.1} s",
+             {} connections, {} starts, {} nodes damaged, {} replaced, {} operations, {} flags turned on ({} nodes did not know one), MQTT: {} posted, {} acknowledged, {} received ({} again), \
+             credit: {} delivered, {} drained, {:.1} s",
             report.hash,
             report.events,
             report.faults,
@@ -220,12 +229,14 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
             report.operations,
             report.flags.0,
             report.flags.1,
-            report.posts[0],
-            report.posts[1],
-            report.posts[2],
-            report.posts[3],
+            report.mqtt_messages[0],
+            report.mqtt_messages[1],
+            report.mqtt_messages[2],
+            report.mqtt_messages[3],
+            report.credit[0],
+            report.credit[1],
             report.ended.0 as f64 / 1e9,
         )
     };
-    told(|| cluster::run(seed, &options), once, tell)
+    run_and_compare(|| cluster::run(seed, &options), once, describe)
 }

@@ -1,5 +1,5 @@
-//! The first workload: the metadata group. Nodes with a log, a Raft host and the tree; clients that change it;
-//! faults all along; and the rules that must hold.
+//! Scenario `metadata`: nodes with a write-ahead log, a Raft host and the metadata tree; clients that change the tree;
+//! faults; and the rules that must hold.
 
 mod clients;
 mod kept_commands;

@@ -1,40 +1,43 @@
-//! The net between nodes: it delays, loses, slows down and parts, in each direction by itself.
+//! The network between nodes. It delays and loses frames, slows down links and cuts them, for each direction
+//! separately.
 //!
-//! As [`env::Net`] promises: frames of one node to another arrive in order or not at all. Links differ in their
-//! delays, so frames of different nodes overtake each other. Consensus does not rest on that promise:
-//! [`Network::duplicate`] and [`Network::reorder`] break it, for scenarios without anything above consensus.
+//! Like [`env::Net`], it delivers the frames of one node to another in order or not at all. The delays of links differ,
+//! so frames of different nodes overtake each other. Consensus does not rely on the order within a link:
+//! [`Network::duplicate`] and [`Network::reorder`] break it, for scenarios with nothing above consensus.
 
 use env::{NodeId, Rng, SeededRng, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Directed: what holds one way need not hold the other.
+/// A directed link: from, to.
 pub type Link = (NodeId, NodeId);
 
+/// The network and its faults.
 #[derive(Debug)]
 pub struct Network {
     rng: SeededRng,
-    /// Nothing passes.
+    /// Links on which no frame passes.
     cut: BTreeSet<Link>,
     /// Added to each frame's delay.
     slow: BTreeMap<Link, Duration>,
-    /// Frames lost in 1000.
+    /// Lost frames per 1000.
     loss: u64,
-    /// Frames in 1000 that arrive twice.
+    /// Duplicated frames per 1000.
     duplicated: u64,
-    /// Frames in 1000 that later ones overtake.
+    /// Frames per 1000 that later ones overtake.
     reordered: u64,
-    /// When the last frame of a link arrives.
-    last: BTreeMap<Link, Time>,
+    /// Arrival of the last frame of each link.
+    last_arrivals: BTreeMap<Link, Time>,
 }
 
-/// A frame's way without faults.
-const LEAST_DELAY: Duration = Duration::from_micros(50);
+/// Minimum delay of a frame without faults.
+const MIN_DELAY: Duration = Duration::from_micros(50);
 const DELAY_SPREAD: Duration = Duration::from_micros(950);
-/// What a frame that is overtaken, or a second copy, takes longer at most.
-const DETOUR: Duration = Duration::from_millis(40);
+/// Maximum extra delay of a reordered frame or of a second copy.
+const MAX_EXTRA_DELAY: Duration = Duration::from_millis(40);
 
 impl Network {
+    /// Creates a network without faults.
     pub fn new(rng: SeededRng) -> Network {
         Network {
             rng,
@@ -43,64 +46,70 @@ impl Network {
             loss: 0,
             duplicated: 0,
             reordered: 0,
-            last: BTreeMap::new(),
+            last_arrivals: BTreeMap::new(),
         }
     }
 
-    /// When a frame sent now arrives, and when it does so again.
+    /// Schedules a frame sent now: its arrival, and the arrival of its second copy.
     pub fn send(&mut self, now: Time, link: Link) -> [Option<Time>; 2] {
-        // Drawn whatever comes of it: one frame's fate does not shift the next one's chances.
+        // Drawn in any case, so that the fate of one frame does not change the random numbers of the next.
         let mut draw = || self.rng.below(1000);
-        let (loss, again, late) = (draw(), draw(), draw());
-        let (spread, later) = (self.rng.next_u64(), self.rng.next_u64());
+        let (loss, copy, reorder) = (draw(), draw(), draw());
+        let (spread, extra) = (self.rng.next_u64(), self.rng.next_u64());
         if self.cut.contains(&link) || loss < self.loss {
             return [None, None];
         }
         let spread = spread % DELAY_SPREAD.as_nanos() as u64;
-        let delay = LEAST_DELAY + Duration::from_nanos(spread) + self.delay(link);
-        let last = self.last.entry(link).or_default();
+        let delay = MIN_DELAY + Duration::from_nanos(spread) + self.delay(link);
+        let last = self.last_arrivals.entry(link).or_default();
         let in_order = (now + delay).max(*last + Duration::from_nanos(1));
-        let behind = in_order + Duration::from_nanos(later % DETOUR.as_nanos() as u64);
-        let first = if late < self.reordered {
-            behind
+        let delayed = in_order + Duration::from_nanos(extra % MAX_EXTRA_DELAY.as_nanos() as u64);
+        let first = if reorder < self.reordered {
+            delayed
         } else {
             *last = in_order;
             in_order
         };
-        let second = (again < self.duplicated).then_some(behind + LEAST_DELAY);
+        let second = (copy < self.duplicated).then_some(delayed + MIN_DELAY);
         [Some(first), second]
     }
 
-    /// Whether a frame that is on the way gets through.
+    /// Whether a frame that arrives now gets through.
     pub fn passes(&self, link: Link) -> bool {
         !self.cut.contains(&link)
     }
 
+    /// Extra delay of a link.
     pub fn delay(&self, link: Link) -> Duration {
         self.slow.get(&link).copied().unwrap_or_default()
     }
 
+    /// Drops all frames of a link until [`Network::heal`].
     pub fn cut(&mut self, link: Link) {
         self.cut.insert(link);
     }
 
+    /// Adds a delay to each frame of a link.
     pub fn slow_down(&mut self, link: Link, by: Duration) {
         self.slow.insert(link, by);
     }
 
+    /// Sets the number of lost frames per 1000, on all links.
     pub fn lose(&mut self, in_1000: u64) {
         self.loss = in_1000;
     }
 
+    /// Sets the number of duplicated frames per 1000.
     pub fn duplicate(&mut self, in_1000: u64) {
         self.duplicated = in_1000;
     }
 
+    /// Sets the number of frames per 1000 that later ones overtake.
     pub fn reorder(&mut self, in_1000: u64) {
         self.reordered = in_1000;
     }
 
-    /// As good as new; what is on the way still takes its time.
+    /// Removes all faults. Frames on the way keep their arrival times.
     pub fn heal(&mut self) {
         self.cut.clear();
         self.slow.clear();
@@ -124,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn a_link_keeps_order_and_a_cut_is_one_way() {
+    fn link_keeps_order_and_cut_is_one_way() {
         let mut net = Network::new(SeededRng::new(1));
         net.slow_down(LINK, Duration::from_millis(100));
         let slow = arrival(&mut net, 0, LINK).expect("arrives");
         assert!(slow.0 > 100_000_000);
         net.heal();
         let next = arrival(&mut net, 1, LINK).expect("arrives");
-        assert!(next > slow, "overtook on its own link");
+        assert!(next > slow, "frames of a link must arrive in order");
         assert!(arrival(&mut net, 1, BACK).expect("arrives") < slow);
         net.cut(LINK);
         assert_eq!(arrival(&mut net, 2, LINK), None);
@@ -139,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_about_what_was_asked() {
+    fn loss_rate_is_close_to_the_configured_rate() {
         let mut net = Network::new(SeededRng::new(1));
         net.lose(200);
         let lost = (0..10_000).filter(|n| arrival(&mut net, *n, LINK).is_none());
@@ -148,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_twice_and_out_of_order_when_asked_to() {
+    fn duplicate_and_reorder_rates_apply() {
         let mut net = Network::new(SeededRng::new(1));
         net.duplicate(200);
         let sent: Vec<_> = (0..10_000).map(|n| net.send(Time(n), LINK)).collect();
@@ -156,7 +165,7 @@ mod tests {
         assert!((1_700..2_300).contains(&twice), "{twice}");
         assert!(
             sent.iter()
-                .all(|s| s[1].is_none_or(|again| Some(again) > s[0]))
+                .all(|s| s[1].is_none_or(|copy| Some(copy) > s[0]))
         );
         assert!(sent.windows(2).all(|w| w[0][0] < w[1][0]), "in order");
         net.heal();

@@ -1,14 +1,15 @@
-//! Virtual time: the next event is the earliest; of two at the same time the one that was planned first.
+//! Virtual time: the next event is the earliest one; events of the same time are in the order in which they were
+//! scheduled.
 
 use env::Time;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Events by virtual time.
+/// Events ordered by virtual time.
 #[derive(Debug)]
 pub struct Scheduler<E> {
     now: Time,
-    planned: u64,
+    scheduled: u64,
     heap: BinaryHeap<Reverse<(Time, u64)>>,
     events: BTreeMap<u64, E>,
 }
@@ -17,7 +18,7 @@ impl<E> Default for Scheduler<E> {
     fn default() -> Scheduler<E> {
         Scheduler {
             now: Time::ZERO,
-            planned: 0,
+            scheduled: 0,
             heap: BinaryHeap::new(),
             events: BTreeMap::new(),
         }
@@ -25,22 +26,25 @@ impl<E> Default for Scheduler<E> {
 }
 
 impl<E> Scheduler<E> {
+    /// Current virtual time.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// Plans an event; a time that has passed means now.
+    /// Schedules an event. A time in the past means now.
     pub fn at(&mut self, time: Time, event: E) {
-        self.planned += 1;
-        self.heap.push(Reverse((time.max(self.now), self.planned)));
-        self.events.insert(self.planned, event);
+        self.scheduled += 1;
+        self.heap
+            .push(Reverse((time.max(self.now), self.scheduled)));
+        self.events.insert(self.scheduled, event);
     }
 
-    /// Goes on to the next event.
+    /// Advances the time to the next event and returns it.
     pub fn advance(&mut self) -> Option<E> {
-        let Reverse((time, number)) = self.heap.pop()?;
+        let Reverse((time, sequence)) = self.heap.pop()?;
+        debug_assert!(time >= self.now);
         self.now = time;
-        self.events.remove(&number)
+        self.events.remove(&sequence)
     }
 }
 
@@ -49,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_order_of_time_then_of_planning() {
+    fn events_are_ordered_by_time_then_by_scheduling() {
         let mut scheduler = Scheduler::default();
         for (time, event) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b')] {
             scheduler.at(Time(time), event);

@@ -1,4 +1,4 @@
-//! Machines, the net between them, and time.
+//! The world: machines, the network between them, and virtual time.
 
 use crate::connections::Connections;
 use crate::machine::{Machine, MachineRun, Peer};
@@ -20,43 +20,49 @@ mod tests;
 
 /// A rule that the run broke, or an error that no injected fault explains.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("at {:.6} s: {what}", at.0 as f64 / 1e9)]
+#[error("at {:.6} s: {message}", at.0 as f64 / 1e9)]
 pub struct Violation {
+    /// Virtual time of the violation.
     pub at: Time,
-    pub what: String,
+    /// The rule that was broken, with the objects.
+    pub message: String,
 }
 
 /// How a node ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// `kill -9`: what was written is still there.
+    /// `kill -9`: all written data survives.
     Kill,
-    /// The machine loses power: what was not synced is lost, kept or torn.
+    /// The machine loses power: unsynced data is lost, survives or is torn.
     Power,
 }
 
-/// What the world asks back from the test that is run in it.
+/// Callbacks of the world to the test that runs in it.
 pub trait Scenario: Sized {
+    /// Software of the nodes.
     type Process: Process;
-    /// Events of its own: clients' timers, faults.
+    /// Events of the scenario itself, such as timers of clients and faults.
     type Timer: std::fmt::Debug;
 
     /// Starts the software of a node.
     fn start(&mut self, start: Start) -> Result<Self::Process, String>;
+    /// A timer of the scenario has fired.
     fn timer(&mut self, world: &mut World<Self>, timer: Self::Timer) -> Result<(), String>;
+    /// A reply of a node has reached a client.
     fn reply(
         &mut self,
         world: &mut World<Self>,
         client: u64,
         reply: <Self::Process as Process>::Reply,
     ) -> Result<(), String>;
+    /// A process has reported an observation.
     fn note(
         &mut self,
         world: &World<Self>,
         node: NodeId,
         note: <Self::Process as Process>::Note,
     ) -> Result<(), String>;
-    /// A node found a flipped bit, named the file and ended, as it must. Whoever runs the cluster replaces it.
+    /// A node found a flipped bit, named the file and ended, as it must. The scenario replaces it.
     fn damaged(
         &mut self,
         _world: &mut World<Self>,
@@ -65,7 +71,7 @@ pub trait Scenario: Sized {
     ) -> Result<(), String> {
         Err(format!("node {} ends: {error}", node.0))
     }
-    /// A node ends for a reason that no fault explains. True: its cluster has removed it, as was wished.
+    /// A node ended for a reason that no fault explains. Returns true if the cluster was asked to remove it.
     fn removed(&mut self, _node: NodeId, _error: &str) -> bool {
         false
     }
@@ -73,40 +79,47 @@ pub trait Scenario: Sized {
     fn done(&mut self, world: &World<Self>) -> bool;
 }
 
-/// What a node's software is given.
+/// Arguments for the software of a node that starts.
 pub struct Start {
+    /// The machine.
     pub node: NodeId,
+    /// Number of this start of the machine.
     pub incarnation: Incarnation,
+    /// Virtual time.
     pub now: Time,
+    /// Wall clock of the machine.
     pub wall: WallTime,
+    /// Disk of the machine.
     pub disk: SimDisk,
+    /// Contents of the write-ahead log.
     pub recovered: wal::Recovered,
+    /// Seed for the random numbers of the process.
     pub seed: u64,
 }
 
 enum Event<S: Scenario> {
     Tick {
         node: NodeId,
-        machine_run: Incarnation,
+        incarnation: Incarnation,
     },
     Frame {
         link: Link,
-        lives: (Incarnation, Incarnation),
+        incarnations: (Incarnation, Incarnation),
         connection: u64,
         frame: Bytes,
     },
     Wake {
         node: NodeId,
-        machine_run: Incarnation,
+        incarnation: Incarnation,
         at: Time,
     },
     Write {
         node: NodeId,
-        machine_run: Incarnation,
+        incarnation: Incarnation,
     },
     Job {
         node: NodeId,
-        machine_run: Incarnation,
+        incarnation: Incarnation,
     },
     Detect,
     Request {
@@ -122,20 +135,24 @@ enum Event<S: Scenario> {
     Stop(NodeId, Stop),
     Resume {
         node: NodeId,
-        machine_run: Incarnation,
+        incarnation: Incarnation,
     },
     Timer(S::Timer),
 }
 
+/// Settings of a world.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
+    /// Number of machines.
     pub nodes: u64,
+    /// Interval of the periodic ticks.
     pub tick: Duration,
+    /// Maximum size of a log file in bytes.
     pub wal_file_bytes: u64,
-    /// A peer that nothing gets through to for this long is down.
+    /// A peer that has been unreachable for this long is down.
     pub detection: Duration,
-    /// Frames travel on connections: one that is lost takes its connection along, and both ends are told when there is
-    /// another. Otherwise each frame is lost by itself.
+    /// Frames travel on connections: a lost frame breaks its connection, and both ends are notified when it is replaced.
+    /// Otherwise each frame is lost separately.
     pub connections: bool,
 }
 
@@ -156,62 +173,67 @@ pub struct World<S: Scenario> {
     config: WorldConfig,
     machines: BTreeMap<NodeId, Machine<S::Process>>,
     scheduler: Scheduler<Event<S>>,
+    /// The network between the machines.
     pub net: Network,
     connections: Connections,
+    /// Random numbers for faults; scenarios fork their own from it.
     pub rng: SeededRng,
-    /// For durations of disk work and the way of clients.
-    flow: SeededRng,
+    /// Random numbers for the durations of disk operations and the delays of clients.
+    timing_rng: SeededRng,
+    /// Trace of all events.
     pub trace: Trace,
     actions: Vec<Action<S::Process>>,
-    /// Processes that stand still, and what waits for them.
-    held: BTreeMap<NodeId, Vec<Event<S>>>,
-    /// The newest machine's.
-    youngest: NodeId,
+    /// Paused nodes and their deferred events.
+    deferred_events: BTreeMap<NodeId, Vec<Event<S>>>,
+    /// Id of the newest machine.
+    newest_node: NodeId,
 }
 
-/// Between two ticks that the software asked for.
-const LEAST_SLEEP: Duration = Duration::from_micros(100);
+/// Minimum time until a tick that the software requests.
+const MIN_SLEEP: Duration = Duration::from_micros(100);
 const DETECTOR_PERIOD: Duration = Duration::from_millis(100);
 const WALL_EPOCH: u64 = 1_700_000_000_000;
 
 impl<S: Scenario> World<S> {
-    /// Machines 1 to `nodes`, not started.
-    pub fn new(config: WorldConfig, seed: u64, loud: bool) -> World<S> {
+    /// Creates machines 1 to `nodes`. They are not started.
+    pub fn new(config: WorldConfig, seed: u64, verbose: bool) -> World<S> {
         let mut rng = SeededRng::new(seed);
         let mut world = World {
             machines: (1..=config.nodes)
                 .map(|n| (NodeId(n), Machine::new()))
                 .collect(),
-            held: BTreeMap::new(),
-            youngest: NodeId(config.nodes),
+            deferred_events: BTreeMap::new(),
+            newest_node: NodeId(config.nodes),
             config,
             scheduler: Scheduler::default(),
             net: Network::new(rng.fork()),
             connections: Connections::default(),
-            flow: rng.fork(),
+            timing_rng: rng.fork(),
             rng,
-            trace: Trace::new(loud),
+            trace: Trace::new(verbose),
             actions: Vec::new(),
         };
-        world.plan(DETECTOR_PERIOD, Event::Detect);
+        world.schedule(DETECTOR_PERIOD, Event::Detect);
         world
     }
 
+    /// Current virtual time.
     pub fn now(&self) -> Time {
         self.scheduler.now()
     }
 
-    /// What the wall clock of a node shows.
+    /// Wall clock of a node.
     fn wall(&self, node: NodeId) -> WallTime {
         let error = self.machines.get(&node).map_or(0, |m| m.clock_error);
         WallTime((WALL_EPOCH + self.now().0 / 1_000_000).saturating_add_signed(error))
     }
 
+    /// Ids of all machines, running or not.
     pub fn nodes(&self) -> Vec<NodeId> {
         self.machines.keys().copied().collect()
     }
 
-    /// The software on a node that is up.
+    /// The software of a node. `None` if the node is down.
     pub fn process(&self, node: NodeId) -> Option<&S::Process> {
         let machine = self.machines.get(&node)?;
         machine
@@ -220,68 +242,70 @@ impl<S: Scenario> World<S> {
             .map(|machine_run| &machine_run.process)
     }
 
-    /// Has the software on a node that is up do something.
+    /// Calls `act` with the software of a node, unless the node is down.
     pub fn with_process(&mut self, node: NodeId, act: impl FnOnce(&mut S::Process)) {
         if let Some(machine_run) = self.machine_run(node) {
             act(&mut machine_run.process);
         }
     }
 
+    /// Disk of a machine.
     pub fn disk(&self, node: NodeId) -> Option<&SimDisk> {
         self.machines.get(&node).map(|m| &m.disk)
     }
 
-    /// When the node's disk last lost what was not synced.
+    /// When the disk of the node last lost unsynced data.
     pub fn lost_power(&self, node: NodeId) -> Option<Time> {
         self.machines.get(&node)?.lost_power
     }
 
-    /// Makes every write on this node's disk take longer.
+    /// Delays every write on the disk of this node.
     pub fn stall_disk(&mut self, node: NodeId, by: Duration) {
         if let Some(machine) = self.machines.get_mut(&node) {
             machine.stall = by;
         }
     }
 
+    /// Schedules a timer of the scenario.
     pub fn timer_in(&mut self, delay: Duration, timer: S::Timer) {
-        self.plan(delay, Event::Timer(timer));
+        self.schedule(delay, Event::Timer(timer));
     }
 
-    /// No effect when it is up by then.
+    /// Starts a node later. No effect if it is up by then.
     pub fn start_in(&mut self, delay: Duration, node: NodeId) {
-        self.plan(delay, Event::Start(node));
+        self.schedule(delay, Event::Start(node));
     }
 
-    /// No effect when it is down by then.
+    /// Stops a node later. No effect if it is down by then.
     pub fn stop_in(&mut self, delay: Duration, node: NodeId, stop: Stop) {
-        self.plan(delay, Event::Stop(node, stop));
+        self.schedule(delay, Event::Stop(node, stop));
     }
 
-    /// A client's message; lost when the node is down when it gets there.
+    /// Sends a message of a client. It is lost if the node is down when it arrives.
     pub fn request(
         &mut self,
         node: NodeId,
         client: u64,
         request: <S::Process as Process>::Request,
     ) {
-        let delay = self.client_way();
+        let delay = self.client_delay();
         let event = Event::Request {
             node,
             client,
             request,
         };
-        self.plan(delay, event);
+        self.schedule(delay, event);
     }
 
-    fn client_way(&mut self) -> Duration {
-        Duration::from_micros(50 + self.flow.below(500))
+    fn client_delay(&mut self) -> Duration {
+        Duration::from_micros(50 + self.timing_rng.below(500))
     }
 
-    fn plan(&mut self, delay: Duration, event: Event<S>) {
+    fn schedule(&mut self, delay: Duration, event: Event<S>) {
         self.scheduler.at(self.scheduler.now() + delay, event);
     }
 
-    /// Runs until the scenario is done, breaks a rule, or `until` has come.
+    /// Runs until the scenario is done, breaks a rule, or `until` has passed.
     pub fn run(&mut self, scenario: &mut S, until: Time) -> Result<(), Violation> {
         while !scenario.done(self) {
             if self.now() > until {
@@ -291,43 +315,43 @@ impl<S: Scenario> World<S> {
                 return Err(self.violation("nothing is going to happen any more".to_owned()));
             };
             let result = self.handle(scenario, event);
-            result.map_err(|what| self.violation(what))?;
+            result.map_err(|message| self.violation(message))?;
         }
         Ok(())
     }
 
-    fn violation(&self, what: String) -> Violation {
+    fn violation(&self, message: String) -> Violation {
         Violation {
             at: self.now(),
-            what,
+            message,
         }
     }
 
     fn handle(&mut self, scenario: &mut S, event: Event<S>) -> Result<(), String> {
         let now = self.now();
-        let Some(event) = self.hold(event) else {
+        let Some(event) = self.defer_if_paused(event) else {
             return Ok(());
         };
         match event {
-            Event::Tick { node, machine_run } => self.tick(scenario, node, machine_run),
+            Event::Tick { node, incarnation } => self.tick(scenario, node, incarnation),
             Event::Frame {
                 link,
-                lives,
+                incarnations,
                 connection,
                 frame,
             } => {
-                if self.arrives(link, lives, connection) {
+                if self.arrives(link, incarnations, connection) {
                     self.frame(scenario, link, frame)?;
                 }
                 Ok(())
             }
             Event::Wake {
                 node,
-                machine_run,
+                incarnation,
                 at,
-            } => self.wake(scenario, node, machine_run, at),
-            Event::Write { node, machine_run } => self.write(scenario, node, machine_run),
-            Event::Job { node, machine_run } => self.job(scenario, node, machine_run),
+            } => self.wake(scenario, node, incarnation, at),
+            Event::Write { node, incarnation } => self.write(scenario, node, incarnation),
+            Event::Job { node, incarnation } => self.job(scenario, node, incarnation),
             Event::Detect => self.detect(scenario),
             Event::Request {
                 node,
@@ -349,9 +373,9 @@ impl<S: Scenario> World<S> {
                 self.stop(node, stop);
                 Ok(())
             }
-            Event::Resume { node, machine_run } => {
-                if self.incarnation(node) == Some(machine_run) {
-                    self.trace.event(now, "resume", node.0, &machine_run);
+            Event::Resume { node, incarnation } => {
+                if self.incarnation(node) == Some(incarnation) {
+                    self.trace.event(now, "resume", node.0, &incarnation);
                     self.resume(node);
                 }
                 Ok(())
@@ -367,20 +391,20 @@ impl<S: Scenario> World<S> {
         self.machines.get_mut(&node)?.machine_run.as_mut()
     }
 
-    /// The life that is running, if it is this one.
+    /// The running incarnation, if it is this one.
     fn this_incarnation(
         &mut self,
         node: NodeId,
-        machine_run: Incarnation,
+        incarnation: Incarnation,
     ) -> Option<&mut MachineRun<S::Process>> {
         let machine = self.machines.get_mut(&node)?;
         machine
             .machine_run
             .as_mut()
-            .filter(|_| machine.incarnation == machine_run)
+            .filter(|_| machine.incarnation == incarnation)
     }
 
-    /// The number of the life that is running.
+    /// Number of the running incarnation.
     fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
         let machine = self.machines.get(&node)?;
         machine.machine_run.as_ref().map(|_| machine.incarnation)
@@ -388,7 +412,7 @@ impl<S: Scenario> World<S> {
 
     fn start(&mut self, scenario: &mut S, node: NodeId) -> Result<(), String> {
         let (now, wall) = (self.now(), self.wall(node));
-        let seed = self.flow.next_u64();
+        let seed = self.timing_rng.next_u64();
         let Some(machine) = self
             .machines
             .get_mut(&node)
@@ -397,8 +421,8 @@ impl<S: Scenario> World<S> {
             return Ok(());
         };
         machine.incarnation.0 += 1;
-        let machine_run = machine.incarnation;
-        self.trace.event(now, "start", node.0, &machine_run);
+        let incarnation = machine.incarnation;
+        self.trace.event(now, "start", node.0, &incarnation);
         let wal_config = WalConfig {
             max_file_bytes: self.config.wal_file_bytes,
             grow_bytes: 4096,
@@ -411,7 +435,7 @@ impl<S: Scenario> World<S> {
             .and_then(|(wal, recovered)| {
                 let start = Start {
                     node,
-                    incarnation: machine_run,
+                    incarnation,
                     now,
                     wall,
                     disk,
@@ -422,7 +446,7 @@ impl<S: Scenario> World<S> {
             });
         let (wal, process) = match started {
             Ok(both) => both,
-            Err(error) => return self.ended(scenario, node, &error),
+            Err(error) => return self.end_failed(scenario, node, &error),
         };
         machine.machine_run = Some(MachineRun {
             process,
@@ -432,11 +456,11 @@ impl<S: Scenario> World<S> {
             peers: BTreeMap::new(),
             wake: None,
         });
-        self.plan(Duration::ZERO, Event::Tick { node, machine_run });
+        self.schedule(Duration::ZERO, Event::Tick { node, incarnation });
         Ok(())
     }
 
-    /// Ends a node now. Its disk is as the end left it.
+    /// Stops a node now. `stop` decides what its disk still has.
     pub fn stop(&mut self, node: NodeId, stop: Stop) {
         let now = self.now();
         let Some(machine) = self.machines.get_mut(&node) else {
@@ -445,7 +469,7 @@ impl<S: Scenario> World<S> {
         if machine.machine_run.take().is_none() {
             return;
         }
-        self.held.remove(&node);
+        self.deferred_events.remove(&node);
         self.trace.event(now, "stop", node.0, &stop);
         match stop {
             Stop::Power => {
@@ -460,28 +484,28 @@ impl<S: Scenario> World<S> {
         &mut self,
         scenario: &mut S,
         node: NodeId,
-        machine_run: Incarnation,
+        incarnation: Incarnation,
     ) -> Result<(), String> {
         let (now, wall) = (self.now(), self.wall(node));
-        let Some(running) = self.this_incarnation(node, machine_run) else {
+        let Some(running) = self.this_incarnation(node, incarnation) else {
             return Ok(());
         };
         running.process.tick(now, wall);
-        self.plan(self.config.tick, Event::Tick { node, machine_run });
+        self.schedule(self.config.tick, Event::Tick { node, incarnation });
         self.pump(scenario, node)
     }
 
-    /// A tick that the software asked for.
+    /// A tick that the software requested.
     fn wake(
         &mut self,
         scenario: &mut S,
         node: NodeId,
-        machine_run: Incarnation,
+        incarnation: Incarnation,
         at: Time,
     ) -> Result<(), String> {
         let (now, wall) = (self.now(), self.wall(node));
-        let running = self.this_incarnation(node, machine_run);
-        let Some(running) = running.filter(|l| l.wake == Some(at)) else {
+        let running = self.this_incarnation(node, incarnation);
+        let Some(running) = running.filter(|running| running.wake == Some(at)) else {
             return Ok(());
         };
         running.wake = None;
@@ -489,21 +513,26 @@ impl<S: Scenario> World<S> {
         self.pump(scenario, node)
     }
 
-    /// Whether a frame that was on the way gets there.
-    fn arrives(&mut self, link: Link, lives: (Incarnation, Incarnation), connection: u64) -> bool {
+    /// Whether a frame on the way arrives.
+    fn arrives(
+        &mut self,
+        link: Link,
+        incarnations: (Incarnation, Incarnation),
+        connection: u64,
+    ) -> bool {
         let (from, to) = link;
-        // A connection ends with either of its ends, and with what is on the way.
-        let whole =
-            self.incarnation(from) == Some(lives.0) && self.incarnation(to) == Some(lives.1);
-        let passes = self.net.passes(link);
+        // A connection ends with either of its ends, and all frames on the way with it.
+        let is_intact = self.incarnation(from) == Some(incarnations.0)
+            && self.incarnation(to) == Some(incarnations.1);
+        let is_passing = self.net.passes(link);
         if !self.config.connections {
-            return whole && passes;
+            return is_intact && is_passing;
         }
-        let whole = whole && self.connections.current(link) == Some(connection);
-        if whole && !passes {
+        let is_intact = is_intact && self.connections.current(link) == Some(connection);
+        if is_intact && !is_passing {
             self.connections.cut(link);
         }
-        whole && passes
+        is_intact && is_passing
     }
 
     fn frame(&mut self, scenario: &mut S, link: Link, frame: Bytes) -> Result<(), String> {
@@ -517,22 +546,22 @@ impl<S: Scenario> World<S> {
         self.pump(scenario, to)
     }
 
-    /// One step of the log's thread.
+    /// One step of the log thread.
     fn write(
         &mut self,
         scenario: &mut S,
         node: NodeId,
-        machine_run: Incarnation,
+        incarnation: Incarnation,
     ) -> Result<(), String> {
         let now = self.now();
-        let Some(running) = self.this_incarnation(node, machine_run) else {
+        let Some(running) = self.this_incarnation(node, incarnation) else {
             return Ok(());
         };
         running.writing = false;
         let mut durable = Vec::new();
         let progress = match running.writer.step(&mut durable) {
             Ok(progress) => progress,
-            Err(error) => return self.ended(scenario, node, &error.to_string()),
+            Err(error) => return self.end_failed(scenario, node, &error.to_string()),
         };
         if let Some(rolled) = progress.rolled {
             running.process.wal_rolled(rolled.file);
@@ -551,11 +580,11 @@ impl<S: Scenario> World<S> {
         &mut self,
         scenario: &mut S,
         node: NodeId,
-        machine_run: Incarnation,
+        incarnation: Incarnation,
     ) -> Result<(), String> {
         let now = self.now();
         let disk = self.machines.get(&node).map(|m| m.disk.clone());
-        let Some(running) = self.this_incarnation(node, machine_run) else {
+        let Some(running) = self.this_incarnation(node, incarnation) else {
             return Ok(());
         };
         let (Some(disk), Some((id, job))) = (disk, running.jobs.pop_front()) else {
@@ -564,58 +593,61 @@ impl<S: Scenario> World<S> {
         let more = !running.jobs.is_empty();
         let result = job.run(&disk);
         if let Err(error) = &result {
-            return self.ended(scenario, node, &error.to_string());
+            return self.end_failed(scenario, node, &error.to_string());
         }
-        if let Some(running) = self.this_incarnation(node, machine_run) {
+        if let Some(running) = self.this_incarnation(node, incarnation) {
             running.process.job_done(id, result);
         }
         self.trace.event(now, "job", node.0, &id);
         if more {
-            self.plan_job(node, machine_run);
+            self.schedule_job(node, incarnation);
         }
         self.pump(scenario, node)
     }
 
-    /// Connections that are made anew.
-    fn mend(&mut self) -> Vec<Link> {
-        let (net, held, limit) = (&self.net, &self.held, self.config.detection);
-        self.connections.mend(|link| {
+    /// Replaces broken connections and returns their links.
+    fn replace_broken_connections(&mut self) -> Vec<Link> {
+        let (net, deferred_events, limit) =
+            (&self.net, &self.deferred_events, self.config.detection);
+        self.connections.replace_broken(|link| {
             let back = (link.1, link.0);
-            let awake = !held.contains_key(&link.0) && !held.contains_key(&link.1);
-            awake && net.passes(link) && net.delay(link) + net.delay(back) < limit
+            let are_running =
+                !deferred_events.contains_key(&link.0) && !deferred_events.contains_key(&link.1);
+            are_running && net.passes(link) && net.delay(link) + net.delay(back) < limit
         })
     }
 
-    /// Everyone looks at everyone.
+    /// One round of the failure detector: every node checks every other node.
     fn detect(&mut self, scenario: &mut S) -> Result<(), String> {
         let now = self.now();
-        let mended = self.mend();
+        let replaced = self.replace_broken_connections();
         for node in self.nodes() {
             if self.is_paused(node) {
                 continue;
             }
-            self.session_event_removed(node, now);
+            self.report_removed_peers(node, now);
             for other in self.nodes() {
-                let (there, back) = ((node, other), (other, node));
-                let slow = self.net.delay(there) + self.net.delay(back);
-                let open = self.net.passes(there)
+                let (forward, back) = ((node, other), (other, node));
+                let slow = self.net.delay(forward) + self.net.delay(back);
+                let is_open = self.net.passes(forward)
                     && self.net.passes(back)
-                    && self.connections.current(there).is_some();
-                let anew = mended.contains(&(node.min(other), node.max(other)));
+                    && self.connections.current(forward).is_some();
+                let is_replaced = replaced.contains(&(node.min(other), node.max(other)));
                 let incarnation = self.incarnation(other);
-                let answers = open && slow < self.config.detection && !self.is_paused(other);
-                let heard = incarnation.filter(|_| answers);
-                let patience = match incarnation {
+                let is_answering =
+                    is_open && slow < self.config.detection && !self.is_paused(other);
+                let reachable = incarnation.filter(|_| is_answering);
+                let timeout = match incarnation {
                     // A closed connection is noticed at once.
-                    None if open => Duration::ZERO,
+                    None if is_open => Duration::ZERO,
                     _ => self.config.detection,
                 };
                 let Some(machine_run) = self.machine_run(node).filter(|_| node != other) else {
                     continue;
                 };
                 let before = machine_run.peers.get(&other).and_then(|p| p.up);
-                tell(machine_run, other, heard, now, patience);
-                if let Some(incarnation) = before.filter(|b| anew && Some(*b) == heard) {
+                update_peer(machine_run, other, reachable, now, timeout);
+                if let Some(incarnation) = before.filter(|b| is_replaced && Some(*b) == reachable) {
                     machine_run.process.peer_up(other, incarnation);
                 }
                 let given_up = before.is_some()
@@ -624,39 +656,39 @@ impl<S: Scenario> World<S> {
                         .get(&other)
                         .is_some_and(|p| p.up.is_none());
                 if given_up && self.config.connections {
-                    self.connections.cut(there);
+                    self.connections.cut(forward);
                 }
             }
             self.pump(scenario, node)?;
         }
-        self.plan(DETECTOR_PERIOD, Event::Detect);
+        self.schedule(DETECTOR_PERIOD, Event::Detect);
         Ok(())
     }
 
-    /// Machines that were taken away are down.
-    fn session_event_removed(&mut self, node: NodeId, now: Time) {
+    /// Reports removed machines as down.
+    fn report_removed_peers(&mut self, node: NodeId, now: Time) {
         let all = self.nodes();
         let Some(machine_run) = self.machine_run(node) else {
             return;
         };
         let known: Vec<NodeId> = machine_run.peers.keys().copied().collect();
-        for gone in known.into_iter().filter(|n| !all.contains(n)) {
-            tell(machine_run, gone, None, now, Duration::ZERO);
-            machine_run.peers.remove(&gone);
+        for peer in known.into_iter().filter(|n| !all.contains(n)) {
+            update_peer(machine_run, peer, None, now, Duration::ZERO);
+            machine_run.peers.remove(&peer);
         }
     }
 
-    fn disk_work(&mut self, node: NodeId) -> Duration {
+    fn disk_delay(&mut self, node: NodeId) -> Duration {
         let stall = self.machines.get(&node).map_or(Duration::ZERO, |m| m.stall);
-        Duration::from_micros(100 + self.flow.below(3_000)) + stall
+        Duration::from_micros(100 + self.timing_rng.below(3_000)) + stall
     }
 
-    fn plan_job(&mut self, node: NodeId, machine_run: Incarnation) {
-        let delay = self.disk_work(node);
-        self.plan(delay, Event::Job { node, machine_run });
+    fn schedule_job(&mut self, node: NodeId, incarnation: Incarnation) {
+        let delay = self.disk_delay(node);
+        self.schedule(delay, Event::Job { node, incarnation });
     }
 
-    /// Carries out what a node's software wants until it wants nothing more.
+    /// Carries out the actions of a node's software until there are none left.
     fn pump(&mut self, scenario: &mut S, node: NodeId) -> Result<(), String> {
         let (now, wall) = (self.now(), self.wall(node));
         if let Some(machine_run) = self.machine_run(node) {
@@ -676,49 +708,46 @@ impl<S: Scenario> World<S> {
             }
             self.actions = actions;
         }
-        self.keep_writing(node);
-        self.keep_waking(node);
+        self.schedule_write(node);
+        self.schedule_wake(node);
         Ok(())
     }
 
-    /// Plans the tick that the software wants next, if that is before the one that is planned.
-    fn keep_waking(&mut self, node: NodeId) {
-        let soonest = self.now() + LEAST_SLEEP;
-        let Some(machine_run) = self.incarnation(node) else {
+    /// Schedules the next tick that the software requests, if it is earlier than the scheduled one.
+    fn schedule_wake(&mut self, node: NodeId) {
+        let earliest = self.now() + MIN_SLEEP;
+        let Some(incarnation) = self.incarnation(node) else {
             return;
         };
         let Some(running) = self.machine_run(node) else {
             return;
         };
-        let wanted = running.process.wake_at().map(|at| at.max(soonest));
+        let wanted = running.process.wake_at().map(|at| at.max(earliest));
         if let Some(at) = wanted.filter(|at| running.wake.is_none_or(|w| *at < w)) {
             running.wake = Some(at);
             self.scheduler.at(
                 at,
                 Event::Wake {
                     node,
-                    machine_run,
+                    incarnation,
                     at,
                 },
             );
         }
     }
 
-    fn keep_writing(&mut self, node: NodeId) {
+    fn schedule_write(&mut self, node: NodeId) {
         let Some(incarnation) = self.incarnation(node) else {
             return;
         };
-        let delay = self.disk_work(node);
+        let delay = self.disk_delay(node);
         if let Some(machine_run) = self.machine_run(node)
             && !machine_run.writing
             && !machine_run.writer.is_idle()
         {
             machine_run.writing = true;
-            let event = Event::Write {
-                node,
-                machine_run: incarnation,
-            };
-            self.plan(delay, event);
+            let event = Event::Write { node, incarnation };
+            self.schedule(delay, event);
         }
     }
 
@@ -744,7 +773,7 @@ impl<S: Scenario> World<S> {
                     machine_run.jobs.len() == 1
                 });
                 if first {
-                    self.plan_job(node, incarnation);
+                    self.schedule_job(node, incarnation);
                 }
             }
             Action::Send { to, frame } => self.send(node, incarnation, to, frame),
@@ -752,30 +781,30 @@ impl<S: Scenario> World<S> {
                 self.trace.event(now, "free wal", node.0, &up_to);
                 let freed = self
                     .machine_run(node)
-                    .map(|l| l.writer.wal().delete_through(up_to));
+                    .map(|run| run.writer.wal().delete_through(up_to));
                 match freed {
                     Some(Err(error)) if error.is_fatal() => {
-                        self.ended(scenario, node, &error.to_string())?;
+                        self.end_failed(scenario, node, &error.to_string())?;
                     }
                     _ => {}
                 }
             }
             Action::Reply { client, reply } => {
-                let delay = self.client_way();
-                self.plan(delay, Event::Reply { client, reply });
+                let delay = self.client_delay();
+                self.schedule(delay, Event::Reply { client, reply });
             }
             Action::Note(note) => {
                 self.trace.event(now, "note", node.0, &note);
                 scenario.note(self, node, note)?;
             }
             Action::Fatal(error) => {
-                self.ended(scenario, node, &error)?;
+                self.end_failed(scenario, node, &error)?;
             }
         }
         Ok(())
     }
 
-    fn send(&mut self, from: NodeId, machine_run: Incarnation, to: NodeId, frame: Bytes) {
+    fn send(&mut self, from: NodeId, incarnation: Incarnation, to: NodeId, frame: Bytes) {
         let link = (from, to);
         let Some(connection) = self.connections.current(link) else {
             return;
@@ -787,31 +816,31 @@ impl<S: Scenario> World<S> {
         let Some(other) = self.incarnation(to) else {
             return;
         };
-        for arrives in arrivals.into_iter().flatten() {
+        for arrival in arrivals.into_iter().flatten() {
             let event = Event::Frame {
                 link,
-                lives: (machine_run, other),
+                incarnations: (incarnation, other),
                 connection,
                 frame: frame.clone(),
             };
-            self.scheduler.at(arrives, event);
+            self.scheduler.at(arrival, event);
         }
     }
 }
 
-/// The failure detector's word, when it has changed.
-fn tell<P: Process>(
+/// Reports a change of the failure detector's view of `other` to the process.
+fn update_peer<P: Process>(
     machine_run: &mut MachineRun<P>,
     other: NodeId,
-    heard: Option<Incarnation>,
+    reachable: Option<Incarnation>,
     now: Time,
-    patience: Duration,
+    timeout: Duration,
 ) {
     let Peer {
         mut up,
         mut silent_since,
     } = machine_run.peers.get(&other).copied().unwrap_or_default();
-    match heard {
+    match reachable {
         Some(incarnation) => {
             silent_since = None;
             if up != Some(incarnation) {
@@ -824,7 +853,7 @@ fn tell<P: Process>(
         }
         None => {
             let since = *silent_since.get_or_insert(now);
-            if up.is_some() && now.since(since) >= patience {
+            if up.is_some() && now.since(since) >= timeout {
                 machine_run.process.peer_down(other);
                 up = None;
             }

@@ -1,4 +1,4 @@
-//! Many seeds of the metadata scenario, each twice.
+//! Seeds of the metadata scenario. Each runs twice.
 
 use sim::metadata::{Options, Report, run};
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const SEEDS: u64 = 200;
-/// Runs are single-threaded; this many go on at the same time.
+/// Number of runs at a time. Each run is single-threaded.
 const THREADS: usize = 2;
 
 fn options() -> Options {
@@ -16,7 +16,7 @@ fn options() -> Options {
     }
 }
 
-/// Runs every seed twice; the second run must be the first.
+/// Runs every seed twice and checks that both runs are equal.
 fn run_all(seeds: u64, options: &Options) -> Vec<Result<Report, String>> {
     let next = AtomicU64::new(0);
     let worker = || {
@@ -42,16 +42,16 @@ fn run_all(seeds: u64, options: &Options) -> Vec<Result<Report, String>> {
 }
 
 #[test]
-fn the_rules_hold_under_every_seed_and_a_seed_is_one_run() {
+fn rules_hold_and_runs_are_repeatable() {
     let results = run_all(SEEDS, &options());
     let failures: Vec<_> = results.iter().filter_map(|r| r.as_ref().err()).collect();
     assert!(failures.is_empty(), "{failures:#?}");
     let reports: Vec<_> = results.into_iter().flatten().collect();
     let hashes: BTreeSet<_> = reports.iter().map(|r| r.hash).collect();
     assert_eq!(hashes.len(), reports.len(), "a seed changes nothing");
-    // The runs went where they were meant to go.
+    // Guard against runs that exercise too little.
     let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
-    let reached = [
+    let counts = [
         sum(|r| r.answers),
         sum(|r| r.starts),
         sum(|r| r.terms),
@@ -60,7 +60,7 @@ fn the_rules_hold_under_every_seed_and_a_seed_is_one_run() {
         sum(|r| r.damaged),
         sum(|r| r.replaced),
     ];
-    let meant = [
+    let minimums = [
         100 * SEEDS,
         5 * SEEDS,
         2 * SEEDS,
@@ -70,12 +70,15 @@ fn the_rules_hold_under_every_seed_and_a_seed_is_one_run() {
         SEEDS / 4,
     ];
     assert!(
-        reached.iter().zip(meant).all(|(r, m)| *r > m),
-        "answers, starts, terms, restored checkpoints, faults, damaged and replaced nodes: {reached:?}, meant were {meant:?}"
+        counts
+            .iter()
+            .zip(minimums)
+            .all(|(count, minimum)| *count > minimum),
+        "answers, starts, terms, restored checkpoints, faults, damaged and replaced nodes: {counts:?}, minimums {minimums:?}"
     );
 }
 
-/// The rules notice when what was confirmed is not durable.
+/// The oracles must find violations if confirmed data is not durable.
 #[test]
 fn disks_that_ignore_syncs_are_caught() {
     let options = Options {

@@ -169,8 +169,6 @@ pub enum RouterOutput {
     Confirmed {
         /// The number of the session.
         session: u64,
-        /// The channel of the publisher.
-        channel: u16,
         /// The tag of the message.
         tag: u64,
     },
@@ -228,10 +226,8 @@ pub struct Publisher {
     pub subscriber: Option<SubscriberId>,
     /// The session that receives confirms of other routers; 0 if there is none.
     pub session: u64,
-    /// The session's reference to the message, for [`RouterOutput::Confirmed`]. If the tag is 0, it
-    /// does not wait for confirms.
-    pub channel: u16,
-    /// The delivery tag; 0 if the session does not wait.
+    /// The session's number for the message, for [`RouterOutput::Confirmed`]; 0 if it does not wait
+    /// for confirms.
     pub tag: u64,
 }
 

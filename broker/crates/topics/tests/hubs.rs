@@ -361,7 +361,6 @@ impl World {
         let publisher = Publisher {
             subscriber: None,
             session: session_of(at, 9),
-            channel: 0,
             tag: id.into(),
         };
         let message = message(topic, qos, id);

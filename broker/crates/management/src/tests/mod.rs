@@ -220,6 +220,7 @@ impl Fake {
             attempts: None,
             left: 0,
             message,
+            annotations: None,
         };
         delivered.into_iter().enumerate().map(delivery).collect()
     }

@@ -95,7 +95,7 @@ impl Tree {
         for vhost in &vhosts {
             restore_vhost(&mut tree, &vhost.name, &mut from)?;
         }
-        tree.find_traced();
+        tree.update_traces();
         tree.globals = from.get::<Vec<_>>()?.into_iter().collect();
         tree.features = from.get::<Vec<_>>()?.into_iter().collect();
         tree.zones = from.get::<Vec<_>>()?.into_iter().collect();
@@ -114,6 +114,7 @@ impl Tree {
             tree.lost.insert(queue, node);
         }
         from.end()?;
+        debug_assert!(tree.member_counts_are_right());
         tree.events.clear();
         Ok(tree)
     }

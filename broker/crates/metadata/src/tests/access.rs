@@ -11,7 +11,7 @@ fn permission(user: &str, configure: &str, write: &str, read: &str) -> Permissio
 }
 
 #[test]
-fn rights_are_patterns_and_an_empty_one_permits_nothing() {
+fn permissions_are_patterns_and_an_empty_one_permits_nothing() {
     let mut log = Log::new();
     log.ok(Change::PutUser(user("u")));
     assert!(!log.tree.vhost_access("u", "/"));
@@ -26,11 +26,14 @@ fn rights_are_patterns_and_an_empty_one_permits_nothing() {
         [TreeEvent::PermissionsChanged { user: name("u") }]
     );
     assert!(log.tree.vhost_access("u", "/") && !log.tree.vhost_access("u", "other"));
-    let may = |right, resource| log.tree.permitted("u", "/", right, resource);
-    assert!(!may(Right::Configure, "tenant-u.q"));
-    assert!(may(Right::Write, "tenant-u.q") && !may(Right::Write, "other"));
-    assert!(may(Right::Write, ""), "the default exchange is amq.default");
-    assert!(may(Right::Read, "other"));
+    let is_permitted = |right, resource| log.tree.permitted("u", "/", right, resource);
+    assert!(!is_permitted(Right::Configure, "tenant-u.q"));
+    assert!(is_permitted(Right::Write, "tenant-u.q") && !is_permitted(Right::Write, "other"));
+    assert!(
+        is_permitted(Right::Write, ""),
+        "the default exchange is amq.default"
+    );
+    assert!(is_permitted(Right::Read, "other"));
     assert!(!log.tree.permitted("nobody", "/", Right::Read, "q"));
     assert!(
         log.tree
@@ -44,7 +47,7 @@ fn rights_are_patterns_and_an_empty_one_permits_nothing() {
 }
 
 #[test]
-fn topic_permissions_limit_only_the_exchange_they_name() {
+fn topic_permissions_restrict_only_their_exchange() {
     let mut log = Log::new();
     let topic = TopicPermissionRecord {
         user: name("guest"),
@@ -54,12 +57,12 @@ fn topic_permissions_limit_only_the_exchange_they_name() {
         read: name(".*"),
     };
     log.ok(Change::PutTopicPermission(topic));
-    let may = |exchange, key| {
+    let is_permitted = |exchange, key| {
         log.tree
             .topic_permitted("guest", "/", exchange, Right::Write, key)
     };
-    assert!(may("amq.topic", "guest.a") && !may("amq.topic", "other.a"));
-    assert!(may("x", "other.a"));
+    assert!(is_permitted("amq.topic", "guest.a") && !is_permitted("amq.topic", "other.a"));
+    assert!(is_permitted("x", "other.a"));
     let clear = |exchange: Option<&str>| Change::DeleteTopicPermission {
         user: name("guest"),
         vhost: name("/"),
@@ -74,12 +77,12 @@ fn topic_permissions_limit_only_the_exchange_they_name() {
 }
 
 #[test]
-fn users_are_checked_and_take_their_rights_with_them() {
+fn users_are_checked_and_deleted_with_their_permissions() {
     let mut log = Log::new();
     log.ok(Change::PutUser(user("u")));
     assert_eq!(log.ok(Change::PutUser(user("u"))), ChangeResult::AsBefore);
     log.ok(Change::PutPermission(permission("u", ".*", ".*", ".*")));
-    // A new password leaves the rights.
+    // A new password keeps the permissions.
     let changed = UserRecord {
         password: None,
         ..user("u")
@@ -130,7 +133,7 @@ fn users_are_checked_and_take_their_rights_with_them() {
 }
 
 #[test]
-fn the_second_bootstrap_changes_nothing() {
+fn second_bootstrap_changes_nothing() {
     let mut log = Log::new();
     let again = Change::Bootstrap {
         cluster: name("other"),

@@ -32,9 +32,9 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// As deep as the log's tables go, and one deeper.
+/// Tables at the maximum depth of the log, and one level deeper.
 #[test]
-fn what_could_not_be_read_again_is_refused() {
+fn change_that_cannot_be_decoded_again_is_refused() {
     let nested = |depth: usize| {
         let deep = (1..depth).fold(Value::Void, |inner, n| match n % 2 {
             0 => Value::Array(vec![inner]),
@@ -82,18 +82,18 @@ fn what_could_not_be_read_again_is_refused() {
 
 proptest! {
     #[test]
-    fn tables_come_back_as_they_went(pairs in proptest::collection::vec(("[a-zé]{0,5}", value()), 0..6)) {
+    fn tables_survive_encoding(pairs in proptest::collection::vec(("[a-zé]{0,5}", value()), 0..6)) {
         let arguments = Table(pairs.into_iter().map(|(k, v)| (name(&k), v)).collect());
         let change = Change::Bind(BindingRecord { arguments: arguments.clone(), ..to_queue("x", "q", "k") });
         prop_assert_eq!(Change::decode(&change.encode()), Ok(change));
-        let mut turned = Table(arguments.0.clone());
-        turned.0.sort_by(|a, b| b.0.cmp(&a.0));
-        // Doubled keys keep their order under a stable sort, so the last one stays the last one.
-        prop_assert_eq!(canonical(&arguments), canonical(&turned));
+        let mut reordered = Table(arguments.0.clone());
+        reordered.0.sort_by(|a, b| b.0.cmp(&a.0));
+        // A stable sort keeps the order of duplicate keys, so the last one stays last.
+        prop_assert_eq!(canonical(&arguments), canonical(&reordered));
     }
 
     #[test]
-    fn no_bytes_make_it_panic(raw: Vec<u8>, tag in 0u8..60) {
+    fn decoding_arbitrary_bytes_does_not_panic(raw: Vec<u8>, tag in 0u8..60) {
         let _ = Change::decode(&raw);
         let _ = Tree::restore(&raw);
         let mut tagged = vec![1, tag];
@@ -101,23 +101,23 @@ proptest! {
         let _ = Change::decode(&tagged);
     }
 
-    /// A damaged snapshot is an error or another sound tree.
+    /// A damaged snapshot gives an error or another consistent tree.
     #[test]
-    fn no_damage_makes_a_snapshot_panic(at: prop::sample::Index, to: u8, cut: prop::sample::Index) {
+    fn restoring_a_damaged_snapshot_does_not_panic(position: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
         let mut log = Log::new();
         log.declare(quorum("q"));
         log.declare(QueueRecord { durable: false, ..queue("t") });
         log.ok(Change::Bind(to_queue("amq.topic", "q", "#")));
         log.ok(Change::PutPolicy(policy("p", "^q", &[("max-length", Value::I64(1))])));
-        let good = log.tree.snapshot();
-        let mut bad = good.to_vec();
-        let at = at.index(bad.len());
-        bad[at] = to;
-        if let Ok(tree) = Tree::restore(&bad) {
+        let snapshot = log.tree.snapshot();
+        let mut damaged = snapshot.to_vec();
+        let position = position.index(damaged.len());
+        damaged[position] = byte;
+        if let Ok(tree) = Tree::restore(&damaged) {
             let _ = (tree.digest(), tree.events_since(&log.tree).len());
         }
-        let short = cut.index(good.len());
-        prop_assert!(Tree::restore(&good[..short]).is_err());
+        let truncated_len = cut.index(snapshot.len());
+        prop_assert!(Tree::restore(&snapshot[..truncated_len]).is_err());
     }
 }
 

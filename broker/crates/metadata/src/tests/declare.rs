@@ -8,7 +8,7 @@ fn text(refused: ChangeError) -> String {
 }
 
 #[test]
-fn declaring_the_same_again_is_as_before_and_gives_the_same_queue() {
+fn equal_declaration_returns_the_existing_queue() {
     let mut log = Log::new();
     let id = log.declare(quorum("q"));
     assert_eq!(
@@ -22,14 +22,14 @@ fn declaring_the_same_again_is_as_before_and_gives_the_same_queue() {
     };
     assert_eq!((record.id, created), (id, false));
     assert!(log.tree.events().is_empty());
-    // A classic queue may say its type or not.
+    // A classic queue may be declared with or without its type.
     log.declare(queue("c"));
-    let said = QueueRecord {
+    let typed = QueueRecord {
         arguments: table(&[("x-queue-type", Value::from("classic"))]),
         ..queue("c")
     };
-    log.declare(said);
-    // Nor is it another queue for another timeout or another size to grow to, whatever they are.
+    log.declare(typed);
+    // The declaration stays equal with any consumer timeout or target group size.
     let many = Value::from("many");
     for value in [Value::I32(5), Value::I32(-6), many, Value::Void] {
         for key in ["x-consumer-timeout", "x-quorum-target-group-size"] {
@@ -40,7 +40,7 @@ fn declaring_the_same_again_is_as_before_and_gives_the_same_queue() {
             }
         }
     }
-    // Nor for the same octets or the same number of another type.
+    // The same bytes or the same number of another type are equal.
     for [first, then] in [
         [
             ("x-overflow", Value::from("drop-head")),
@@ -70,9 +70,9 @@ fn declaring_the_same_again_is_as_before_and_gives_the_same_queue() {
     }
 }
 
-/// What RabbitMQ 4.0.5 says of each.
+/// The error texts of RabbitMQ 4.0.5 for each value.
 #[test]
-fn values_that_differ_are_shown_as_rabbitmq_shows_them() {
+fn error_texts_show_different_values_like_rabbitmq() {
     let mut log = Log::new();
     let with = |value| QueueRecord {
         arguments: table(&[("x-max-length", value)]),
@@ -80,7 +80,7 @@ fn values_that_differ_are_shown_as_rabbitmq_shows_them() {
     };
     log.declare(with(Value::I32(5)));
     let pair = Table(vec![("b".into(), Value::I32(1))]);
-    for (value, shown) in [
+    for (value, expected_value) in [
         (Value::F64(5.0), "'5.0'"),
         (Value::F32(1000.0), "'1.0e3'"),
         (Value::Void, "none"),
@@ -90,12 +90,15 @@ fn values_that_differ_are_shown_as_rabbitmq_shows_them() {
         (Value::Array(vec![Value::I32(1)]), "'[{signedint,1}]'"),
         (Value::Table(pair), "'[{<<\"b\">>,signedint,1}]'"),
     ] {
-        let want = format!(
-            "inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received {shown} but current is '5'"
+        let expected = format!(
+            "inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received {expected_value} but current is '5'"
         );
-        assert_eq!(text(log.refused(Change::DeclareQueue(with(value)))), want);
+        assert_eq!(
+            text(log.refused(Change::DeclareQueue(with(value)))),
+            expected
+        );
     }
-    // Beside nothing a void is a value.
+    // Compared with a missing argument, a void counts as a value.
     log.declare(queue("without"));
     let void = QueueRecord {
         name: name("without"),
@@ -109,10 +112,10 @@ fn values_that_differ_are_shown_as_rabbitmq_shows_them() {
 }
 
 #[test]
-fn a_type_that_nobody_has_is_compared_where_there_is_a_queue() {
+fn unknown_queue_type_is_compared_with_an_existing_queue() {
     let mut log = Log::new();
     log.declare(queue("q"));
-    for (value, shown) in [
+    for (value, expected_value) in [
         (Value::from("stream"), "'stream'"),
         (Value::I32(5), "'5'"),
         (Value::Void, "none"),
@@ -126,7 +129,7 @@ fn a_type_that_nobody_has_is_compared_where_there_is_a_queue() {
             arguments,
             ..queue("q")
         };
-        // Durability comes before it.
+        // Durability is compared first.
         let transient = QueueRecord {
             durable: !again.durable,
             ..again.clone()
@@ -136,15 +139,15 @@ fn a_type_that_nobody_has_is_compared_where_there_is_a_queue() {
             refused.starts_with("inequivalent arg 'durable'"),
             "{refused}"
         );
-        let want = format!(
-            "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received {shown} but current is 'classic'"
+        let expected = format!(
+            "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received {expected_value} but current is 'classic'"
         );
-        assert_eq!(text(log.refused(Change::DeclareQueue(again))), want);
+        assert_eq!(text(log.refused(Change::DeclareQueue(again))), expected);
     }
 }
 
 #[test]
-fn another_declaration_is_refused_with_the_text_clients_know() {
+fn different_declaration_is_refused_with_rabbitmqs_text() {
     let mut log = Log::new();
     log.declare(quorum("q"));
     log.declare(QueueRecord {
@@ -164,7 +167,7 @@ fn another_declaration_is_refused_with_the_text_clients_know() {
             "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'classic' but current is 'quorum'",
         ),
         (
-            // What is there is compared, before anything is checked.
+            // An existing queue is compared before arguments are checked.
             QueueRecord {
                 arguments: table(&[("x-max-length", Value::from("ten"))]),
                 ..queue("c")
@@ -197,10 +200,10 @@ fn another_declaration_is_refused_with_the_text_clients_know() {
             "inequivalent arg 'x-max-length' for queue 'c' in vhost '/': received '11' but current is '10'",
         ),
     ];
-    for (record, want) in cases {
-        assert_eq!(text(log.refused(Change::DeclareQueue(record))), want);
+    for (record, expected) in cases {
+        assert_eq!(text(log.refused(Change::DeclareQueue(record))), expected);
     }
-    // The integer's width does not matter.
+    // The width of an integer is ignored.
     log.declare(QueueRecord {
         arguments: table(&[("x-max-length", Value::I64(10))]),
         ..queue("c")
@@ -208,7 +211,7 @@ fn another_declaration_is_refused_with_the_text_clients_know() {
 }
 
 #[test]
-fn arguments_are_checked_with_the_text_clients_know() {
+fn invalid_arguments_are_refused_with_rabbitmqs_text() {
     let mut log = Log::new();
     let classic = |key: &str, value: Value| QueueRecord {
         arguments: table(&[(key, value)]),
@@ -282,8 +285,8 @@ fn arguments_are_checked_with_the_text_clients_know() {
         ),
     ];
     for (record, key, end) in cases {
-        let want = format!("invalid arg '{key}' for queue 'q' in vhost '/'{end}");
-        assert_eq!(text(log.refused(Change::DeclareQueue(record))), want);
+        let expected = format!("invalid arg '{key}' for queue 'q' in vhost '/'{end}");
+        assert_eq!(text(log.refused(Change::DeclareQueue(record))), expected);
     }
     assert_eq!(
         text(log.refused(Change::DeclareQueue(classic(
@@ -292,9 +295,9 @@ fn arguments_are_checked_with_the_text_clients_know() {
         )))),
         "invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue 'q' in vhost '/'"
     );
-    // Arguments nobody knows are kept.
+    // Unknown arguments are kept.
     log.declare(classic("x-mine", Value::from("yes")));
-    // These are taken as they are, as in RabbitMQ: of any type, and those of other types of queues.
+    // These arguments are accepted with any value, as in RabbitMQ, also on other types of queues.
     for (n, record) in [
         classic("x-consumer-timeout", Value::I32(-1)),
         classic("x-quorum-target-group-size", Value::I32(0)),
@@ -319,7 +322,7 @@ fn arguments_are_checked_with_the_text_clients_know() {
 }
 
 #[test]
-fn a_quorum_queue_is_durable_and_shared() {
+fn quorum_queue_must_be_durable_and_not_exclusive() {
     let mut log = Log::new();
     let session = SessionId {
         node: NodeId(1),
@@ -350,13 +353,13 @@ fn a_quorum_queue_is_durable_and_shared() {
         ),
     ];
     for (record, property) in cases {
-        let want = format!("invalid property '{property}' for queue 'q' in vhost '/'");
-        assert_eq!(text(log.refused(Change::DeclareQueue(record))), want);
+        let expected = format!("invalid property '{property}' for queue 'q' in vhost '/'");
+        assert_eq!(text(log.refused(Change::DeclareQueue(record))), expected);
     }
 }
 
 #[test]
-fn names_vhosts_and_members_are_checked() {
+fn names_vhosts_and_members_are_checked_at_declaration() {
     let mut log = Log::new();
     let nowhere = QueueRecord {
         vhost: name("no"),
@@ -391,7 +394,7 @@ fn names_vhosts_and_members_are_checked() {
     for _ in 0..40 {
         deep = Value::Array(vec![deep]);
     }
-    // Not even encoded changes may be that deep.
+    // A change with this depth cannot be encoded either.
     let record = QueueRecord {
         arguments: table(&[("x", deep)]),
         ..queue("d")
@@ -418,7 +421,7 @@ fn names_vhosts_and_members_are_checked() {
 }
 
 #[test]
-fn exchanges_are_compared_and_checked() {
+fn exchange_declarations_are_compared_and_checked() {
     let mut log = Log::new();
     assert_eq!(
         log.ok(Change::DeclareExchange(exchange("x", "topic"))),
@@ -474,12 +477,12 @@ fn exchanges_are_compared_and_checked() {
             "Unsupported property: priority",
         ),
     ];
-    for (record, want) in cases {
-        assert_eq!(text(log.refused(Change::DeclareExchange(record))), want);
+    for (record, expected) in cases {
+        assert_eq!(text(log.refused(Change::DeclareExchange(record))), expected);
     }
-    let delete = |called: &str, if_unused| Change::DeleteExchange {
+    let delete = |label: &str, if_unused| Change::DeleteExchange {
         vhost: name("/"),
-        name: name(called),
+        name: name(label),
         if_unused,
     };
     assert_eq!(

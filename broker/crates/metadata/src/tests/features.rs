@@ -8,32 +8,32 @@ fn known_by(flag: &str, nodes: &[u64]) -> Change {
     }
 }
 
-/// What a program stores never depends on what it knows: otherwise the trees of two versions would differ.
+/// The stored flags do not depend on the known ones. Otherwise the trees of two versions would differ.
 #[test]
-fn a_flag_that_this_program_does_not_know_is_stored_as_it_is() {
+fn unknown_flag_is_stored() {
     let mut log = Log::new();
-    let strange = name("from_a_later_version");
-    let on = Change::EnableFeature {
-        name: strange.clone(),
+    let unknown = name("from_a_later_version");
+    let enable = Change::EnableFeature {
+        name: unknown.clone(),
     };
-    assert_eq!(log.ok(on.clone()), ChangeResult::Changed);
-    assert_eq!(log.ok(on), ChangeResult::AsBefore);
+    assert_eq!(log.ok(enable.clone()), ChangeResult::Changed);
+    assert_eq!(log.ok(enable), ChangeResult::AsBefore);
     assert_eq!(
         log.tree.enabled_features().collect::<Vec<_>>(),
-        vec![&strange]
+        vec![&unknown]
     );
     let restored = Tree::restore(&log.tree.snapshot()).unwrap();
-    assert!(restored.feature_enabled(&strange));
-    let why = Version::default().misfit(restored.enabled_features().map(|f| &**f));
-    let why = why.expect("unknown");
+    assert!(restored.feature_enabled(&unknown));
+    let reason = Version::default().misfit(restored.enabled_features().map(|f| &**f));
+    let reason = reason.expect("unknown");
     assert!(
-        why.contains("'from_a_later_version'") && why.contains(env!("CARGO_PKG_VERSION")),
-        "{why}"
+        reason.contains("'from_a_later_version'") && reason.contains(env!("CARGO_PKG_VERSION")),
+        "{reason}"
     );
 }
 
 #[test]
-fn version_fits_a_cluster_whose_enabled_flags_it_knows() {
+fn version_can_run_in_a_cluster_whose_enabled_flags_it_knows() {
     const FIRST: Feature = Feature {
         name: "first",
         description: "",
@@ -62,28 +62,28 @@ fn version_fits_a_cluster_whose_enabled_flags_it_knows() {
     assert!(reason.starts_with(expected), "{reason}");
 }
 
-/// Who asked had seen three nodes that know it; a fourth came in before the change.
+/// The requester had seen three nodes that know the flag, and a fourth joined before the change.
 #[test]
-fn a_flag_is_refused_when_a_member_is_not_among_those_that_know_it() {
+fn flag_is_refused_if_a_member_does_not_know_it() {
     let mut log = Log::new();
     log.ok(Change::PutNode(node(4)));
     let refused = log.refused(known_by("f", &[1, 2, 3]));
     assert!(
-        matches!(&refused, ChangeError::PreconditionFailed(why) if why.contains("'f' is not supported by node(s) c-4:")),
+        matches!(&refused, ChangeError::PreconditionFailed(reason) if reason.contains("'f' is not supported by node(s) c-4:")),
         "{refused:?}"
     );
     assert!(!log.tree.feature_enabled("f"));
-    // One that is no member any more does no harm.
+    // A node in the list that is no longer a member is ignored.
     log.ok(Change::ForgetNode { id: NodeId(4) });
     assert_eq!(log.ok(known_by("f", &[1, 2, 3, 4])), ChangeResult::Changed);
     assert_eq!(log.ok(known_by("f", &[])), ChangeResult::AsBefore);
 }
 
 #[test]
-fn flags_have_names_and_are_not_many() {
+fn names_and_number_of_flags_are_limited() {
     let mut log = Log::new();
-    for bad in [String::new(), "x".repeat(limits::NAME_BYTES + 1)] {
-        let refused = log.refused(known_by(&bad, &[1, 2, 3]));
+    for invalid in [String::new(), "x".repeat(limits::NAME_BYTES + 1)] {
+        let refused = log.refused(known_by(&invalid, &[1, 2, 3]));
         assert!(matches!(refused, ChangeError::Invalid(_)), "{refused:?}");
     }
     for i in 0..limits::FEATURES {

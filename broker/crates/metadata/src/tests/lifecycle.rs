@@ -8,12 +8,12 @@ fn session(node: u64, incarnation: u64, number: u64) -> SessionId {
     }
 }
 
-fn exclusive(called: &str, owner: SessionId) -> QueueRecord {
+fn exclusive(label: &str, owner: SessionId) -> QueueRecord {
     QueueRecord {
         durable: false,
         exclusive: Some(owner),
         members: vec![owner.node],
-        ..queue(called)
+        ..queue(label)
     }
 }
 
@@ -23,7 +23,7 @@ fn names(log: &Log) -> Vec<String> {
 }
 
 #[test]
-fn exclusive_queues_are_locked_and_end_with_their_session() {
+fn exclusive_queue_is_locked_and_ends_with_its_session() {
     let mut log = Log::new();
     let (mine, other) = (session(1, 1, 1), session(1, 1, 2));
     log.declare(exclusive("a", mine));
@@ -58,12 +58,12 @@ fn exclusive_queues_are_locked_and_end_with_their_session() {
 }
 
 #[test]
-fn a_life_that_is_over_takes_what_was_only_there() {
+fn end_of_incarnation_deletes_its_transient_and_exclusive_queues() {
     let mut log = Log::new();
-    let transient = |called, node| QueueRecord {
+    let transient = |label, node| QueueRecord {
         durable: false,
         members: vec![NodeId(node)],
-        ..queue(called)
+        ..queue(label)
     };
     log.declare(exclusive("own", session(1, 1, 1)));
     log.declare(exclusive("new-life", session(1, 2, 1)));
@@ -79,12 +79,12 @@ fn a_life_that_is_over_takes_what_was_only_there() {
     assert_eq!(log.ok(end(1)), ChangeResult::Changed);
     assert_eq!(names(&log), ["durable", "elsewhere", "new-life", "quorum"]);
     assert!(log.tree.bindings("/").is_empty());
-    // Said again, what the next life made stays.
+    // A repetition keeps the queues of the next incarnation.
     log.declare(transient("transient", 1));
     assert_eq!(log.ok(end(1)), ChangeResult::AsBefore);
     assert_eq!(log.ok(end(0)), ChangeResult::AsBefore);
     assert!(names(&log).contains(&"transient".to_owned()));
-    // A declaration that was under way for a life that is over comes too late.
+    // A declaration for an ended incarnation arrives too late.
     assert!(matches!(
         log.refused(Change::DeclareQueue(exclusive("late", session(1, 1, 9)))),
         ChangeError::ResourceLocked(_)
@@ -92,11 +92,11 @@ fn a_life_that_is_over_takes_what_was_only_there() {
 }
 
 #[test]
-fn deleting_a_queue_takes_its_bindings_and_auto_delete_exchanges() {
+fn deleting_a_queue_deletes_its_bindings_and_auto_delete_exchanges() {
     let mut log = Log::new();
-    let auto = |called| ExchangeRecord {
+    let auto = |label| ExchangeRecord {
         auto_delete: true,
-        ..exchange(called, "fanout")
+        ..exchange(label, "fanout")
     };
     log.ok(Change::DeclareExchange(auto("x")));
     log.ok(Change::DeclareExchange(auto("y")));
@@ -113,7 +113,7 @@ fn deleting_a_queue_takes_its_bindings_and_auto_delete_exchanges() {
     assert_eq!(log.ok(delete(Some(first))), ChangeResult::Changed);
     assert!(
         log.tree.exchange("/", "y").is_none(),
-        "its last binding went"
+        "its last binding was removed"
     );
     assert!(
         log.tree.exchange("/", "x").is_none(),
@@ -126,7 +126,7 @@ fn deleting_a_queue_takes_its_bindings_and_auto_delete_exchanges() {
 }
 
 #[test]
-fn unbinding_the_last_removes_an_auto_delete_exchange() {
+fn last_unbind_deletes_an_auto_delete_exchange() {
     let mut log = Log::new();
     log.declare(queue("q"));
     log.ok(Change::DeclareExchange(ExchangeRecord {
@@ -142,7 +142,7 @@ fn unbinding_the_last_removes_an_auto_delete_exchange() {
 }
 
 #[test]
-fn deleting_a_vhost_takes_all_that_is_in_it() {
+fn deleting_a_vhost_deletes_its_contents() {
     let mut log = Log::new();
     let vhost = |description: &str| Change::PutVhost {
         name: name("v"),
@@ -204,7 +204,7 @@ fn deleting_a_vhost_takes_all_that_is_in_it() {
 }
 
 #[test]
-fn a_node_is_not_forgotten_while_it_holds_the_last_copy() {
+fn node_with_the_last_copy_is_not_forgotten() {
     let mut log = Log::new();
     let id = log.declare(QueueRecord {
         members: vec![NodeId(3)],
@@ -251,7 +251,7 @@ fn a_node_is_not_forgotten_while_it_holds_the_last_copy() {
 }
 
 #[test]
-fn a_restored_tree_tells_what_became_different() {
+fn restored_tree_reports_differences_as_events() {
     let mut log = Log::new();
     log.declare(queue("goes"));
     log.declare(queue("stays"));
@@ -288,7 +288,7 @@ fn a_restored_tree_tells_what_became_different() {
 }
 
 #[test]
-fn a_forgotten_node_is_not_taken_in_again() {
+fn forgotten_node_cannot_join_again() {
     let mut log = Log::new();
     log.ok(Change::SetZone {
         id: NodeId(3),
@@ -314,7 +314,7 @@ fn a_forgotten_node_is_not_taken_in_again() {
     assert!(refused.to_string().contains("was removed"), "{refused}");
     let again = log.ok(Change::ForgetNode { id: NodeId(3) });
     assert_eq!(again, ChangeResult::AsBefore);
-    // It is in the snapshot, and one that is removed in the older way may come back.
+    // The snapshot contains the forgotten node. A deleted node may join again.
     let mut log = Log {
         tree: Tree::restore(&log.tree.snapshot()).unwrap(),
         ..log
@@ -322,13 +322,13 @@ fn a_forgotten_node_is_not_taken_in_again() {
     log.refused(Change::PutNode(node(3)));
     log.ok(Change::DeleteNode { id: NodeId(2) });
     log.ok(Change::PutNode(node(2)));
-    // Also one that was no member when it was forgotten.
+    // Also a node that was not a member when it was forgotten.
     log.ok(Change::ForgetNode { id: NodeId(9) });
     log.refused(Change::PutNode(node(9)));
 }
 
 #[test]
-fn members_are_replaced_only_as_they_were_when_it_was_decided() {
+fn members_are_replaced_only_if_they_are_unchanged() {
     let mut log = Log::new();
     let ids = |list: &[u64]| list.iter().map(|n| NodeId(*n)).collect::<Vec<_>>();
     let id = log.declare(quorum("q"));
@@ -348,7 +348,7 @@ fn members_are_replaced_only_as_they_were_when_it_was_decided() {
             "decided against older members",
             replace(id, &[1, 2, 3], &[1, 2]),
         ),
-        ("nobody left", replace(id, &[1, 2, 4], &[])),
+        ("no member left", replace(id, &[1, 2, 4], &[])),
         ("one twice", replace(id, &[1, 2, 4], &[1, 1])),
         ("a stranger", replace(id, &[1, 2, 4], &[1, 2, 9])),
         ("a classic queue", replace(classic, &[1], &[2])),
@@ -362,7 +362,7 @@ fn members_are_replaced_only_as_they_were_when_it_was_decided() {
 }
 
 #[test]
-fn zones_are_told_and_kept() {
+fn zones_are_reported_and_kept() {
     let mut log = Log::new();
     let zone = |id, zone: &str| Change::SetZone {
         id: NodeId(id),
@@ -373,15 +373,15 @@ fn zones_are_told_and_kept() {
     assert_eq!(log.ok(zone(1, "eu-1a")), ChangeResult::Changed);
     assert!(matches!(log.tree.events(), [TreeEvent::NodeChanged(n)] if n.id == NodeId(1)));
     assert_eq!(log.ok(zone(1, "eu-1a")), ChangeResult::AsBefore);
-    // A node that comes back under another address is still where it was.
+    // A node that returns with another address keeps its zone.
     log.ok(Change::PutNode(NodeRecord {
         address: name("elsewhere:1"),
         ..node(1)
     }));
     assert_eq!(log.tree.zone(NodeId(1)), "eu-1a");
-    let back = Tree::restore(&log.tree.snapshot()).unwrap();
-    assert_eq!(back.zone(NodeId(1)), "eu-1a");
-    assert_eq!(back.digest(), log.tree.digest());
+    let restored = Tree::restore(&log.tree.snapshot()).unwrap();
+    assert_eq!(restored.zone(NodeId(1)), "eu-1a");
+    assert_eq!(restored.digest(), log.tree.digest());
     log.refused(zone(9, "eu-1a"));
     log.refused(zone(1, &"z".repeat(256)));
     log.ok(zone(1, ""));
@@ -389,7 +389,7 @@ fn zones_are_told_and_kept() {
 }
 
 #[test]
-fn a_queues_wishes_come_from_arguments_and_policies() {
+fn placement_comes_from_arguments_and_policies() {
     let mut log = Log::new();
     let placement_request = |log: &Log, arguments: &[(&str, Value)]| {
         log.tree.placement_request(&QueueRecord {
@@ -398,12 +398,12 @@ fn a_queues_wishes_come_from_arguments_and_policies() {
         })
     };
     assert_eq!(placement_request(&log, &[]), PlacementRequest::default());
-    let said = [
+    let arguments = [
         ("x-quorum-initial-group-size", Value::I64(5)),
         ("x-quorum-target-group-size", Value::I64(5)),
         ("x-queue-leader-locator", Value::from("balanced")),
     ];
-    let both = placement_request(&log, &said);
+    let both = placement_request(&log, &arguments);
     assert_eq!((both.initial, both.target), (5, 5));
     assert_eq!(both.locator, LeaderLocator::Balanced);
     log.ok(Change::PutPolicy(policy(
@@ -414,19 +414,24 @@ fn a_queues_wishes_come_from_arguments_and_policies() {
             ("queue-leader-locator", Value::from("client-local")),
         ],
     )));
-    let both = placement_request(&log, &said);
-    assert_eq!(both.target, 5, "the larger one");
-    assert_eq!(both.locator, LeaderLocator::ClientLocal, "the policy's");
+    let both = placement_request(&log, &arguments);
+    assert_eq!(both.target, 5, "the larger value applies");
+    assert_eq!(
+        both.locator,
+        LeaderLocator::ClientLocal,
+        "the policy applies"
+    );
     assert_eq!(placement_request(&log, &[]).target, 3);
-    // Of a queue that is there.
+    // The placement of an existing queue.
     let id = log.declare(quorum("wished"));
-    let there = log.tree.queue_by_id(id).unwrap().clone();
-    assert_eq!(log.tree.placement_request(&there).target, 3);
+    let existing = log.tree.queue_by_id(id).unwrap().clone();
+    assert_eq!(log.tree.placement_request(&existing).target, 3);
 }
 
-/// Who asks for a node's removal has looked at queues before: what came to the node since then, it has not seen.
+/// The requester of a node's removal looked at the queues earlier, and has not seen queues that were placed on the node
+/// since.
 #[test]
-fn a_node_is_not_forgotten_when_a_queue_came_to_it_since_somebody_looked() {
+fn node_is_not_forgotten_if_a_queue_was_placed_on_it_meanwhile() {
     let free = |seen: u64| Change::ForgetFreeNode {
         id: NodeId(3),
         seen,
@@ -442,14 +447,14 @@ fn a_node_is_not_forgotten_when_a_queue_came_to_it_since_somebody_looked() {
         from: from.to_vec(),
         to: to.to_vec(),
     };
-    // It is listed no more, and its group may count it all the same.
+    // The queue no longer lists the node, but its group may still count it.
     log.ok(members(&three, &two));
     log.tree = Tree::restore(&log.tree.snapshot()).unwrap();
     let refused = log.refused(free(seen));
-    let ChangeError::Unavailable(why) = &refused else {
+    let ChangeError::Unavailable(reason) = &refused else {
         panic!("{refused:?}");
     };
-    assert!(why.contains("node 'c-3'"), "{why}");
+    assert!(reason.contains("node 'c-3'"), "{reason}");
 
     let seen = log.tree.applied();
     log.ok(members(&two, &three));
@@ -458,7 +463,7 @@ fn a_node_is_not_forgotten_when_a_queue_came_to_it_since_somebody_looked() {
         ChangeError::Unavailable(_)
     ));
     let seen = log.tree.applied();
-    // Those that had it before do not get it anew, and a classic queue is no matter of votes.
+    // A member that stays is not a new placement, and a classic queue has no votes.
     log.ok(members(&three, &[NodeId(3), NodeId(1)]));
     log.declare(queue("classic"));
     assert_eq!(log.ok(free(seen)), ChangeResult::Changed);

@@ -1,13 +1,13 @@
 use super::*;
 
-fn held_by(called: &str, nodes: &[u64]) -> QueueRecord {
+fn queue_on(label: &str, nodes: &[u64]) -> QueueRecord {
     QueueRecord {
         members: nodes.iter().map(|n| NodeId(*n)).collect(),
-        ..quorum(called)
+        ..quorum(label)
     }
 }
 
-/// Node 4 comes back as node 3 was called.
+/// Node 4 is the replacement of node 3 and has its name.
 fn replacement() -> Change {
     let new = NodeRecord {
         name: node(3).name,
@@ -24,7 +24,7 @@ fn lost(tree: &Tree) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn replaced_node_leaves_at_once_and_its_only_copies_are_lost() {
+fn replaced_node_is_removed_at_once_and_its_only_copies_are_lost() {
     let mut log = Log::new();
     let classic = QueueRecord {
         members: vec![NodeId(3)],
@@ -38,9 +38,9 @@ fn replaced_node_leaves_at_once_and_its_only_copies_are_lost() {
     for record in [
         classic.clone(),
         transient,
-        held_by("one", &[3]),
-        held_by("three", &[1, 2, 3]),
-        held_by("elsewhere", &[1]),
+        queue_on("one", &[3]),
+        queue_on("three", &[1, 2, 3]),
+        queue_on("elsewhere", &[1]),
     ] {
         log.declare(record);
     }
@@ -53,11 +53,11 @@ fn replaced_node_leaves_at_once_and_its_only_copies_are_lost() {
     let names: Vec<_> = log.tree.nodes().map(|n| (n.id.0, &*n.name)).collect();
     assert_eq!(names, [(1, "c-1"), (2, "c-2"), (4, "c-3")]);
     assert!(log.tree.is_forgotten(NodeId(3)));
-    // A request that comes twice does nothing.
+    // A repeated request has no effect.
     assert_eq!(log.ok(replacement()), ChangeResult::AsBefore);
 
     let refused = log.refused(Change::DeclareQueue(classic.clone()));
-    let ChangeError::NotFound(why) = refused else {
+    let ChangeError::NotFound(reason) = refused else {
         panic!("{refused:?}");
     };
     for part in [
@@ -65,17 +65,17 @@ fn replaced_node_leaves_at_once_and_its_only_copies_are_lost() {
         "node 'c-3'",
         "delete the queue",
     ] {
-        assert!(why.contains(part), "{why}");
+        assert!(reason.contains(part), "{reason}");
     }
     let mut log = Log {
         tree: Tree::restore(&log.tree.snapshot()).unwrap(),
         ..log
     };
     assert_eq!(lost(&log.tree), [("classic", "c-3"), ("one", "c-3")]);
-    for called in ["classic", "one"] {
+    for label in ["classic", "one"] {
         log.ok(Change::DeleteQueue {
             vhost: name("/"),
-            name: name(called),
+            name: name(label),
             id: None,
         });
     }
@@ -112,12 +112,12 @@ fn replacement_is_refused_for_another_name_or_a_removed_node() {
 }
 
 #[test]
-fn message_skips_lost_queues_unless_it_goes_to_no_other() {
+fn message_skips_lost_queues_unless_all_its_queues_are_lost() {
     let mut log = Log::new();
     log.ok(Change::DeclareExchange(exchange("all", "fanout")));
-    for (called, node) in [("here", 1), ("there", 3)] {
-        log.declare(held_by(called, &[node]));
-        log.ok(Change::Bind(to_queue("all", called, "")));
+    for (label, node) in [("here", 1), ("there", 3)] {
+        log.declare(queue_on(label, &[node]));
+        log.ok(Change::Bind(to_queue("all", label, "")));
     }
     let routes = |log: &Log, exchange: &str, keys: &[&str]| {
         let mut out = vec![QueueId(0)];
@@ -133,10 +133,10 @@ fn message_skips_lost_queues_unless_it_goes_to_no_other() {
 }
 
 #[test]
-fn node_that_holds_last_copies_is_not_forgotten_and_they_are_named() {
+fn refusal_to_forget_a_node_names_its_last_copies() {
     let mut log = Log::new();
     for n in 0..25 {
-        log.declare(held_by(&format!("q{n:02}"), &[3]));
+        log.declare(queue_on(&format!("q{n:02}"), &[3]));
     }
     let refused = log
         .refused(Change::ForgetNode { id: NodeId(3) })

@@ -1,4 +1,4 @@
-//! The tree as a whole: what changes do, what is refused and how it reads.
+//! Tests of the tree: effects of changes, refusals, listings and encodings.
 
 mod access;
 mod codec;
@@ -34,9 +34,9 @@ pub(crate) fn table(pairs: &[(&str, Value)]) -> Table {
     Table(pairs.iter().map(|(k, v)| (name(k), v.clone())).collect())
 }
 
-pub(crate) fn user(called: &str) -> UserRecord {
+pub(crate) fn user(label: &str) -> UserRecord {
     UserRecord {
-        name: name(called),
+        name: name(label),
         password: auth::hash_with(HashAlgorithm::Sha256, b"secret", b"salt").ok(),
         tags: vec![name("administrator")],
         limits: Vec::new(),
@@ -53,11 +53,11 @@ pub(crate) fn node(id: u64) -> NodeRecord {
     }
 }
 
-pub(crate) fn queue(called: &str) -> QueueRecord {
+pub(crate) fn queue(label: &str) -> QueueRecord {
     QueueRecord {
         id: QueueId(0),
         vhost: name("/"),
-        name: name(called),
+        name: name(label),
         kind: QueueType::Classic,
         durable: true,
         auto_delete: false,
@@ -68,19 +68,19 @@ pub(crate) fn queue(called: &str) -> QueueRecord {
     }
 }
 
-pub(crate) fn quorum(called: &str) -> QueueRecord {
+pub(crate) fn quorum(label: &str) -> QueueRecord {
     QueueRecord {
         kind: QueueType::Quorum,
         arguments: table(&[("x-queue-type", Value::from("quorum"))]),
         members: vec![NodeId(1), NodeId(2), NodeId(3)],
-        ..queue(called)
+        ..queue(label)
     }
 }
 
-pub(crate) fn exchange(called: &str, kind: &str) -> ExchangeRecord {
+pub(crate) fn exchange(label: &str, kind: &str) -> ExchangeRecord {
     ExchangeRecord {
         vhost: name("/"),
-        name: name(called),
+        name: name(label),
         kind: name(kind),
         durable: true,
         auto_delete: false,
@@ -106,10 +106,10 @@ pub(crate) fn to_exchange(source: &str, exchange: &str, key: &str) -> BindingRec
     }
 }
 
-pub(crate) fn policy(called: &str, pattern: &str, definition: &[(&str, Value)]) -> PolicyRecord {
+pub(crate) fn policy(label: &str, pattern: &str, definition: &[(&str, Value)]) -> PolicyRecord {
     PolicyRecord {
         vhost: name("/"),
-        name: name(called),
+        name: name(label),
         scope: PolicyScope::User,
         pattern: name(pattern),
         apply_to: ApplyTo::All,
@@ -119,7 +119,7 @@ pub(crate) fn policy(called: &str, pattern: &str, definition: &[(&str, Value)]) 
 }
 
 impl Log {
-    /// A cluster of three nodes with user `guest`.
+    /// Forms a cluster of three nodes with user `guest`.
     pub(crate) fn new() -> Log {
         let mut log = Log {
             tree: Tree::default(),
@@ -133,6 +133,7 @@ impl Log {
         log
     }
 
+    /// Applies a change and checks encoding, snapshot and indexes. A refused change must not change the tree.
     pub(crate) fn apply(&mut self, change: Change) -> Result<ChangeResult, ChangeError> {
         self.index += 1;
         let encoded = change.encode();
@@ -153,14 +154,14 @@ impl Log {
 
     pub(crate) fn ok(&mut self, change: Change) -> ChangeResult {
         match self.apply(change) {
-            Ok(done) => done,
+            Ok(result) => result,
             Err(refused) => panic!("refused: {refused}"),
         }
     }
 
     pub(crate) fn refused(&mut self, change: Change) -> ChangeError {
         match self.apply(change) {
-            Ok(done) => panic!("not refused: {done:?}"),
+            Ok(result) => panic!("not refused: {result:?}"),
             Err(refused) => refused,
         }
     }
@@ -179,7 +180,7 @@ impl Log {
         out
     }
 
-    /// A snapshot is the tree again, and both directions of every binding agree.
+    /// Checks that a restored snapshot equals the tree, and that all indexes agree.
     fn check(&self) {
         let restored = Tree::restore(&self.tree.snapshot()).unwrap();
         assert_eq!(restored.digest(), self.tree.digest());
@@ -190,14 +191,14 @@ impl Log {
 }
 
 impl Tree {
-    /// The digest if this were the last index applied.
+    /// The digest that the tree would have with this index applied.
     fn digest_at(&self, index: u64) -> u64 {
-        let mut at = self.clone();
-        at.applied = at.applied.max(index);
-        at.digest()
+        let mut copy = self.clone();
+        copy.applied = copy.applied.max(index);
+        copy.digest()
     }
 
-    /// Indexes hold what the records say and nothing else.
+    /// Checks that the indexes contain exactly the content of the records.
     fn check_indexes(&self) {
         let mut bound = 0;
         for queue in self.queues.values() {
@@ -216,14 +217,14 @@ impl Tree {
         let mut bindings = 0;
         let mut exchanges = 0;
         for vhost in self.vhosts.values() {
-            for (called, exchange) in &vhost.exchanges {
+            for (label, exchange) in &vhost.exchanges {
                 exchanges += 1;
                 bound += exchange.bound.len();
                 bindings += exchange.bindings.len();
                 assert_eq!(exchange.matcher.len(), exchange.bindings.len());
-                assert_eq!(&self.exchange_names[&exchange.number].1, called);
-                let of = self.bindings_of_exchange(&vhost.record.name, called);
-                assert_eq!(of.len(), exchange.bound.len());
+                assert_eq!(&self.exchange_names[&exchange.number].1, label);
+                let bindings_of = self.bindings_of_exchange(&vhost.record.name, label);
+                assert_eq!(bindings_of.len(), exchange.bound.len());
             }
         }
         assert_eq!((bound, exchanges), (bindings, self.exchange_names.len()));

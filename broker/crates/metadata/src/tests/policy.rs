@@ -1,23 +1,22 @@
 use super::*;
 
-fn settings(log: &Log, called: &str) -> QueueSettings {
+fn settings(log: &Log, label: &str) -> QueueSettings {
     log.tree
-        .queue_settings(log.tree.queue("/", called).unwrap())
+        .queue_settings(log.tree.queue("/", label).unwrap())
         .queue
 }
 
-fn effective_settings(log: &Log, called: &str) -> EffectiveSettings {
-    log.tree
-        .queue_settings(log.tree.queue("/", called).unwrap())
+fn effective_settings(log: &Log, label: &str) -> EffectiveSettings {
+    log.tree.queue_settings(log.tree.queue("/", label).unwrap())
 }
 
-fn effective(log: &Log, called: &str) -> std::sync::Arc<EffectivePolicy> {
+fn effective(log: &Log, label: &str) -> std::sync::Arc<EffectivePolicy> {
     log.tree
-        .effective_policy(log.tree.queue("/", called).unwrap())
+        .effective_policy(log.tree.queue("/", label).unwrap())
 }
 
 #[test]
-fn the_highest_priority_wins_and_changes_are_reported() {
+fn policy_with_highest_priority_applies_and_changes_are_reported() {
     let mut log = Log::new();
     let a = log.declare(queue("orders.a"));
     log.declare(queue("other"));
@@ -34,7 +33,7 @@ fn the_highest_priority_wins_and_changes_are_reported() {
         ..policy("high", "a$", &[("message-ttl", Value::I64(7))])
     };
     log.ok(Change::PutPolicy(high.clone()));
-    // The winner alone counts; policies of one scope do not add up.
+    // Only the matching policy with the highest priority counts. Policies of one scope do not add up.
     let found = effective(&log, "orders.a");
     assert_eq!(
         (found.name.as_deref(), found.operator_name.as_deref()),
@@ -43,7 +42,7 @@ fn the_highest_priority_wins_and_changes_are_reported() {
     let now = settings(&log, "orders.a");
     assert_eq!((now.max_length, now.message_ttl_ms), (None, Some(7)));
     assert_eq!(log.ok(Change::PutPolicy(high)), ChangeResult::AsBefore);
-    // What is declared later gets it too.
+    // Also applies to queues that are declared later.
     log.declare(queue("orders.b.a"));
     assert_eq!(effective(&log, "orders.b.a").name.as_deref(), Some("high"));
     log.ok(Change::DeletePolicy {
@@ -55,7 +54,7 @@ fn the_highest_priority_wins_and_changes_are_reported() {
 }
 
 #[test]
-fn operator_policies_limit_what_users_say() {
+fn operator_policies_limit_user_policies() {
     let mut log = Log::new();
     log.declare(QueueRecord {
         arguments: table(&[
@@ -105,7 +104,7 @@ fn operator_policies_limit_what_users_say() {
 }
 
 #[test]
-fn defaults_of_the_types() {
+fn default_settings_of_queue_types() {
     let mut log = Log::new();
     log.declare(quorum("q"));
     log.declare(queue("c"));
@@ -122,7 +121,7 @@ fn defaults_of_the_types() {
 }
 
 #[test]
-fn a_policy_applies_only_where_all_of_it_can() {
+fn policy_applies_only_to_types_that_support_all_its_keys() {
     let mut log = Log::new();
     log.declare(quorum("q"));
     log.declare(queue("c"));
@@ -150,20 +149,20 @@ fn a_policy_applies_only_where_all_of_it_can() {
             ..policy("p", "", &[("max-length", Value::I64(1))])
         };
         log.ok(Change::PutPolicy(narrow.clone()));
-        for (called, want) in [("c", classic), ("q", quorum)] {
+        for (label, expected) in [("c", classic), ("q", quorum)] {
             assert_eq!(
-                settings(&log, called).max_length.is_some(),
-                want,
-                "{apply_to:?} {called}"
+                settings(&log, label).max_length.is_some(),
+                expected,
+                "{apply_to:?} {label}"
             );
-            let queue = log.tree.queue("/", called).unwrap();
-            assert_eq!(log.tree.policy_matches(&narrow, queue), want);
+            let queue = log.tree.queue("/", label).unwrap();
+            assert_eq!(log.tree.policy_matches(&narrow, queue), expected);
         }
     }
 }
 
 #[test]
-fn bad_policies_are_refused() {
+fn invalid_policies_are_refused() {
     let mut log = Log::new();
     let cases = [
         (
@@ -199,10 +198,10 @@ fn bad_policies_are_refused() {
             "[{<<\"alternate-exchange\">>,<<\"x\">>}] are not recognised policy settings",
         ),
     ];
-    for (record, want) in cases {
+    for (record, expected) in cases {
         let refused = log.refused(Change::PutPolicy(record));
         assert!(matches!(refused, ChangeError::Invalid(_)), "{refused:?}");
-        assert!(refused.to_string().contains(want), "{refused}");
+        assert!(refused.to_string().contains(expected), "{refused}");
     }
     let nowhere = PolicyRecord {
         vhost: name("no"),
@@ -215,13 +214,13 @@ fn bad_policies_are_refused() {
 }
 
 #[test]
-fn overflow_goes_by_the_argument_in_a_classic_queue_and_by_the_policy_in_a_quorum_queue() {
+fn overflow_is_set_by_argument_for_classic_and_by_policy_for_quorum_queues() {
     let mut log = Log::new();
-    for (record, want) in [
+    for (record, expected) in [
         (queue("classic"), Overflow::DropHead),
         (quorum("quorum"), Overflow::RejectPublish),
     ] {
-        let called = record.name.to_string();
+        let label = record.name.to_string();
         let mut arguments = record.arguments.clone();
         arguments.set("x-overflow", Value::from("drop-head"));
         log.declare(QueueRecord {
@@ -229,31 +228,31 @@ fn overflow_goes_by_the_argument_in_a_classic_queue_and_by_the_policy_in_a_quoru
             ..record
         });
         log.ok(Change::PutPolicy(policy(
-            &called,
-            &called,
+            &label,
+            &label,
             &[("overflow", Value::from("reject-publish"))],
         )));
-        assert_eq!(settings(&log, &called).overflow, want);
+        assert_eq!(settings(&log, &label).overflow, expected);
     }
 }
 
 #[test]
-fn priorities_are_an_argument_of_classic_queues() {
+fn priorities_are_set_by_argument_of_classic_queues() {
     let mut log = Log::new();
-    for (said, want) in [(0, Some(1)), (9, Some(9)), (255, Some(255))] {
-        let called = format!("p{said}");
+    for (argument, expected) in [(0, Some(1)), (9, Some(9)), (255, Some(255))] {
+        let label = format!("p{argument}");
         log.declare(QueueRecord {
-            arguments: table(&[("x-max-priority", Value::I32(said))]),
-            ..queue(&called)
+            arguments: table(&[("x-max-priority", Value::I32(argument))]),
+            ..queue(&label)
         });
-        assert_eq!(settings(&log, &called).max_priority, want);
+        assert_eq!(settings(&log, &label).max_priority, expected);
     }
     log.declare(queue("none"));
     assert_eq!(settings(&log, "none").max_priority, None);
 }
 
 #[test]
-fn dead_letters_take_the_queues_word_and_then_the_policys() {
+fn dead_lettering_is_set_by_argument_and_otherwise_by_policy() {
     use crate::DeadLettering::{AtLeastOnce, AtMostOnce, Off};
     let mut log = Log::new();
     let with = |record: QueueRecord, list: &[(&str, Value)]| {
@@ -300,7 +299,7 @@ fn dead_letters_take_the_queues_word_and_then_the_policys() {
         )
     };
     let (own, theirs) = ("own".to_owned(), "theirs".to_owned());
-    // A quorum queue's overflow is the policy's, a classic queue's its own.
+    // The policy decides the overflow of a quorum queue, the argument that of a classic queue.
     assert_eq!(of("sure"), (theirs.clone(), AtMostOnce, Overflow::DropHead));
     assert_eq!(of("head"), (own.clone(), AtMostOnce, Overflow::DropHead));
     assert_eq!(of("can"), (own, AtMostOnce, Overflow::RejectPublishDlx));

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn the_default_exchange_goes_by_the_queues_name() {
+fn default_exchange_routes_by_queue_name() {
     let mut log = Log::new();
     let (a, b) = (log.declare(queue("a")), log.declare(queue("b")));
     assert_eq!(log.route("", &["a"]), [a]);
@@ -21,7 +21,7 @@ fn the_default_exchange_goes_by_the_queues_name() {
 }
 
 #[test]
-fn each_type_routes_its_way_and_a_queue_gets_a_message_once() {
+fn each_exchange_type_routes_and_a_queue_gets_a_message_once() {
     let mut log = Log::new();
     let (a, b) = (log.declare(queue("a")), log.declare(queue("b")));
     for binding in [
@@ -51,7 +51,7 @@ fn each_type_routes_its_way_and_a_queue_gets_a_message_once() {
 }
 
 #[test]
-fn headers_are_asked_for_only_where_they_matter() {
+fn headers_are_read_only_if_the_routing_needs_them() {
     let mut log = Log::new();
     let a = log.declare(queue("a"));
     let binding = BindingRecord {
@@ -82,7 +82,7 @@ fn headers_are_asked_for_only_where_they_matter() {
             .starts_with("Invalid x-match field value"),
         "{refused}"
     );
-    // The order of arguments is not part of a binding's identity.
+    // A binding's identity does not depend on the order of its arguments.
     let mut turned = binding;
     turned.arguments.0.reverse();
     assert_eq!(log.ok(Change::Bind(turned.clone())), ChangeResult::AsBefore);
@@ -91,25 +91,25 @@ fn headers_are_asked_for_only_where_they_matter() {
 }
 
 #[test]
-fn exchange_bindings_and_alternates_are_followed_without_going_round() {
+fn exchange_bindings_and_alternates_are_followed_without_cycles() {
     let mut log = Log::new();
     let (a, b) = (log.declare(queue("a")), log.declare(queue("b")));
-    for (called, alternate) in [("x", "y"), ("y", "x"), ("z", "")] {
+    for (label, alternate) in [("x", "y"), ("y", "x"), ("z", "")] {
         log.ok(Change::DeclareExchange(ExchangeRecord {
             arguments: table(&[("alternate-exchange", Value::from(alternate))]),
-            ..exchange(called, "direct")
+            ..exchange(label, "direct")
         }));
     }
-    // x has nothing for the key: y, which has nothing: x again, ended.
+    // x has no match for the key and leads to y, y has none and leads to x again, which ends it.
     assert_eq!(log.route("x", &["k"]), []);
     log.ok(Change::Bind(to_queue("y", "b", "k")));
     assert_eq!(log.route("x", &["k"]), [b]);
-    // A match in x keeps the alternate out.
+    // With a match in x the alternate exchange gets nothing.
     log.ok(Change::Bind(to_queue("x", "a", "k")));
     assert_eq!(log.route("x", &["k"]), [a]);
-    // z's alternate is the default exchange, which leads nowhere then (asked of RabbitMQ 4.0.5).
+    // The alternate exchange of z is the default exchange, which routes nothing then (as RabbitMQ 4.0.5 does).
     assert_eq!(log.route("z", &["b"]), []);
-    // Bound in a ring.
+    // Bound in a cycle.
     log.ok(Change::Bind(to_exchange("x", "y", "k")));
     log.ok(Change::Bind(to_exchange("y", "x", "k")));
     log.ok(Change::Bind(to_exchange("x", "x", "k")));
@@ -124,7 +124,7 @@ fn exchange_bindings_and_alternates_are_followed_without_going_round() {
 }
 
 #[test]
-fn an_alternate_may_come_from_a_policy() {
+fn alternate_exchange_may_come_from_a_policy() {
     let mut log = Log::new();
     let a = log.declare(queue("a"));
     log.ok(Change::DeclareExchange(exchange("x", "direct")));
@@ -146,7 +146,7 @@ fn an_alternate_may_come_from_a_policy() {
 }
 
 #[test]
-fn binding_to_what_is_not_there_is_refused() {
+fn binding_to_missing_objects_is_refused() {
     let mut log = Log::new();
     log.declare(queue("q"));
     let cases = [
@@ -185,7 +185,7 @@ fn binding_to_what_is_not_there_is_refused() {
 }
 
 #[test]
-fn a_consistent_hash_exchange_takes_one_queue_for_each_key() {
+fn consistent_hash_exchange_selects_one_queue_per_key() {
     let mut log = Log::new();
     let all = [
         log.declare(queue("a")),
@@ -193,15 +193,15 @@ fn a_consistent_hash_exchange_takes_one_queue_for_each_key() {
         log.declare(queue("c")),
     ];
     log.ok(Change::DeclareExchange(exchange("h", "x-consistent-hash")));
-    for (called, weight) in [("a", "1"), ("b", "2"), ("c", "1")] {
-        log.ok(Change::Bind(to_queue("h", called, weight)));
+    for (label, weight) in [("a", "1"), ("b", "2"), ("c", "1")] {
+        log.ok(Change::Bind(to_queue("h", label, weight)));
     }
     let keys: Vec<String> = (0..100).map(|n| n.to_string()).collect();
     let routed: Vec<Vec<QueueId>> = keys.iter().map(|k| log.route("h", &[k])).collect();
     assert!(routed.iter().all(|r| r.len() == 1));
     assert!(all.iter().all(|id| routed.contains(&vec![*id])));
     log.check();
-    // A replica that had the bindings in another order agrees.
+    // A replica that added the bindings in another order routes the same way.
     log.tree = Tree::restore(&log.tree.snapshot()).unwrap();
     let again: Vec<Vec<QueueId>> = keys.iter().map(|k| log.route("h", &[k])).collect();
     assert_eq!(again, routed);
@@ -216,7 +216,7 @@ fn a_consistent_hash_exchange_takes_one_queue_for_each_key() {
     }
 }
 
-/// Published on a node, with a number to choose by.
+/// A message that is published on a node, with a random number for the choice.
 struct Published(u64, u64);
 
 impl ::routing::Envelope for Published {
@@ -232,11 +232,11 @@ impl ::routing::Envelope for Published {
 }
 
 #[test]
-fn a_local_random_exchange_stays_on_the_publishers_node() {
+fn local_random_exchange_selects_a_queue_on_the_publishers_node() {
     let mut log = Log::new();
-    let on = |node, called: &str| QueueRecord {
+    let on = |node, label: &str| QueueRecord {
         members: vec![NodeId(node)],
-        ..queue(called)
+        ..queue(label)
     };
     let (a, b, c) = (
         log.declare(on(1, "a")),
@@ -245,8 +245,8 @@ fn a_local_random_exchange_stays_on_the_publishers_node() {
     );
     log.declare(quorum("q"));
     log.ok(Change::DeclareExchange(exchange("r", "x-local-random")));
-    for called in ["a", "b", "c"] {
-        log.ok(Change::Bind(to_queue("r", called, "")));
+    for label in ["a", "b", "c"] {
+        log.ok(Change::Bind(to_queue("r", label, "")));
     }
     let route = |from: Published| {
         let mut out = Vec::new();
@@ -279,7 +279,7 @@ fn a_local_random_exchange_stays_on_the_publishers_node() {
 }
 
 #[test]
-fn what_clients_publish_is_counted_and_goes_on_in_a_tree_that_takes_over() {
+fn client_publishes_are_counted_and_survive_a_replaced_tree() {
     let mut log = Log::new();
     for name in ["a", "b"] {
         log.declare(queue(name));
@@ -293,7 +293,7 @@ fn what_clients_publish_is_counted_and_goes_on_in_a_tree_that_takes_over() {
     assert_eq!(publish(&log.tree, "", "a"), RouteResult::Routed);
     assert_eq!(publish(&log.tree, "", "none"), RouteResult::Unroutable);
     assert_eq!(publish(&log.tree, "none", ""), RouteResult::NoExchange);
-    // What the broker itself sends on is not a client's.
+    // Publishes of the broker itself are not counted as client publishes.
     log.route("amq.fanout", &[""]);
     let traffic = |published, routed| Some(Traffic { published, routed });
     let of = |tree: &Tree, exchange: &str| tree.traffic("/", exchange);

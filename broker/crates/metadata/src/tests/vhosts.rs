@@ -9,7 +9,7 @@ fn limit(limit: &str, value: Option<i64>) -> Change {
 }
 
 #[test]
-fn a_vhost_has_no_more_queues_than_its_limit() {
+fn queue_limit_of_a_vhost_is_enforced() {
     let mut log = Log::new();
     log.ok(limit("max-queues", Some(2)));
     log.declare(queue("a"));
@@ -19,7 +19,7 @@ fn a_vhost_has_no_more_queues_than_its_limit() {
         refused.to_string(),
         "cannot declare queue 'c': queue limit in vhost '/' (2) is reached"
     );
-    // Declared again is not one more.
+    // A repeated declaration does not count again.
     log.declare(queue("b"));
     log.ok(Change::DeleteQueue {
         vhost: name("/"),
@@ -43,7 +43,7 @@ fn a_vhost_has_no_more_queues_than_its_limit() {
 }
 
 #[test]
-fn settings_of_a_vhost_outlive_its_description_and_end_with_it() {
+fn vhost_settings_survive_a_new_description_and_end_with_the_vhost() {
     let mut log = Log::new();
     let v = name("v");
     let put = |description: &str| Change::PutVhost {
@@ -83,10 +83,10 @@ fn settings_of_a_vhost_outlive_its_description_and_end_with_it() {
 }
 
 #[test]
-fn global_parameters_are_kept_and_bounded() {
+fn global_parameters_are_stored_and_bounded() {
     let mut log = Log::new();
-    let put = |called: String, value: &str| Change::PutGlobalParameter {
-        name: called.into(),
+    let put = |label: String, value: &str| Change::PutGlobalParameter {
+        name: label.into(),
         value: name(value),
     };
     assert_eq!(log.ok(put("a".into(), "{\"x\":1}")), ChangeResult::Changed);
@@ -112,7 +112,7 @@ fn global_parameters_are_kept_and_bounded() {
 }
 
 #[test]
-fn a_vhost_is_traced_until_it_is_not_or_is_gone() {
+fn vhost_is_traced_until_tracing_stops_or_it_is_deleted() {
     let mut log = Log::new();
     log.refused(trace("nowhere", true));
     assert!(!log.tree.traces());

@@ -5,10 +5,12 @@ use super::{
     RequeueReason, WaitingConsumer, Weighed,
 };
 use crate::{
-    ConsumerId, ConsumerInfo, ConsumerRules, ConsumerSpec, DeadReason, SessionId, SettlementOutcome,
+    ConsumerId, ConsumerInfo, ConsumerRules, ConsumerSpec, DeadReason, FlowMode, Modification,
+    SessionId, SettlementOutcome,
 };
 use env::planted::{self, Bug};
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 /// A message that is out.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +39,7 @@ pub(crate) struct Consumer<I> {
     pub uncounted: bool,
     pub next_id: u64,
     pub out: Outstanding<UnsettledMessage<I>>,
-    /// No delivery beyond this id. Classic queues only.
+    /// No delivery beyond this id.
     pub credit: u64,
     /// Its place in `Checkout::service`.
     pub ticket: Option<u64>,
@@ -48,6 +50,10 @@ pub(crate) struct Consumer<I> {
 
 impl<I: Weighed> Consumer<I> {
     pub fn new(session: SessionId, id: ConsumerId, spec: ConsumerSpec, get: bool) -> Self {
+        let credit = match spec.flow_mode {
+            FlowMode::Prefetch => u64::MAX,
+            FlowMode::Credit => 0,
+        };
         Consumer {
             session,
             id,
@@ -60,14 +66,17 @@ impl<I: Weighed> Consumer<I> {
             succeeded: false,
             next_id: 1,
             out: Outstanding::default(),
-            credit: u64::MAX,
+            credit,
             ticket: None,
             flow: DeliveryFlow::default(),
         }
     }
 
-    /// Deliveries out at most.
+    /// Most deliveries that may be unsettled.
     fn window(&self, rules: &ConsumerRules) -> usize {
+        if self.spec.flow_mode == FlowMode::Credit && !self.spec.no_ack {
+            return rules.unlimited_prefetch.max(MAX_WINDOW as usize);
+        }
         let asked = if self.spec.no_ack {
             0
         } else {
@@ -79,10 +88,14 @@ impl<I: Weighed> Consumer<I> {
         }
     }
 
-    pub fn has_room(&self, rules: &ConsumerRules, flow: FlowWindow) -> bool {
+    /// Returns true if its credit and its unsettled deliveries allow another delivery.
+    pub(super) fn may_receive(&self, rules: &ConsumerRules) -> bool {
         let over = usize::from(planted::is(Bug::OverCredit));
-        self.out.len() < self.window(rules).saturating_add(over)
-            && (!rules.adjustable_credit || self.next_id <= self.credit && self.flow.has_room(flow))
+        self.next_id <= self.credit && self.out.len() < self.window(rules).saturating_add(over)
+    }
+
+    pub fn has_room(&self, rules: &ConsumerRules, flow: FlowWindow) -> bool {
+        self.may_receive(rules) && (!rules.adjustable_credit || self.flow.has_room(flow))
     }
 
     /// Whether a new consumer with this spec, of a session that outlives its connections, is in its place.
@@ -225,12 +238,18 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Its unsettled deliveries stay with the session.
-    pub(super) fn cancel(&mut self, session: SessionId, id: ConsumerId) {
+    pub(super) fn cancel<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        id: ConsumerId,
+    ) {
         let Some(number) = self.number(session, id) else {
             return;
         };
         self.unlist(number);
         self.retire(number);
+        self.finish_drain(store, number);
         if let Some(consumer) = self.consumers.get_mut(&number) {
             consumer.cancelled = true;
             // Its session knows, and nobody follows it.
@@ -250,20 +269,8 @@ impl<I: Weighed> Checkout<I> {
     ) {
         if let Some(number) = self.number(session, id) {
             self.return_all(store, number);
-            self.cancel(session, id);
+            self.cancel(store, session, id);
         }
-    }
-
-    /// How far its deliveries may go. In quorum queues every member must go on serving as it did before.
-    pub(super) fn credit(&mut self, session: SessionId, id: ConsumerId, up_to: u64) {
-        let number = match self.number(session, id) {
-            Some(number) if self.rules.adjustable_credit => number,
-            _ => return,
-        };
-        if let Some(consumer) = self.consumers.get_mut(&number) {
-            consumer.credit = up_to;
-        }
-        self.refresh(number);
     }
 
     pub(super) fn settle<S: MessageStore<Item = I>>(
@@ -310,6 +317,44 @@ impl<I: Weighed> Checkout<I> {
                 }
             }
         }
+        self.settled(store, number);
+    }
+
+    /// As [`settle`](Self::settle), with the outcome `modified`.
+    pub(super) fn modify<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        id: ConsumerId,
+        modification: &Modification,
+        ranges: &[(u64, u64)],
+    ) {
+        let Some(number) = self.number(session, id) else {
+            return;
+        };
+        let annotations = &modification.annotations;
+        let annotations = (!annotations.is_empty()).then(|| Arc::new(annotations.to_keep()));
+        for &(from, to) in ranges.iter().filter(|(from, to)| from <= to) {
+            let mut from = from;
+            while let Some((id, out)) = self.take_out(number, from, to) {
+                from = from.max(id) + 1;
+                if let Some(annotations) = &annotations {
+                    store.annotate(&out.item, annotations);
+                }
+                if modification.undeliverable_here {
+                    store.dead(out.item, DeadReason::Rejected);
+                } else if modification.delivery_failed {
+                    Self::give_back(self.delivery_limit, store, out, RequeueReason::Asked);
+                } else {
+                    store.give_back(out.item, out.attempts, RequeueReason::Lost);
+                }
+            }
+        }
+        self.settled(store, number);
+    }
+
+    /// Deliveries of a consumer were settled: it may get others.
+    fn settled<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
         if let Some(consumer) = self.consumers.get_mut(&number) {
             consumer.send_on(store, self.flow_window);
         }
@@ -451,18 +496,26 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Puts a consumer in line, or takes it out, as its window and its standing say.
-    pub(super) fn refresh(&mut self, number: u64) {
+    /// Returns true unless another consumer is the single active one, or is about to be.
+    pub(super) fn is_chosen(&self, number: u64) -> bool {
+        if !self.single_active {
+            return true;
+        }
         let rival = match self.rules.priority_replaces_active {
             true => self.candidates.first().map(|(priority, _)| priority.0),
             false => None,
         };
+        let own = self.consumers.get(&number).map(|c| c.spec.priority);
+        self.active == Some(number) && rival.is_none_or(|rival| Some(rival) <= own)
+    }
+
+    /// Adds a consumer to the rotation if it can get messages, and removes it if it cannot.
+    pub(super) fn refresh(&mut self, number: u64) {
+        let chosen = self.is_chosen(number);
         let Some(consumer) = self.consumers.get_mut(&number) else {
             return;
         };
         let priority = consumer.spec.priority;
-        let chosen = !self.single_active
-            || (self.active == Some(number) && rival.is_none_or(|rival| rival <= priority));
         let room = consumer.has_room(self.rules, self.flow_window);
         let eligible = chosen && consumer.takes_turns() && room;
         match (eligible, consumer.ticket) {

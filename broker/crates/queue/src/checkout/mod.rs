@@ -5,6 +5,7 @@
 //! Deterministic: the same calls in the same order leave the same state, on every replica.
 
 mod consumers;
+mod credit;
 mod flow;
 mod outstanding;
 mod replies;
@@ -12,6 +13,7 @@ mod rotation;
 mod sessions;
 
 pub(crate) use consumers::{Consumer, UnsettledMessage};
+pub(crate) use credit::PendingDrain;
 pub(crate) use flow::{DeliveryFlow, Weighed};
 pub use flow::{FLOW_WINDOW, FlowWindow};
 pub(crate) use outstanding::Outstanding;
@@ -19,13 +21,14 @@ pub(crate) use rotation::{ConsumerRotation, WaitingConsumer};
 pub(crate) use sessions::{Admission, SessionRecord, begins_anew};
 
 use crate::{
-    ConsumerId, ConsumerRules, DeadIncarnation, DeadReason, Name, QueueCounters, QueueEvent,
-    QueueType, RequestBody, SessionId, SettlementOutcome,
+    Annotations, ConsumerId, ConsumerRules, DeadIncarnation, DeadReason, FlowMode, Name,
+    QueueCounters, QueueEvent, QueueType, RequestBody, SessionId, SettlementOutcome,
 };
 use env::planted::{self, Bug};
 use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// The largest window a consumer gets, whatever it asks for.
 pub const MAX_WINDOW: u32 = 65_535;
@@ -78,6 +81,8 @@ pub(crate) trait MessageStore {
     fn give_back(&mut self, item: Self::Item, attempts: u32, why: RequeueReason);
     /// Done with.
     fn settled(&mut self, item: Self::Item);
+    /// Adds annotations to a message that is out and is requeued or dies next.
+    fn annotate(&mut self, item: &Self::Item, annotations: &Arc<Annotations>);
     fn dead(&mut self, item: Self::Item, reason: DeadReason);
     fn deliver(&mut self, handed: HandedOut, item: &Self::Item);
     fn event(&mut self, session: SessionId, event: QueueEvent);
@@ -126,6 +131,8 @@ pub(crate) struct Checkout<I> {
     pub gone: BTreeMap<NodeId, Incarnation>,
     pub suspended: BTreeSet<NodeId>,
     pub deleted: bool,
+    /// By the number of the consumer. Empty except while a drain waits for room at its consumer.
+    pub drains: BTreeMap<u64, PendingDrain>,
     /// Of each consumer.
     pub flow_window: FlowWindow,
     /// No part of the queue's state: each replica counts for itself.
@@ -160,6 +167,7 @@ impl<I: Weighed> Checkout<I> {
             gone: BTreeMap::new(),
             suspended: BTreeSet::new(),
             deleted: false,
+            drains: BTreeMap::new(),
             flow_window: FLOW_WINDOW,
             counters: QueueCounters::default(),
         }
@@ -183,14 +191,26 @@ impl<I: Weighed> Checkout<I> {
             RequestBody::Succeed(epoch_consumer) => {
                 self.succeed(store, session, seq, *epoch_consumer)
             }
-            RequestBody::Cancel { consumer } => self.cancel(session, consumer),
+            RequestBody::Cancel { consumer } => self.cancel(store, session, consumer),
             RequestBody::Leave { consumer } => self.leave(store, session, consumer),
-            RequestBody::Credit { consumer, up_to } => self.credit(session, consumer, up_to),
+            RequestBody::Credit {
+                consumer,
+                up_to,
+                drain,
+            } => self.credit(store, session, seq, consumer, up_to, drain),
+            RequestBody::CreditOneWay { consumer, up_to } => {
+                self.limit_deliveries(session, consumer, up_to);
+            }
             RequestBody::Settle {
                 consumer,
                 outcome,
                 ids,
             } => self.settle(store, session, consumer, outcome, &ids),
+            RequestBody::Modify {
+                consumer,
+                ids,
+                modification,
+            } => self.modify(store, session, consumer, &modification, &ids),
             RequestBody::Get { consumer, no_ack } => {
                 self.get(store, session, seq, consumer, no_ack);
             }
@@ -330,17 +350,27 @@ impl<I: Weighed> Checkout<I> {
         self.elect();
     }
 
-    pub fn trust_node(&mut self, node: NodeId) {
+    /// Ends the suspension of the consumers of a node.
+    pub fn trust_node<S: MessageStore<Item = I>>(&mut self, store: &mut S, node: NodeId) {
         if !self.suspended.remove(&node) {
             return;
         }
+        let mut credited = BTreeSet::new();
         for number in self.consumers_of(node) {
             if let Some(consumer) = self.consumers.get_mut(&number) {
                 consumer.suspended = false;
+                if consumer.spec.flow_mode == FlowMode::Credit {
+                    credited.insert(consumer.session);
+                }
             }
             self.list(number);
         }
         self.elect();
+        // Deliveries that were requeued used up credit, and some may never have arrived. These sessions ask for them, learn
+        // that they do not come, and renew the credit. A consumer without credit left would learn it from no later delivery.
+        for session in credited {
+            store.event(session, QueueEvent::Owner);
+        }
     }
 
     fn consumers_of(&self, node: NodeId) -> Vec<u64> {

@@ -2,8 +2,8 @@
 
 use super::{Checkout, Consumer, KnownEpoch, MessageStore, Weighed};
 use crate::{
-    ConsumerId, ConsumerSpec, EpochConsumer, QueueEvent, QueueReply, SessionEpoch, SessionId,
-    Settlement,
+    ConsumerId, ConsumerSpec, EpochConsumer, FlowMode, QueueEvent, QueueReply, SessionEpoch,
+    SessionId, Settlement,
 };
 use env::planted::{self, Bug};
 use message::Table;
@@ -208,6 +208,7 @@ impl<I: Weighed> Checkout<I> {
         let spec = ConsumerSpec {
             tag: "".into(),
             channel: 0,
+            flow_mode: FlowMode::Prefetch,
             prefetch: 1,
             no_ack: false,
             exclusive: false,
@@ -341,7 +342,7 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    fn not_found(&self) -> QueueReply {
+    pub(super) fn not_found(&self) -> QueueReply {
         QueueReply::Refused {
             code: 404,
             text: format!("no {}", self.label),

@@ -65,7 +65,7 @@ impl<I: Weighed> Checkout<I> {
         }
         if !self.suspended.is_empty() {
             // A node that speaks is not gone.
-            self.trust_node(session.node);
+            self.trust_node(store, session.node);
         }
         let state = self.sessions.entry(session).or_default();
         state.last = seq;
@@ -178,6 +178,9 @@ impl<I: Weighed> Checkout<I> {
             return;
         }
         match body {
+            RequestBody::Credit {
+                consumer, drain, ..
+            } => self.credit_again(store, session, seq, *consumer, *drain),
             RequestBody::Get { consumer, .. } => {
                 let window = self.flow_window;
                 match self.consumer(session, *consumer) {
@@ -259,6 +262,7 @@ impl<I: Weighed> Checkout<I> {
             }
             self.unlist(*number);
             self.retire(*number);
+            self.drains.remove(number);
             self.consumers.remove(number);
         }
         self.elect();

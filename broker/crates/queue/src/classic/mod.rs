@@ -34,7 +34,7 @@ mod segments;
 mod shortage_tests;
 mod store;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use segments::{READ_AHEAD, SEGMENT_BYTES};
 pub use store::{BUFFER_BYTES, BUFFER_MESSAGES};
@@ -235,7 +235,7 @@ impl ClassicQueue {
 
     pub fn peer_up(&mut self, at: Timestamps, node: NodeId, out: &mut QueueOutput) {
         self.begin(at, out);
-        self.checkout.trust_node(node);
+        self.checkout.trust_node(&mut self.store, node);
         self.serve();
         self.finish(out);
     }
@@ -452,12 +452,13 @@ impl ClassicQueue {
         }
     }
 
-    /// The end of every call: what the shelf put out goes out, and clocks are set.
+    /// The end of every call: moves the output of the store to the caller's, and sets the clocks.
     fn finish(&mut self, out: &mut QueueOutput) {
         self.expire_at = None;
         if self.store.may_expire {
             self.expire_at = self.store.expire();
         }
+        self.checkout.finish_drains(&mut self.store);
         if self.store.stalled && self.retry_at.is_none() {
             self.retry_at = Some(self.at.now + RETRY_AFTER);
         }

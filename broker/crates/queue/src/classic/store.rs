@@ -11,7 +11,7 @@ use super::location::{MessageLocation, PendingWrite};
 use super::pacing::WritePacing;
 use super::segments::Segments;
 use crate::checkout::{Dequeued, HandedOut, MessageStore, RequeueReason, Weighed};
-use crate::{DeadReason, Delivery, Losses, QueueEvent, QueueOutput, SessionId};
+use crate::{Annotations, DeadReason, Delivery, Losses, QueueEvent, QueueOutput, SessionId};
 use env::planted::{self, Bug};
 use env::{Disk, Incarnation, WallTime};
 use ids::QueueId;
@@ -476,6 +476,9 @@ impl MessageStore for ClassicStore {
         self.finish(&item);
     }
 
+    /// A classic queue does not keep annotations, as RabbitMQ's does not.
+    fn annotate(&mut self, _item: &Item, _annotations: &Arc<Annotations>) {}
+
     fn dead(&mut self, item: Item, reason: DeadReason) {
         self.count_death(reason);
         if !self.dead_letter_buffer.open {
@@ -508,6 +511,7 @@ impl MessageStore for ClassicStore {
                         false => handed.left,
                     },
                     message,
+                    annotations: None,
                 },
             ),
             Err(error) => self.cannot("cannot be read", &error),

@@ -9,7 +9,7 @@ use env::{Incarnation, NodeId};
 use message::{MessageBuilder, Protocol, Table};
 use proptest::prelude::*;
 
-pub(super) fn settings() -> QueueSettings {
+pub(crate) fn settings() -> QueueSettings {
     QueueSettings {
         max_length: None,
         max_length_bytes: None,
@@ -51,7 +51,7 @@ pub(super) fn number(message: &Message) -> u64 {
     u64::from_be_bytes(message.body()[..8].try_into().unwrap())
 }
 
-pub(super) struct Rig {
+pub(crate) struct Rig {
     pub disk: SimDisk,
     pub queue: ClassicQueue,
     pub life: Incarnation,
@@ -133,6 +133,7 @@ impl Rig {
         let spec = ConsumerSpec {
             tag: "c".into(),
             channel: 1,
+            flow_mode: crate::FlowMode::Prefetch,
             prefetch,
             no_ack: false,
             exclusive: false,
@@ -642,6 +643,7 @@ fn nobody_has_a_single_active_consumers_queue_alone() {
     let spec = ConsumerSpec {
         tag: "c".into(),
         channel: 1,
+        flow_mode: crate::FlowMode::Prefetch,
         prefetch: 1,
         no_ack: false,
         exclusive: true,
@@ -1030,6 +1032,7 @@ fn a_session_that_lasts_is_told_which_message_one_is() {
         let spec = ConsumerSpec {
             tag: "keeper".into(),
             channel: 0,
+            flow_mode: crate::FlowMode::Prefetch,
             prefetch: 2,
             no_ack: false,
             exclusive: false,

@@ -7,6 +7,9 @@
 //!
 //! The shard sends what [`QueueClient::poll_send`] gives to [`QueueClient::owner`] and feeds back events.
 
+mod credit;
+#[cfg(test)]
+mod credit_tests;
 #[cfg(test)]
 mod get_tests;
 mod gets;
@@ -19,6 +22,7 @@ use crate::{
     RefusedPublishes, RejectReason, Request, RequestBody, ResumeConsumer, SessionId,
     SettlementOutcome,
 };
+use credit::CreditState;
 use env::planted::{self, Bug};
 use env::{NodeId, Time};
 use gets::GetRequest;
@@ -81,6 +85,8 @@ struct PendingRequest {
     /// Asked more than once: what came between may have been lost with the first answer.
     again: bool,
     body: RequestBody,
+    /// It has come and waits for deliveries.
+    answer: Option<QueueReply>,
 }
 
 #[derive(Debug)]
@@ -103,6 +109,7 @@ struct ConsumerProgress {
     resumed_at: Option<Time>,
     /// The `Get` that made it.
     get: Option<GetRequest>,
+    credit: CreditState,
 }
 
 /// See the module. `T` is the session's own word for a publish.
@@ -125,6 +132,8 @@ pub struct QueueClient<T> {
     bytes: usize,
     /// Requests with an answer that have none yet, applied or not.
     unanswered: VecDeque<PendingRequest>,
+    /// How many of them wait for deliveries.
+    early_answers: usize,
     /// Up to where requests with an answer have been put there.
     asked_up_to: u64,
     /// Something was delivered that is to be settled in the session's stead.
@@ -162,6 +171,7 @@ impl<T: Copy> QueueClient<T> {
             sent: 0,
             bytes: 0,
             unanswered: VecDeque::new(),
+            early_answers: 0,
             asked_up_to: 0,
             auto_due: false,
             watches: BTreeMap::new(),
@@ -216,6 +226,7 @@ impl<T: Copy> QueueClient<T> {
             // What the session has seen without acknowledging is not to come again.
             self.auto_settle();
         }
+        let body = self.translate_credit(body);
         self.keep(body, None)
     }
 
@@ -247,6 +258,7 @@ impl<T: Copy> QueueClient<T> {
             left: false,
             resumed_at: None,
             get,
+            credit: CreditState::default(),
         };
         match body {
             // Of a consumer that stands it is a new window, and deliveries go on as they were.
@@ -294,6 +306,7 @@ impl<T: Copy> QueueClient<T> {
                     seq,
                     again: false,
                     body,
+                    answer: None,
                 });
                 self.asked_up_to = seq;
             }
@@ -381,6 +394,9 @@ impl<T: Copy> QueueClient<T> {
                 }
             }
         }
+        while let Some((asked, answer)) = self.next_due_answer() {
+            self.tell_answer(&asked, answer, told);
+        }
     }
 
     /// The owner is none. Goes where it says, unless it is being sent in circles.
@@ -430,6 +446,7 @@ impl<T: Copy> QueueClient<T> {
                 RequestBody::Close => {
                     self.watches.clear();
                     self.unanswered.clear();
+                    self.early_answers = 0;
                 }
                 _ => {}
             }
@@ -469,15 +486,38 @@ impl<T: Copy> QueueClient<T> {
     }
 
     fn answered(&mut self, seq: u64, answer: QueueReply, told: &mut Vec<ClientEvent<T>>) {
-        let Some(asked) = self.forget_question(seq) else {
+        let Some(at) = self.unanswered.iter().position(|a| a.seq == seq) else {
             return self.end_is_unknown(seq, told);
         };
+        if let Some(asked) = self.unanswered.get(at)
+            && self.is_early(&asked.body, &answer)
+        {
+            if let Some(asked) = self.unanswered.get_mut(at)
+                && asked.answer.replace(answer).is_none()
+            {
+                self.early_answers += 1;
+            }
+            return self.progress();
+        }
+        let Some(asked) = self.forget_question(seq) else {
+            return;
+        };
+        self.tell_answer(&asked, answer, told);
+    }
+
+    fn tell_answer(
+        &mut self,
+        asked: &PendingRequest,
+        answer: QueueReply,
+        told: &mut Vec<ClientEvent<T>>,
+    ) {
         if answer == QueueReply::Empty && self.get_again(&asked.body) {
             return self.progress();
         }
-        let told_as = self.caller_number(&asked);
+        let answer = self.to_counts(&asked.body, answer);
+        let told_as = self.caller_number(asked);
         // What was asked before is applied, and the session has been given what came of it.
-        let number = self.base.wrapping_add(seq);
+        let number = self.base.wrapping_add(asked.seq);
         for watch in self.watches.values_mut() {
             watch.left |= watch.cancelled.is_some_and(|cancel| cancel < number);
         }
@@ -523,7 +563,9 @@ impl<T: Copy> QueueClient<T> {
 
     fn forget_question(&mut self, seq: u64) -> Option<PendingRequest> {
         let at = self.unanswered.iter().position(|a| a.seq == seq)?;
-        self.unanswered.remove(at)
+        let asked = self.unanswered.remove(at)?;
+        self.early_answers -= usize::from(asked.answer.is_some());
+        Some(asked)
     }
 
     fn delivered(
@@ -656,10 +698,7 @@ impl<T: Copy> QueueClient<T> {
         }
         if next > watch.expected {
             self.auto_settle();
-            if let Some(watch) = self.watches.get_mut(&consumer) {
-                watch.expected = next;
-                watch.unsettled_from = next;
-            }
+            self.skip(consumer, next);
         }
         self.progress();
     }
@@ -719,7 +758,7 @@ impl<T: Copy> QueueClient<T> {
         // Applied, but the answer is missing: ask again, first.
         for asked in &mut self.unanswered {
             asked.again = true;
-            if asked.seq >= self.first {
+            if asked.seq >= self.first || asked.answer.is_some() {
                 continue;
             }
             self.urgent.push_back(QueueMessage::Request(Request {
@@ -770,6 +809,7 @@ impl<T: Copy> QueueClient<T> {
             closing |= matches!(kept.body, RequestBody::Close);
         }
         let asked = std::mem::take(&mut self.unanswered);
+        self.early_answers = 0;
         for asked in asked {
             let seq = self.caller_number(&asked);
             if let Some(consumer) = consumer_asked_for(&asked.body) {
@@ -821,10 +861,12 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// Something is outstanding, or an owner has to be found for consumers that stand.
+    /// Returns true if something is outstanding that a working owner does at once, or an owner has to be found for consumers that stand.
     fn waits(&self) -> bool {
         let stands = self.owner.is_none() && self.watches.values().any(|w| w.session_state);
-        stands || !self.kept.is_empty() || !self.unanswered.is_empty() || self.resuming()
+        let first = self.first;
+        let waits_for_answer = self.unanswered.iter().any(|asked| !asked.is_patient(first));
+        stands || !self.kept.is_empty() || waits_for_answer || self.resuming()
     }
 
     /// Nothing came of what was sent: again, after a longer wait, and after a while to another member.
@@ -856,6 +898,9 @@ fn weight(body: &RequestBody) -> usize {
     match body {
         RequestBody::Publish(message) => message.as_bytes().len(),
         RequestBody::Settle { ids, .. } => ids.len() * size_of::<(u64, u64)>(),
+        RequestBody::Modify {
+            ids, modification, ..
+        } => ids.len() * size_of::<(u64, u64)>() + modification.annotations.bytes(),
         RequestBody::Succeed(epoch_consumer) => {
             let settled = epoch_consumer.settled.as_ref().map_or(0, |s| s.ids.len());
             settled * size_of::<(u64, u64)>()
@@ -881,6 +926,7 @@ fn has_answer(body: &RequestBody) -> bool {
         RequestBody::Consume { .. }
             | RequestBody::Succeed(_)
             | RequestBody::Get { .. }
+            | RequestBody::Credit { .. }
             | RequestBody::Purge
             | RequestBody::Stat
             | RequestBody::Delete { .. }

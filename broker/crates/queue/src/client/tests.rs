@@ -7,7 +7,7 @@ const HERE: NodeId = NodeId(1);
 const THERE: NodeId = NodeId(2);
 const THIRD: NodeId = NodeId(3);
 
-fn client(kind: QueueType) -> QueueClient<u64> {
+pub(super) fn client(kind: QueueType) -> QueueClient<u64> {
     let session = SessionId {
         node: HERE,
         incarnation: Incarnation(1),
@@ -32,18 +32,23 @@ fn message(len: usize) -> Message {
     .unwrap()
 }
 
+pub(super) fn spec(no_ack: bool) -> ConsumerSpec {
+    ConsumerSpec {
+        tag: "c".into(),
+        channel: 1,
+        flow_mode: crate::FlowMode::Prefetch,
+        prefetch: 10,
+        no_ack,
+        exclusive: false,
+        priority: 0,
+        arguments: Table::default(),
+    }
+}
+
 fn consume(consumer: u32, no_ack: bool) -> RequestBody {
     RequestBody::Consume {
         consumer: ConsumerId(consumer),
-        spec: ConsumerSpec {
-            tag: "c".into(),
-            channel: 1,
-            prefetch: 10,
-            no_ack,
-            exclusive: false,
-            priority: 0,
-            arguments: Table::default(),
-        },
+        spec: spec(no_ack),
     }
 }
 
@@ -57,7 +62,7 @@ fn sent(client: &mut QueueClient<u64>) -> Vec<u64> {
     all
 }
 
-fn hear(client: &mut QueueClient<u64>, event: QueueEvent) -> Vec<ClientEvent<u64>> {
+pub(super) fn hear(client: &mut QueueClient<u64>, event: QueueEvent) -> Vec<ClientEvent<u64>> {
     let mut told = Vec::new();
     let owner = client.owner().unwrap_or(THERE);
     let now = client.now;
@@ -72,17 +77,18 @@ fn delivery(id: u64) -> Delivery {
         attempts: Some(0),
         left: 0,
         message: message(1),
+        annotations: None,
     }
 }
 
-fn deliver(consumer: u32, ids: &[u64]) -> QueueEvent {
+pub(super) fn deliver(consumer: u32, ids: &[u64]) -> QueueEvent {
     QueueEvent::Deliver {
         consumer: ConsumerId(consumer),
         deliveries: ids.iter().map(|id| delivery(*id)).collect(),
     }
 }
 
-fn ids(told: &[ClientEvent<u64>]) -> Vec<u64> {
+pub(super) fn ids(told: &[ClientEvent<u64>]) -> Vec<u64> {
     let of = |t: &ClientEvent<u64>| match t {
         ClientEvent::Deliver { deliveries, .. } => deliveries.iter().map(|d| d.id).collect(),
         _ => Vec::new(),

@@ -1,10 +1,11 @@
 //! Events.
 
 use super::reader::{put_message, put_optional, put_text, put_varint};
-use super::{CodecError, Reader, VERSION};
+use super::{CodecError, Reader, VERSION, put_annotations, take_annotations};
 use crate::{ConsumerId, Delivery, QueueEvent, QueueReply, RefusedPublishes, RejectReason};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::NodeId;
+use std::sync::Arc;
 
 const APPLIED: u8 = 1;
 const ANSWER: u8 = 2;
@@ -22,6 +23,7 @@ const COUNT: u8 = 3;
 const NOT_TAKEN: u8 = 4;
 const REFUSED: u8 = 5;
 const GOES_ON: u8 = 6;
+const CREDITED: u8 = 7;
 
 /// The least bytes a delivery takes: id, flags, left, message length.
 const DELIVERY_MIN: usize = 7;
@@ -203,6 +205,16 @@ pub(crate) fn put_answer(out: &mut BytesMut, answer: &QueueReply) {
             put_varint(out, *messages);
             put_varint(out, (*consumers).into());
         }
+        QueueReply::Credited {
+            last,
+            available,
+            drained,
+        } => {
+            out.put_u8(CREDITED);
+            put_varint(out, *last);
+            put_varint(out, *available);
+            out.put_u8((*drained).into());
+        }
         QueueReply::NotTaken(why) => {
             out.put_u8(NOT_TAKEN);
             put_reject(out, *why);
@@ -224,6 +236,11 @@ pub(crate) fn take_answer(reader: &mut Reader) -> Result<QueueReply, CodecError>
             messages: reader.varint()?,
             consumers: reader.varint32()?,
         },
+        CREDITED => QueueReply::Credited {
+            last: reader.varint()?,
+            available: reader.varint()?,
+            drained: reader.bool()?,
+        },
         NOT_TAKEN => QueueReply::NotTaken(take_reject(reader)?),
         REFUSED => QueueReply::Refused {
             code: u16::from_be_bytes(reader.fixed()?),
@@ -240,18 +257,26 @@ pub(crate) fn take_answer(reader: &mut Reader) -> Result<QueueReply, CodecError>
 
 fn put_delivery(out: &mut BytesMut, delivery: &Delivery) {
     put_varint(out, delivery.id);
-    out.put_u8(u8::from(delivery.redelivered) | u8::from(delivery.attempts.is_some()) << 1);
+    let annotations = delivery.annotations.as_deref();
+    out.put_u8(
+        u8::from(delivery.redelivered)
+            | u8::from(delivery.attempts.is_some()) << 1
+            | u8::from(annotations.is_some()) << 2,
+    );
     if let Some(attempts) = delivery.attempts {
         put_varint(out, attempts.into());
     }
     put_varint(out, delivery.left);
+    if let Some(annotations) = annotations {
+        put_annotations(out, annotations);
+    }
     put_message(out, &delivery.message);
 }
 
 fn take_delivery(reader: &mut Reader) -> Result<Delivery, CodecError> {
     let id = reader.varint()?;
     let flags = reader.u8()?;
-    if flags > 3 {
+    if flags > 7 {
         return Err(CodecError::Range);
     }
     let attempts = if flags & 2 != 0 {
@@ -259,11 +284,17 @@ fn take_delivery(reader: &mut Reader) -> Result<Delivery, CodecError> {
     } else {
         None
     };
+    let left = reader.varint()?;
+    let annotations = match flags & 4 {
+        0 => None,
+        _ => Some(Arc::new(take_annotations(reader)?)),
+    };
     Ok(Delivery {
         id,
         redelivered: flags & 1 != 0,
         attempts,
-        left: reader.varint()?,
+        left,
         message: reader.message()?,
+        annotations,
     })
 }

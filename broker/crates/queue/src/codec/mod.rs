@@ -23,7 +23,9 @@ pub use table::{decode_table, encode_table, is_shallow, put_table, take_table};
 
 pub(crate) use events::{put_answer, put_refusal, take_answer, take_refusal};
 pub(crate) use reader::put_varint;
-pub(crate) use requests::{put_ranges, put_spec, take_ranges, take_spec};
+pub(crate) use requests::{
+    put_annotations, put_ranges, put_spec, take_annotations, take_ranges, take_spec,
+};
 
 /// Version of the lists this module writes, and the only one it reads.
 pub const VERSION: u8 = 1;

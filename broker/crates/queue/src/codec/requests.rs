@@ -3,9 +3,9 @@
 use super::reader::{put_message, put_optional, put_signed, put_text, put_varint};
 use super::{CodecError, Reader, VERSION, put_table, take_table};
 use crate::{
-    ConsumerId, ConsumerSpec, DeadLettering, DeliveryProgress, EpochConsumer, Overflow,
-    QueueMessage, QueueSettings, Request, RequestBody, ResumeConsumer, SessionEpoch, SessionId,
-    Settlement, SettlementOutcome,
+    Annotations, ConsumerId, ConsumerSpec, DeadLettering, DeliveryProgress, EpochConsumer,
+    FlowMode, Modification, Overflow, QueueMessage, QueueSettings, Request, RequestBody,
+    ResumeConsumer, SessionEpoch, SessionId, Settlement, SettlementOutcome,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
@@ -29,6 +29,8 @@ const SUCCEED: u8 = 12;
 const CREDIT: u8 = 13;
 /// As `SUCCEED`, with the line.
 const SUCCEED_IN_LINE: u8 = 14;
+const CREDIT_ONE_WAY: u8 = 15;
+const MODIFY: u8 = 16;
 
 /// A list of items for one queue, with its version.
 pub fn encode_to_queue(items: &[QueueMessage]) -> Bytes {
@@ -128,8 +130,17 @@ pub fn put_body(out: &mut BytesMut, body: &RequestBody) {
         RequestBody::Succeed(epoch_consumer) => put_epoch_consumer(out, epoch_consumer),
         RequestBody::Cancel { consumer } => put_consumer(out, CANCEL, *consumer),
         RequestBody::Leave { consumer } => put_consumer(out, LEAVE, *consumer),
-        RequestBody::Credit { consumer, up_to } => {
+        RequestBody::Credit {
+            consumer,
+            up_to,
+            drain,
+        } => {
             put_consumer(out, CREDIT, *consumer);
+            put_varint(out, *up_to);
+            out.put_u8((*drain).into());
+        }
+        RequestBody::CreditOneWay { consumer, up_to } => {
+            put_consumer(out, CREDIT_ONE_WAY, *consumer);
             put_varint(out, *up_to);
         }
         RequestBody::Settle {
@@ -146,6 +157,18 @@ pub fn put_body(out: &mut BytesMut, body: &RequestBody) {
                 SettlementOutcome::Unseen => 4,
             });
             put_ranges(out, ids);
+        }
+        RequestBody::Modify {
+            consumer,
+            ids,
+            modification,
+        } => {
+            put_consumer(out, MODIFY, *consumer);
+            put_ranges(out, ids);
+            let flags = u8::from(modification.delivery_failed)
+                | u8::from(modification.undeliverable_here) << 1;
+            out.put_u8(flags);
+            put_annotations(out, &modification.annotations);
         }
         RequestBody::Get { consumer, no_ack } => {
             put_consumer(out, GET, *consumer);
@@ -180,6 +203,16 @@ pub fn take_body(reader: &mut Reader) -> Result<RequestBody, CodecError> {
         CREDIT => RequestBody::Credit {
             consumer: take_consumer(reader)?,
             up_to: reader.varint()?,
+            drain: reader.bool()?,
+        },
+        CREDIT_ONE_WAY => RequestBody::CreditOneWay {
+            consumer: take_consumer(reader)?,
+            up_to: reader.varint()?,
+        },
+        MODIFY => RequestBody::Modify {
+            consumer: take_consumer(reader)?,
+            ids: take_ranges(reader)?,
+            modification: Box::new(take_modification(reader)?),
         },
         SETTLE => RequestBody::Settle {
             consumer: take_consumer(reader)?,
@@ -292,6 +325,26 @@ fn take_outcome(reader: &mut Reader) -> Result<SettlementOutcome, CodecError> {
     }
 }
 
+fn take_modification(reader: &mut Reader) -> Result<Modification, CodecError> {
+    let flags = reader.u8()?;
+    if flags > 3 {
+        return Err(CodecError::Range);
+    }
+    Ok(Modification {
+        delivery_failed: flags & 1 != 0,
+        undeliverable_here: flags & 2 != 0,
+        annotations: take_annotations(reader)?,
+    })
+}
+
+pub(crate) fn put_annotations(out: &mut BytesMut, annotations: &Annotations) {
+    put_table(out, annotations.table());
+}
+
+pub(crate) fn take_annotations(reader: &mut Reader) -> Result<Annotations, CodecError> {
+    Annotations::new(take_table(reader)?).map_err(|_| CodecError::Range)
+}
+
 /// Inclusive ranges.
 pub(crate) fn put_ranges(out: &mut BytesMut, ids: &[(u64, u64)]) {
     put_varint(out, ids.len() as u64);
@@ -318,7 +371,8 @@ pub(crate) fn put_spec(out: &mut BytesMut, spec: &ConsumerSpec) {
     put_text(out, &spec.tag);
     put_varint(out, spec.channel.into());
     put_varint(out, spec.prefetch.into());
-    out.put_u8(u8::from(spec.no_ack) | u8::from(spec.exclusive) << 1);
+    let is_credit = spec.flow_mode == FlowMode::Credit;
+    out.put_u8(u8::from(spec.no_ack) | u8::from(spec.exclusive) << 1 | u8::from(is_credit) << 2);
     put_signed(out, spec.priority.into());
     put_table(out, &spec.arguments);
 }
@@ -328,12 +382,16 @@ pub(crate) fn take_spec(reader: &mut Reader) -> Result<ConsumerSpec, CodecError>
     let channel = u16::try_from(reader.varint()?).map_err(|_| CodecError::Range)?;
     let prefetch = reader.varint32()?;
     let flags = reader.u8()?;
-    if flags > 3 {
+    if flags > 7 {
         return Err(CodecError::Range);
     }
     Ok(ConsumerSpec {
         tag,
         channel,
+        flow_mode: match flags & 4 {
+            0 => FlowMode::Prefetch,
+            _ => FlowMode::Credit,
+        },
         prefetch,
         no_ack: flags & 1 != 0,
         exclusive: flags & 2 != 0,

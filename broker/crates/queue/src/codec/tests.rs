@@ -1,14 +1,16 @@
 use super::*;
 use crate::{
-    ConsumerId, ConsumerSpec, DeadLettering, Delivery, DeliveryProgress, EpochConsumer, Overflow,
-    QueueEvent, QueueMessage, QueueReply, QueueSettings, RefusedPublishes, RejectReason, Request,
-    RequestBody, ResumeConsumer, SessionEpoch, SessionId, Settlement, SettlementOutcome,
+    Annotations, ConsumerId, ConsumerSpec, DeadLettering, Delivery, DeliveryProgress,
+    EpochConsumer, FlowMode, Modification, Overflow, QueueEvent, QueueMessage, QueueReply,
+    QueueSettings, RefusedPublishes, RejectReason, Request, RequestBody, ResumeConsumer,
+    SessionEpoch, SessionId, Settlement, SettlementOutcome,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId, WallTime};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use std::sync::Arc;
 
 fn message() -> impl Strategy<Value = Message> {
     (
@@ -80,10 +82,14 @@ fn consumer() -> impl Strategy<Value = ConsumerId> {
 }
 
 fn spec() -> impl Strategy<Value = ConsumerSpec> {
-    let numbers = any::<(u16, u32, bool, bool, i32)>();
+    let numbers = any::<(u16, u32, bool, bool, i32, bool)>();
     ("[a-z]{0,9}", numbers, tables()).prop_map(|(tag, n, arguments)| ConsumerSpec {
         tag: tag.into(),
         channel: n.0,
+        flow_mode: match n.5 {
+            true => FlowMode::Credit,
+            false => FlowMode::Prefetch,
+        },
         prefetch: n.1,
         no_ack: n.2,
         exclusive: n.3,
@@ -120,6 +126,19 @@ fn epoch_consumer() -> impl Strategy<Value = EpochConsumer> {
     })
 }
 
+fn annotations() -> impl Strategy<Value = Annotations> {
+    tables().prop_map(|table| Annotations::new(table).unwrap_or_default())
+}
+
+fn modification() -> impl Strategy<Value = Modification> {
+    let flags = any::<(bool, bool)>();
+    (flags, annotations()).prop_map(|(flags, annotations)| Modification {
+        delivery_failed: flags.0,
+        undeliverable_here: flags.1,
+        annotations,
+    })
+}
+
 fn body() -> impl Strategy<Value = RequestBody> {
     let outcome = prop_oneof![
         Just(SettlementOutcome::Accepted),
@@ -134,8 +153,22 @@ fn body() -> impl Strategy<Value = RequestBody> {
         epoch_consumer().prop_map(|it| RequestBody::Succeed(Box::new(it))),
         consumer().prop_map(|consumer| RequestBody::Cancel { consumer }),
         consumer().prop_map(|consumer| RequestBody::Leave { consumer }),
+        (consumer(), any::<u64>(), any::<bool>()).prop_map(|(consumer, up_to, drain)| {
+            RequestBody::Credit {
+                consumer,
+                up_to,
+                drain,
+            }
+        }),
         (consumer(), any::<u64>())
-            .prop_map(|(consumer, up_to)| RequestBody::Credit { consumer, up_to }),
+            .prop_map(|(consumer, up_to)| RequestBody::CreditOneWay { consumer, up_to }),
+        (consumer(), ranges(), modification()).prop_map(|(consumer, ids, modification)| {
+            RequestBody::Modify {
+                consumer,
+                ids,
+                modification: Box::new(modification),
+            }
+        }),
         (consumer(), outcome, ranges()).prop_map(|(consumer, outcome, ids)| RequestBody::Settle {
             consumer,
             outcome,
@@ -191,6 +224,11 @@ fn event() -> impl Strategy<Value = QueueEvent> {
             messages,
             consumers
         }),
+        any::<(u64, u64, bool)>().prop_map(|(last, available, drained)| QueueReply::Credited {
+            last,
+            available,
+            drained,
+        }),
         reject().prop_map(QueueReply::NotTaken),
         (any::<u16>(), "[a-zß ]{0,20}").prop_map(|(code, text)| QueueReply::Refused { code, text }),
     ];
@@ -199,13 +237,18 @@ fn event() -> impl Strategy<Value = QueueEvent> {
         to: a.max(b),
         why,
     });
-    let delivery =
-        (any::<(u64, bool, Option<u32>, u64)>(), message()).prop_map(|(n, message)| Delivery {
+    let delivery = (
+        any::<(u64, bool, Option<u32>, u64)>(),
+        message(),
+        proptest::option::of(annotations()),
+    )
+        .prop_map(|(n, message, annotations)| Delivery {
             id: n.0,
             redelivered: n.1,
             attempts: n.2,
             left: n.3,
             message,
+            annotations: annotations.map(Arc::new),
         });
     prop_oneof![
         any::<u64>().prop_map(|up_to| QueueEvent::Applied { up_to }),

@@ -5,6 +5,7 @@
 //! exchange has confirmed them. The leader hands them to its shard in order, a window of them at a time, and a new leader
 //! begins again at the first.
 
+use super::annotations::{MessageAnnotations, annotated};
 use super::command::Command;
 use super::effects::{Effects, LogRead, Unread, message};
 use super::leader::QuorumQueue;
@@ -63,15 +64,32 @@ impl DeadLetters {
     }
 
     /// A message is out of the queue.
-    pub fn bury(&mut self, item: &LogMessage, reason: DeadReason, effects: &mut Effects) {
+    pub fn bury(
+        &mut self,
+        item: &LogMessage,
+        reason: DeadReason,
+        annotations: &mut MessageAnnotations,
+        effects: &mut Effects,
+    ) {
         effects.died(self.mode, reason);
-        self.dispatch(item, reason, effects);
+        self.dispatch(item, reason, annotations, effects);
     }
 
-    fn dispatch(&mut self, item: &LogMessage, reason: DeadReason, effects: &mut Effects) {
+    fn dispatch(
+        &mut self,
+        item: &LogMessage,
+        reason: DeadReason,
+        annotations: &mut MessageAnnotations,
+        effects: &mut Effects,
+    ) {
+        let location = item.location();
         match self.mode {
-            DeadLettering::Off => {}
-            DeadLettering::AtMostOnce => effects.dead(reason, item.location()),
+            DeadLettering::Off => {
+                annotations.remove(location);
+            }
+            DeadLettering::AtMostOnce => {
+                effects.dead(reason, location, annotations.remove(location));
+            }
             DeadLettering::AtLeastOnce => {
                 self.keep(self.next, *item, reason);
             }
@@ -85,22 +103,28 @@ impl DeadLetters {
     }
 
     /// Other settings. What was to be passed on at least once is passed on once, or gone with the exchange it was for.
-    pub fn set_mode(&mut self, mode: DeadLettering, effects: &mut Effects) {
+    pub fn set_mode(
+        &mut self,
+        mode: DeadLettering,
+        annotations: &mut MessageAnnotations,
+        effects: &mut Effects,
+    ) {
         let before = std::mem::replace(&mut self.mode, mode);
         if before != DeadLettering::AtLeastOnce || mode == before {
             return;
         }
         for (item, reason) in std::mem::take(&mut self.kept).into_values() {
-            self.dispatch(&item, reason, effects);
+            self.dispatch(&item, reason, annotations, effects);
         }
         self.bytes = 0;
     }
 
     /// Every queue they go to has these; ranges are inclusive.
-    pub fn passed_on(&mut self, ranges: &[(u64, u64)]) {
+    pub fn passed_on(&mut self, ranges: &[(u64, u64)], annotations: &mut MessageAnnotations) {
         for &(from, to) in ranges.iter().filter(|(from, to)| from <= to) {
             while let Some((&id, (item, _))) = self.kept.range(from..=to).next() {
                 self.bytes -= u64::from(item.body);
+                annotations.remove(item.location());
                 self.kept.remove(&id);
             }
         }
@@ -203,6 +227,7 @@ impl QuorumQueue {
                     room = room.saturating_sub(message.as_bytes().len());
                     self.passing.out.insert(id, item.body);
                     self.passing.bytes += u64::from(item.body);
+                    let message = annotated(message, self.machine.annotations.get(location));
                     out.kept_dead.push((id, reason, message));
                 }
                 // It stays: another leader may be able to read it.
@@ -219,7 +244,10 @@ impl QuorumQueue {
         };
         let location = item.location();
         match message(&read(location.index), location) {
-            Ok(message) => DeadRead::Message(*reason, message),
+            Ok(message) => {
+                let annotations = self.machine.annotations.get(location);
+                DeadRead::Message(*reason, annotated(message, annotations))
+            }
             Err(Unread::Lost(_)) => DeadRead::Gone,
             Err(Unread::Shortage) => DeadRead::Shortage,
         }

@@ -1,13 +1,15 @@
 //! What applying a command does outside the machine. Members that do not lead throw it away.
 
+use super::annotations::annotated;
 use super::command::MAX_BATCH_BYTES;
 use crate::{
-    ConsumerId, DeadLettering, DeadReason, DeathCounts, Delivery, QueueEvent, QueueOutput,
-    QueueType, SessionId,
+    Annotations, ConsumerId, DeadLettering, DeadReason, DeathCounts, Delivery, QueueEvent,
+    QueueOutput, QueueType, SessionId,
 };
 use bytes::Bytes;
 use message::Message;
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// Where in the log a message is: the entry, and the offset of its length in the entry's command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,6 +72,7 @@ pub enum Effect {
         attempts: u32,
         left: u64,
         at: LogLocation,
+        annotations: Option<Arc<Annotations>>,
     },
 }
 
@@ -81,12 +84,20 @@ impl Effect {
     }
 }
 
+/// A dead message that is passed on at most once.
+#[derive(Clone, Debug)]
+struct DeadMessage {
+    reason: DeadReason,
+    at: LogLocation,
+    annotations: Option<Arc<Annotations>>,
+}
+
 /// Collects effects, or drops them.
 #[derive(Debug, Default)]
 pub struct Effects {
     pub list: Vec<Effect>,
     /// Dead messages to be passed on once, until somebody takes them.
-    dead: VecDeque<(DeadReason, LogLocation)>,
+    dead: VecDeque<DeadMessage>,
     /// Since the last [`resolve`](Effects::resolve).
     deaths: Option<Box<DeathCounts>>,
     wanted: bool,
@@ -112,9 +123,18 @@ impl Effects {
         }
     }
 
-    pub(super) fn dead(&mut self, reason: DeadReason, at: LogLocation) {
+    pub(super) fn dead(
+        &mut self,
+        reason: DeadReason,
+        at: LogLocation,
+        annotations: Option<Arc<Annotations>>,
+    ) {
         if self.wanted {
-            self.dead.push_back((reason, at));
+            self.dead.push_back(DeadMessage {
+                reason,
+                at,
+                annotations,
+            });
         }
     }
 
@@ -144,7 +164,7 @@ impl Effects {
 
     /// Log entries of dead messages that nobody has taken yet.
     pub(super) fn dead_indexes(&self) -> impl Iterator<Item = u64> {
-        self.dead.iter().map(|(_, at)| at.index)
+        self.dead.iter().map(|dead| dead.at.index)
     }
 
     /// Returns true while deliveries wait because descriptors or memory are short.
@@ -164,17 +184,18 @@ impl Effects {
         let mut log = Commands::new(read);
         let mut room = most_bytes;
         while out.dead.len() < most && room > 0 {
-            let Some((reason, at)) = self.dead.pop_front() else {
+            let Some(dead) = self.dead.pop_front() else {
                 break;
             };
-            match log.message(at) {
+            match log.message(dead.at) {
                 Ok(message) => {
                     room = room.saturating_sub(message.as_bytes().len());
-                    out.dead.push((reason, message));
+                    out.dead
+                        .push((dead.reason, annotated(message, dead.annotations)));
                 }
                 Err(Unread::Lost(fault)) => out.faults.push(fault),
                 Err(Unread::Shortage) => {
-                    self.dead.push_front((reason, at));
+                    self.dead.push_front(dead);
                     return false;
                 }
             }
@@ -209,6 +230,7 @@ impl Effects {
                     attempts,
                     left,
                     at,
+                    ref annotations,
                 } => match log.message(at) {
                     Ok(message) => out.deliver(
                         session,
@@ -219,6 +241,7 @@ impl Effects {
                             attempts: Some(attempts),
                             left,
                             message,
+                            annotations: annotations.clone(),
                         },
                     ),
                     Err(Unread::Lost(fault)) => {

@@ -1,5 +1,6 @@
 //! The replicated state of a quorum queue.
 
+use super::annotations::MessageAnnotations;
 use super::command::{Command, DecodedCommand, decode, take_request, take_run};
 use super::dead_letter::DeadLetters;
 use super::effects::{Effect, Effects, LogLocation};
@@ -9,14 +10,15 @@ use crate::checkout::{
 };
 use crate::codec::{CodecError, Reader};
 use crate::{
-    ConsumerInfo, DeadIncarnation, DeadReason, DeliveryProgress, Name, Overflow, QueueCounters,
-    QueueEvent, QueueSettings, QueueStats, QueueType, RejectReason, RequestBody, ResumeConsumer,
-    SessionId,
+    Annotations, ConsumerInfo, DeadIncarnation, DeadReason, DeliveryProgress, Name, Overflow,
+    QueueCounters, QueueEvent, QueueSettings, QueueStats, QueueType, RejectReason, RequestBody,
+    ResumeConsumer, SessionId,
 };
 use bytes::Bytes;
 use env::planted::{self, Bug};
 use env::{NodeId, WallTime};
 use message::Message;
+use std::sync::Arc;
 
 /// Priorities from this one on are high (Q7).
 const HIGH_PRIORITY: u8 = 5;
@@ -40,6 +42,7 @@ pub struct Machine {
     pub(super) blocked: bool,
     pub(super) checkout: Checkout<LogMessage>,
     pub(super) dead: DeadLetters,
+    pub(crate) annotations: MessageAnnotations,
     /// The request that is being applied.
     at: LogLocation,
     /// Commands whose tables are nested too deeply to be read: sessions of earlier programs let them through, and every program passes
@@ -67,6 +70,7 @@ struct LogStore<'a> {
     ready: &'a mut Ready,
     out_bytes: &'a mut u64,
     dead: &'a mut DeadLetters,
+    annotations: &'a mut MessageAnnotations,
     effects: &'a mut Effects,
     clock: u64,
     at: LogLocation,
@@ -90,6 +94,9 @@ impl MessageStore for LogStore<'_> {
 
     fn give_back(&mut self, item: LogMessage, attempts: u32, why: RequeueReason) {
         *self.out_bytes -= u64::from(item.body);
+        if planted::is(Bug::AnnotationsLost) {
+            self.annotations.remove(item.location());
+        }
         if (self.postpones && why == RequeueReason::Asked) || planted::is(Bug::RequeueBehind) {
             self.ready.postpone(item, attempts, self.at);
         } else if why == RequeueReason::InFront {
@@ -101,6 +108,11 @@ impl MessageStore for LogStore<'_> {
 
     fn settled(&mut self, item: LogMessage) {
         *self.out_bytes -= u64::from(item.body);
+        self.annotations.remove(item.location());
+    }
+
+    fn annotate(&mut self, item: &LogMessage, annotations: &Arc<Annotations>) {
+        self.annotations.add(item.location(), annotations);
     }
 
     fn dead(&mut self, item: LogMessage, reason: DeadReason) {
@@ -120,6 +132,7 @@ impl MessageStore for LogStore<'_> {
                 false => handed.left,
             },
             at: item.location(),
+            annotations: self.annotations.get(item.location()),
         });
     }
 
@@ -136,6 +149,10 @@ impl MessageStore for LogStore<'_> {
     }
 
     fn purge(&mut self) -> u64 {
+        let postponed = self.ready.postponed().map(|(_, message)| message);
+        for message in self.ready.returned().chain(postponed) {
+            self.annotations.remove(message.held.location());
+        }
         self.ready.clear()
     }
 }
@@ -148,7 +165,7 @@ impl LogStore<'_> {
     }
 
     fn bury(&mut self, item: &LogMessage, reason: DeadReason) {
-        self.dead.bury(item, reason, self.effects);
+        self.dead.bury(item, reason, self.annotations, self.effects);
     }
 }
 
@@ -169,6 +186,7 @@ impl Machine {
                 settings.delivery_limit,
             ),
             dead: DeadLetters::new(settings.dead_letter),
+            annotations: MessageAnnotations::default(),
             settings,
             unreadable: 0,
         }
@@ -183,6 +201,7 @@ impl Machine {
             ready: &mut self.ready,
             out_bytes: &mut self.out_bytes,
             dead: &mut self.dead,
+            annotations: &mut self.annotations,
             effects,
             clock: self.clock,
             at: self.at,
@@ -224,16 +243,19 @@ impl Machine {
         self.serve(effects);
         if self.checkout.deleted {
             self.dead.clear();
+            self.annotations.clear();
         }
         Ok(())
     }
 
-    /// Hands out what is ready; of what is left goes what has expired and what is too much.
+    /// Delivers ready messages, then removes expired heads and those over a limit.
     fn serve(&mut self, effects: &mut Effects) {
         let (checkout, mut store) = self.parts(effects);
         checkout.dispatch(&mut store);
         store.drop_expired();
         self.keep_limits(effects);
+        let (checkout, mut store) = self.parts(effects);
+        checkout.finish_drains(&mut store);
     }
 
     fn apply_runs(
@@ -407,10 +429,11 @@ impl Machine {
             Command::Settings(settings) => {
                 self.checkout
                     .set_limits(settings.single_active_consumer, settings.delivery_limit);
-                self.dead.set_mode(settings.dead_letter, effects);
+                self.dead
+                    .set_mode(settings.dead_letter, &mut self.annotations, effects);
                 self.settings = settings;
             }
-            Command::PassedOn(ranges) => self.dead.passed_on(&ranges),
+            Command::PassedOn(ranges) => self.dead.passed_on(&ranges, &mut self.annotations),
             Command::GoneNode(gone) => {
                 let (checkout, mut store) = self.parts(effects);
                 checkout.gone_node(&mut store, gone);
@@ -419,7 +442,10 @@ impl Machine {
                 let (checkout, mut store) = self.parts(effects);
                 checkout.suspect_node(&mut store, node);
             }
-            Command::NodeTrusted(node) => self.checkout.trust_node(node),
+            Command::NodeTrusted(node) => {
+                let (checkout, mut store) = self.parts(effects);
+                checkout.trust_node(&mut store, node);
+            }
             Command::GoneSession(session) => {
                 let (checkout, mut store) = self.parts(effects);
                 checkout.close(&mut store, session, clock);

@@ -4,6 +4,7 @@
 //! [`QuorumQueue`] stands around it on each member and, while that member leads, takes requests, batches them into
 //! commands and turns the machine's effects into events for sessions.
 
+mod annotations;
 mod command;
 mod dead_letter;
 #[cfg(test)]

@@ -7,7 +7,6 @@ use crate::{
     ConsumerId, DeadReason, Overflow, QueueEvent, QueueOutput, QueueReply, QueueSettings,
     RequestBody, SettlementOutcome,
 };
-use bytes::{BufMut, BytesMut};
 use env::WallTime;
 
 fn numbers(out: &QueueOutput) -> Vec<u64> {
@@ -272,34 +271,4 @@ fn the_listing_says_who_is_active() {
         },
     );
     assert_eq!(active(&rig), [(1, false), (2, true)]);
-}
-
-/// Format 1: what came back was written by place, high ones first; there was nothing else to say about it.
-#[test]
-fn a_checkpoint_of_the_format_before_is_read() {
-    let mut old = BytesMut::new();
-    old.put_u8(1);
-    crate::codec::put_settings(&mut old, &settings());
-    let (clock, applied, unreadable, turn) = (5, 9, 0, 1);
-    old.put_slice(&[clock, applied, unreadable, turn]);
-    // One fresh message (entry 4, offset 30, 8 bytes, normal), two that came back (entry 3, offsets 20 and 25; the
-    // first high, one and two attempts).
-    old.put_slice(&[1, 4, 30, 8 << 2]);
-    old.put_slice(&[2, 3, 20, 8 << 2 | 1, 1, 3, 25, 8 << 2, 2]);
-    let (deleted, next_consumer, next_ticket, active, exclusive) = (0, 1, 1, 0, 0);
-    old.put_slice(&[deleted, next_consumer, next_ticket, active, exclusive]);
-    // No sessions, consumers, closed sessions, gone and suspended nodes.
-    old.put_slice(&[0; 5]);
-    let mut machine = Machine::restore("q".into(), old.freeze()).unwrap();
-    assert_eq!(machine.applied(), 9);
-    assert_eq!(live(&machine), [3, 4]);
-    assert_eq!(machine.snapshot().first(), Some(&2));
-    let next = |machine: &mut Machine| {
-        let taken = machine.ready.pop().unwrap();
-        (taken.item.offset, taken.item.high, taken.attempts)
-    };
-    assert_eq!(next(&mut machine), (20, true, 1));
-    assert_eq!(next(&mut machine), (25, false, 2));
-    assert_eq!(next(&mut machine), (30, false, 0));
-    assert_eq!(machine.stats().ready, 0);
 }

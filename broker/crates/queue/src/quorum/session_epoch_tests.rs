@@ -245,20 +245,6 @@ fn a_line_goes_on_until_another_one_has_consumed() {
 }
 
 #[test]
-fn connections_that_know_of_no_lines_leave_the_state_of_earlier_programs() {
-    let mut rig = rig();
-    assert_eq!(
-        join(&mut rig, 1, SessionEpoch::Untold, 0).0,
-        [QueueReply::Consuming]
-    );
-    assert_eq!(rig.machine.snapshot()[0], 2);
-    // One that the queue knows nothing of, as after a restart of its owner.
-    let other = SessionEpoch::Of(session(1));
-    assert_eq!(join(&mut rig, 2, other, 0).0, [QueueReply::Consuming]);
-    assert_eq!(rig.machine.snapshot()[0], 4);
-}
-
-#[test]
 fn a_request_that_comes_late_does_not_take_the_queue() {
     let mut rig = rig();
     assert_eq!(

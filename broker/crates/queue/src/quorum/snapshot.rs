@@ -2,30 +2,27 @@
 //!
 //! Versioned; written in one order only, so that replicas with the same history have the same bytes.
 
+use super::annotations::MessageAnnotations;
 use super::dead_letter::DeadLetters;
 use super::effects::LogLocation;
 use super::machine::Machine;
 use super::ready::{LogMessage, Ready, RequeuedMessage};
 use crate::checkout::{
-    Checkout, Consumer, KnownEpoch, SessionRecord, UnsettledMessage, WaitingConsumer,
+    Checkout, Consumer, KnownEpoch, PendingDrain, SessionRecord, UnsettledMessage, WaitingConsumer,
 };
 use crate::codec::{
-    CodecError, Reader, put_answer, put_refusal, put_session, put_settings, put_spec, put_varint,
-    take_answer, take_refusal, take_session, take_settings, take_spec,
+    CodecError, Reader, put_annotations, put_answer, put_refusal, put_session, put_settings,
+    put_spec, put_varint, take_annotations, take_answer, take_refusal, take_session, take_settings,
+    take_spec,
 };
-use crate::{ConsumerId, DeadReason, Name, SessionId};
+use crate::{ConsumerId, DeadReason, FlowMode, Name, SessionId};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
+use std::sync::Arc;
 
-/// Format of checkpoints. 1 had neither `blocked` nor messages at the end that were out before; it is still read. One
-/// with dead messages has them behind all else, and a number of its own, so that no program passes them over; so has one that knows
-/// a line of connections, which goes before them.
-const FORMAT: u8 = 2;
-const FORMAT_1: u8 = 1;
-const WITH_DEAD: u8 = 3;
-const WITH_LINE: u8 = 4;
-const WITH_BOTH: u8 = 5;
+/// Format of checkpoints, and the only one that is read.
+const FORMAT: u8 = 6;
 /// FNV-1a, 64 bits.
 const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -37,14 +34,7 @@ pub struct RestoreError(#[from] CodecError);
 impl Machine {
     pub fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
-        let dead = self.dead.next() > 1;
-        let epoch = self.checkout.epoch;
-        out.put_u8(match (epoch.is_some(), dead) {
-            (false, false) => FORMAT,
-            (false, true) => WITH_DEAD,
-            (true, false) => WITH_LINE,
-            (true, true) => WITH_BOTH,
-        });
+        out.put_u8(FORMAT);
         put_settings(&mut out, &self.settings);
         put_varint(&mut out, self.clock);
         put_varint(&mut out, self.applied);
@@ -53,44 +43,29 @@ impl Machine {
         out.put_u8(self.blocked.into());
         put_ready(&mut out, &self.ready);
         put_checkout(&mut out, &self.checkout);
-        if let Some(KnownEpoch { first, at }) = epoch {
-            put_session(&mut out, first);
-            put_varint(&mut out, at);
-        }
-        if dead {
-            put_dead(&mut out, &self.dead);
-        }
+        put_message_annotations(&mut out, &self.annotations);
+        put_dead(&mut out, &self.dead);
         out.freeze()
     }
 
     /// The machine that wrote `state`.
     pub fn restore(label: Name, state: Bytes) -> Result<Machine, RestoreError> {
         let mut reader = Reader::new(state);
-        let format = match reader.u8()? {
-            known @ FORMAT_1..=WITH_BOTH => known,
+        match reader.u8()? {
+            FORMAT => {}
             other => return Err(CodecError::Version(other).into()),
-        };
+        }
         let mut machine = Machine::new(label, take_settings(&mut reader)?);
         machine.clock = reader.varint()?;
         machine.applied = reader.varint()?;
         machine.unreadable = reader.varint()?;
         machine.ready.turn = reader.u8()?;
-        if format > FORMAT_1 {
-            machine.blocked = reader.bool()?;
-        }
+        machine.blocked = reader.bool()?;
         take_ready(&mut reader, &mut machine.ready)?;
-        if format > FORMAT_1 {
-            take_postponed(&mut reader, &mut machine.ready)?;
-        }
+        take_postponed(&mut reader, &mut machine.ready)?;
         take_checkout(&mut reader, &mut machine.checkout)?;
-        if matches!(format, WITH_LINE | WITH_BOTH) {
-            let first = take_session(&mut reader)?;
-            let at = reader.varint()?;
-            machine.checkout.epoch = Some(KnownEpoch { first, at });
-        }
-        if matches!(format, WITH_DEAD | WITH_BOTH) {
-            take_dead(&mut reader, &mut machine.dead)?;
-        }
+        take_message_annotations(&mut reader, &mut machine.annotations)?;
+        take_dead(&mut reader, &mut machine.dead)?;
         let out = machine.checkout.consumers.values();
         let out = out.flat_map(|c| c.out.values().map(|o| u64::from(o.item.body)));
         machine.out_bytes = out.sum();
@@ -255,6 +230,17 @@ fn put_checkout(out: &mut BytesMut, checkout: &Checkout<LogMessage>) {
     for node in &checkout.suspended {
         out.put_u64(node.0);
     }
+    out.put_u8(checkout.epoch.is_some().into());
+    if let Some(KnownEpoch { first, at }) = checkout.epoch {
+        put_session(out, first);
+        put_varint(out, at);
+    }
+    put_varint(out, checkout.drains.len() as u64);
+    for (number, drain) in &checkout.drains {
+        put_varint(out, *number);
+        put_session(out, drain.session);
+        put_varint(out, drain.seq);
+    }
 }
 
 fn take_checkout(
@@ -289,6 +275,19 @@ fn take_checkout(
     for _ in 0..reader.count(8)? {
         checkout.suspended.insert(NodeId(reader.u64()?));
     }
+    if reader.bool()? {
+        let first = take_session(reader)?;
+        let at = reader.varint()?;
+        checkout.epoch = Some(KnownEpoch { first, at });
+    }
+    for _ in 0..reader.count(26)? {
+        let number = reader.varint()?;
+        let session = take_session(reader)?;
+        let seq = reader.varint()?;
+        checkout
+            .drains
+            .insert(number, PendingDrain { session, seq });
+    }
     Ok(())
 }
 
@@ -314,6 +313,31 @@ fn location_consumer(
     }
     checkout.out += consumer.out.len() as u64;
     checkout.consumers.insert(number, consumer);
+}
+
+fn put_message_annotations(out: &mut BytesMut, annotations: &MessageAnnotations) {
+    put_varint(out, annotations.len() as u64);
+    for (at, annotations) in annotations.iter() {
+        put_varint(out, at.index);
+        put_varint(out, at.offset.into());
+        put_annotations(out, annotations);
+    }
+}
+
+fn take_message_annotations(
+    reader: &mut Reader,
+    annotations: &mut MessageAnnotations,
+) -> Result<(), CodecError> {
+    for _ in 0..reader.count(3)? {
+        let at = LogLocation {
+            index: reader.varint()?,
+            offset: reader.varint32()?,
+        };
+        // In memory of its own, not a part of the checkpoint's.
+        let own = take_annotations(reader)?.to_keep();
+        annotations.add(at, &Arc::new(own));
+    }
+    Ok(())
 }
 
 fn put_session_state(out: &mut BytesMut, state: &SessionRecord) {
@@ -356,6 +380,9 @@ fn put_consumer(out: &mut BytesMut, consumer: &Consumer<LogMessage>) {
             | u8::from(consumer.succeeded) << 4,
     );
     put_varint(out, consumer.next_id);
+    if consumer.spec.flow_mode == FlowMode::Credit {
+        put_varint(out, consumer.credit);
+    }
     put_varint(out, consumer.ticket.unwrap_or(0));
     put_varint(out, consumer.out.len() as u64);
     for (id, held) in consumer.out.iter() {
@@ -378,6 +405,9 @@ fn take_consumer(reader: &mut Reader) -> Result<Consumer<LogMessage>, CodecError
     consumer.lasting = flags & 8 != 0;
     consumer.succeeded = flags & 16 != 0;
     consumer.next_id = reader.varint()?;
+    if consumer.spec.flow_mode == FlowMode::Credit {
+        consumer.credit = reader.varint()?;
+    }
     consumer.ticket = Some(reader.varint()?).filter(|ticket| *ticket != 0);
     for _ in 0..reader.count(7)? {
         let id = reader.varint()?;

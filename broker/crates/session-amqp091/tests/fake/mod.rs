@@ -18,8 +18,8 @@ use queue::{
     SettlementOutcome,
 };
 use session::{
-    Broker, FlowState, Outbox, PasswordCheck, PublishTag, RequestSeq, Session, SessionEvent,
-    SessionState,
+    Broker, ControlEvent, FlowState, Outbox, PasswordCheck, PublishTag, QueueNotification,
+    RequestSeq, Session, SessionEvent, SessionState,
 };
 use session_amqp091::{AmqpSession, SessionConfig};
 use std::collections::{BTreeMap, VecDeque};
@@ -192,10 +192,13 @@ impl FakeBroker {
             if let Some(q) = self.queues.remove(&queue) {
                 for (&id, c) in q.consumers.iter().filter(|(_, c)| !c.cancelled) {
                     if c.spec.tag.as_bytes() != b"\0get" {
-                        self.notices.push_back(SessionEvent::Cancelled {
-                            queue,
-                            consumer: ConsumerId(id),
-                        });
+                        self.notices.push_back(
+                            QueueNotification::Cancelled {
+                                queue,
+                                consumer: ConsumerId(id),
+                            }
+                            .into(),
+                        );
                     }
                 }
             }
@@ -219,7 +222,7 @@ impl FakeBroker {
     pub fn settle_publishes(&mut self) {
         for (queue, tag) in std::mem::take(&mut self.unconfirmed) {
             self.notices
-                .push_back(SessionEvent::Published { queue, tag });
+                .push_back(QueueNotification::Published { queue, tag }.into());
         }
     }
 
@@ -236,7 +239,7 @@ impl FakeBroker {
         };
         let result = self.apply(&change);
         self.notices
-            .push_back(SessionEvent::Changed { token, result });
+            .push_back(ControlEvent::Changed { token, result }.into());
         true
     }
 
@@ -259,16 +262,19 @@ impl FakeBroker {
             let to = ConsumerId(id);
             // Deliveries to one consumer are batched.
             match self.notices.back_mut() {
-                Some(SessionEvent::Deliver {
+                Some(SessionEvent::Queue(QueueNotification::Deliver {
                     queue: from,
                     consumer,
                     deliveries,
-                }) if *from == queue && *consumer == to => deliveries.push(delivery),
-                _ => self.notices.push_back(SessionEvent::Deliver {
-                    queue,
-                    consumer: to,
-                    deliveries: vec![delivery],
-                }),
+                })) if *from == queue && *consumer == to => deliveries.push(delivery),
+                _ => self.notices.push_back(
+                    QueueNotification::Deliver {
+                        queue,
+                        consumer: to,
+                        deliveries: vec![delivery],
+                    }
+                    .into(),
+                ),
             }
         }
     }
@@ -282,6 +288,7 @@ impl FakeBroker {
             spec: ConsumerSpec {
                 tag: "\0get".into(),
                 channel: 0,
+                flow_mode: queue::FlowMode::Prefetch,
                 prefetch: 1,
                 no_ack,
                 exclusive: false,
@@ -299,11 +306,14 @@ impl FakeBroker {
             c.out.clear();
         }
         q.consumers.insert(consumer.0, c);
-        self.notices.push_back(SessionEvent::Deliver {
-            queue,
-            consumer,
-            deliveries: vec![delivery],
-        });
+        self.notices.push_back(
+            QueueNotification::Deliver {
+                queue,
+                consumer,
+                deliveries: vec![delivery],
+            }
+            .into(),
+        );
         None
     }
 
@@ -340,7 +350,7 @@ impl FakeBroker {
                 q.consumers.get_mut(&consumer.0)?.cancelled = true;
                 None
             }
-            RequestBody::Credit { consumer, up_to } => {
+            RequestBody::CreditOneWay { consumer, up_to } => {
                 q.consumers.get_mut(&consumer.0)?.credit = up_to;
                 None
             }
@@ -406,7 +416,11 @@ impl FakeBroker {
                 }
                 Some(q.count())
             }
-            RequestBody::Publish(_) | RequestBody::Succeed(_) | RequestBody::Close => None,
+            RequestBody::Publish(_)
+            | RequestBody::Succeed(_)
+            | RequestBody::Credit { .. }
+            | RequestBody::Modify { .. }
+            | RequestBody::Close => None,
         }
     }
 }
@@ -430,6 +444,7 @@ impl FakeConsumer {
             attempts: Some(attempts),
             left: left as u64,
             message,
+            annotations: None,
         }
     }
 }
@@ -462,7 +477,7 @@ impl Broker for FakeBroker {
         let result = self.apply(&change);
         if !self.silent {
             self.notices
-                .push_back(SessionEvent::Changed { token, result });
+                .push_back(ControlEvent::Changed { token, result }.into());
         }
     }
     fn unreachable_home(&self, _: &metadata::QueueRecord) -> Option<metadata::Name> {
@@ -474,7 +489,7 @@ impl Broker for FakeBroker {
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState {
         if let Some(why) = self.reject {
             self.notices
-                .push_back(SessionEvent::NotPublished { queue, tag, why });
+                .push_back(QueueNotification::NotPublished { queue, tag, why }.into());
             return FlowState::Steady;
         }
         if let Some(q) = self.queues.get_mut(&queue) {
@@ -484,7 +499,7 @@ impl Broker for FakeBroker {
             self.unconfirmed.push((queue, tag));
         } else {
             self.notices
-                .push_back(SessionEvent::Published { queue, tag });
+                .push_back(QueueNotification::Published { queue, tag }.into());
             self.push(queue);
         }
         match self.slow_queues.contains(&queue) {
@@ -504,7 +519,7 @@ impl Broker for FakeBroker {
         if !self.silent {
             if let Some(answer) = self.answer(queue, body) {
                 self.notices
-                    .push_back(SessionEvent::Answer { queue, seq, answer });
+                    .push_back(QueueNotification::Answer { queue, seq, answer }.into());
             }
             self.push(queue);
         }

@@ -17,10 +17,11 @@ use metadata::{
 };
 use queue::{ConsumerId, QueueReply, RejectReason, RequestBody};
 use session::{
-    Broker, FlowState, MessageCounters, Outbox, PasswordCheck, PublishTag, RequestSeq, Session,
-    SessionEvent, SessionState,
+    Broker, ControlEvent, FlowState, MessageCounters, NodeStatus, Outbox, PasswordCheck,
+    PublishTag, QueueNotification, RequestSeq, ServiceHost, ServiceId, ServiceStates, Session,
+    SessionEvent, SessionState, ShardAddress, ShardService,
 };
-use session_mqtt::{MqttSession, SessionConfig, Settings, publish_will};
+use session_mqtt::{MqttService, MqttSession, MqttShard, SessionConfig, Settings};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub struct Node {
     pub tree: Tree,
     index: u64,
     random: u64,
-    pub router: MqttRouter,
+    services: ServiceStates,
     pub events: VecDeque<(u64, SessionEvent)>,
     /// Sessions whose requests reach their queues late: see [`World::deliver_delayed`].
     delayed_sessions: BTreeSet<u64>,
@@ -73,14 +74,14 @@ fn user(name: &str) -> UserRecord {
 }
 
 impl Node {
-    fn new() -> Node {
+    fn new(settings: &Arc<Settings>) -> Node {
         let mut node = Node {
             now: Time(1),
             wall: WallTime(1_700_000_000_000),
             tree: Tree::default(),
             index: 0,
             random: 0,
-            router: MqttRouter::default(),
+            services: ServiceStates::default(),
             events: VecDeque::new(),
             delayed_sessions: BTreeSet::new(),
             delayed: Vec::new(),
@@ -100,6 +101,8 @@ impl Node {
             all_counters: BTreeMap::new(),
             number: 0,
         };
+        let shard = MqttShard::new(settings.clone());
+        node.services.push(Box::new(shard));
         node.apply(Change::Bootstrap {
             cluster: "test".into(),
             nodes: vec![NodeRecord {
@@ -125,6 +128,11 @@ impl Node {
             read: ".*".into(),
         }));
         node
+    }
+
+    pub fn router(&mut self) -> &mut MqttRouter {
+        let shard: &mut MqttShard = self.services.get_mut().expect("the service has a state");
+        &mut shard.router
     }
 
     pub fn apply(&mut self, change: Change) -> ChangeResult {
@@ -248,17 +256,14 @@ impl Broker for Node {
         };
         let number = self.number;
         self.events
-            .push_back((number, SessionEvent::Changed { token, result }));
+            .push_back((number, ControlEvent::Changed { token, result }.into()));
         for event in self.tree.take_events() {
+            MqttService.tree_event(self, &event);
             match event {
                 TreeEvent::QueueAdded(record) => {
                     self.stores.insert(record.id, Store::default());
                 }
                 TreeEvent::QueueRemoved(record) => {
-                    if let Some(client) = session_mqtt::client_of(&record.name) {
-                        self.router
-                            .queue_deleted(&record.vhost, client, record.id.0);
-                    }
                     let consumer = self.stores.remove(&record.id).and_then(|s| s.consumer());
                     self.events
                         .extend(consumer.map(|number| (number, store::cancelled(record.id))));
@@ -276,12 +281,13 @@ impl Broker for Node {
             self.events.extend(store.next(queue));
         }
         self.queued.push((queue, message));
-        match (self.withholds_confirms, tag.tag) {
+        match (self.withholds_confirms, tag.0) {
             (_, 0) => {}
             (true, _) => self.unconfirmed.push((self.number, queue, tag)),
-            (false, _) => self
-                .events
-                .push_back((self.number, SessionEvent::Published { queue, tag })),
+            (false, _) => self.events.push_back((
+                self.number,
+                QueueNotification::Published { queue, tag }.into(),
+            )),
         }
         self.flow.unwrap_or(FlowState::Steady)
     }
@@ -297,8 +303,8 @@ impl Broker for Node {
         if let Some(store) = self.stores.get_mut(&queue) {
             let answer = store.request(by, body, self.now);
             self.events.extend(answer.map(|answer| {
-                let session_event = SessionEvent::Answer { queue, seq, answer };
-                (number, session_event)
+                let session_event = QueueNotification::Answer { queue, seq, answer };
+                (number, session_event.into())
             }));
             self.events.extend(store.next(queue));
         }
@@ -343,26 +349,18 @@ impl Broker for Node {
             .or_default()
             .add(message_counters);
     }
-    fn topics(&mut self) -> Option<&mut MqttRouter> {
-        Some(&mut self.router)
+    fn services(&mut self) -> Option<&mut ServiceStates> {
+        Some(&mut self.services)
     }
-    fn retain(
-        &mut self,
-        token: u64,
-        vhost: &str,
-        topic: &str,
-        message: Option<Message>,
-    ) -> Result<(), ChangeError> {
-        let taken = self.router.retain(vhost, topic, message);
-        taken.map_err(|_| ChangeError::PreconditionFailed("no room".into()))?;
+    fn change_by_service(&mut self, _: ServiceId, token: u64, change: Change) {
         let result = match self.rejects_changes {
             true => Err(ChangeError::Unavailable("no leader".into())),
-            false => Ok(ChangeResult::Changed),
+            false => Ok(self.apply(change)),
         };
-        let number = self.number;
-        self.events
-            .extend((token != 0).then_some((number, SessionEvent::Changed { token, result })));
-        Ok(())
+        for event in self.tree.take_events() {
+            MqttService.tree_event(self, &event);
+        }
+        MqttService.change_answered(self, token, result);
     }
     fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
         assert_eq!(protocol, "mqtt");
@@ -377,6 +375,45 @@ impl Broker for Node {
             false => PasswordCheck::Wrong,
         };
         self.password_check.unwrap_or(right)
+    }
+}
+
+/// The node has one shard, and no other nodes.
+impl ServiceHost for Node {
+    fn address(&self) -> ShardAddress {
+        ShardAddress {
+            node: NodeId(1),
+            incarnation: Incarnation(1),
+            shard: 0,
+        }
+    }
+    fn shards(&self) -> u16 {
+        1
+    }
+    fn nodes(&self) -> Vec<NodeStatus> {
+        Vec::new()
+    }
+    fn is_up(&self, _: NodeId) -> bool {
+        false
+    }
+    fn send(&mut self, to: ShardAddress, _: &mut dyn FnMut(&mut BytesMut)) {
+        panic!("there is no other shard: {to:?}");
+    }
+    fn notify(&mut self, session: u64, event: ControlEvent) {
+        self.events.push_back((session, event.into()));
+    }
+    fn reaches_exchange(&self, _: &str, _: &Message, _: &str) -> bool {
+        false
+    }
+    fn delete_postponed(&mut self, queue: QueueId) {
+        panic!("the deletion of {queue:?} was not postponed");
+    }
+    fn collect_counters(&mut self) {}
+    fn version(&self) -> &'static str {
+        "test"
+    }
+    fn started_at(&self) -> Time {
+        Time(1)
     }
 }
 
@@ -415,9 +452,10 @@ impl Default for World {
 
 impl World {
     pub fn new(settings: Settings) -> World {
+        let settings = Arc::new(settings);
         World {
-            node: Node::new(),
-            settings: Arc::new(settings),
+            node: Node::new(&settings),
+            settings,
             connections: Vec::new(),
         }
     }
@@ -614,8 +652,8 @@ impl World {
             text: "the queue's node is down".to_owned(),
         };
         let seq = RequestSeq(self.node.requests);
-        let session_event = SessionEvent::Answer { queue, seq, answer };
-        self.node.events.push_back((number, session_event));
+        let session_event = QueueNotification::Answer { queue, seq, answer };
+        self.node.events.push_back((number, session_event.into()));
         self.settle();
     }
 
@@ -667,16 +705,10 @@ impl World {
         for connection in &mut self.connections {
             connection.closed = true;
         }
-        self.node.router = MqttRouter::default();
-        for queue in self.node.tree.queues("/") {
-            let client = session_mqtt::client_of(&queue.name).unwrap_or_default();
-            for binding in self.node.tree.bindings_of_queue(queue.id) {
-                if let Some((filter, shared)) = session_mqtt::shared_subscription(binding) {
-                    let router = &mut self.node.router;
-                    router.add_queue_member(("/", client), queue.id.0, &filter, shared);
-                }
-            }
-        }
+        let shard = MqttShard::new(self.settings.clone());
+        self.node.services = ServiceStates::default();
+        self.node.services.push(Box::new(shard));
+        MqttService.tree_replaced(&mut self.node);
         self.node.events.clear();
         self.node.unconfirmed.clear();
         self.node.delayed_sessions.clear();
@@ -695,7 +727,7 @@ impl World {
     pub fn advance(&mut self, time: Duration) {
         self.node.now = self.node.now + time;
         self.node.wall = WallTime(self.node.wall.0 + time.as_millis() as u64);
-        self.node.router.tick(self.node.now);
+        MqttService.tick(&mut self.node);
         self.node.expire();
         for c in 0..self.connections.len() {
             let connection = &mut self.connections[c];
@@ -744,39 +776,20 @@ impl World {
     pub fn settle(&mut self) {
         loop {
             let mut worked = false;
-            while let Some(output) = self.node.router.take() {
+            while let Some(output) = self.node.router().take() {
                 worked = true;
                 match output {
-                    RouterOutput::Deliver { session, delivery } => {
-                        self.send_event(session, SessionEvent::Topic(delivery))
+                    RouterOutput::Deliver { session, .. }
+                    | RouterOutput::TakenOver { session }
+                    | RouterOutput::ClaimAgain { session }
+                    | RouterOutput::LateAnswer { session, .. } => {
+                        self.send_router_output(session, output);
                     }
-                    RouterOutput::TakenOver { session } => {
-                        self.send_event(session, SessionEvent::TakenOver)
-                    }
-                    RouterOutput::ClaimAgain { session } => {
-                        self.send_event(session, SessionEvent::ClaimAgain)
-                    }
-                    RouterOutput::LateAnswer {
-                        session,
-                        client: _,
-                        publisher,
-                        tag,
-                        taken,
-                    } => {
-                        let session_event = SessionEvent::AnsweredLate {
-                            publisher,
-                            tag,
-                            taken,
-                        };
-                        self.send_event(session, session_event);
-                    }
-                    RouterOutput::Will { vhost, will } => {
-                        publish_will(&mut self.node, &vhost, will)
-                    }
-                    RouterOutput::ToQueue { queue, message } => {
-                        let tag = PublishTag { channel: 0, tag: 0 };
+                    RouterOutput::Will { .. }
+                    | RouterOutput::ToQueue { .. }
+                    | RouterOutput::SysTopicsDue => {
                         self.node.number = 0;
-                        self.node.publish(QueueId(queue), tag, message);
+                        MqttService.carry_out(&mut self.node, &mut Some(output));
                     }
                     other => panic!("there is no other router: {other:?}"),
                 }
@@ -794,6 +807,16 @@ impl World {
         }
     }
 
+    fn send_router_output(&mut self, number: u64, output: RouterOutput) {
+        let connection = &mut self.connections[number as usize - 1];
+        if !connection.closed {
+            self.node.number = number;
+            let (node, out) = (&mut self.node, &mut connection.out);
+            let session = &mut connection.session;
+            connection.session_state = session.service_event(&mut Some(output), node, out);
+        }
+    }
+
     fn send_event(&mut self, number: u64, session_event: SessionEvent) {
         let connection = &mut self.connections[number as usize - 1];
         if !connection.closed {
@@ -803,10 +826,8 @@ impl World {
                 &mut self.node,
                 &mut connection.out,
             );
-        } else if let Some((tag, taken)) =
-            session_mqtt::publish_answer(&session_event, &self.node.tree)
-        {
-            self.node.router.answer_late(number, tag, taken);
+        } else {
+            MqttService.late_session_event(&mut self.node, number, &session_event);
         }
     }
 
@@ -941,10 +962,10 @@ fn describe(packet: &Packet<'_>) -> String {
 pub fn refuse_all(world: &mut World) {
     for (number, queue, tag) in std::mem::take(&mut world.node.unconfirmed) {
         let why = RejectReason::MaxLength;
-        world
-            .node
-            .events
-            .push_back((number, SessionEvent::NotPublished { queue, tag, why }));
+        world.node.events.push_back((
+            number,
+            QueueNotification::NotPublished { queue, tag, why }.into(),
+        ));
     }
     world.settle();
 }
@@ -955,7 +976,7 @@ pub fn confirm_all(world: &mut World) {
         world
             .node
             .events
-            .push_back((number, SessionEvent::Published { queue, tag }));
+            .push_back((number, QueueNotification::Published { queue, tag }.into()));
     }
     world.settle();
 }

@@ -7,7 +7,7 @@ use queue::{
     ConsumerId, ConsumerSpec, Delivery, QueueId, QueueReply, RequestBody, SessionEpoch, SessionId,
     Settlement, SettlementOutcome,
 };
-use session::SessionEvent;
+use session::{QueueNotification, SessionEvent};
 use std::collections::VecDeque;
 
 #[derive(Clone)]
@@ -42,7 +42,7 @@ pub struct Store {
 
 pub fn cancelled(queue: QueueId) -> SessionEvent {
     let consumer = ConsumerId(1);
-    SessionEvent::Cancelled { queue, consumer }
+    QueueNotification::Cancelled { queue, consumer }.into()
 }
 
 impl Store {
@@ -184,15 +184,16 @@ impl Store {
                 attempts: None,
                 left: stored_message.number,
                 message: stored_message.message.clone(),
+                annotations: None,
             });
             self.out.push_back((consumer.next, stored_message));
             consumer.next += 1;
         }
-        let session_event = SessionEvent::Deliver {
+        let session_event = QueueNotification::Deliver {
             queue,
             consumer: consumer.id,
             deliveries: deliveries.clone(),
         };
-        (!deliveries.is_empty()).then_some((consumer.number, session_event))
+        (!deliveries.is_empty()).then_some((consumer.number, session_event.into()))
     }
 }

@@ -146,6 +146,7 @@ fn a_consumer_that_comes_and_goes_within_a_turn_renews_the_lease() {
     let spec = queue::ConsumerSpec {
         tag: "c".into(),
         channel: 0,
+        flow_mode: queue::FlowMode::Prefetch,
         prefetch: 1,
         no_ack: false,
         exclusive: false,

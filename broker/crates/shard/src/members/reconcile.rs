@@ -93,7 +93,7 @@ impl Core {
         self.local_queues
             .membership_step(GroupId(0), next_step(me, wanted, &status));
         self.replace_old_selves(&nodes);
-        self.end_lost_mqtt_sessions();
+        self.end_lost_sessions();
         for node in nodes {
             let voter = status.membership.voters.contains(&node.id);
             if node.voter != voter {

@@ -12,7 +12,7 @@ use env::NodeId;
 use metadata::{Change, ChangeError, ChangeResult, NodeRecord, QueueId};
 use std::collections::BTreeSet;
 
-/// Lost MQTT sessions that are ended at a time.
+/// Maximum number of lost sessions that are ended at a time.
 const END_AT_ONCE: usize = 500;
 
 /// Old selves whose removal was asked for.
@@ -115,17 +115,17 @@ impl Core {
         }
     }
 
-    /// A kept MQTT session is its queue: when that is lost the session is over, and its client gets a new one. Nobody is asked:
-    /// there may be thousands, and nothing of them is left to decide about.
-    pub fn end_lost_mqtt_sessions(&mut self) {
+    /// Deletes lost queues that store sessions of clients: when the queue is lost, the session is over, and its client gets a new
+    /// one. No operator needs to decide that, and there may be thousands.
+    pub fn end_lost_sessions(&mut self) {
         let lost = self.tree.lost_queues().filter_map(|(id, node)| {
             let record = self.tree.queue_by_id(id)?;
-            let client = session_mqtt::client_of(&record.name)?;
+            let client = self.services.client_of(record)?;
             (!self.deleting.contains(&id)).then(|| (id, client.to_owned(), node.clone()))
         });
         let lost: Vec<(QueueId, String, _)> = lost.take(END_AT_ONCE).collect();
         for (id, client_id, node) in lost {
-            tracing::warn!(event = "mqtt_session_lost", client_id, %node);
+            tracing::warn!(event = "session_lost", client_id, %node);
             self.deleting.insert(id);
             self.delete(id);
         }

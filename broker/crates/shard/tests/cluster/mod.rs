@@ -746,7 +746,6 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
         budget: shard::MemoryBudget::default(),
         program: metadata::features::Version::default(),
         protocols: protocols(MESSAGE_SIZE),
-        mqtt: shard::MqttRouting::default(),
         groups: consensus::Limits::default(),
     }
 }

@@ -7,7 +7,9 @@ use codec_mqtt::{
     Ack, AckKind, Connect, Filters, Packet, Properties, Publish, Qos, Reason, Subscribe,
     SubscribeOptions, Version, Will, parse_frame,
 };
+use session_mqtt::MqttShard;
 use shard::{ConnectionKey, ShardDriver};
+use topics::MqttRouter;
 
 pub struct MqttClient {
     at: usize,
@@ -19,18 +21,21 @@ pub struct MqttClient {
 }
 
 impl Cluster {
+    fn routers(&self) -> impl Iterator<Item = &MqttRouter> {
+        let services = self.nodes.iter().map(|n| &n.shard.core().services);
+        services.filter_map(|s| Some(&s.states.get::<MqttShard>()?.router))
+    }
+
     /// Nodes that hold a client id of the vhost `/`.
     pub fn holders(&self, client_id: &str) -> usize {
-        let routers = self.nodes.iter().map(|node| &node.shard.core().topics);
-        routers
+        self.routers()
             .filter(|router| router.holds("/", client_id))
             .count()
     }
 
     /// How many wills nodes keep for each other.
     pub fn wills_kept(&self) -> usize {
-        let routers = self.nodes.iter().map(|node| &node.shard.core().topics);
-        routers.map(|router| router.counts().wills).sum()
+        self.routers().map(|router| router.counts().wills).sum()
     }
 }
 

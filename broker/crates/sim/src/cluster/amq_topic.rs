@@ -1,18 +1,18 @@
-//! Clients of AMQP 0.9.1 where both protocols meet, `amq.topic`: one publishes there, and one has a queue that is bound there.
-//! What they say and get is in the account of the MQTT clients.
+//! AMQP 0.9.1 clients of `amq.topic`, where both protocols meet: one publishes there, and one has a queue with a
+//! binding there. The oracle of the MQTT clients checks both.
 
 mod bound_queue_consumer;
 mod topic_publisher;
 
-pub use bound_queue_consumer::{BoundQueueConsumer, TAP, TAPS_QUEUE};
+pub use bound_queue_consumer::{BOUND_CONSUMER, BOUND_QUEUE, BoundQueueConsumer};
 pub use topic_publisher::TopicPublisher;
 
-/// The exchange.
+/// Name of the exchange.
 const EXCHANGE: &str = "amq.topic";
-/// The channel that each of them has.
+/// The channel that each client uses.
 const CHANNEL: u16 = 1;
 
-/// A topic as a routing key: levels end with a dot there.
-fn key_of(topic: &str) -> String {
+/// The routing key of a topic: its levels are separated by dots.
+fn routing_key_of(topic: &str) -> String {
     topic.replace('/', ".")
 }

@@ -1,4 +1,4 @@
-//! A client's end of AMQP 0.9.1, sans-io: bytes in, what they say out.
+//! An AMQP 0.9.1 client connection, sans-io: takes bytes and returns messages of the server.
 
 use super::client::ProtocolEndpoint;
 use bytes::{Bytes, BytesMut};
@@ -13,7 +13,7 @@ const FRAME_MAX: u32 = 131_072;
 pub const USER: &str = "guest";
 pub const PASSWORD: &str = "guest";
 
-/// How a message came.
+/// How a message reached the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryKind {
     Delivered {
@@ -30,11 +30,11 @@ pub enum DeliveryKind {
     },
 }
 
-/// What the server said.
+/// A message of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerMessage {
     Open,
-    /// A method without contents of its own: its name says all.
+    /// A reply method without fields that the workload needs.
     Done {
         channel: u16,
         method: &'static str,
@@ -42,21 +42,21 @@ pub enum ServerMessage {
     Declared {
         channel: u16,
     },
-    /// After a publish.
+    /// The answer to a publish.
     Confirmed {
         channel: u16,
         tag: u64,
         multiple: bool,
-        taken: bool,
+        accepted: bool,
     },
     Content {
         channel: u16,
-        way: DeliveryKind,
+        kind: DeliveryKind,
         routing_key: String,
         properties: Bytes,
         body: Bytes,
     },
-    /// The server ended a consumer.
+    /// The server cancelled a consumer.
     Cancelled {
         channel: u16,
         consumer: String,
@@ -73,9 +73,9 @@ pub enum ServerMessage {
 }
 
 struct PartialDelivery {
-    way: DeliveryKind,
+    kind: DeliveryKind,
     routing_key: String,
-    /// From the content header on: its properties and the size of the body.
+    /// From the content header: the encoded properties and the size of the body.
     header: Option<(Bytes, u64)>,
     body: BytesMut,
 }
@@ -95,14 +95,14 @@ impl ProtocolEndpoint for AmqpClient {
 }
 
 impl AmqpClient {
-    /// A connection that has said its first word.
+    /// Creates a connection that has sent its protocol header.
     pub fn new() -> AmqpClient {
-        let mut wire = AmqpClient::default();
-        wire.out.extend_from_slice(&PROTOCOL_HEADER);
-        wire
+        let mut client = AmqpClient::default();
+        client.out.extend_from_slice(&PROTOCOL_HEADER);
+        client
     }
 
-    pub fn say(&mut self, channel: u16, method: &Method<'_>) {
+    pub fn send(&mut self, channel: u16, method: &Method<'_>) {
         encode_method(&mut self.out, channel, method);
     }
 
@@ -120,13 +120,17 @@ impl AmqpClient {
             mandatory,
             immediate: false,
         };
-        self.say(channel, &method);
+        self.send(channel, &method);
         encode_content_header(&mut self.out, channel, body.len() as u64, properties);
         encode_body(&mut self.out, channel, body, FRAME_MAX);
     }
 
-    /// Takes in bytes; an error is a fault of the server.
-    pub fn hear(&mut self, bytes: &[u8], heard: &mut Vec<ServerMessage>) -> Result<(), String> {
+    /// Processes received bytes. An error means that the server broke the protocol.
+    pub fn receive(
+        &mut self,
+        bytes: &[u8],
+        messages: &mut Vec<ServerMessage>,
+    ) -> Result<(), String> {
         self.input.extend_from_slice(bytes);
         let input = self.input.split().freeze();
         let mut rest = &input[..];
@@ -134,7 +138,7 @@ impl AmqpClient {
             match parse_frame(rest, FRAME_MAX).map_err(|e| e.to_string())? {
                 None => break,
                 Some(frame) => {
-                    self.frame(&frame, heard)?;
+                    self.handle_frame(&frame, messages)?;
                     rest = rest.get(frame.wire_len()..).unwrap_or_default();
                 }
             }
@@ -143,23 +147,27 @@ impl AmqpClient {
         Ok(())
     }
 
-    fn frame(&mut self, frame: &Frame<'_>, heard: &mut Vec<ServerMessage>) -> Result<(), String> {
+    fn handle_frame(
+        &mut self,
+        frame: &Frame<'_>,
+        messages: &mut Vec<ServerMessage>,
+    ) -> Result<(), String> {
         match frame.kind {
             FrameKind::Method => {
                 let method = Method::decode(frame.payload).map_err(|e| e.to_string())?;
-                self.method(frame.channel, method, heard)
+                self.handle_method(frame.channel, method, messages)
             }
             FrameKind::Header => {
                 let header = ContentHeader::decode(frame.payload).map_err(|e| e.to_string())?;
                 let partial = self.partial(frame.channel)?;
                 let properties = Bytes::copy_from_slice(header.properties);
                 partial.header = Some((properties, header.body_size));
-                self.whole(frame.channel, heard)
+                self.finish_if_complete(frame.channel, messages)
             }
             FrameKind::Body => {
                 let partial = self.partial(frame.channel)?;
                 partial.body.extend_from_slice(frame.payload);
-                self.whole(frame.channel, heard)
+                self.finish_if_complete(frame.channel, messages)
             }
             FrameKind::Heartbeat => Ok(()),
             FrameKind::Unknown(octet) => Err(format!("a frame of type {octet}")),
@@ -171,7 +179,11 @@ impl AmqpClient {
         partial.ok_or_else(|| format!("content on channel {channel} that nothing announced"))
     }
 
-    fn whole(&mut self, channel: u16, heard: &mut Vec<ServerMessage>) -> Result<(), String> {
+    fn finish_if_complete(
+        &mut self,
+        channel: u16,
+        messages: &mut Vec<ServerMessage>,
+    ) -> Result<(), String> {
         let partial = self.partial(channel)?;
         let Some((_, size)) = partial.header else {
             return Err("a body before its header".to_owned());
@@ -182,11 +194,11 @@ impl AmqpClient {
         if let Some(partial) = self.contents.remove(&channel) {
             let (properties, size) = partial.header.unwrap_or_default();
             if partial.body.len() as u64 > size {
-                return Err("a body longer than its header says".to_owned());
+                return Err("a body longer than the content header announced".to_owned());
             }
-            heard.push(ServerMessage::Content {
+            messages.push(ServerMessage::Content {
                 channel,
-                way: partial.way,
+                kind: partial.kind,
                 routing_key: partial.routing_key,
                 properties,
                 body: partial.body.freeze(),
@@ -195,9 +207,14 @@ impl AmqpClient {
         Ok(())
     }
 
-    fn begin(&mut self, channel: u16, way: DeliveryKind, routing_key: &str) -> Result<(), String> {
+    fn begin_content(
+        &mut self,
+        channel: u16,
+        kind: DeliveryKind,
+        routing_key: &str,
+    ) -> Result<(), String> {
         let partial = PartialDelivery {
-            way,
+            kind,
             routing_key: routing_key.to_owned(),
             header: None,
             body: BytesMut::new(),
@@ -208,11 +225,11 @@ impl AmqpClient {
         }
     }
 
-    fn method(
+    fn handle_method(
         &mut self,
         channel: u16,
         method: Method<'_>,
-        heard: &mut Vec<ServerMessage>,
+        messages: &mut Vec<ServerMessage>,
     ) -> Result<(), String> {
         if self.contents.contains_key(&channel) {
             return Err(format!("{} inside a content", method.name()));
@@ -226,12 +243,12 @@ impl AmqpClient {
                 routing_key,
                 ..
             } => {
-                let way = DeliveryKind::Delivered {
+                let kind = DeliveryKind::Delivered {
                     consumer: consumer_tag.to_owned(),
                     tag: delivery_tag,
                     redelivered,
                 };
-                self.begin(channel, way, routing_key)?;
+                self.begin_content(channel, kind, routing_key)?;
             }
             Method::BasicGetOk {
                 delivery_tag,
@@ -239,17 +256,17 @@ impl AmqpClient {
                 routing_key,
                 ..
             } => {
-                let way = DeliveryKind::Got {
+                let kind = DeliveryKind::Got {
                     tag: delivery_tag,
                     redelivered,
                 };
-                self.begin(channel, way, routing_key)?;
+                self.begin_content(channel, kind, routing_key)?;
             }
             Method::BasicReturn {
                 reply_code,
                 routing_key,
                 ..
-            } => self.begin(
+            } => self.begin_content(
                 channel,
                 DeliveryKind::Returned { code: reply_code },
                 routing_key,
@@ -257,39 +274,39 @@ impl AmqpClient {
             Method::BasicAck {
                 delivery_tag: tag,
                 multiple,
-            } => heard.push(ServerMessage::Confirmed {
+            } => messages.push(ServerMessage::Confirmed {
                 channel,
                 tag,
                 multiple,
-                taken: true,
+                accepted: true,
             }),
             Method::BasicNack {
                 delivery_tag: tag,
                 multiple,
                 ..
-            } => heard.push(ServerMessage::Confirmed {
+            } => messages.push(ServerMessage::Confirmed {
                 channel,
                 tag,
                 multiple,
-                taken: false,
+                accepted: false,
             }),
-            Method::QueueDeclareOk { .. } => heard.push(ServerMessage::Declared { channel }),
-            Method::BasicCancel { consumer_tag, .. } => heard.push(ServerMessage::Cancelled {
+            Method::QueueDeclareOk { .. } => messages.push(ServerMessage::Declared { channel }),
+            Method::BasicCancel { consumer_tag, .. } => messages.push(ServerMessage::Cancelled {
                 channel,
                 consumer: consumer_tag.to_owned(),
             }),
-            other => self.control(channel, name, &other, heard),
+            other => self.handle_control(channel, name, &other, messages),
         }
         Ok(())
     }
 
-    /// Methods of connections and channels; what is left has a name that says all.
-    fn control(
+    /// Handles methods of connections and channels. The name of any other method says all that the workload needs.
+    fn handle_control(
         &mut self,
         channel: u16,
         name: &'static str,
         method: &Method<'_>,
-        heard: &mut Vec<ServerMessage>,
+        messages: &mut Vec<ServerMessage>,
     ) {
         match method {
             Method::ConnectionStart { .. } => self.start_ok(),
@@ -303,17 +320,17 @@ impl AmqpClient {
                     frame_max: FRAME_MAX,
                     heartbeat: *heartbeat,
                 };
-                self.say(0, &ok);
-                self.say(0, &Method::ConnectionOpen { virtual_host: "/" });
+                self.send(0, &ok);
+                self.send(0, &Method::ConnectionOpen { virtual_host: "/" });
             }
-            Method::ConnectionOpenOk {} => heard.push(ServerMessage::Open),
+            Method::ConnectionOpenOk {} => messages.push(ServerMessage::Open),
             Method::ConnectionClose {
                 reply_code,
                 reply_text,
                 ..
             } => {
-                self.say(0, &Method::ConnectionCloseOk {});
-                heard.push(ServerMessage::Closed {
+                self.send(0, &Method::ConnectionCloseOk {});
+                messages.push(ServerMessage::Closed {
                     code: *reply_code,
                     text: (*reply_text).to_owned(),
                 });
@@ -323,14 +340,14 @@ impl AmqpClient {
                 reply_text,
                 ..
             } => {
-                self.say(channel, &Method::ChannelCloseOk {});
-                heard.push(ServerMessage::ChannelClosed {
+                self.send(channel, &Method::ChannelCloseOk {});
+                messages.push(ServerMessage::ChannelClosed {
                     channel,
                     code: *reply_code,
                     text: (*reply_text).to_owned(),
                 });
             }
-            _ => heard.push(ServerMessage::Done {
+            _ => messages.push(ServerMessage::Done {
                 channel,
                 method: name,
             }),
@@ -339,11 +356,11 @@ impl AmqpClient {
 
     fn start_ok(&mut self) {
         let response = format!("\0{USER}\0{PASSWORD}");
-        let yes = |name: &str| (name.into(), message::Value::Bool(true));
+        let enabled = |name: &str| (name.into(), message::Value::Bool(true));
         let capabilities = Table(vec![
-            yes("consumer_cancel_notify"),
-            yes("publisher_confirms"),
-            yes("basic.nack"),
+            enabled("consumer_cancel_notify"),
+            enabled("publisher_confirms"),
+            enabled("basic.nack"),
         ]);
         let ok = Method::ConnectionStartOk {
             client_properties: Table(vec![(
@@ -354,6 +371,6 @@ impl AmqpClient {
             response: response.as_bytes(),
             locale: "en_US",
         };
-        self.say(0, &ok);
+        self.send(0, &ok);
     }
 }

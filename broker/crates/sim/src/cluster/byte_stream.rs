@@ -1,10 +1,10 @@
-//! One direction of a client's connection: pieces travel by themselves and are put in order again.
+//! One direction of a client connection. Pieces travel separately and are put in order at the receiving end.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What one write put on the connection.
+/// The content of one write.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StreamPiece {
     Bytes(Bytes),
@@ -23,21 +23,22 @@ impl fmt::Debug for StreamPiece {
     }
 }
 
-/// The receiving end.
+/// The receiving end of a connection.
 #[derive(Debug, Default)]
 pub struct ByteStream {
     next: u64,
-    early: BTreeMap<u64, StreamPiece>,
+    pieces: BTreeMap<u64, StreamPiece>,
 }
 
+/// Adds a piece that has arrived.
 impl ByteStream {
     pub fn put(&mut self, number: u64, piece: StreamPiece) {
-        self.early.insert(number, piece);
+        self.pieces.insert(number, piece);
     }
 
-    /// The next piece, when it is there.
+    /// Returns the next piece in order, if it has arrived.
     pub fn take(&mut self) -> Option<StreamPiece> {
-        let piece = self.early.remove(&self.next)?;
+        let piece = self.pieces.remove(&self.next)?;
         self.next += 1;
         Some(piece)
     }
@@ -49,15 +50,15 @@ mod tests {
 
     #[test]
     fn pieces_come_out_in_order() {
-        let mut lane = ByteStream::default();
-        lane.put(1, StreamPiece::End);
-        assert_eq!(lane.take(), None);
-        lane.put(0, StreamPiece::Bytes(Bytes::from_static(b"a")));
+        let mut stream = ByteStream::default();
+        stream.put(1, StreamPiece::End);
+        assert_eq!(stream.take(), None);
+        stream.put(0, StreamPiece::Bytes(Bytes::from_static(b"a")));
         assert_eq!(
-            lane.take(),
+            stream.take(),
             Some(StreamPiece::Bytes(Bytes::from_static(b"a")))
         );
-        assert_eq!(lane.take(), Some(StreamPiece::End));
-        assert_eq!(lane.take(), None);
+        assert_eq!(stream.take(), Some(StreamPiece::End));
+        assert_eq!(stream.take(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! A client: a connection to some node, and what it does there.
+//! A client: its connection to a node, and the role that it plays there.
 
 use super::amq_topic::{BoundQueueConsumer, TopicPublisher};
 use super::amqp::{AmqpClient, ServerMessage};
@@ -13,53 +13,55 @@ use env::{Incarnation, NodeId, Rng, SeededRng, Time};
 use metadata::Change;
 use std::time::Duration;
 
-/// What a client sees of the run while it acts.
-pub struct Context<'a> {
+/// The parts of the run that a client accesses while it acts.
+pub struct ClientContext<'a> {
     pub now: Time,
     pub rng: &'a mut SeededRng,
     pub oracle: &'a mut Oracle,
-    /// The account of what goes through `amq.topic`, and what the node knows of who listens there.
+    /// The oracle of `amq.topic`.
     pub mqtt_oracle: &'a mut MqttOracle,
-    pub knows: QueueLookup<'a>,
-    /// No more faults: everything is to come to its end.
-    pub quiet: bool,
+    /// Lookup of the bindings that the client's node knows.
+    pub find_bound_queue: QueueLookup<'a>,
+    /// Faults have ended, so the client must complete its work.
+    pub faults_ended: bool,
     pub connection: u64,
-    /// The machine that it is to.
+    /// The machine that the connection goes to.
     pub node: NodeId,
-    /// To be asked of the control plane.
+    /// Requests to the control plane.
     pub changes: Vec<Change>,
-    /// The client wants to end its connection.
-    pub hang_up: bool,
+    /// The client wants to close its connection.
+    pub wants_close: bool,
 }
 
-/// What a client does with its connection.
+/// The behaviour of a client on its connection.
 pub trait Role {
     /// The connection is open.
-    fn opened(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>);
-    fn heard(
+    fn on_open(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>);
+    /// A message of the server has arrived.
+    fn on_message(
         &mut self,
-        heard: ServerMessage,
+        message: ServerMessage,
         wire: &mut AmqpClient,
-        cx: &mut Context<'_>,
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String>;
-    /// Does something, by chance.
-    fn act(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String>;
-    /// The connection is gone.
-    fn lost(&mut self, cx: &mut Context<'_>) -> Result<(), String>;
-    /// The control plane has made a change, or not.
-    fn changed(&mut self, _done: bool) {}
-    /// Whether it has something left to do when everything is quiet.
-    fn wants_more(&self) -> bool;
-    /// What it waits for, for people.
-    fn waits_for(&self) -> String;
+    /// Takes a random action.
+    fn act(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) -> Result<(), String>;
+    /// The connection is lost.
+    fn on_connection_lost(&mut self, cx: &mut ClientContext<'_>) -> Result<(), String>;
+    /// The control plane has answered a requested change.
+    fn on_change_answered(&mut self, _done: bool) {}
+    /// Whether the client has work left after the faults have ended.
+    fn has_work_left(&self) -> bool;
+    /// Describes what the client waits for, for the text of a violation.
+    fn describe_wait(&self) -> String;
 }
 
 pub enum ClientRole {
     Publisher(Publisher),
     Consumer(Consumer),
-    Keeper(QueueAdmin),
-    Teller(TopicPublisher),
-    Tap(BoundQueueConsumer),
+    QueueAdmin(QueueAdmin),
+    TopicPublisher(TopicPublisher),
+    BoundQueueConsumer(BoundQueueConsumer),
 }
 
 impl ClientRole {
@@ -67,9 +69,9 @@ impl ClientRole {
         match self {
             ClientRole::Publisher(p) => p,
             ClientRole::Consumer(c) => c,
-            ClientRole::Keeper(k) => k,
-            ClientRole::Teller(t) => t,
-            ClientRole::Tap(t) => t,
+            ClientRole::QueueAdmin(k) => k,
+            ClientRole::TopicPublisher(t) => t,
+            ClientRole::BoundQueueConsumer(t) => t,
         }
     }
 
@@ -77,67 +79,67 @@ impl ClientRole {
         match self {
             ClientRole::Publisher(p) => p,
             ClientRole::Consumer(c) => c,
-            ClientRole::Keeper(k) => k,
-            ClientRole::Teller(t) => t,
-            ClientRole::Tap(t) => t,
+            ClientRole::QueueAdmin(k) => k,
+            ClientRole::TopicPublisher(t) => t,
+            ClientRole::BoundQueueConsumer(t) => t,
         }
     }
 }
 
 /// A client's end of its protocol.
 pub trait ProtocolEndpoint {
-    /// What is to be sent.
+    /// Takes the bytes to send.
     fn take(&mut self) -> Option<Bytes>;
 }
 
-/// A connection.
+/// A client's connection.
 pub struct Link<W> {
     pub node: NodeId,
-    /// The life of the node that it was made to.
-    pub machine_run: Incarnation,
+    /// The incarnation of the node that the connection was made to.
+    pub incarnation: Incarnation,
     pub connection: u64,
     pub since: Time,
-    /// There is somebody at the other end.
+    /// The node has accepted the connection.
     pub accepted: bool,
     pub open: bool,
     pub wire: W,
-    lane: ByteStream,
+    stream: ByteStream,
     sent: u64,
 }
 
 pub struct Client {
     pub rng: SeededRng,
-    pub part: ClientRole,
+    pub role: ClientRole,
     pub link: Option<Link<AmqpClient>>,
 }
 
-/// A connection that is not open after this long is given up.
-const OPENING: Duration = Duration::from_secs(8);
+/// A connection that is not open after this time is given up.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
 
 impl<W: ProtocolEndpoint> Link<W> {
-    /// A connection whose client has said its first word, if it speaks first.
+    /// Creates a connection. A client that speaks first has put its first bytes into `wire`.
     pub fn new(
         node: NodeId,
-        machine_run: Incarnation,
+        incarnation: Incarnation,
         connection: u64,
         now: Time,
         wire: W,
     ) -> Link<W> {
         Link {
             node,
-            machine_run,
+            incarnation,
             connection,
             since: now,
             accepted: false,
             open: false,
             wire,
-            lane: ByteStream::default(),
+            stream: ByteStream::default(),
             sent: 0,
         }
     }
 
-    /// The next piece to be sent.
-    pub fn piece(&mut self) -> Option<(u64, Bytes)> {
+    /// The next piece to send.
+    pub fn next_piece(&mut self) -> Option<(u64, Bytes)> {
         if !self.accepted {
             return None;
         }
@@ -146,47 +148,47 @@ impl<W: ProtocolEndpoint> Link<W> {
         Some((self.sent - 1, bytes))
     }
 
-    /// The pieces that are there in their order, with this one.
-    pub fn arrive(&mut self, number: u64, piece: StreamPiece) -> Vec<StreamPiece> {
-        self.lane.put(number, piece);
-        std::iter::from_fn(|| self.lane.take()).collect()
+    /// Adds a piece, and returns all pieces that are next in order.
+    pub fn receive_piece(&mut self, number: u64, piece: StreamPiece) -> Vec<StreamPiece> {
+        self.stream.put(number, piece);
+        std::iter::from_fn(|| self.stream.take()).collect()
     }
 
-    pub fn last_number(&self) -> u64 {
+    pub fn sent_pieces(&self) -> u64 {
         self.sent
     }
 
-    pub fn too_slow(&self, now: Time) -> bool {
-        !self.open && now.since(self.since) >= OPENING
+    pub fn is_open_overdue(&self, now: Time) -> bool {
+        !self.open && now.since(self.since) >= OPEN_TIMEOUT
     }
 }
 
 impl Client {
-    /// Takes in a piece; true when the connection has ended with it.
-    pub fn arrived(
+    /// Processes a piece. Returns true if it ends the connection.
+    pub fn receive_piece(
         &mut self,
         number: u64,
         piece: StreamPiece,
-        cx: &mut Context<'_>,
+        cx: &mut ClientContext<'_>,
     ) -> Result<bool, String> {
         let Some(link) = &mut self.link else {
             return Ok(false);
         };
-        link.lane.put(number, piece);
-        while let Some(piece) = link.lane.take() {
+        link.stream.put(number, piece);
+        while let Some(piece) = link.stream.take() {
             let StreamPiece::Bytes(bytes) = piece else {
                 return Ok(true);
             };
-            let mut heard = Vec::new();
-            link.wire.hear(&bytes, &mut heard)?;
-            for item in heard {
-                let role = self.part.role();
-                match item {
+            let mut messages = Vec::new();
+            link.wire.receive(&bytes, &mut messages)?;
+            for message in messages {
+                let role = self.role.role();
+                match message {
                     ServerMessage::Open => {
                         link.open = true;
-                        role.opened(&mut link.wire, cx);
+                        role.on_open(&mut link.wire, cx);
                     }
-                    // The node goes, or it refused us; the end follows.
+                    // The node shuts down, or it refused the connection. Its end follows.
                     ServerMessage::Closed {
                         code: 320 | 530 | 541,
                         ..
@@ -194,22 +196,24 @@ impl Client {
                     ServerMessage::Closed { code, text } => {
                         return Err(format!("closed: {code} {text}"));
                     }
-                    other => role.heard(other, &mut link.wire, cx)?,
+                    other => role.on_message(other, &mut link.wire, cx)?,
                 }
             }
         }
         Ok(false)
     }
 
-    pub fn act(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
+    pub fn act(&mut self, cx: &mut ClientContext<'_>) -> Result<(), String> {
         let Some(link) = self.link.as_mut().filter(|l| l.open) else {
             return Ok(());
         };
-        self.part.role().act(&mut link.wire, cx)
+        self.role.role().act(&mut link.wire, cx)
     }
 
-    /// One of some.
-    pub fn pick<T: Copy>(rng: &mut SeededRng, of: &[T]) -> Option<T> {
-        of.get(rng.below(of.len().max(1) as u64) as usize).copied()
+    /// Selects a random element.
+    pub fn pick<T: Copy>(rng: &mut SeededRng, choices: &[T]) -> Option<T> {
+        choices
+            .get(rng.below(choices.len().max(1) as u64) as usize)
+            .copied()
     }
 }

@@ -1,12 +1,13 @@
-//! What must be equal on all nodes, at any time and in the end.
+//! Checks that compare the nodes, at any time and after recovery.
 
 use super::node::Node;
 use env::NodeId;
 use metadata::QueueId;
+use session_mqtt::MqttShard;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Replicas of a queue that have applied as much have the same state, and so have trees.
-pub fn replicas_agree<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
+/// Replicas of a queue that have applied the same entries have equal state, and so have trees.
+pub fn check_replicas_agree<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
     let mut queues: BTreeMap<(QueueId, u64), u64> = BTreeMap::new();
     let mut trees: BTreeMap<u64, u64> = BTreeMap::new();
     for shard in nodes.flat_map(Node::shards) {
@@ -27,11 +28,11 @@ pub fn replicas_agree<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), S
     Ok(())
 }
 
-/// The members that queues were first seen with.
+/// The members of each queue when it was first seen.
 #[derive(Default)]
 pub struct FoundingMembers(BTreeMap<QueueId, Vec<NodeId>>);
 
-/// A queue that is led, as its leader has it.
+/// A queue that has a leader, in the view of this leader.
 struct LedQueue {
     term: u64,
     voters: Vec<NodeId>,
@@ -39,10 +40,10 @@ struct LedQueue {
 }
 
 impl FoundingMembers {
-    /// Who has become a member of a queue's group and votes in it has something of it: it got its vote when it had caught up.
-    /// Founders may begin with nothing. Of several that call themselves leader the newest counts, and nothing is asked of a
-    /// replica that departed since and is there anew.
-    pub fn votes_are_earned<'a>(
+    /// A voter of a queue's group that is not a founder must have log entries, because it gets its vote only when it
+    /// has caught up. Founders may start empty. Of several leaders the one with the newest term counts. A replica with
+    /// a newer term than the leader is skipped: it left the group and was added again.
+    pub fn check_votes_are_earned<'a>(
         &mut self,
         nodes: impl Iterator<Item = &'a Node>,
     ) -> Result<(), String> {
@@ -70,11 +71,11 @@ impl FoundingMembers {
                 }
             }
         }
-        let founded = |queue, node| self.0.get(queue).is_some_and(|f| f.contains(node));
+        let is_founder = |queue, node| self.0.get(queue).is_some_and(|f| f.contains(node));
         for ((queue, node), term) in &empty {
             let led = newest.get(queue).filter(|s| *term <= s.term);
             let votes = led.is_some_and(|s| s.voters.contains(node) && s.members.contains(node));
-            if votes && !founded(queue, node) {
+            if votes && !is_founder(queue, node) {
                 let (queue, node) = (queue.0, node.0);
                 return Err(format!(
                     "node {node} votes in queue {queue} and has nothing of it"
@@ -85,8 +86,10 @@ impl FoundingMembers {
     }
 }
 
-/// Nodes that were removed for good are not members again.
-pub fn removed_stay_out<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
+/// Removed nodes are not members again.
+pub fn check_removed_nodes_stay_out<'a>(
+    nodes: impl Iterator<Item = &'a Node>,
+) -> Result<(), String> {
     for shard in nodes.flat_map(Node::shards) {
         let tree = &shard.core().tree;
         if let Some(back) = tree.nodes().find(|n| tree.is_forgotten(n.id)) {
@@ -96,19 +99,19 @@ pub fn removed_stay_out<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(),
     Ok(())
 }
 
-/// A node that the cluster forgot because it was asked to is a member of no queue any more: its vote may have been needed to
-/// take it out.
-pub fn left_with_nothing<'a>(
+/// A node that was forgotten on request is a member of no queue: its vote may have been needed for removing it from a
+/// group.
+pub fn check_forgotten_nodes_have_no_queues<'a>(
     nodes: impl Iterator<Item = &'a Node>,
-    seen_off: &BTreeSet<NodeId>,
+    requested: &BTreeSet<NodeId>,
 ) -> Result<(), String> {
     for shard in nodes.flat_map(Node::shards) {
         let tree = &shard.core().tree;
-        for node in seen_off.iter().filter(|n| tree.is_forgotten(**n)) {
-            let listing = tree
+        for node in requested.iter().filter(|n| tree.is_forgotten(**n)) {
+            let queue = tree
                 .all_queues()
                 .find(|q| q.kind == metadata::QueueType::Quorum && q.members.contains(node));
-            if let Some(queue) = listing {
+            if let Some(queue) = queue {
                 let (node, name) = (node.0, &queue.name);
                 return Err(format!(
                     "node {node} is forgotten and a member of queue {name}"
@@ -119,8 +122,8 @@ pub fn left_with_nothing<'a>(
     Ok(())
 }
 
-/// What is still on its way between nodes; None when everything is where it belongs.
-pub fn on_the_way<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<String> {
+/// Describes what is still on its way between nodes. `None`: nothing is.
+pub fn describe_in_flight<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<String> {
     let mut trees = BTreeSet::new();
     let mut queues: BTreeMap<QueueId, u64> = BTreeMap::new();
     for shard in nodes.flat_map(Node::shards) {
@@ -128,12 +131,12 @@ pub fn on_the_way<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<String> {
         let waiting = core.clients.in_flight();
         if waiting > 0 {
             let name = |q| core.tree.queue_by_id(q).map(|r| r.name.to_string());
-            let named =
+            let with_name =
                 |(s, q, owner, n)| (s, name(q).unwrap_or_else(|| format!("{q:?}")), owner, n);
-            let open: Vec<_> = core.clients.waiting().into_iter().map(named).collect();
+            let requests: Vec<_> = core.clients.waiting().into_iter().map(with_name).collect();
             let id = core.me().0;
             return Some(format!(
-                "{waiting} requests to queues from node {id}: {open:?}"
+                "{waiting} requests to queues from node {id}: {requests:?}"
             ));
         }
         if core.local_queues.recovering() {
@@ -149,35 +152,36 @@ pub fn on_the_way<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<String> {
     (trees.len() > 1).then(|| "metadata entries".to_owned())
 }
 
-/// Every hub knows the others, and none of an earlier life of a node.
-pub fn hubs_are_of_now<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
+/// Every MQTT router knows the others, and none of an earlier incarnation of a node.
+pub fn check_routers<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
     let all: Vec<_> = nodes
         .flat_map(|n| n.shards().map(|s| (n.id(), s)))
         .collect();
     for (node, shard) in &all {
-        let others = shard.core().topics.counts().routers;
+        let mqtt: Option<&MqttShard> = shard.core().services.states.get();
+        let others = mqtt.map_or(0, |mqtt| mqtt.router.counts().routers);
         if others + 1 != all.len() {
-            let (node, there) = (node.0, all.len());
+            let (node, total) = (node.0, all.len());
             return Err(format!(
-                "a hub of node {node} knows {others} others, of {there} that there are"
+                "a router of node {node} knows {others} others, of {total} that exist"
             ));
         }
     }
     Ok(())
 }
 
-/// Whether every tree has these queues, or has them not.
-pub fn queues_are<'a>(
+/// Every tree has this queue, or none has it.
+pub fn check_queue_exists<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     name: &str,
-    there: bool,
+    expected: bool,
 ) -> Result<(), String> {
     for node in nodes {
         for shard in node.shards() {
-            if shard.core().tree.queue("/", name).is_some() != there {
-                let what = if there { "lacks" } else { "has still" };
+            if shard.core().tree.queue("/", name).is_some() != expected {
+                let problem = if expected { "lacks" } else { "still has" };
                 return Err(format!(
-                    "the tree of node {} {what} queue {name}",
+                    "the tree of node {} {problem} queue {name}",
                     node.id().0
                 ));
             }
@@ -186,16 +190,19 @@ pub fn queues_are<'a>(
     Ok(())
 }
 
-/// What the owners of queues tell about them, for people.
-pub fn figures<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<String> {
+/// Describes the statistics of all queues, for the text of a violation.
+pub fn describe_queues<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<String> {
     let mut all = Vec::new();
     for node in nodes {
         for shard in node.shards() {
             let core = shard.core();
             let queues: Vec<QueueId> = core.local_queues.ids_from(QueueId::NONE).collect();
-            for of in core.local_queues.told(&queues, None).stats {
-                let name = core.tree.queue_by_id(of.queue).map(|q| q.name.clone());
-                let stats = of.stats;
+            for queue_stats in core.local_queues.told(&queues, None).stats {
+                let name = core
+                    .tree
+                    .queue_by_id(queue_stats.queue)
+                    .map(|q| q.name.clone());
+                let stats = queue_stats.stats;
                 all.push(format!(
                     "{} on {}: {} ready, {} out, {} consumers, online {:?}",
                     name.as_deref().unwrap_or("?"),
@@ -203,7 +210,7 @@ pub fn figures<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<String> {
                     stats.ready,
                     stats.unacknowledged,
                     stats.consumers,
-                    of.online
+                    queue_stats.online
                 ));
             }
         }

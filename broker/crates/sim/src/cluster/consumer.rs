@@ -1,9 +1,9 @@
-//! A client that consumes with manual acknowledgement, and does everything else a consumer may do.
+//! A client that consumes with manual acknowledgement and uses all other operations of a consumer.
 
 mod staying;
 
 use super::amqp::{AmqpClient, DeliveryKind, ServerMessage};
-use super::client::{Context, Role};
+use super::client::{ClientContext, Role};
 use super::oracle::{Delivery, Holder, STEADY};
 use super::publisher::declare;
 use super::settlement_tracker::SettlementTracker;
@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 const CHANNEL: u16 = 1;
-/// A queue that is out of reach is left alone for so long. A client that tries without end gives back what it gets from other
-/// queues each time its channel is closed, until their delivery limits are reached.
-const LEFT_ALONE: Duration = Duration::from_secs(1);
+/// A queue that is unreachable is left alone for this time. A client that retried without a pause would return the
+/// messages of other queues each time its channel is closed, until they reach their delivery limits.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What the server was asked on the channel and has not answered; answers come in order.
+/// A request on the channel without an answer. Answers arrive in order.
 #[derive(Clone, Debug)]
 enum PendingRequest {
     Open,
@@ -31,7 +31,7 @@ enum PendingRequest {
     Probe(usize, SettlementTracker),
 }
 
-struct HeldDelivery {
+struct UnsettledDelivery {
     id: MessageId,
     queue: usize,
     delivery: Delivery,
@@ -41,25 +41,25 @@ struct HeldDelivery {
 #[derive(Default)]
 pub struct Consumer {
     /// See [`staying`].
-    stays: bool,
-    /// Consumers are numbered; never used twice.
-    next: u32,
-    open: bool,
+    keeps_channel: bool,
+    /// Number of the newest consumer. Numbers are not reused.
+    last_consumer: u32,
+    is_open: bool,
     prefetch: u16,
-    asked: VecDeque<PendingRequest>,
-    /// Queue by consumer.
+    pending: VecDeque<PendingRequest>,
+    /// Queue of each consumer.
     consumers: BTreeMap<u32, usize>,
-    /// Consumers whose cancel is on its way.
+    /// Consumers with a cancel request without an answer.
     cancelling: BTreeSet<u32>,
-    /// Unsettled deliveries by tag.
-    held: BTreeMap<u64, HeldDelivery>,
-    /// Deliveries that came while a recover was on its way: from before it, or from after it. Who settles up to a later tag may
-    /// settle those, too.
-    crossed: BTreeMap<u64, MessageId>,
-    /// Queues to be left alone, and until when.
-    away: BTreeMap<usize, Time>,
-    touched: BTreeMap<usize, SettlementTracker>,
-    quiet: bool,
+    /// Unsettled deliveries by delivery tag.
+    deliveries: BTreeMap<u64, UnsettledDelivery>,
+    /// Deliveries that arrived while a recover request was pending. They were sent before it or after it, so settling
+    /// up to a later tag may settle them too.
+    during_recover: BTreeMap<u64, MessageId>,
+    /// Unreachable queues, and until when to leave them alone.
+    unreachable: BTreeMap<usize, Time>,
+    trackers: BTreeMap<usize, SettlementTracker>,
+    faults_ended: bool,
 }
 
 fn tag_of(consumer: u32) -> String {
@@ -67,7 +67,7 @@ fn tag_of(consumer: u32) -> String {
 }
 
 impl Consumer {
-    fn holder(consumer: u32, cx: &Context<'_>) -> Holder {
+    fn holder(consumer: u32, cx: &ClientContext<'_>) -> Holder {
         Holder {
             connection: cx.connection,
             channel: CHANNEL,
@@ -75,61 +75,66 @@ impl Consumer {
         }
     }
 
-    fn ask(&mut self, asked: PendingRequest, wire: &mut AmqpClient, method: &Method<'_>) {
-        self.asked.push_back(asked);
-        wire.say(CHANNEL, method);
+    fn request(&mut self, pending: PendingRequest, wire: &mut AmqpClient, method: &Method<'_>) {
+        self.pending.push_back(pending);
+        wire.send(CHANNEL, method);
     }
 
-    fn open_channel(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) {
-        self.ask(PendingRequest::Open, wire, &Method::ChannelOpen {});
+    fn open_channel(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) {
+        self.request(PendingRequest::Open, wire, &Method::ChannelOpen {});
         self.prefetch = [0, 1, 3, 10, 50][cx.rng.below(5) as usize];
         let qos = Method::BasicQos {
             prefetch_size: 0,
             prefetch_count: self.prefetch,
             global: false,
         };
-        self.ask(PendingRequest::Qos, wire, &qos);
-        self.open = true;
+        self.request(PendingRequest::Qos, wire, &qos);
+        self.is_open = true;
         for queue in 0..cx.oracle.queues.len() {
-            if cx.quiet || cx.rng.chance(1, 2) {
+            if cx.faults_ended || cx.rng.chance(1, 2) {
                 self.consume(queue, wire, cx);
             }
         }
     }
 
-    fn is_away(&self, queue: usize, cx: &Context<'_>) -> bool {
-        self.away.get(&queue).is_some_and(|until| cx.now < *until)
+    fn is_unreachable(&self, queue: usize, cx: &ClientContext<'_>) -> bool {
+        self.unreachable
+            .get(&queue)
+            .is_some_and(|until| cx.now < *until)
     }
 
-    fn consume(&mut self, queue: usize, wire: &mut AmqpClient, cx: &mut Context<'_>) {
-        let (away, open) = (self.is_away(queue, cx), cx.quiet && !self.stays);
-        let Some(plan) = cx.oracle.queues.get(queue).filter(|_| !away) else {
+    fn consume(&mut self, queue: usize, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) {
+        let (unreachable, may_use_all_queues) = (
+            self.is_unreachable(queue, cx),
+            cx.faults_ended && !self.keeps_channel,
+        );
+        let Some(queue_plan) = cx.oracle.queues.get(queue).filter(|_| !unreachable) else {
             return;
         };
-        if !open && self.stays != (plan.name == STEADY) {
+        if !may_use_all_queues && self.keeps_channel != (queue_plan.name == STEADY) {
             return;
         }
-        self.asked.push_back(PendingRequest::Declare(queue));
-        declare(wire, CHANNEL, plan, false);
-        self.next += 1;
+        self.pending.push_back(PendingRequest::Declare(queue));
+        declare(wire, CHANNEL, queue_plan, false);
+        self.last_consumer += 1;
         let consume = Method::BasicConsume {
-            queue: &plan.name,
-            consumer_tag: &tag_of(self.next),
+            queue: &queue_plan.name,
+            consumer_tag: &tag_of(self.last_consumer),
             no_local: false,
             no_ack: false,
             exclusive: false,
             no_wait: false,
             arguments: message::Table::default(),
         };
-        self.consumers.insert(self.next, queue);
-        self.ask(PendingRequest::Consume(queue), wire, &consume);
+        self.consumers.insert(self.last_consumer, queue);
+        self.request(PendingRequest::Consume(queue), wire, &consume);
     }
 
-    /// An answer to the oldest question.
-    fn answered(&mut self, method: &str, cx: &mut Context<'_>) -> Result<(), String> {
-        let asked = self.asked.pop_front();
-        let asked = asked.ok_or_else(|| format!("{method} answers nothing"))?;
-        let fits = match &asked {
+    /// Handles the answer to the oldest request.
+    fn handle_answer(&mut self, method: &str, cx: &mut ClientContext<'_>) -> Result<(), String> {
+        let pending = self.pending.pop_front();
+        let pending = pending.ok_or_else(|| format!("{method} answers nothing"))?;
+        let is_expected = match &pending {
             PendingRequest::Open => method == "channel.open-ok",
             PendingRequest::Qos => method == "basic.qos-ok",
             PendingRequest::Declare(_) | PendingRequest::Probe(..) => method == "queue.declare-ok",
@@ -138,39 +143,40 @@ impl Consumer {
             PendingRequest::Get(_) => method == "basic.get-empty" || method == "basic.get-ok",
             PendingRequest::Recover => method == "basic.recover-ok",
         };
-        if !fits {
-            return Err(format!("{method} came as the answer to {asked:?}"));
+        if !is_expected {
+            return Err(format!("{method} came as the answer to {pending:?}"));
         }
-        match asked {
+        match pending {
             PendingRequest::Cancel(consumer) => {
                 self.cancelling.remove(&consumer);
                 self.consumers.remove(&consumer);
             }
-            PendingRequest::Probe(_, touched) => {
-                cx.oracle.known(cx.now, cx.node, &touched.settled)?;
-                cx.oracle.known_back(cx.now, &touched.given_back)?;
+            PendingRequest::Probe(_, tracker) => {
+                cx.oracle
+                    .settlement_known(cx.now, cx.node, &tracker.settled)?;
+                cx.oracle.requeue_known(cx.now, &tracker.requeued)?;
             }
-            // What came before this is void.
-            PendingRequest::Recover => self.held.clear(),
+            // Recover-ok: earlier deliveries are void.
+            PendingRequest::Recover => self.deliveries.clear(),
             _ => {}
         }
         Ok(())
     }
 
-    fn recovering(&self) -> bool {
-        self.asked
+    fn is_recovering(&self) -> bool {
+        self.pending
             .iter()
             .any(|a| matches!(a, PendingRequest::Recover))
     }
 
-    fn content(
+    fn handle_content(
         &mut self,
-        way: DeliveryKind,
+        kind: DeliveryKind,
         (properties, body): (&[u8], &[u8]),
-        cx: &mut Context<'_>,
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
         let read = tracked_message::read(properties, body)?;
-        let (tag, redelivered, queue, consumer) = match way {
+        let (tag, redelivered, queue, consumer) = match kind {
             DeliveryKind::Delivered {
                 consumer,
                 tag,
@@ -182,117 +188,138 @@ impl Consumer {
                 (tag, redelivered, queue, number)
             }
             DeliveryKind::Got { tag, redelivered } => {
-                let Some(PendingRequest::Get(queue)) = self.asked.front() else {
+                let Some(PendingRequest::Get(queue)) = self.pending.front() else {
                     return Err(format!("got {:?} without asking", read.id));
                 };
                 let queue = *queue;
-                self.answered("basic.get-ok", cx)?;
+                self.handle_answer("basic.get-ok", cx)?;
                 (tag, redelivered, queue, 0)
             }
             DeliveryKind::Returned { .. } => return Err("a consumer got a return".to_owned()),
         };
-        if self.recovering() {
-            // It went back before it came, and may have come to somebody else first.
-            self.crossed.insert(tag, read.id);
+        if self.is_recovering() {
+            // The message returned to its queue before this delivery arrived, and may have gone to another client
+            // first.
+            self.during_recover.insert(tag, read.id);
             return Ok(());
         }
         let to = Consumer::holder(consumer, cx);
         let delivery = Delivery { to, tag };
         cx.oracle
             .delivered(cx.now, read, queue, delivery, redelivered)?;
-        let held = HeldDelivery {
+        let delivery = UnsettledDelivery {
             id: read.id,
             queue,
             delivery,
             since: cx.now,
         };
-        if self.held.insert(tag, held).is_some() {
+        if self.deliveries.insert(tag, delivery).is_some() {
             return Err(format!("delivery tag {tag} was used twice"));
         }
-        self.within_prefetch(consumer, cx)
+        self.check_prefetch(consumer, cx)
     }
 
-    /// Never more is out than was wanted. A queue that gave up this node for a while counts anew.
-    fn within_prefetch(&self, consumer: u32, cx: &Context<'_>) -> Result<(), String> {
-        let out = (self.held.values()).filter(|h| h.delivery.to.consumer == consumer);
-        let has = out.filter(|h| cx.oracle.calm_since(h.since)).count();
-        if consumer != 0 && self.prefetch != 0 && has > usize::from(self.prefetch) {
+    /// Checks that the unsettled deliveries do not exceed the prefetch. A queue that gave up this node for a while
+    /// counts from zero.
+    fn check_prefetch(&self, consumer: u32, cx: &ClientContext<'_>) -> Result<(), String> {
+        let unsettled = (self.deliveries.values()).filter(|h| h.delivery.to.consumer == consumer);
+        let count = unsettled
+            .filter(|h| cx.oracle.no_faults_since(h.since))
+            .count();
+        if consumer != 0 && self.prefetch != 0 && count > usize::from(self.prefetch) {
             return Err(format!(
-                "{has} deliveries are out, {} wanted",
+                "{count} deliveries are out, {} wanted",
                 self.prefetch
             ));
         }
         Ok(())
     }
 
-    /// Deliveries up to a tag, or just that one.
-    fn take(&mut self, tag: u64, multiple: bool) -> Vec<HeldDelivery> {
+    /// Removes the delivery with this tag, or all up to it.
+    fn take_deliveries(&mut self, tag: u64, multiple: bool) -> Vec<UnsettledDelivery> {
         let first = if multiple { 0 } else { tag };
-        let tags: Vec<u64> = self.held.range(first..=tag).map(|(t, _)| *t).collect();
-        tags.iter().filter_map(|t| self.held.remove(t)).collect()
+        let tags: Vec<u64> = self
+            .deliveries
+            .range(first..=tag)
+            .map(|(t, _)| *t)
+            .collect();
+        tags.iter()
+            .filter_map(|t| self.deliveries.remove(t))
+            .collect()
     }
 
-    fn settle_crossed(
+    fn settle_during_recover(
         &mut self,
         tag: u64,
         multiple: bool,
-        cx: &mut Context<'_>,
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
-        while multiple && let Some(first) = self.crossed.first_entry().filter(|e| *e.key() < tag) {
-            cx.oracle.perhaps_settled(cx.now, first.remove())?;
+        while multiple
+            && let Some(first) = self.during_recover.first_entry().filter(|e| *e.key() < tag)
+        {
+            cx.oracle.maybe_settled(cx.now, first.remove())?;
         }
         Ok(())
     }
 
     fn settle(
         &mut self,
-        taken: Vec<HeldDelivery>,
-        rejects: bool,
-        cx: &mut Context<'_>,
+        deliveries: Vec<UnsettledDelivery>,
+        is_rejected: bool,
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
-        for held in taken {
-            match rejects {
-                true => cx.oracle.rejected(cx.now, held.id, held.delivery)?,
-                false => cx.oracle.settled(cx.now, held.id, held.delivery)?,
+        for delivery in deliveries {
+            match is_rejected {
+                true => cx.oracle.rejected(cx.now, delivery.id, delivery.delivery)?,
+                false => cx.oracle.settled(cx.now, delivery.id, delivery.delivery)?,
             }
-            let touched = self.touched.entry(held.queue).or_default();
-            touched.settled.push((held.id, held.delivery));
+            let tracker = self.trackers.entry(delivery.queue).or_default();
+            tracker.settled.push((delivery.id, delivery.delivery));
         }
         Ok(())
     }
 
-    fn give_back(&mut self, taken: Vec<HeldDelivery>, cx: &mut Context<'_>) -> Result<(), String> {
-        for held in taken {
-            cx.oracle.given_back(cx.now, held.id, held.delivery)?;
-            let touched = self.touched.entry(held.queue).or_default();
-            touched.given_back.push((held.id, held.delivery));
+    fn requeue(
+        &mut self,
+        deliveries: Vec<UnsettledDelivery>,
+        cx: &mut ClientContext<'_>,
+    ) -> Result<(), String> {
+        for delivery in deliveries {
+            cx.oracle.requeued(cx.now, delivery.id, delivery.delivery)?;
+            let tracker = self.trackers.entry(delivery.queue).or_default();
+            tracker.requeued.push((delivery.id, delivery.delivery));
         }
         Ok(())
     }
 
-    fn ack(&mut self, tag: u64, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String> {
-        let multiple = !cx.quiet && cx.rng.chance(1, 3);
-        let taken = self.take(tag, multiple);
-        self.settle_crossed(tag, multiple, cx)?;
-        wire.say(
+    fn ack(
+        &mut self,
+        tag: u64,
+        wire: &mut AmqpClient,
+        cx: &mut ClientContext<'_>,
+    ) -> Result<(), String> {
+        let multiple = !cx.faults_ended && cx.rng.chance(1, 3);
+        let deliveries = self.take_deliveries(tag, multiple);
+        self.settle_during_recover(tag, multiple, cx)?;
+        wire.send(
             CHANNEL,
             &Method::BasicAck {
                 delivery_tag: tag,
                 multiple,
             },
         );
-        self.settle(taken, false, cx)
+        self.settle(deliveries, false, cx)
     }
 
     fn nack(
         &mut self,
         tag: u64,
         wire: &mut AmqpClient,
-        cx: &mut Context<'_>,
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
         let (multiple, requeue) = (cx.rng.chance(1, 4), cx.rng.chance(3, 4));
-        let taken = self.take(tag, multiple);
-        wire.say(
+        let deliveries = self.take_deliveries(tag, multiple);
+        wire.send(
             CHANNEL,
             &Method::BasicNack {
                 delivery_tag: tag,
@@ -301,43 +328,44 @@ impl Consumer {
             },
         );
         if requeue {
-            self.give_back(taken, cx)
+            self.requeue(deliveries, cx)
         } else {
-            self.settle_crossed(tag, multiple, cx)?;
-            self.settle(taken, true, cx)
+            self.settle_during_recover(tag, multiple, cx)?;
+            self.settle(deliveries, true, cx)
         }
     }
 
-    /// Asks a queue for its figures: when it answers, it knows what was settled before.
-    fn probe(&mut self, queue: usize, wire: &mut AmqpClient, cx: &mut Context<'_>) {
-        let away = self.is_away(queue, cx);
-        let Some(plan) = cx.oracle.queues.get(queue).filter(|_| !away) else {
+    /// Declares the queue passively. When the queue answers, it has processed all earlier settlements.
+    fn probe_queue(&mut self, queue: usize, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) {
+        let unreachable = self.is_unreachable(queue, cx);
+        let Some(queue_plan) = cx.oracle.queues.get(queue).filter(|_| !unreachable) else {
             return;
         };
-        let touched = self.touched.remove(&queue).unwrap_or_default();
-        self.asked.push_back(PendingRequest::Probe(queue, touched));
-        declare(wire, CHANNEL, plan, true);
+        let tracker = self.trackers.remove(&queue).unwrap_or_default();
+        self.pending
+            .push_back(PendingRequest::Probe(queue, tracker));
+        declare(wire, CHANNEL, queue_plan, true);
     }
 
-    fn get(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) {
+    fn get(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) {
         let queue = cx.rng.below(cx.oracle.queues.len() as u64) as usize;
-        let away = self.is_away(queue, cx);
-        let left = |name: &str| !away && name != STEADY;
-        if let Some(plan) = cx.oracle.queues.get(queue).filter(|q| left(&q.name)) {
+        let unreachable = self.is_unreachable(queue, cx);
+        let may_get = |name: &str| !unreachable && name != STEADY;
+        if let Some(queue_plan) = cx.oracle.queues.get(queue).filter(|q| may_get(&q.name)) {
             let get = Method::BasicGet {
-                queue: &plan.name,
+                queue: &queue_plan.name,
                 no_ack: false,
             };
-            self.ask(PendingRequest::Get(queue), wire, &get);
+            self.request(PendingRequest::Get(queue), wire, &get);
         }
     }
 
-    /// Ends a consumer, or begins one.
-    fn turn_over(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) {
-        let open: Vec<u32> = (self.consumers.keys().copied())
+    /// Cancels a consumer, or starts one.
+    fn start_or_cancel(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) {
+        let active: Vec<u32> = (self.consumers.keys().copied())
             .filter(|c| !self.cancelling.contains(c))
             .collect();
-        let any = open.get(cx.rng.below(6) as usize);
+        let any = active.get(cx.rng.below(6) as usize);
         match any.copied() {
             Some(consumer) => self.cancel(consumer, wire),
             None => {
@@ -353,48 +381,52 @@ impl Consumer {
             consumer_tag: &tag_of(consumer),
             no_wait: false,
         };
-        self.ask(PendingRequest::Cancel(consumer), wire, &cancel);
+        self.request(PendingRequest::Cancel(consumer), wire, &cancel);
     }
 
-    fn anything(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String> {
-        if self.recovering() {
+    fn act_randomly(
+        &mut self,
+        wire: &mut AmqpClient,
+        cx: &mut ClientContext<'_>,
+    ) -> Result<(), String> {
+        if self.is_recovering() {
             return Ok(());
         }
-        let tags: Vec<u64> = self.held.keys().copied().collect();
+        let tags: Vec<u64> = self.deliveries.keys().copied().collect();
         let tag = tags.get(cx.rng.below(tags.len().max(1) as u64) as usize);
         match (cx.rng.below(100), tag) {
             (0..65, Some(tag)) => self.ack(*tag, wire, cx)?,
             (65..75, Some(tag)) => self.nack(*tag, wire, cx)?,
             (75..78, Some(_)) => {
-                let all = std::mem::take(&mut self.held).into_values().collect();
-                self.give_back(all, cx)?;
-                self.ask(
+                let all = std::mem::take(&mut self.deliveries).into_values().collect();
+                self.requeue(all, cx)?;
+                self.request(
                     PendingRequest::Recover,
                     wire,
                     &Method::BasicRecover { requeue: true },
                 );
             }
-            (78..82, _) => self.turn_over(wire, cx),
+            (78..82, _) => self.start_or_cancel(wire, cx),
             (82..88, _) => self.get(wire, cx),
             (88..97, _) => {
                 let queue = cx.rng.below(cx.oracle.queues.len() as u64) as usize;
-                self.probe(queue, wire, cx);
+                self.probe_queue(queue, wire, cx);
             }
-            _ => cx.hang_up |= cx.rng.chance(1, 10),
+            _ => cx.wants_close |= cx.rng.chance(1, 10),
         }
         Ok(())
     }
 
-    /// Settles everything, and listens to every queue.
-    fn finish(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String> {
-        if self.recovering() {
+    /// Settles all deliveries and consumes from every queue.
+    fn finish(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) -> Result<(), String> {
+        if self.is_recovering() {
             return Ok(());
         }
-        let tags: Vec<u64> = self.held.keys().copied().collect();
+        let tags: Vec<u64> = self.deliveries.keys().copied().collect();
         for tag in tags {
             self.ack(tag, wire, cx)?;
         }
-        if !self.asked.is_empty() {
+        if !self.pending.is_empty() {
             return Ok(());
         }
         for queue in 0..cx.oracle.queues.len() {
@@ -402,69 +434,70 @@ impl Consumer {
                 self.consume(queue, wire, cx);
             }
         }
-        let touched: Vec<usize> = self.touched.keys().copied().collect();
-        for queue in touched {
-            self.probe(queue, wire, cx);
+        let trackers: Vec<usize> = self.trackers.keys().copied().collect();
+        for queue in trackers {
+            self.probe_queue(queue, wire, cx);
         }
         Ok(())
     }
 
-    /// The channel is gone: what it had goes back.
-    fn close(&mut self, cx: &mut Context<'_>) {
+    /// The channel has ended, so its deliveries return to their queues.
+    fn close(&mut self, cx: &mut ClientContext<'_>) {
         cx.oracle
-            .released(cx.now, |h| h.connection == cx.connection);
-        self.open = false;
-        self.asked.clear();
+            .channel_ended_by_client(cx.now, |h| h.connection == cx.connection);
+        self.is_open = false;
+        self.pending.clear();
         self.consumers.clear();
         self.cancelling.clear();
-        self.held.clear();
-        self.crossed.clear();
-        self.touched.clear();
+        self.deliveries.clear();
+        self.during_recover.clear();
+        self.trackers.clear();
     }
 }
 
 impl Role for Consumer {
-    fn opened(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) {
+    fn on_open(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) {
         self.open_channel(wire, cx);
     }
 
-    fn heard(
+    fn on_message(
         &mut self,
-        heard: ServerMessage,
+        message: ServerMessage,
         _wire: &mut AmqpClient,
-        cx: &mut Context<'_>,
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
-        match heard {
-            ServerMessage::Done { method, .. } => self.answered(method, cx),
-            ServerMessage::Declared { .. } => self.answered("queue.declare-ok", cx),
+        match message {
+            ServerMessage::Done { method, .. } => self.handle_answer(method, cx),
+            ServerMessage::Declared { .. } => self.handle_answer("queue.declare-ok", cx),
             ServerMessage::Content {
-                way,
+                kind,
                 properties,
                 body,
                 ..
-            } => self.content(way, (&properties, &body), cx),
+            } => self.handle_content(kind, (&properties, &body), cx),
             ServerMessage::Cancelled { consumer, .. } => {
                 let number = consumer.get(1..).and_then(|n| n.parse().ok()).unwrap_or(0);
                 self.consumers.remove(&number);
-                self.held.retain(|_, h| h.delivery.to.consumer != number);
+                self.deliveries
+                    .retain(|_, h| h.delivery.to.consumer != number);
                 let holder = Consumer::holder(number, cx);
-                cx.oracle.ended_by_broker(cx.now, |h| h == holder);
+                cx.oracle.channel_ended_by_broker(cx.now, |h| h == holder);
                 Ok(())
             }
             ServerMessage::ChannelClosed { .. } => {
-                // The oldest question is the one that was refused.
+                // The channel was closed because of the oldest request.
                 if let Some(
                     PendingRequest::Declare(queue)
                     | PendingRequest::Consume(queue)
                     | PendingRequest::Get(queue)
                     | PendingRequest::Probe(queue, _),
-                ) = self.asked.front()
+                ) = self.pending.front()
                 {
-                    self.away.insert(*queue, cx.now + LEFT_ALONE);
+                    self.unreachable.insert(*queue, cx.now + RETRY_DELAY);
                 }
                 let connection = cx.connection;
                 cx.oracle
-                    .ended_by_broker(cx.now, |h| h.connection == connection);
+                    .channel_ended_by_broker(cx.now, |h| h.connection == connection);
                 self.close(cx);
                 Ok(())
             }
@@ -472,38 +505,41 @@ impl Role for Consumer {
         }
     }
 
-    fn act(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String> {
-        self.quiet = cx.quiet;
-        if !self.open {
+    fn act(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) -> Result<(), String> {
+        self.faults_ended = cx.faults_ended;
+        if !self.is_open {
             self.open_channel(wire, cx);
             return Ok(());
         }
-        if self.quiet {
+        if self.faults_ended {
             return self.finish(wire, cx);
         }
         for _ in 0..1 + cx.rng.below(4) {
-            match self.stays {
-                true => self.come_and_go(wire, cx)?,
-                false => self.anything(wire, cx)?,
+            match self.keeps_channel {
+                true => self.consume_and_cancel(wire, cx)?,
+                false => self.act_randomly(wire, cx)?,
             }
         }
         Ok(())
     }
 
-    fn lost(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
+    fn on_connection_lost(&mut self, cx: &mut ClientContext<'_>) -> Result<(), String> {
         self.close(cx);
         Ok(())
     }
 
-    fn wants_more(&self) -> bool {
-        !self.quiet || !self.asked.is_empty() || !self.held.is_empty() || !self.touched.is_empty()
+    fn has_work_left(&self) -> bool {
+        !self.faults_ended
+            || !self.pending.is_empty()
+            || !self.deliveries.is_empty()
+            || !self.trackers.is_empty()
     }
 
-    fn waits_for(&self) -> String {
+    fn describe_wait(&self) -> String {
         format!(
-            "{:?}, {} held, {} consumers",
-            self.asked.front(),
-            self.held.len(),
+            "{:?}, {} unsettled, {} consumers",
+            self.pending.front(),
+            self.deliveries.len(),
             self.consumers.len()
         )
     }

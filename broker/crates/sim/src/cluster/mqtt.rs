@@ -1,4 +1,5 @@
-//! Clients that speak MQTT 5.0 to the nodes, and the rules that what they see must keep (docs/internals/simulation.md).
+//! MQTT 5.0 clients of the nodes, and the oracle for the messages that they send and receive
+//! (docs/internals/simulation.md).
 
 mod client;
 mod clients;
@@ -12,8 +13,8 @@ mod routes;
 mod tracked_message;
 mod wire;
 
-pub use clients::{FIRST, MqttClients};
+pub use clients::{FIRST_CLIENT, MqttClients};
 pub use oracle::{MqttOracle, QueueLookup};
-pub use routes::{ShardIncarnation, knows};
+pub use routes::{ShardIncarnation, find_bound_queue};
 pub use tracked_message::MessageId;
 pub use wire::ReceivedPublish;

@@ -1,10 +1,11 @@
-//! A whole node as production runs it: its shards behind [`ShardDriver`], what connects them.
+//! A whole node as in production: its shards behind [`ShardDriver`], and the connections between them.
 //!
-//! Stands where reactor, log thread, storage thread and link thread stand in production: everything that comes in for
-//! a shard waits in its inbox until its next turn; a turn ticks the shard, hands it what waits, serves its
-//! connections and carries out what it wants.
+//! It stands for the reactor, the log thread, the storage thread and the link thread. All input of a shard waits in its
+//! inbox until the shard's next turn. A turn ticks the shard, passes the inbox to it, serves its connections and
+//! carries out its effects.
 
 use super::byte_stream::StreamPiece;
+use super::credit::CreditProtocol;
 use super::shard_host::{Inbound, ShardHost};
 use crate::process::{Action, Process};
 use crate::world::Start;
@@ -23,134 +24,169 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+/// A request of a client or of the operator to a node.
 #[derive(Clone, Debug)]
 pub enum Request {
+    /// Open a connection.
     Connect {
+        /// Number of the connection, unique in the run.
         connection: u64,
+        /// Protocol of the client.
         protocol: ProtocolId,
     },
+    /// Bytes or the end of a connection.
     Piece {
+        /// Number of the connection.
         connection: u64,
+        /// Position of the piece in its direction.
         number: u64,
+        /// The content.
         piece: StreamPiece,
     },
-    /// Through the control plane.
-    Change { number: u64, change: Change },
-    /// The same, by whoever runs the cluster; what comes of it is seen, not told.
+    /// A change through the control plane.
+    Change {
+        /// The client's number of the change.
+        number: u64,
+        /// The change.
+        change: Change,
+    },
+    /// An operation of the cluster's operator. Its result is observed and not reported.
     Operate(Operation),
     /// SIGTERM.
     ShutDown,
 }
 
+/// A reply of a node to a client.
 #[derive(Clone, Debug)]
 pub enum Reply {
+    /// Bytes or the end of a connection.
     Piece {
+        /// Number of the connection.
         connection: u64,
+        /// Position of the piece in its direction.
         number: u64,
+        /// The content.
         piece: StreamPiece,
     },
-    /// The connection is made.
+    /// The node has accepted the connection.
     Accepted {
+        /// Number of the connection.
         connection: u64,
     },
-    /// Nobody there knows this connection.
+    /// The node does not know this connection.
     Reset {
+        /// Number of the connection.
         connection: u64,
     },
+    /// The control plane has answered a change.
     Changed {
+        /// The client's number of the change.
         number: u64,
+        /// Whether the change was made.
         done: bool,
     },
 }
 
-/// What those who run a cluster ask a node for.
+/// An operation that the operator requests from a node.
 #[derive(Clone, Debug)]
 pub enum Operation {
+    /// Change the metadata.
     Change(Change),
+    /// Change the members of queues.
     Members {
+        /// The queues.
         queues: Vec<QueueId>,
+        /// The change of each queue.
         change: MemberChange,
     },
-    /// A node that is drained.
+    /// Remove this drained node from the cluster.
     Forget(NodeId),
+    /// Balance the leaders of queues.
     Rebalance,
-    /// Of the node that is asked.
+    /// Start or end maintenance of the node that gets the request.
     Maintenance(bool),
-    /// A feature flag, if all nodes know it.
+    /// Enable a feature flag if all nodes know it.
     Enable(Name),
 }
 
-/// For the scenario.
+/// An observation for the scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// This machine is down, as far as the node can tell.
+    /// The failure detector considers this machine down.
     PeerDown(NodeId),
-    /// The node hears this machine, for the first time or again.
+    /// This machine is reachable, for the first time or again.
     PeerUp(NodeId),
-    /// After [`Request::ShutDown`]: nothing is left to do.
+    /// The node has drained after [`Request::ShutDown`].
     Drained,
 }
 
-/// Who the software on a machine is: what `identity.json` holds, and a link's handshake tells.
+/// Identity of the software on a machine: the contents of `identity.json`, as the handshake of a link sends them.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
+    /// Id of the node in its cluster.
     pub node: NodeId,
+    /// Number of starts with this id.
     pub incarnation: Incarnation,
-    /// Belongs to the cluster.
+    /// The node is a member of the cluster.
     pub member: bool,
-    /// What its name is made of: a machine in the place of another one has that one's name.
-    pub place: u64,
-    /// That it runs.
-    pub program: Version,
+    /// Number in the node's name. A replacement machine keeps the name.
+    pub name_number: u64,
+    /// The version that the node runs.
+    pub version: Version,
 }
 
-/// Whether two programs can be of one cluster.
+/// Whether two versions can be in one cluster.
 enum Compatibility {
-    Both,
-    NotThem,
-    NotMe,
+    Compatible,
+    OtherIncompatible,
+    SelfIncompatible,
 }
 
-/// By machine.
+/// Identities by machine.
 pub type Identities = Rc<RefCell<BTreeMap<NodeId, Identity>>>;
 
-/// The flags that each machine's node holds to be on, as a link's handshake tells.
-pub type Flags = Rc<RefCell<BTreeMap<NodeId, Vec<Name>>>>;
+/// Feature flags that each machine's node considers enabled, as the handshake of a link sends them.
+pub type EnabledFlags = Rc<RefCell<BTreeMap<NodeId, Vec<Name>>>>;
 
-/// What all nodes of a run have in common.
+/// Settings that all nodes of a run share.
 #[derive(Clone)]
-pub struct Plan {
+pub struct ClusterPlan {
+    /// Number of shards of each node.
     pub shards: u16,
+    /// First contents of the cluster.
     pub founding: shard::Founding,
+    /// Limits of all Raft groups.
     pub limits: consensus::Limits,
-    pub flags: Flags,
+    /// Feature flags that the machines consider enabled.
+    pub flags: EnabledFlags,
 }
 
-/// Between two shards of a node a frame takes this long at the most.
-const HOP: Duration = Duration::from_micros(100);
-/// Bytes that clients may make a node hold: the default of a container of 256 MiB.
+/// Maximum delay of a frame between two shards of a node.
+const MAX_SHARD_DELAY: Duration = Duration::from_micros(100);
+/// Memory budget for clients in bytes: the default in a container of 256 MiB.
 const MEMORY_BUDGET: usize = 51 << 20;
-/// Rounds of carrying out effects per turn, as in production.
+/// Maximum rounds of effects per turn, as in production.
 const ROUNDS_PER_TURN: usize = 8;
 
+/// The process of the scenario `cluster`.
 pub struct Node {
     machine: NodeId,
     identity: Identity,
     disk: Arc<dyn Disk>,
-    plan: Plan,
+    plan: ClusterPlan,
     identities: Identities,
     rng: SeededRng,
     memory: Arc<shard::NodeMemory>,
     now: Time,
     wall: WallTime,
     /// Empty until the node belongs to a cluster.
-    seats: Vec<ShardHost>,
-    /// What the log held, until there are shards.
+    shard_hosts: Vec<ShardHost>,
+    /// Contents of the log, until the shards are created.
     recovered: Option<wal::Recovered>,
-    /// Machines that the failure detector calls up.
+    /// Machines that are up according to the failure detector.
     up: BTreeMap<NodeId, Incarnation>,
-    /// Of those, the ones that the shards were told of, and as whom.
-    told: BTreeMap<NodeId, (NodeId, Incarnation)>,
+    /// The reachable machines that the shards know, with node id and incarnation.
+    known_peers: BTreeMap<NodeId, (NodeId, Incarnation)>,
     tokens: VecDeque<(WalToken, u16, WalToken)>,
     next_token: u64,
     jobs: BTreeMap<JobId, (u16, JobId)>,
@@ -158,25 +194,28 @@ pub struct Node {
     /// Newest log file that each shard no longer needs.
     freed: Vec<u64>,
     deleted: u64,
-    answers: Vec<(u64, u64, mpsc::Receiver<bool>)>,
-    /// Flags that are to be turned on, and who knows them.
+    pending_answers: Vec<(u64, u64, mpsc::Receiver<bool>)>,
+    /// Feature flags to enable, and the versions of all nodes when they arrive.
     enabling: Vec<(Name, mpsc::Receiver<Vec<NodeFacts>>)>,
     shutting_down: bool,
     drained: bool,
     actions: Vec<Action<Node>>,
 }
 
-/// How a node is called by people.
-pub fn name_of(place: u64) -> String {
-    format!("n{place}")
+/// Name of a node.
+pub fn name_of(name_number: u64) -> String {
+    format!("n{name_number}")
 }
 
-/// The protocol of AMQP 0.9.1 clients.
+/// Protocol of AMQP 0.9.1 clients.
 pub const AMQP: ProtocolId = ProtocolId(0);
-/// The protocol of MQTT clients.
+/// Protocol of MQTT clients.
 pub const MQTT: ProtocolId = ProtocolId(1);
 
-/// Protocols without heartbeats, in the order of [`AMQP`] and [`MQTT`].
+/// The protocol of clients with credit.
+pub const CREDIT: ProtocolId = ProtocolId(2);
+
+/// Protocols without heartbeats, in the order of [`AMQP`], [`MQTT`] and [`CREDIT`].
 fn protocols() -> Protocols {
     let amqp = session_amqp091::Amqp091 {
         cluster_name: "sim".into(),
@@ -198,11 +237,20 @@ fn protocols() -> Protocols {
             ..Default::default()
         }),
     };
-    Protocols::new(vec![Arc::new(amqp), Arc::new(mqtt)])
+    Protocols::new(vec![
+        Arc::new(amqp),
+        Arc::new(mqtt),
+        Arc::new(CreditProtocol),
+    ])
 }
 
 impl Node {
-    pub fn start(start: Start, plan: &Plan, identities: &Identities) -> Result<Node, String> {
+    /// Starts the node on a machine; it has shards if it is a member of the cluster.
+    pub fn start(
+        start: Start,
+        plan: &ClusterPlan,
+        identities: &Identities,
+    ) -> Result<Node, String> {
         let identity = {
             let mut all = identities.borrow_mut();
             let known = all.get_mut(&start.node).ok_or("a machine without a name")?;
@@ -219,17 +267,17 @@ impl Node {
             memory: Arc::default(),
             now: start.now,
             wall: start.wall,
-            seats: Vec::new(),
+            shard_hosts: Vec::new(),
             recovered: Some(start.recovered),
             up: BTreeMap::new(),
-            told: BTreeMap::new(),
+            known_peers: BTreeMap::new(),
             tokens: VecDeque::new(),
             next_token: 0,
             jobs: BTreeMap::new(),
             next_job: 0,
             freed: vec![0; usize::from(plan.shards)],
             deleted: 0,
-            answers: Vec::new(),
+            pending_answers: Vec::new(),
             enabling: Vec::new(),
             shutting_down: false,
             drained: false,
@@ -241,47 +289,59 @@ impl Node {
         Ok(node)
     }
 
+    /// Id of the node in its cluster.
     pub fn id(&self) -> NodeId {
         self.identity.node
     }
 
-    pub fn program(&self) -> Version {
-        self.identity.program
+    /// The version that the node runs.
+    pub fn version(&self) -> Version {
+        self.identity.version
     }
 
+    /// Number of starts with this id.
     pub fn incarnation(&self) -> Incarnation {
         self.identity.incarnation
     }
 
-    /// Takes clients.
+    /// Whether the node accepts clients.
     pub fn is_listening(&self) -> bool {
-        self.seats.iter().all(|s| s.listening)
+        self.shard_hosts.iter().all(|s| s.listening)
     }
 
+    /// Shards of the node; none until it belongs to a cluster.
     pub fn shards(&self) -> impl Iterator<Item = &Shard> {
-        self.seats.iter().map(|s| &s.shard)
+        self.shard_hosts.iter().map(|s| &s.shard)
     }
 
     fn make_shards(&mut self) -> Result<(), String> {
         let recovered = self.recovered.take().unwrap_or_default();
         let newest = recovered.files.last().copied().unwrap_or(0);
-        for (index, part) in (0u16..).zip(RecoveredShard::split(recovered, self.plan.shards)) {
+        for (index, recovered_shard) in
+            (0u16..).zip(RecoveredShard::split(recovered, self.plan.shards))
+        {
             let config = self.shard_config(index);
-            let shard = Shard::new(config, part, Arc::clone(&self.disk), self.now, self.wall)
-                .map_err(|error| error.to_string())?;
-            let mut seat = ShardHost::new(shard);
+            let shard = Shard::new(
+                config,
+                recovered_shard,
+                Arc::clone(&self.disk),
+                self.now,
+                self.wall,
+            )
+            .map_err(|error| error.to_string())?;
+            let mut host = ShardHost::new(shard);
             if newest > 0 {
-                seat.put(Inbound::WalRolled(newest));
+                host.put(Inbound::WalRolled(newest));
             }
-            self.seats.push(seat);
+            self.shard_hosts.push(host);
         }
         Ok(())
     }
 
     fn shard_config(&mut self, index: u16) -> ShardConfig {
         let me = self.identity.node;
-        let founder = self.plan.founding.nodes.iter().any(|f| f.id == me);
-        let name = name_of(self.identity.place);
+        let is_founder = self.plan.founding.nodes.iter().any(|f| f.id == me);
+        let name = name_of(self.identity.name_number);
         ShardConfig {
             node: me,
             incarnation: self.identity.incarnation,
@@ -289,22 +349,21 @@ impl Node {
             name: name.as_str().into(),
             shards: self.plan.shards,
             index,
-            founding: founder.then(|| self.plan.founding.clone()),
+            founding: is_founder.then(|| self.plan.founding.clone()),
             seed: self.rng.next_u64(),
             placement: shard::Placement::default(),
             budget: shard::MemoryBudget {
                 node: self.memory.clone(),
                 ..shard::MemoryBudget::of(MEMORY_BUDGET)
             },
-            program: self.identity.program,
+            program: self.identity.version,
             protocols: protocols(),
-            mqtt: shard::MqttRouting::default(),
             groups: self.plan.limits.clone(),
         }
     }
 
     fn record_of(identity: &Identity) -> NodeRecord {
-        let name = name_of(identity.place);
+        let name = name_of(identity.name_number);
         NodeRecord {
             id: identity.node,
             address: format!("{name}:25672").as_str().into(),
@@ -314,63 +373,67 @@ impl Node {
         }
     }
 
-    /// For every shard of this node.
+    /// Puts an item into the inbox of every shard.
     fn put_all(&mut self, item: impl Fn() -> Inbound) {
-        for seat in &mut self.seats {
-            seat.put(item());
+        for host in &mut self.shard_hosts {
+            host.put(item());
         }
     }
 
-    /// What the handshake of a link does: the shards hear of members that are up; a node without a cluster is taken in.
-    fn introduce(&mut self) {
-        let news: Vec<(NodeId, Identity)> = {
+    /// Performs the handshakes of links: reports reachable members to the shards, and adopts the cluster if the node
+    /// has none.
+    fn perform_handshakes(&mut self) {
+        let new_peers: Vec<(NodeId, Identity)> = {
             let all = self.identities.borrow();
             let up = self.up.keys().filter_map(|m| Some((*m, *all.get(m)?)));
-            up.filter(|(m, i)| i.member && self.told.get(m) != Some(&(i.node, i.incarnation)))
-                .collect()
+            up.filter(|(m, i)| {
+                i.member && self.known_peers.get(m) != Some(&(i.node, i.incarnation))
+            })
+            .collect()
         };
-        for (machine, identity) in news {
-            match self.fits(machine, &identity) {
-                Compatibility::Both => {}
-                Compatibility::NotThem => continue,
-                Compatibility::NotMe => return,
+        for (machine, identity) in new_peers {
+            match self.check_compatibility(machine, &identity) {
+                Compatibility::Compatible => {}
+                Compatibility::OtherIncompatible => continue,
+                Compatibility::SelfIncompatible => return,
             }
-            if !self.identity.member && !self.adopt() {
+            if !self.identity.member && !self.join_cluster() {
                 return;
             }
             let (node, incarnation) = (identity.node, identity.incarnation);
-            self.told.insert(machine, (node, incarnation));
-            if let Some(first) = self.seats.first_mut() {
-                first.put(Inbound::PeerProgram(node, identity.program.facts()));
+            self.known_peers.insert(machine, (node, incarnation));
+            if let Some(first) = self.shard_hosts.first_mut() {
+                first.put(Inbound::PeerProgram(node, identity.version.facts()));
             }
             self.put_all(|| Inbound::PeerUp(node, incarnation));
             self.actions.push(Action::Note(Note::PeerUp(machine)));
             let record = Node::record_of(&identity);
-            if let Some(first) = self.seats.first_mut() {
+            if let Some(first) = self.shard_hosts.first_mut() {
                 first.put(Inbound::Join(record));
             }
         }
     }
 
-    /// What the handshake finds: a program that does not know a flag which the other's cluster has on is not linked, and ends.
-    fn fits(&mut self, machine: NodeId, other: &Identity) -> Compatibility {
+    /// Compares versions and flags, as the handshake does. A version that does not know a flag that the other side's
+    /// cluster has enabled gets no link, and ends.
+    fn check_compatibility(&mut self, machine: NodeId, other: &Identity) -> Compatibility {
         let flags = self.plan.flags.borrow();
-        let on = |m: NodeId| flags.get(&m).into_iter().flatten().map(|f| &**f);
-        if let Some(why) = self.identity.program.misfit(on(machine)) {
-            self.actions.push(Action::Fatal(why));
-            return Compatibility::NotMe;
+        let enabled = |m: NodeId| flags.get(&m).into_iter().flatten().map(|f| &**f);
+        if let Some(error) = self.identity.version.misfit(enabled(machine)) {
+            self.actions.push(Action::Fatal(error));
+            return Compatibility::SelfIncompatible;
         }
-        match other.program.misfit(on(self.machine)) {
-            Some(_) => Compatibility::NotThem,
-            None => Compatibility::Both,
+        match other.version.misfit(enabled(self.machine)) {
+            Some(_) => Compatibility::OtherIncompatible,
+            None => Compatibility::Compatible,
         }
     }
 
-    /// A member has told which cluster it belongs to.
-    fn adopt(&mut self) -> bool {
+    /// Joins the cluster of a member that this node has reached.
+    fn join_cluster(&mut self) -> bool {
         self.identity.member = true;
-        if let Some(known) = self.identities.borrow_mut().get_mut(&self.machine) {
-            known.member = true;
+        if let Some(identity) = self.identities.borrow_mut().get_mut(&self.machine) {
+            identity.member = true;
         }
         if let Err(error) = self.make_shards() {
             self.actions.push(Action::Fatal(error));
@@ -379,8 +442,8 @@ impl Node {
         true
     }
 
-    /// The shard that a frame is for.
-    fn addressee(&self, mut frame: Bytes) -> (u16, Bytes) {
+    /// The shard that a frame is addressed to.
+    fn route_frame(&self, mut frame: Bytes) -> (u16, Bytes) {
         let (tag, key) = (frame.get_u8(), frame.get_u64());
         let shard = match tag {
             0 => key as u16,
@@ -390,55 +453,55 @@ impl Node {
     }
 
     fn machine_of(&self, node: NodeId) -> Option<NodeId> {
-        let mut told = self.told.iter();
-        told.find(|(_, (n, _))| *n == node).map(|(m, _)| *m)
+        let mut known_peers = self.known_peers.iter();
+        known_peers.find(|(_, (n, _))| *n == node).map(|(m, _)| *m)
     }
 
     /// One turn of a shard's loop.
-    fn run(&mut self, index: usize) {
+    fn run_shard(&mut self, index: usize) {
         let (now, wall) = (self.now, self.wall);
-        let Some(seat) = self.seats.get_mut(index) else {
+        let Some(host) = self.shard_hosts.get_mut(index) else {
             return;
         };
-        seat.due = false;
-        seat.shard.tick(now, wall);
-        seat.take_inbox(now);
-        seat.serve();
+        host.due = false;
+        host.shard.tick(now, wall);
+        host.process_inbox(now);
+        host.serve();
         for _ in 0..ROUNDS_PER_TURN {
-            let Some(seat) = self.seats.get_mut(index) else {
+            let Some(host) = self.shard_hosts.get_mut(index) else {
                 return;
             };
             let mut effects = Vec::new();
-            seat.shard.poll(&mut effects);
-            if effects.is_empty() && !seat.flush(&mut self.actions) {
+            host.shard.poll(&mut effects);
+            if effects.is_empty() && !host.flush(&mut self.actions) {
                 return;
             }
             for effect in effects {
-                self.carry_out(index, effect);
+                self.apply_effect(index, effect);
             }
         }
-        if let Some(seat) = self.seats.get_mut(index) {
-            seat.due = true;
+        if let Some(host) = self.shard_hosts.get_mut(index) {
+            host.due = true;
         }
     }
 
-    fn carry_out(&mut self, index: usize, effect: Effect) {
+    fn apply_effect(&mut self, index: usize, effect: Effect) {
         let shard = index as u16;
         match effect {
             Effect::Append { token, records } => {
                 self.next_token += 1;
-                let ours = WalToken(self.next_token);
-                self.tokens.push_back((ours, shard, token));
+                let node_token = WalToken(self.next_token);
+                self.tokens.push_back((node_token, shard, token));
                 self.actions.push(Action::Append {
-                    token: ours,
+                    token: node_token,
                     records,
                 });
             }
             Effect::Job { id, job } => {
                 self.next_job += 1;
-                let ours = JobId(self.next_job);
-                self.jobs.insert(ours, (shard, id));
-                self.actions.push(Action::Job { id: ours, job });
+                let node_job = JobId(self.next_job);
+                self.jobs.insert(node_job, (shard, id));
+                self.actions.push(Action::Job { id: node_job, job });
             }
             Effect::Peer { to, route, frame } => {
                 if let Some(to) = self.machine_of(to) {
@@ -447,24 +510,25 @@ impl Node {
                 }
             }
             Effect::Shard { to, from, frame } => {
-                let at = self.now + Duration::from_nanos(self.rng.below(HOP.as_nanos() as u64));
-                if let Some(seat) = self.seats.get_mut(usize::from(to)) {
-                    seat.put_later(at, Inbound::Frame(from, frame));
+                let arrival = self.now
+                    + Duration::from_nanos(self.rng.below(MAX_SHARD_DELAY.as_nanos() as u64));
+                if let Some(host) = self.shard_hosts.get_mut(usize::from(to)) {
+                    host.put_delayed(arrival, Inbound::Frame(from, frame));
                 }
             }
             Effect::Flush(key) => {
-                if let Some(seat) = self.seats.get_mut(index) {
-                    seat.mark(key);
+                if let Some(host) = self.shard_hosts.get_mut(index) {
+                    host.mark_dirty(key);
                 }
             }
             Effect::Fatal(text) => self.actions.push(Action::Fatal(text)),
-            Effect::Listen(on) => {
-                if let Some(seat) = self.seats.get_mut(index) {
-                    seat.listening = on;
+            Effect::Listen(is_enabled) => {
+                if let Some(host) = self.shard_hosts.get_mut(index) {
+                    host.listening = is_enabled;
                 }
             }
-            Effect::WalFree { up_to } => self.free(index, up_to),
-            // Links are made to every machine.
+            Effect::WalFree { up_to } => self.free_log_files(index, up_to),
+            // Links exist to every machine.
             Effect::Nodes(view) => {
                 if let Some(enabled) = view.enabled {
                     self.plan.flags.borrow_mut().insert(self.machine, enabled);
@@ -473,20 +537,22 @@ impl Node {
         }
     }
 
-    /// Files that every shard has freed go.
-    fn free(&mut self, shard: usize, up_to: u64) {
+    /// Frees the log files that every shard has freed.
+    fn free_log_files(&mut self, shard: usize, up_to: u64) {
         if let Some(freed) = self.freed.get_mut(shard) {
             *freed = up_to.max(*freed);
         }
-        let all = self.freed.iter().copied().min().unwrap_or(0);
-        if all > self.deleted {
-            self.deleted = all;
-            self.actions.push(Action::FreeWal { up_to: all });
+        let freed_by_all = self.freed.iter().copied().min().unwrap_or(0);
+        if freed_by_all > self.deleted {
+            self.deleted = freed_by_all;
+            self.actions.push(Action::FreeWal {
+                up_to: freed_by_all,
+            });
         }
     }
 
-    fn answer(&mut self) {
-        let mut waiting = std::mem::take(&mut self.answers);
+    fn send_answers(&mut self) {
+        let mut waiting = std::mem::take(&mut self.pending_answers);
         waiting.retain(|(client, number, answer)| match answer.try_recv() {
             Err(mpsc::TryRecvError::Empty) => true,
             other => {
@@ -500,11 +566,12 @@ impl Node {
                 false
             }
         });
-        self.answers.append(&mut waiting);
+        self.pending_answers.append(&mut waiting);
     }
 
-    /// What the management API does with a flag: each node must be known to know it, and those are named.
-    fn enable(&mut self) {
+    /// Enables a flag as the management API does: every node must be known to know it, and the change lists these
+    /// nodes.
+    fn enable_flags(&mut self) {
         let waiting = std::mem::take(&mut self.enabling);
         for (name, answer) in waiting {
             match answer.try_recv() {
@@ -512,7 +579,7 @@ impl Node {
                 Err(mpsc::TryRecvError::Disconnected) => {}
                 Ok(nodes) => {
                     let knows = |n: &NodeFacts| n.version.as_ref().is_some_and(|p| p.knows(&name));
-                    // A cluster without its first contents has no nodes, and nobody who knows anything.
+                    // A cluster without its first contents has no nodes.
                     if !nodes.is_empty() && nodes.iter().all(knows) {
                         let known_by = nodes.iter().map(|n| n.id).collect();
                         self.operate(Operation::Change(Change::EnableKnownFeature {
@@ -527,8 +594,8 @@ impl Node {
 
     /// The shard that accepts a connection.
     fn seat_of(&mut self, connection: u64) -> Option<&mut ShardHost> {
-        let shards = self.seats.len().max(1) as u64;
-        self.seats.get_mut((connection % shards) as usize)
+        let shards = self.shard_hosts.len().max(1) as u64;
+        self.shard_hosts.get_mut((connection % shards) as usize)
     }
 
     fn operate(&mut self, operation: Operation) {
@@ -553,10 +620,10 @@ impl Node {
                 reply: Box::new(|_| {}),
             },
             Operation::Enable(name) => {
-                let (tell, answer) = mpsc::channel();
+                let (sender, answer) = mpsc::channel();
                 self.enabling.push((name, answer));
-                // Nobody listens any more when the node has ended.
-                let reply = Box::new(move |nodes| drop(tell.send(nodes)));
+                // The receiver is dropped when the node has ended.
+                let reply = Box::new(move |nodes| drop(sender.send(nodes)));
                 ControlRequest::Nodes { reply }
             }
             Operation::Maintenance(on) => ControlRequest::Maintenance {
@@ -564,25 +631,25 @@ impl Node {
                 reply: Box::new(|_| {}),
             },
         };
-        if let Some(first) = self.seats.first_mut() {
+        if let Some(first) = self.shard_hosts.first_mut() {
             first.put(Inbound::Control(request));
         }
     }
 
     fn change(&mut self, client: u64, number: u64, change: Change) {
-        let (tell, answer) = mpsc::channel();
+        let (sender, answer) = mpsc::channel();
         let reply = Box::new(move |result: Result<ChangeResult, ChangeError>| {
-            // Nobody listens any more when the node has ended.
-            let _ = tell.send(result.is_ok());
+            // The receiver is dropped when the node has ended.
+            let _ = sender.send(result.is_ok());
         });
-        self.answers.push((client, number, answer));
-        if let Some(first) = self.seats.first_mut() {
+        self.pending_answers.push((client, number, answer));
+        if let Some(first) = self.shard_hosts.first_mut() {
             first.put(Inbound::Control(ControlRequest::Change { change, reply }));
         }
     }
 }
 
-/// A frame with the way it takes over there in front, as links send it.
+/// A frame with its route as a prefix, as links send it.
 fn addressed(route: Route, frame: &[u8]) -> Bytes {
     let (tag, key) = match route {
         Route::Shard(shard) => (0, u64::from(shard)),
@@ -601,8 +668,8 @@ impl Process for Node {
     type Note = Note;
 
     fn tick(&mut self, now: Time, _wall: WallTime) {
-        for seat in &mut self.seats {
-            seat.due |= seat.wake_at().is_some_and(|at| at <= now);
+        for host in &mut self.shard_hosts {
+            host.due |= host.wake_at().is_some_and(|at| at <= now);
         }
     }
 
@@ -611,38 +678,40 @@ impl Process for Node {
     }
 
     fn wake_at(&self) -> Option<Time> {
-        self.seats.iter().filter_map(ShardHost::wake_at).min()
+        self.shard_hosts.iter().filter_map(ShardHost::wake_at).min()
     }
 
     fn peer_frame(&mut self, from: NodeId, frame: Bytes) {
-        self.introduce();
-        let Some((node, _)) = self.told.get(&from).copied() else {
+        self.perform_handshakes();
+        let Some((node, _)) = self.known_peers.get(&from).copied() else {
             return;
         };
-        let (shard, body) = self.addressee(frame);
-        if let Some(seat) = self.seats.get_mut(usize::from(shard)) {
-            seat.put(Inbound::PeerFrame(node, body));
+        let (shard, body) = self.route_frame(frame);
+        if let Some(host) = self.shard_hosts.get_mut(usize::from(shard)) {
+            host.put(Inbound::PeerFrame(node, body));
         }
     }
 
     fn peer_up(&mut self, machine: NodeId, incarnation: Incarnation) {
         self.up.insert(machine, incarnation);
-        self.told.remove(&machine);
-        self.introduce();
+        self.known_peers.remove(&machine);
+        self.perform_handshakes();
     }
 
     fn peer_down(&mut self, machine: NodeId) {
         self.up.remove(&machine);
-        if let Some((node, _)) = self.told.remove(&machine) {
+        if let Some((node, _)) = self.known_peers.remove(&machine) {
             self.put_all(|| Inbound::PeerDown(node));
         }
         self.actions.push(Action::Note(Note::PeerDown(machine)));
     }
 
     fn durable(&mut self, token: WalToken) {
-        while let Some((_, shard, theirs)) = self.tokens.pop_front_if(|(t, _, _)| t.0 <= token.0) {
-            if let Some(seat) = self.seats.get_mut(usize::from(shard)) {
-                seat.durable(theirs);
+        while let Some((_, shard, shard_token)) =
+            self.tokens.pop_front_if(|(t, _, _)| t.0 <= token.0)
+        {
+            if let Some(host) = self.shard_hosts.get_mut(usize::from(shard)) {
+                host.durable(shard_token);
             }
         }
     }
@@ -652,10 +721,10 @@ impl Process for Node {
     }
 
     fn job_done(&mut self, id: JobId, result: JobResult) {
-        if let Some((shard, theirs)) = self.jobs.remove(&id)
-            && let Some(seat) = self.seats.get_mut(usize::from(shard))
+        if let Some((shard, shard_job)) = self.jobs.remove(&id)
+            && let Some(host) = self.shard_hosts.get_mut(usize::from(shard))
         {
-            seat.put(Inbound::JobDone(theirs, result));
+            host.put(Inbound::JobDone(shard_job, result));
         }
     }
 
@@ -665,10 +734,10 @@ impl Process for Node {
                 connection,
                 protocol,
             } => {
-                let seat = self.seat_of(connection).filter(|s| s.listening);
-                match seat {
-                    Some(seat) => {
-                        seat.accept(client, connection, protocol);
+                let host = self.seat_of(connection).filter(|s| s.listening);
+                match host {
+                    Some(host) => {
+                        host.accept(client, connection, protocol);
                         let reply = Reply::Accepted { connection };
                         return self.actions.push(Action::Reply { client, reply });
                     }
@@ -680,9 +749,9 @@ impl Process for Node {
                 number,
                 piece,
             } => {
-                let seat = self.seat_of(connection);
-                let known = seat.is_some_and(|s| s.arrived(connection, number, &piece));
-                if known || piece == StreamPiece::End {
+                let host = self.seat_of(connection);
+                let is_known = host.is_some_and(|s| s.receive_piece(connection, number, &piece));
+                if is_known || piece == StreamPiece::End {
                     return;
                 }
                 connection
@@ -699,20 +768,20 @@ impl Process for Node {
     }
 
     fn poll(&mut self, out: &mut Vec<Action<Node>>) {
-        self.introduce();
-        for index in 0..self.seats.len() {
-            let wanted = self
-                .seats
+        self.perform_handshakes();
+        for index in 0..self.shard_hosts.len() {
+            let is_due = self
+                .shard_hosts
                 .get(index)
                 .is_some_and(|s| s.wants_turn(self.now));
-            if wanted {
-                self.run(index);
+            if is_due {
+                self.run_shard(index);
             }
         }
-        self.answer();
-        self.enable();
+        self.send_answers();
+        self.enable_flags();
         if self.shutting_down && !self.drained {
-            self.drained = self.seats.iter().all(|s| s.shard.drained_fully());
+            self.drained = self.shard_hosts.iter().all(|s| s.shard.drained_fully());
             if self.drained {
                 self.actions.push(Action::Note(Note::Drained));
             }

@@ -1,5 +1,5 @@
-//! Whoever runs the cluster: moves members and leaders, restarts nodes in turn, gives a machine that lost its disk a
-//! successor under its name, and deletes the classic queues that are gone with it once the cluster has replaced it.
+//! The operator of the cluster: moves members and leaders, restarts the nodes in turn, replaces a machine that lost its
+//! disk under the same name, and deletes the classic queues that were lost with it once the cluster has replaced it.
 
 use super::node::{Identities, Node, Operation, Request};
 use super::oracle::{Oracle, WindowId};
@@ -12,77 +12,78 @@ use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Operator {
-    /// Takes members away without giving others: a group of two or of one is lost with a machine of it, so in such a run none
-    /// loses its data.
-    shrinks: bool,
-    /// Restarts that are still to come of those that were decided on.
-    rolling: VecDeque<NodeId>,
-    /// Queues of the plan that are gone with their machine and not deleted yet.
-    lost: BTreeMap<QueueId, Option<WindowId>>,
-    /// Nodes that are gone for good.
-    gone: BTreeSet<NodeId>,
-    leaving: Option<DepartingNode>,
-    /// Nodes that another one was asked to forget.
-    pub seen_off: BTreeSet<NodeId>,
+    /// Whether it removes members without adding others. Groups of one or two members are lost with a machine, so no
+    /// machine loses its data in such a run.
+    removes_members: bool,
+    /// Nodes to restart, of the current rolling restart.
+    pending_restarts: VecDeque<NodeId>,
+    /// Queues that were lost with their machine and are not deleted yet. With the window of a queue of the workload.
+    lost_queues: BTreeMap<QueueId, Option<WindowId>>,
+    /// Nodes that were lost.
+    lost_nodes: BTreeSet<NodeId>,
+    departing: Option<DepartingNode>,
+    /// Nodes that another node was asked to forget.
+    pub forget_requested: BTreeSet<NodeId>,
     pub replaced: u64,
-    /// Changes of members, rebalances, maintenance.
-    pub asked: u64,
+    /// Number of requested membership changes, rebalances and maintenance changes.
+    pub operations: u64,
 }
 
 /// A node that is drained and forgotten while it runs.
 struct DepartingNode {
     machine: NodeId,
     node: NodeId,
-    /// How often it has ended because it was removed: once when it was told, and again when it came back as who it was.
-    ended: u32,
-    /// How often somebody else is still to put a queue on it when it has none.
-    crossed: u32,
+    /// How often it has ended because it was removed: first when it learns of the removal, again when it returns with
+    /// its old identity.
+    times_ended: u32,
+    /// How many times a queue is still put on the node after it has given up its last one.
+    queues_to_add: u32,
 }
 
-/// See [`DepartingNode::crossed`].
-const CROSSED: u32 = 4;
+/// Initial value of [`DepartingNode::crossed`].
+const QUEUES_TO_ADD: u32 = 4;
 
-/// What the operator wants done to a machine.
+/// An action for the scenario to perform on a machine.
 pub enum OperatorAction {
     ShutDown(NodeId),
 }
 
 impl Operator {
-    pub fn new(shrinks: bool) -> Operator {
+    pub fn new(removes_members: bool) -> Operator {
         Operator {
-            shrinks,
+            removes_members,
             ..Operator::default()
         }
     }
 
-    /// A machine is to be taken away: its classic queues are lost.
-    pub fn takes_away<S: Scenario<Process = Node>>(
+    /// Records that a machine is to be removed. Returns the names of its classic queues, which are lost.
+    pub fn lose_machine<S: Scenario<Process = Node>>(
         &mut self,
         world: &World<S>,
         node: NodeId,
         oracle: &mut Oracle,
     ) -> Vec<String> {
-        self.gone.insert(node);
+        self.lost_nodes.insert(node);
         self.replaced += 1;
-        let lost = newest_tree(world).map_or(Vec::new(), |tree| classic_of(tree, node));
+        let lost = newest_tree(world).map_or(Vec::new(), |tree| classic_queues_of(tree, node));
         let mut names = Vec::new();
         for record in lost {
-            self.lose(world.now(), &record, oracle);
+            self.lose_queue(world.now(), &record, oracle);
             names.push(record.name.to_string());
         }
         names
     }
 
-    fn lose(&mut self, now: env::Time, record: &QueueRecord, oracle: &mut Oracle) {
-        let plan = oracle.queues.iter().position(|q| *q.name == *record.name);
-        let open = |queue| oracle.lost(now, queue);
-        let window = plan.map(open);
-        self.lost.entry(record.id).or_insert(window);
+    fn lose_queue(&mut self, now: env::Time, record: &QueueRecord, oracle: &mut Oracle) {
+        let queue = oracle.queues.iter().position(|q| *q.name == *record.name);
+        let open_window = |queue| oracle.queue_lost(now, queue);
+        let window = queue.map(open_window);
+        self.lost_queues.entry(record.id).or_insert(window);
     }
 
-    /// Deletes what is lost. That a node which is gone leaves the cluster is the cluster's own work, and must not wait for this.
-    /// The names of queues that are lost.
-    pub fn clear<S: Scenario<Process = Node>>(
+    /// Deletes lost queues and returns their names. The cluster itself removes a lost node, and this does not wait for
+    /// the deletion.
+    pub fn delete_lost_queues<S: Scenario<Process = Node>>(
         &mut self,
         world: &mut World<S>,
         rng: &mut SeededRng,
@@ -93,14 +94,14 @@ impl Operator {
             return Vec::new();
         };
         let (mut changes, mut names) = (Vec::new(), Vec::new());
-        let leaving = self.leaving.as_ref().map(|l| l.node);
-        for node in self.gone.clone().iter().chain(&leaving) {
-            // Also those that were declared while nobody had noticed.
-            for record in classic_of(tree, *node) {
-                self.lose(now, &record, oracle);
+        let departing = self.departing.as_ref().map(|l| l.node);
+        for node in self.lost_nodes.clone().iter().chain(&departing) {
+            // Includes queues that were declared before the loss was noticed.
+            for record in classic_queues_of(tree, *node) {
+                self.lose_queue(now, &record, oracle);
                 names.push(record.name.to_string());
                 let is_replaced = tree.node(*node).is_none();
-                if is_replaced || leaving == Some(*node) {
+                if is_replaced || departing == Some(*node) {
                     changes.push(Change::DeleteQueue {
                         vhost: record.vhost.clone(),
                         name: record.name.clone(),
@@ -109,21 +110,26 @@ impl Operator {
                 }
             }
         }
-        let there = |id: QueueId| tree.queue_by_id(id).is_some();
-        let over: Vec<QueueId> = self.lost.keys().copied().filter(|q| !there(*q)).collect();
-        for queue in over {
-            if let Some(Some(window)) = self.lost.remove(&queue) {
-                oracle.closed(now, window);
+        let exists = |id: QueueId| tree.queue_by_id(id).is_some();
+        let deleted: Vec<QueueId> = self
+            .lost_queues
+            .keys()
+            .copied()
+            .filter(|q| !exists(*q))
+            .collect();
+        for queue in deleted {
+            if let Some(Some(window)) = self.lost_queues.remove(&queue) {
+                oracle.window_closed(now, window);
             }
         }
         for change in changes {
-            ask(world, rng, Operation::Change(change));
+            send_operation(world, rng, Operation::Change(change));
         }
         names
     }
 
-    /// No queue is lost whose node has its disk.
-    pub fn only_gone_disks_lose_queues<S: Scenario<Process = Node>>(
+    /// Checks that a queue is lost only if all its members have lost their disks.
+    pub fn check_lost_queues<S: Scenario<Process = Node>>(
         &self,
         world: &World<S>,
     ) -> Result<(), String> {
@@ -131,28 +137,28 @@ impl Operator {
         let lost = tree.iter().flat_map(|tree| tree.lost_queues());
         for (queue, node) in lost {
             let record = tree.and_then(|tree| tree.queue_by_id(queue));
-            let has = |m: &NodeId| self.gone.contains(m);
-            if !record.is_some_and(|r| r.members.iter().all(has)) {
+            let is_lost = |m: &NodeId| self.lost_nodes.contains(m);
+            if !record.is_some_and(|r| r.members.iter().all(is_lost)) {
                 return Err(format!("queue {} is lost, and node {node} is not", queue.0));
             }
         }
         Ok(())
     }
 
-    /// Something that operators do.
+    /// Takes a random action.
     pub fn act<S: Scenario<Process = Node>>(
         &mut self,
         world: &mut World<S>,
         identities: &Identities,
         rng: &mut SeededRng,
     ) -> Option<OperatorAction> {
-        if let Some(next) = self.rolling.front().copied() {
+        if let Some(next) = self.pending_restarts.front().copied() {
             let nodes = world.nodes();
             if !nodes.contains(&next) {
-                self.rolling.pop_front();
+                self.pending_restarts.pop_front();
             } else if nodes.iter().all(|n| is_ready(world, *n)) {
-                // Each when all are there again.
-                self.rolling.pop_front();
+                // The next node restarts when all nodes are ready.
+                self.pending_restarts.pop_front();
                 return Some(OperatorAction::ShutDown(next));
             }
             return None;
@@ -167,120 +173,123 @@ impl Operator {
         let mut queues: Vec<QueueId> = quorum_queues(tree).map(|q| q.id).collect();
         queues.sort_unstable();
         if rng.chance(1, 2) {
-            // One of them.
-            let at = rng.below(queues.len().max(1) as u64) as usize;
-            queues = queues.get(at).copied().into_iter().collect();
+            // Act on one queue only.
+            let position = rng.below(queues.len().max(1) as u64) as usize;
+            queues = queues.get(position).copied().into_iter().collect();
         }
         let change = match rng.below(8) {
-            0 if self.shrinks => MemberChange::Remove(old),
-            1 if self.shrinks => MemberChange::Evacuate(old),
+            0 if self.removes_members => MemberChange::Remove(old),
+            1 if self.removes_members => MemberChange::Evacuate(old),
             0..3 => MemberChange::Replace { old, new },
-            // So that most have three most of the time.
+            // Most queues then have three members most of the time.
             3..6 => MemberChange::Add(new),
             6 => {
-                self.rolling = world.nodes().into();
+                self.pending_restarts = world.nodes().into();
                 return None;
             }
             _ => {
                 let on = rng.chance(1, 3);
                 let operation = match rng.below(4) {
                     0 | 1 => Operation::Rebalance,
-                    3 if self.shrinks => {
-                        self.leave(identities, old);
+                    3 if self.removes_members => {
+                        self.start_removal(identities, old);
                         return None;
                     }
                     _ => Operation::Maintenance(on),
                 };
-                self.asked += 1;
-                ask(world, rng, operation);
+                self.operations += 1;
+                send_operation(world, rng, operation);
                 return None;
             }
         };
-        self.asked += 1;
-        ask(world, rng, Operation::Members { queues, change });
+        self.operations += 1;
+        send_operation(world, rng, Operation::Members { queues, change });
         None
     }
 
-    fn leave(&mut self, identities: &Identities, node: NodeId) {
+    fn start_removal(&mut self, identities: &Identities, node: NodeId) {
         let all = identities.borrow();
         let machine = all.iter().find(|(_, i)| i.node == node && i.member);
-        if let Some((machine, _)) = machine.filter(|_| self.leaving.is_none()) {
-            self.asked += 1;
-            self.leaving = Some(DepartingNode {
+        if let Some((machine, _)) = machine.filter(|_| self.departing.is_none()) {
+            self.operations += 1;
+            self.departing = Some(DepartingNode {
                 machine: *machine,
                 node,
-                ended: 0,
-                crossed: CROSSED,
+                times_ended: 0,
+                queues_to_add: QUEUES_TO_ADD,
             });
         }
     }
 
-    pub fn is_leaving(&self) -> bool {
-        self.leaving.is_some()
+    pub fn is_removing_node(&self) -> bool {
+        self.departing.is_some()
     }
 
-    /// Goes on with a node that leaves: it is drained, and another one is asked to forget it. Somebody who has not heard of
-    /// that puts a queue on it when it has given up its last.
-    pub fn see_off<S: Scenario<Process = Node>>(
+    /// Continues the removal of a node: drains it, and asks another node to forget it. Puts a queue on it after it has
+    /// given up its last one, as an operator that does not know of the removal would.
+    pub fn continue_removal<S: Scenario<Process = Node>>(
         &mut self,
         world: &mut World<S>,
         rng: &mut SeededRng,
     ) {
-        let Some(leaving) = self.leaving.as_mut().filter(|l| l.ended == 0) else {
+        let Some(departing) = self.departing.as_mut().filter(|l| l.times_ended == 0) else {
             return;
         };
-        let node = leaving.node;
-        self.seen_off.insert(node);
+        let node = departing.node;
+        self.forget_requested.insert(node);
         let drain = Request::Operate(Operation::Maintenance(true));
-        world.request(leaving.machine, 0, drain);
-        let free = newest_tree(world).and_then(|tree| {
+        world.request(departing.machine, 0, drain);
+        let empty_node_queue = newest_tree(world).and_then(|tree| {
             let lists = |q: &Arc<QueueRecord>| q.members.contains(&node);
-            let one = quorum_queues(tree).map(|q| q.id).min();
-            one.filter(|_| tree.node(node).is_some() && !quorum_queues(tree).any(lists))
+            let lowest = quorum_queues(tree).map(|q| q.id).min();
+            lowest.filter(|_| tree.node(node).is_some() && !quorum_queues(tree).any(lists))
         });
-        ask(world, rng, Operation::Forget(node));
-        if let Some(queue) = free.filter(|_| leaving.crossed > 0 && rng.chance(1, 2)) {
-            leaving.crossed -= 1;
+        send_operation(world, rng, Operation::Forget(node));
+        if let Some(queue) =
+            empty_node_queue.filter(|_| departing.queues_to_add > 0 && rng.chance(1, 2))
+        {
+            departing.queues_to_add -= 1;
             let (queues, change) = (vec![queue], MemberChange::Add(node));
-            ask(world, rng, Operation::Members { queues, change });
+            send_operation(world, rng, Operation::Members { queues, change });
         }
     }
 
-    /// A machine's software has ended with the word that its node was removed. False: nobody has asked for that.
+    /// Records that the software of a machine ended because its node was removed. Returns false if nobody requested the
+    /// removal.
     pub fn was_removed(&mut self, machine: NodeId) -> bool {
-        let leaving = self.leaving.as_mut().filter(|l| l.machine == machine);
-        if let Some(leaving) = leaving {
-            leaving.ended += 1;
+        let departing = self.departing.as_mut().filter(|l| l.machine == machine);
+        if let Some(departing) = departing {
+            departing.times_ended += 1;
             return true;
         }
         false
     }
 
-    /// A machine that was refused as who it was: it may come with an empty disk.
-    pub fn has_left(&mut self) -> Option<NodeId> {
-        let left = self.leaving.take_if(|l| l.ended > 1);
-        left.map(|l| l.machine)
+    /// The machine whose node was refused with its old identity. It may return with an empty disk.
+    pub fn take_removed(&mut self) -> Option<NodeId> {
+        let departed = self.departing.take_if(|l| l.times_ended > 1);
+        departed.map(|l| l.machine)
     }
 
-    /// Ends maintenance, and restarts no more.
+    /// Ends maintenance and the rolling restart.
     pub fn finish<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>) {
-        self.rolling.clear();
-        let stays = |n: &NodeId| self.leaving.as_ref().is_none_or(|l| l.machine != *n);
-        for node in world.nodes().into_iter().filter(stays) {
+        self.pending_restarts.clear();
+        let is_staying = |n: &NodeId| self.departing.as_ref().is_none_or(|l| l.machine != *n);
+        for node in world.nodes().into_iter().filter(is_staying) {
             let operation = Operation::Maintenance(false);
             world.request(node, 0, Request::Operate(operation));
         }
     }
 }
 
-/// The node has applied what was decided when it came, and belongs to the cluster.
+/// Whether the node belongs to the cluster and has applied all entries that existed when it started.
 pub fn is_ready<S: Scenario<Process = Node>>(world: &World<S>, node: NodeId) -> bool {
     let process = world.process(node);
     process.is_some_and(|p| p.shards().next().is_some() && p.is_listening())
 }
 
-/// Of some node that is up.
-pub fn ask<S: Scenario<Process = Node>>(
+/// Sends an operation to a random node that is up.
+pub fn send_operation<S: Scenario<Process = Node>>(
     world: &mut World<S>,
     rng: &mut SeededRng,
     operation: Operation,
@@ -294,7 +303,7 @@ pub fn ask<S: Scenario<Process = Node>>(
     }
 }
 
-/// The tree of whoever has applied most.
+/// The tree of the node that has applied most entries.
 pub fn newest_tree<S: Scenario<Process = Node>>(world: &World<S>) -> Option<&Tree> {
     let nodes = world.nodes().into_iter();
     let shards = nodes.filter_map(|n| world.process(n)?.shards().next());
@@ -306,33 +315,33 @@ fn quorum_queues(tree: &Tree) -> impl Iterator<Item = &Arc<QueueRecord>> {
     tree.all_queues().filter(|q| q.kind == QueueType::Quorum)
 }
 
-/// Classic queues that live on a node, by id.
-fn classic_of(tree: &Tree, node: NodeId) -> Vec<Arc<QueueRecord>> {
-    let there = |q: &&Arc<QueueRecord>| q.kind == QueueType::Classic && q.members == [node];
-    let mut all: Vec<_> = tree.all_queues().filter(there).cloned().collect();
+/// Classic queues of a node, ordered by id.
+fn classic_queues_of(tree: &Tree, node: NodeId) -> Vec<Arc<QueueRecord>> {
+    let is_local = |q: &&Arc<QueueRecord>| q.kind == QueueType::Classic && q.members == [node];
+    let mut all: Vec<_> = tree.all_queues().filter(is_local).cloned().collect();
     all.sort_unstable_by_key(|q| q.id);
     all
 }
 
-/// Every group has the members that it is to have, and no machine that is gone is among them; and every queue has so many
-/// of them at least. `Err`: what is still to be done.
-pub fn all_is_replicated<S: Scenario<Process = Node>>(
+/// Checks that every group has exactly the members that the tree lists, without lost machines, and that every quorum
+/// queue has at least `least` of them. `Err`: the remaining work.
+pub fn check_replication<S: Scenario<Process = Node>>(
     world: &World<S>,
     identities: &Identities,
-    least: usize,
+    min_members: usize,
 ) -> Result<(), String> {
-    let live: BTreeSet<NodeId> = identities.borrow().values().map(|i| i.node).collect();
+    let live_nodes: BTreeSet<NodeId> = identities.borrow().values().map(|i| i.node).collect();
     let tree = newest_tree(world).ok_or("no node is up")?;
-    let known: BTreeSet<NodeId> = tree.nodes().map(|n| n.id).collect();
-    if known != live {
+    let known_nodes: BTreeSet<NodeId> = tree.nodes().map(|n| n.id).collect();
+    if known_nodes != live_nodes {
         return Err(format!(
-            "the tree has the nodes {known:?}, there are {live:?}"
+            "the tree has the nodes {known_nodes:?}, there are {live_nodes:?}"
         ));
     }
     if let Some((queue, node)) = tree.lost_queues().next() {
         let queue = queue.0;
         return Err(format!(
-            "queue {queue} of node {node} is lost and still there"
+            "queue {queue} of node {node} is lost and still exists"
         ));
     }
     let mut led = BTreeMap::new();
@@ -350,36 +359,42 @@ pub fn all_is_replicated<S: Scenario<Process = Node>>(
     }
     let voters: Option<BTreeSet<NodeId>> =
         metadata.map(|s| s.membership.voters.into_iter().collect());
-    if voters.as_ref() != Some(&live) {
+    if voters.as_ref() != Some(&live_nodes) {
         return Err(format!("voters on metadata are {voters:?}"));
     }
     for record in quorum_queues(tree) {
-        let members = record.members.len();
-        if members < least {
-            return Err(format!("{} has {members} members", record.name));
+        let member_count = record.members.len();
+        if member_count < min_members {
+            return Err(format!("{} has {member_count} members", record.name));
         }
         let status = led.get(&record.id).ok_or_else(|| {
             let (name, each) = (&record.name, replicas(world, record.id));
-            format!("nobody leads {name} with {:?}: {each:?}", record.members)
+            format!(
+                "no leader of {name} with members {:?}: {each:?}",
+                record.members
+            )
         })?;
-        let is: BTreeSet<&NodeId> = status.membership.voters.iter().collect();
-        let wanted: BTreeSet<&NodeId> = record.members.iter().collect();
-        if is != wanted || !status.membership.learners.is_empty() {
-            return Err(format!("{} has {status:?}, wanted {wanted:?}", record.name));
+        let voters: BTreeSet<&NodeId> = status.membership.voters.iter().collect();
+        let members: BTreeSet<&NodeId> = record.members.iter().collect();
+        if voters != members || !status.membership.learners.is_empty() {
+            return Err(format!(
+                "{} has {status:?}, wanted {members:?}",
+                record.name
+            ));
         }
     }
     Ok(())
 }
 
-/// What each node that is up tells of its replica of a queue.
+/// The state of a queue's replica on each node that is up.
 fn replicas<S: Scenario<Process = Node>>(world: &World<S>, queue: QueueId) -> Vec<String> {
     let mut all = Vec::new();
     for process in world.nodes().iter().filter_map(|n| world.process(*n)) {
         for shard in process.shards() {
             let local_queues = &shard.core().local_queues;
             if local_queues.has_replica(queue) {
-                let told = local_queues.tell_replica(queue);
-                all.push(format!("{}: {told:?}", process.id().0));
+                let state = local_queues.tell_replica(queue);
+                all.push(format!("{}: {state:?}", process.id().0));
             }
         }
     }

@@ -1,7 +1,8 @@
-//! The account of all messages, and the rules that what clients see must keep.
+//! The oracle for AMQP messages.
 //!
-//! Clients report what they sent and what reached them. A message's confirm makes the cluster answerable for it: it is
-//! delivered until a client settles it, or something that clients did accounts for it (a purge, a deletion, a limit).
+//! Clients report the messages that they send and receive. After the confirm of a message the cluster owes it: it is
+//! delivered until a client settles it, unless an operation of a client explains its loss (a purge, a deletion, a
+//! limit).
 
 use super::tracked_message::MessageId;
 use env::{NodeId, Time};
@@ -21,29 +22,29 @@ use reachability::Reachability;
 use windows::Window;
 pub use windows::WindowId;
 
-/// What is done to a queue besides publishing and consuming; decides what accounts for a message that is gone.
+/// Operations on a queue besides publishing and consuming. They decide what may explain the loss of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueTreatment {
-    /// Nothing: every confirmed message is delivered.
+    /// None: every confirmed message is delivered.
     Plain,
-    /// Purged now and then.
+    /// Purged at random times.
     Purged,
-    /// Deleted and declared again now and then.
+    /// Deleted and declared again at random times.
     Recreated,
-    /// A policy limits its length to this, dropping the oldest.
-    Short(u64),
-    /// A policy gives its messages this long to live.
-    Brief(Duration),
-    /// A policy limits its length to this, refusing what is too much.
-    Refusing(u64),
-    /// What is rejected for good goes on to [`GRAVE`], once at least.
-    Mortal,
+    /// A policy limits its length to this number and drops the oldest messages.
+    MaxLength(u64),
+    /// A policy sets this message TTL.
+    MessageTtl(Duration),
+    /// A policy limits its length to this number and rejects further publishes.
+    RejectPublish(u64),
+    /// Rejected messages are dead-lettered to [`DEAD_LETTER_QUEUE`], at least once.
+    DeadLettering,
 }
 
-/// The queue that messages of a mortal one go to.
-pub const GRAVE: &str = "grave";
+/// Target of dead-lettered messages.
+pub const DEAD_LETTER_QUEUE: &str = "grave";
 
-/// A queue that clients leave to one of them until all is quiet.
+/// A queue that one client has for itself until the faults end.
 pub const STEADY: &str = "steady";
 
 /// A queue of the workload.
@@ -51,160 +52,170 @@ pub const STEADY: &str = "steady";
 pub struct QueuePlan {
     pub name: String,
     pub quorum: bool,
-    pub character: QueueTreatment,
+    pub treatment: QueueTreatment,
 }
 
-/// A client's consumer, or its gets: where a delivery went.
+/// The receiver of a delivery: a consumer of a client, or its `basic.get` requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
     pub connection: u64,
     pub channel: u16,
-    /// 0: a get.
+    /// 0 for `basic.get`.
     pub consumer: u32,
 }
 
-/// One delivery of a message. A client may have several of the same message, when its queue took its node to be down between;
-/// only the last of them counts.
+/// One delivery of a message. A client may have several deliveries of the same message if its queue considered its node
+/// down in between. Only the last one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     pub to: Holder,
-    /// The channel's delivery tag.
+    /// Delivery tag of the channel.
     pub tag: u64,
 }
 
-/// What the publisher knows.
+/// Outcome of a publish, as the publisher knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PublishOutcome {
     Open,
     Confirmed,
-    /// Returned: no queue had it.
+    /// Returned: no queue got the message.
     Returned,
-    /// Refused, or its channel ended first: the queue may have it or not.
+    /// Rejected, or its channel ended before the answer. The queue may have the message or not.
     Unknown,
 }
 
-/// What the consumers know.
+/// State of a message, as the consumers know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MessageFate {
     /// No client has it.
-    Waits,
-    Out(Delivery, Time),
-    /// Acknowledged, or rejected for good; the queue may not know.
+    Queued,
+    Delivered(Delivery, Time),
+    /// Acknowledged, or rejected without dead-lettering. The queue may not know that.
     Settled(Delivery, Time),
-    /// The same, but the connection ended before the queue had to know.
-    Doubtful,
-    /// Rejected for good in a mortal queue, which may not know.
-    Condemned(Delivery, Time),
-    /// The same, and the queue knows: it comes from the grave next.
-    Dead,
+    /// Like `Settled`, but the connection ended before the queue had to know.
+    Uncertain,
+    /// Rejected in a queue with dead-lettering, which may not know that.
+    Rejected(Delivery, Time),
+    /// Like `Rejected`, and the queue knows: the message comes from the dead letter queue next.
+    DeadLettered,
     /// Settled, and a later answer of the queue has shown that it knows.
-    Gone(Time),
+    SettlementKnown(Time),
 }
 
 #[derive(Clone, Debug)]
 struct TrackedMessage {
     queue: usize,
     sent: Time,
-    /// What was [`done`](Ledger::done) in its queue before it reached a client last.
-    done: Option<Time>,
+    /// When the newest message was sent that had passed the queue's log before this one was delivered last. See
+    /// [`Oracle::log_progress_before`].
+    log_progress: Option<Time>,
     outcome: PublishOutcome,
     fate: MessageFate,
     deliveries: u32,
     attempts: u32,
-    /// When it reached a client last.
-    last: Option<Time>,
-    /// When its client gave it back last, by its own will.
-    back: Option<ReturnedMessage>,
-    /// When a client rejected it for good first.
-    condemned: Option<Time>,
-    /// It came from the grave.
-    died: Option<DeadLettered>,
-    /// Deliveries before the last that may be the one that counts: where something was wrong with net or nodes, what a queue sent
-    /// later may come first, and who got it last need not be who the queue says has it.
-    elsewhere: Vec<Delivery>,
-    /// When one settled it who may have been the one that the queue says had it: then it is gone.
-    over: Option<Time>,
+    /// When it was delivered last.
+    last_delivered: Option<Time>,
+    /// When its client requeued it last, by its own request.
+    requeued: Option<RequeuedMessage>,
+    /// When a client rejected it first.
+    first_rejected: Option<Time>,
+    /// It came from the dead letter queue.
+    dead_lettered: Option<DeadLetterRecord>,
+    /// Deliveries before the last one that may be the valid one. After a fault, a newer delivery may arrive before an
+    /// older one, so the last receiver may not be the one that the queue knows.
+    earlier_deliveries: Vec<Delivery>,
+    /// When a receiver settled it that may have been the one that the queue knows. The message may then be gone.
+    possibly_settled: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct DeadLettered {
+struct DeadLetterRecord {
     /// When it left its queue, at the earliest.
-    left: Time,
+    left_queue: Time,
 }
 
 impl TrackedMessage {
-    /// It is about to reach a client: what others have of it, or have settled, counts on if the two may have crossed.
-    /// `newer`: they have not, it was taken back from all who had it.
-    fn crossed_by(&mut self, disturbed: Time, newer: bool) {
+    /// Records that the message is about to be delivered. Earlier deliveries and settlements still count if they may
+    /// have crossed with this delivery. `newer`: they did not, because the queue took the message back from all its
+    /// receivers.
+    fn record_crossing(&mut self, faults_until: Time, newer: bool) {
         match self.fate {
-            MessageFate::Out(out, since) if disturbed >= since => self.elsewhere.push(out),
-            MessageFate::Settled(_, at) => self.over = Some(at),
+            MessageFate::Delivered(out, since) if faults_until >= since => {
+                self.earlier_deliveries.push(out)
+            }
+            MessageFate::Settled(_, at) => self.possibly_settled = Some(at),
             _ => {}
         }
-        if newer || self.last.is_none_or(|last| disturbed < last) {
-            self.elsewhere.clear();
+        if newer
+            || self
+                .last_delivered
+                .is_none_or(|last_delivered| faults_until < last_delivered)
+        {
+            self.earlier_deliveries.clear();
         }
-        self.over = self.over.filter(|at| !newer && disturbed >= *at);
+        self.possibly_settled = self
+            .possibly_settled
+            .filter(|at| !newer && faults_until >= *at);
     }
 }
 
-/// A message that a client gave back.
+/// A message that a client requeued.
 #[derive(Clone, Copy, Debug)]
-struct ReturnedMessage {
+struct RequeuedMessage {
     at: Time,
     of: Delivery,
     /// When an answer of the queue showed that it knows.
     known: Option<Time>,
 }
 
-/// A message that went on to somebody else while a client still had it. The broker may do that when it ends the client's
-/// channel or consumer; the client hears of it within [`HEARD_WITHIN`].
+/// A message that another client got while a client still had it. The broker may do that if it ends the client's
+/// channel or consumer. The client learns of that within [`MAX_CLIENT_DELAY`].
 #[derive(Clone, Copy, Debug)]
-struct HandedOver {
+struct DoubleDelivery {
     id: MessageId,
     from: Holder,
     at: Time,
 }
 
-/// More than what an event takes from a queue to the client of another node, when nothing is wrong.
-const ON_THE_WAY: Duration = Duration::from_millis(500);
-/// The way from a node to its client, when nothing is wrong.
-const HEARD_WITHIN: Duration = Duration::from_secs(2);
+/// More than the time from a queue to a client of another node without faults.
+const MAX_DELIVERY_DELAY: Duration = Duration::from_millis(500);
+/// Maximum time from a node to its client without faults.
+const MAX_CLIENT_DELAY: Duration = Duration::from_secs(2);
 
-/// A quorum queue drops a message that failed this often.
+/// A quorum queue drops a message that was returned this often.
 const DELIVERY_LIMIT: u32 = 20;
-/// After the last fault: until nothing of it can show any more.
-const CALMING: Duration = Duration::from_secs(4);
+/// Time after the last fault in which its effects may still be seen.
+const FAULT_EFFECT_TIME: Duration = Duration::from_secs(4);
 
 #[derive(Default)]
 pub struct Oracle {
     pub queues: Vec<QueuePlan>,
     messages: BTreeMap<MessageId, TrackedMessage>,
     windows: Vec<Window>,
-    taken: Vec<HandedOver>,
-    /// Until when something may be wrong with net or nodes.
-    disturbed: Time,
-    /// When messages of a queue came to a client for the first time.
-    firsts: BTreeMap<usize, Vec<Time>>,
-    /// The last number of each stream that came for the first time, by consumer and queue.
+    double_deliveries: Vec<DoubleDelivery>,
+    /// Until when a fault of network or nodes may have effects.
+    faults_until: Time,
+    /// Times of the first deliveries of each queue.
+    first_deliveries: BTreeMap<usize, Vec<Time>>,
+    /// Number of the last first delivery of each stream, by holder, queue and stream.
     order: BTreeMap<(Holder, usize, u32), u32>,
     pub confirmed: u64,
     pub delivered: u64,
     pub redelivered: u64,
-    /// Settled, and known to be.
-    pub gone: u64,
-    /// When a machine's software last ended: classic queues there forget what was not written.
-    ended: BTreeMap<NodeId, Time>,
-    reach: Reachability,
-    /// By queue: when it was known that a message had got through its log, for it was confirmed or delivered, and when that was sent; each
-    /// newer than the one before.
-    done: BTreeMap<usize, VecDeque<(Time, Time)>>,
-    /// Machines that stood still.
-    still: Vec<FrozenMachine>,
-    /// When a machine last lost power: classic queues write before they confirm, and do not sync.
-    powerless: Time,
-    /// Wall clocks are not to be trusted: a message's life may be over at any time.
-    clocks_jump: bool,
+    /// Messages that are settled, and the queue is known to know that.
+    pub known_settled: u64,
+    /// When a machine's software last ended. Classic queues there lose unwritten data.
+    machine_ends: BTreeMap<NodeId, Time>,
+    reachability: Reachability,
+    /// By queue: when a message was known to have passed the queue's log, because it was confirmed or delivered, and
+    /// when it was sent. Both increase.
+    log_progress: BTreeMap<usize, VecDeque<(Time, Time)>>,
+    /// Pauses of machines.
+    pauses: Vec<FrozenMachine>,
+    /// When a machine last lost power. Classic queues write before they confirm, and do not sync.
+    last_power_loss: Time,
+    /// Wall clocks have jumped, so a message's TTL may end at any time.
+    clocks_have_jumped: bool,
 }
 
 impl Oracle {
@@ -215,70 +226,70 @@ impl Oracle {
         }
     }
 
-    /// Something is wrong with net or nodes at this time.
-    pub fn disturb(&mut self, now: Time) {
-        let calm_before = self.disturbed < now;
-        self.disturbed = self.disturbed.max(now + CALMING);
-        for window in self.windows.iter_mut().filter(|w| w.unheard) {
-            window.unheard = !calm_before;
-            if window.unheard {
-                window.until = Some(self.disturbed);
+    /// Records a fault of network or nodes.
+    pub fn record_fault(&mut self, now: Time) {
+        let calm_before = self.faults_until < now;
+        self.faults_until = self.faults_until.max(now + FAULT_EFFECT_TIME);
+        for window in self.windows.iter_mut().filter(|w| w.may_be_unknown) {
+            window.may_be_unknown = !calm_before;
+            if window.may_be_unknown {
+                window.until = Some(self.faults_until);
             }
         }
     }
 
-    /// A wall clock has jumped.
-    pub fn clocks_jump(&mut self) {
-        self.clocks_jump = true;
+    /// Records a jump of a wall clock.
+    pub fn record_clock_jump(&mut self) {
+        self.clocks_have_jumped = true;
     }
 
-    /// Nothing was wrong since then.
-    pub fn calm_since(&self, then: Time) -> bool {
-        self.disturbed < then
+    /// Whether faults since then can have no effects.
+    pub fn no_faults_since(&self, then: Time) -> bool {
+        self.faults_until < then
     }
 
-    /// Until when something may be wrong.
-    pub fn disturbed(&self) -> Time {
-        self.disturbed
+    /// Until when faults may have effects.
+    pub fn faults_until(&self) -> Time {
+        self.faults_until
     }
 
-    /// The software of a machine has ended.
-    pub fn ended(&mut self, now: Time, machine: NodeId) {
-        self.ended.insert(machine, now);
-        self.reach.ended(now, machine);
-        self.disturb(now);
+    /// Records that the software of a machine has ended.
+    pub fn machine_ended(&mut self, now: Time, machine: NodeId) {
+        self.machine_ends.insert(machine, now);
+        self.reachability.machine_ended(now, machine);
+        self.record_fault(now);
     }
 
-    /// A machine's disk has lost what was not synced.
+    /// Records that a machine's disk lost unsynced data.
     pub fn lost_power(&mut self, at: Time) {
-        self.powerless = self.powerless.max(at);
+        self.last_power_loss = self.last_power_loss.max(at);
     }
 
-    /// Another node takes this machine to be down.
+    /// Records that another node considers this machine down.
     pub fn given_up(&mut self, now: Time, by: NodeId, machine: NodeId) {
-        self.reach.given_up(now, by, machine);
+        self.reachability.given_up(now, by, machine);
     }
 
-    /// Another node hears this machine.
-    pub fn heard(&mut self, now: Time, by: NodeId, machine: NodeId) {
-        self.reach.heard(now, by, machine);
+    /// Records that another node reaches this machine again.
+    pub fn reachable_again(&mut self, now: Time, by: NodeId, machine: NodeId) {
+        self.reachability.reachable_again(now, by, machine);
     }
 
     pub fn sent(&mut self, now: Time, id: MessageId, queue: usize) {
         let message = TrackedMessage {
             queue,
             sent: now,
-            done: None,
+            log_progress: None,
             outcome: PublishOutcome::Open,
-            fate: MessageFate::Waits,
+            fate: MessageFate::Queued,
             deliveries: 0,
             attempts: 0,
-            last: None,
-            back: None,
-            condemned: None,
-            died: None,
-            elsewhere: Vec::new(),
-            over: None,
+            last_delivered: None,
+            requeued: None,
+            first_rejected: None,
+            dead_lettered: None,
+            earlier_deliveries: Vec::new(),
+            possibly_settled: None,
         };
         tracing::debug!(message = id.0, queue, "sent");
         self.messages.insert(id, message);
@@ -295,32 +306,35 @@ impl Oracle {
         let message = self.message(id)?;
         match message.outcome {
             PublishOutcome::Open => message.outcome = PublishOutcome::Confirmed,
-            // A returned message is confirmed after that.
+            // A returned message is confirmed after the return.
             PublishOutcome::Returned => return Ok(()),
             other => return Err(format!("message {id:?} was confirmed and is {other:?}")),
         }
         let (queue, sent) = (message.queue, message.sent);
-        self.has_done(now, queue, sent);
+        self.record_log_progress(now, queue, sent);
         Ok(())
     }
 
-    /// A message of this queue, sent then, has got through its log.
-    fn has_done(&mut self, now: Time, queue: usize, sent: Time) {
-        let done = self.done.entry(queue).or_default();
-        if done.back().is_none_or(|(_, last)| *last < sent) {
-            done.push_back((now, sent));
+    /// Records that a message of this queue, sent at `sent`, has passed its log.
+    fn record_log_progress(&mut self, now: Time, queue: usize, sent: Time) {
+        let log_progress = self.log_progress.entry(queue).or_default();
+        if log_progress.back().is_none_or(|(_, last)| *last < sent) {
+            log_progress.push_back((now, sent));
         }
     }
 
-    /// When the newest message was sent that had got through this queue's log before what comes now left it: a log that got no further
-    /// for a while goes on with all that it has at once, and what comes of that crosses on its way.
-    fn done_before(&mut self, now: Time, queue: usize) -> Option<Time> {
-        let done = self.done.get_mut(&queue)?;
-        let early = |at: &(Time, Time)| at.0 + ON_THE_WAY <= now;
-        while done.get(1).is_some_and(early) {
-            done.pop_front();
+    /// When the newest message was sent that had passed this queue's log before a delivery of now left the queue. A log
+    /// that made no progress for a while continues with all its entries at once, and their effects cross on their way.
+    fn log_progress_before(&mut self, now: Time, queue: usize) -> Option<Time> {
+        let log_progress = self.log_progress.get_mut(&queue)?;
+        let is_early = |entry: &(Time, Time)| entry.0 + MAX_DELIVERY_DELAY <= now;
+        while log_progress.get(1).is_some_and(is_early) {
+            log_progress.pop_front();
         }
-        done.front().filter(|at| early(at)).map(|at| at.1)
+        log_progress
+            .front()
+            .filter(|entry| is_early(entry))
+            .map(|entry| entry.1)
     }
 
     pub fn returned(&mut self, id: MessageId) -> Result<(), String> {
@@ -335,20 +349,20 @@ impl Oracle {
         Ok(())
     }
 
-    /// Refused, or never answered.
+    /// The publish was rejected, or never answered.
     pub fn unknown(&mut self, id: MessageId) -> Result<(), String> {
         self.message(id)?.outcome = PublishOutcome::Unknown;
         Ok(())
     }
 
-    /// Back in the queue by the client's wish.
-    pub fn given_back(&mut self, now: Time, id: MessageId, by: Delivery) -> Result<(), String> {
+    /// The client requeued the message.
+    pub fn requeued(&mut self, now: Time, id: MessageId, by: Delivery) -> Result<(), String> {
         tracing::debug!(message = id.0, ?by, "given back");
         let message = self.message(id)?;
-        message.elsewhere.retain(|before| *before != by);
-        if matches!(message.fate, MessageFate::Out(out, _) if out == by) {
-            message.fate = MessageFate::Waits;
-            message.back = Some(ReturnedMessage {
+        message.earlier_deliveries.retain(|before| *before != by);
+        if matches!(message.fate, MessageFate::Delivered(out, _) if out == by) {
+            message.fate = MessageFate::Queued;
+            message.requeued = Some(RequeuedMessage {
                 at: now,
                 of: by,
                 known: None,
@@ -357,43 +371,49 @@ impl Oracle {
         Ok(())
     }
 
-    /// The queue has answered something that the client asked after it had given these back.
-    pub fn known_back(&mut self, now: Time, given: &[(MessageId, Delivery)]) -> Result<(), String> {
-        for (id, of) in given {
-            let back = self.message(*id)?.back.as_mut();
-            if let Some(back) = back.filter(|back| back.of == *of) {
-                back.known.get_or_insert(now);
+    /// The queue has answered a request that the client sent after it had requeued these messages.
+    pub fn requeue_known(
+        &mut self,
+        now: Time,
+        messages: &[(MessageId, Delivery)],
+    ) -> Result<(), String> {
+        for (id, of) in messages {
+            let requeued = self.message(*id)?.requeued.as_mut();
+            if let Some(requeued) = requeued.filter(|requeued| requeued.of == *of) {
+                requeued.known.get_or_insert(now);
             }
         }
         Ok(())
     }
 
-    /// The client has rejected it for good.
+    /// The client rejected the message without requeue.
     pub fn rejected(&mut self, now: Time, id: MessageId, by: Delivery) -> Result<(), String> {
         tracing::debug!(message = id.0, ?by, "rejected");
         let queue = self.message(id)?.queue;
-        let plan = self.queues.get(queue);
-        if plan.is_none_or(|q| q.character != QueueTreatment::Mortal) {
+        let queue_plan = self.queues.get(queue);
+        if queue_plan.is_none_or(|q| q.treatment != QueueTreatment::DeadLettering) {
             return self.settled(now, id, by);
         }
         let message = self.message(id)?;
-        if matches!(message.fate, MessageFate::Out(out, _) if out == by) {
-            message.fate = MessageFate::Condemned(by, now);
-            message.condemned.get_or_insert(now);
+        if matches!(message.fate, MessageFate::Delivered(out, _) if out == by) {
+            message.fate = MessageFate::Rejected(by, now);
+            message.first_rejected.get_or_insert(now);
         }
         Ok(())
     }
 
-    /// The client has acknowledged or rejected it.
+    /// The client acknowledged or rejected the message.
     pub fn settled(&mut self, now: Time, id: MessageId, by: Delivery) -> Result<(), String> {
         tracing::debug!(message = id.0, ?by, "settled");
         let message = self.message(id)?;
         match message.fate {
-            MessageFate::Out(out, _) if out == by => message.fate = MessageFate::Settled(by, now),
-            fate if message.elsewhere.contains(&by) => {
-                message.over = Some(now);
-                if fate == MessageFate::Waits {
-                    message.fate = MessageFate::Doubtful;
+            MessageFate::Delivered(out, _) if out == by => {
+                message.fate = MessageFate::Settled(by, now)
+            }
+            fate if message.earlier_deliveries.contains(&by) => {
+                message.possibly_settled = Some(now);
+                if fate == MessageFate::Queued {
+                    message.fate = MessageFate::Uncertain;
                 }
             }
             _ => {}
@@ -401,118 +421,126 @@ impl Oracle {
         Ok(())
     }
 
-    /// Settled, if the client had it at all; nobody can tell.
-    pub fn perhaps_settled(&mut self, now: Time, id: MessageId) -> Result<(), String> {
+    /// The client settled the message if it had it at all, which cannot be known.
+    pub fn maybe_settled(&mut self, now: Time, id: MessageId) -> Result<(), String> {
         tracing::debug!(message = id.0, "perhaps settled");
         let message = self.message(id)?;
-        if message.fate == MessageFate::Waits {
-            message.fate = MessageFate::Doubtful;
-            message.over = Some(now);
-            // By a rejection, perhaps: then it comes from the grave.
-            message.condemned.get_or_insert(now);
+        if message.fate == MessageFate::Queued {
+            message.fate = MessageFate::Uncertain;
+            message.possibly_settled = Some(now);
+            // If it was a rejection, the message comes from the dead letter queue.
+            message.first_rejected.get_or_insert(now);
         }
         Ok(())
     }
 
-    /// The queue has answered something that the client asked after it had settled these.
-    pub fn known(
+    /// The queue has answered a request that the client sent after it had settled these messages.
+    pub fn settlement_known(
         &mut self,
         now: Time,
         machine: NodeId,
         settled: &[(MessageId, Delivery)],
     ) -> Result<(), String> {
-        let out_of_reach = self.reach.out_of_reach_until(now, machine);
-        let last_end = self.ended.values().copied().max();
+        let unreachable_until = self.reachability.unreachable_until(now, machine);
+        let last_end = self.machine_ends.values().copied().max();
         for (id, of) in settled {
             let message = self.message(*id)?;
-            let (settled, dies) = match message.fate {
+            let (settled, is_dead_lettered) = match message.fate {
                 MessageFate::Settled(out, at) if out == *of => (at, false),
-                MessageFate::Condemned(out, at) if out == *of => (at, true),
-                // Delivered once more meanwhile: that is what the queue took the old settling for.
+                MessageFate::Rejected(out, at) if out == *of => (at, true),
+                // Delivered again since: the queue applied the older settlement to that delivery.
                 _ => continue,
             };
-            let (queue, last, done) = (message.queue, message.last, message.done);
-            // A queue that took this node to be out of reach for a while took the message back, then or when it came to be led by who
-            // did, and the settling came too late. The delivery may have been on its way then.
-            let sent = last.map(|last| self.sent_at_earliest(machine, last));
-            // Or that stood in the log already, behind what made the queue send the message (its publishing, or somebody's consume), and
-            // nobody had heard of either: whoever comes to lead a queue that nobody led for a while sends it first, and then takes it back.
-            let in_log = out_of_reach.is_some_and(|at| done.is_none_or(|done| done <= at));
-            let too_late = in_log || sent.is_some_and(|sent| out_of_reach >= Some(sent));
-            // What an earlier life of a classic queue's node delivered is back in the queue, and settling it comes too late; what
-            // was on its way there went with it. Who answers is the next life.
+            let (queue, last_delivered, log_progress) =
+                (message.queue, message.last_delivered, message.log_progress);
+            // A queue that considered this node unreachable took the message back, then or when another node became its
+            // leader, and the settlement came too late. The delivery may have been on its way at that time.
+            let earliest_sent =
+                last_delivered.map(|last_delivered| self.earliest_sent(machine, last_delivered));
+            // Or the entry that takes the message back was in the log already, behind the one that made the queue send
+            // it (its publish, or a consume). A new leader of a queue without a leader for a while sends the message
+            // first and then takes it back.
+            let is_in_log = unreachable_until
+                .is_some_and(|at| log_progress.is_none_or(|log_progress| log_progress <= at));
+            let is_too_late = is_in_log
+                || earliest_sent
+                    .is_some_and(|earliest_sent| unreachable_until >= Some(earliest_sent));
+            // A delivery of an earlier incarnation of a classic queue's node has returned to the queue, so its
+            // settlement comes too late. Settlements on their way to that incarnation are lost. The answer comes from
+            // the next incarnation.
             let quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
-            let lost = !quorum && last_end >= Some(last.unwrap_or(settled));
+            let is_lost = !quorum && last_end >= Some(last_delivered.unwrap_or(settled));
             let message = self.message(*id)?;
-            if dies {
-                message.fate = if too_late {
-                    MessageFate::Waits
+            if is_dead_lettered {
+                message.fate = if is_too_late {
+                    MessageFate::Queued
                 } else {
-                    MessageFate::Dead
+                    MessageFate::DeadLettered
                 };
-            } else if too_late || lost {
-                message.over = Some(settled);
-                message.fate = MessageFate::Doubtful;
+            } else if is_too_late || is_lost {
+                message.possibly_settled = Some(settled);
+                message.fate = MessageFate::Uncertain;
             } else {
-                message.fate = MessageFate::Gone(now);
-                self.gone += 1;
+                message.fate = MessageFate::SettlementKnown(now);
+                self.known_settled += 1;
             }
         }
         Ok(())
     }
 
-    /// The broker has ended a client's channel or consumer: it may have taken back what that had before this was heard.
-    pub fn ended_by_broker(&mut self, now: Time, of: impl Fn(Holder) -> bool) {
-        self.taken
-            .retain(|t| !of(t.from) || now.since(t.at) > HEARD_WITHIN);
-        self.taken_back(None, of);
+    /// The broker ended a channel or a consumer. It may have taken back its messages before the client learnt of that.
+    pub fn channel_ended_by_broker(&mut self, now: Time, of: impl Fn(Holder) -> bool) {
+        self.double_deliveries
+            .retain(|delivery| !of(delivery.from) || now.since(delivery.at) > MAX_CLIENT_DELAY);
+        self.take_back(None, of);
     }
 
-    /// Whether it is too early for [`Oracle::doubled`] to tell.
-    pub fn may_be_doubled(&self, now: Time) -> bool {
-        let last = self.taken.last();
-        last.is_some_and(|t| now.since(t.at) <= HEARD_WITHIN)
+    /// Whether [`Oracle::check_double_deliveries`] may still learn of an ended channel.
+    pub fn may_learn_of_ended_channel(&self, now: Time) -> bool {
+        let last = self.double_deliveries.last();
+        last.is_some_and(|t| now.since(t.at) <= MAX_CLIENT_DELAY)
     }
 
-    /// Messages that went to somebody else although nobody had taken them from the client that had them.
-    pub fn doubled(&self, now: Time) -> Result<(), String> {
-        let mut late = (self.taken.iter()).filter(|t| now.since(t.at) > HEARD_WITHIN);
-        match late.find(|t| self.disturbed < t.at) {
-            Some(HandedOver { id, from, at }) => Err(format!(
-                "message {id:?} was with {from:?} and came to somebody else at {at:?}"
+    /// Checks that no message went to another client while a client had it and its channel did not end.
+    pub fn check_double_deliveries(&self, now: Time) -> Result<(), String> {
+        let mut late =
+            (self.double_deliveries.iter()).filter(|t| now.since(t.at) > MAX_CLIENT_DELAY);
+        match late.find(|t| self.faults_until < t.at) {
+            Some(DoubleDelivery { id, from, at }) => Err(format!(
+                "message {id:?} was with {from:?} and came to another client at {at:?}"
             )),
             None => Ok(()),
         }
     }
 
-    /// A connection or a consumer of it has ended: what it had goes back.
-    pub fn released(&mut self, now: Time, of: impl Fn(Holder) -> bool) {
-        self.taken_back(Some(now), of);
+    /// A client ended a connection or a consumer, so its messages return.
+    pub fn channel_ended_by_client(&mut self, now: Time, of: impl Fn(Holder) -> bool) {
+        self.take_back(Some(now), of);
     }
 
-    /// `at`: when the client ended it, if it was the client.
-    fn taken_back(&mut self, at: Option<Time>, of: impl Fn(Holder) -> bool) {
+    /// `at`: when the client ended it. `None`: the broker did.
+    fn take_back(&mut self, at: Option<Time>, of: impl Fn(Holder) -> bool) {
         for (id, message) in &mut self.messages {
-            message.elsewhere.retain(|before| !of(before.to));
+            message.earlier_deliveries.retain(|before| !of(before.to));
             match message.fate {
-                MessageFate::Out(out, _) if of(out.to) => {
+                MessageFate::Delivered(out, _) if of(out.to) => {
                     tracing::debug!(message = id.0, ?out, "taken back");
-                    message.fate = match message.over {
-                        Some(_) => MessageFate::Doubtful,
-                        None => MessageFate::Waits,
+                    message.fate = match message.possibly_settled {
+                        Some(_) => MessageFate::Uncertain,
+                        None => MessageFate::Queued,
                     };
-                    message.back = at.map(|at| ReturnedMessage {
+                    message.requeued = at.map(|at| RequeuedMessage {
                         at,
                         of: out,
                         known: None,
                     });
                 }
-                // Back in its queue, or in the grave.
-                MessageFate::Condemned(out, _) if of(out.to) => message.fate = MessageFate::Waits,
-                // Nobody knows whether the queue heard of it.
+                // It returned to its queue, or is in the dead letter queue.
+                MessageFate::Rejected(out, _) if of(out.to) => message.fate = MessageFate::Queued,
+                // The queue may have processed the settlement or not.
                 MessageFate::Settled(out, at) if of(out.to) => {
-                    message.over = Some(at);
-                    message.fate = MessageFate::Doubtful;
+                    message.possibly_settled = Some(at);
+                    message.fate = MessageFate::Uncertain;
                 }
                 _ => {}
             }

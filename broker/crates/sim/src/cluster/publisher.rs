@@ -1,8 +1,8 @@
-//! A client that publishes with confirms, on several channels to all queues.
+//! A client that publishes to all queues with confirms, on several channels.
 
 use super::amqp::{AmqpClient, DeliveryKind, ServerMessage};
-use super::client::{Context, Role};
-use super::oracle::{GRAVE, QueuePlan, QueueTreatment};
+use super::client::{ClientContext, Role};
+use super::oracle::{DEAD_LETTER_QUEUE, QueuePlan, QueueTreatment};
 use super::tracked_message::{self, MessageId};
 use codec_amqp091::Method;
 use env::Rng;
@@ -10,46 +10,46 @@ use message::{Table, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 const CHANNELS: u16 = 2;
-/// Messages of a channel that wait for their confirms, at most.
-const MOST_OPEN: usize = 24;
+/// Maximum number of unconfirmed messages of a channel.
+const MAX_UNCONFIRMED: usize = 24;
 
 #[derive(Default)]
 struct Channel {
     stream: u32,
     number: u32,
-    /// The delivery tag of the last publish.
+    /// Delivery tag of the last publish.
     tag: u64,
-    /// Publishes that wait, by delivery tag; with the queue.
-    open: BTreeMap<u64, (MessageId, usize)>,
-    /// Queues declared so far.
-    declared: usize,
-    ready: bool,
+    /// Unconfirmed publishes by delivery tag, with their queues.
+    unconfirmed: BTreeMap<u64, (MessageId, usize)>,
+    /// Number of queues declared so far.
+    declared_queues: usize,
+    is_ready: bool,
 }
 
 pub struct Publisher {
-    /// Streams of this publisher are numbered from here.
+    /// Number of the last stream. Each publisher has a range of its own.
     next_stream: u32,
     channels: BTreeMap<u16, Channel>,
-    /// When all is quiet: queues that must take a message once more.
-    left: BTreeSet<usize>,
-    quiet: bool,
+    /// Queues that must confirm another message after the faults have ended.
+    unconfirmed_queues: BTreeSet<usize>,
+    faults_ended: bool,
 }
 
-/// Declares a queue of the plan.
+/// Declares a queue of the workload.
 pub fn declare(wire: &mut AmqpClient, channel: u16, queue: &QueuePlan, passive: bool) {
     let kind = if queue.quorum { "quorum" } else { "classic" };
     let mut arguments = vec![("x-queue-type", kind)];
-    if queue.character == QueueTreatment::Mortal {
+    if queue.treatment == QueueTreatment::DeadLettering {
         arguments.extend([
             ("x-dead-letter-exchange", ""),
-            ("x-dead-letter-routing-key", GRAVE),
+            ("x-dead-letter-routing-key", DEAD_LETTER_QUEUE),
             ("x-dead-letter-strategy", "at-least-once"),
             ("x-overflow", "reject-publish"),
         ]);
     }
     let arguments = arguments.into_iter();
     let arguments = arguments.map(|(name, value)| (name.into(), Value::String(value.into())));
-    wire.say(
+    wire.send(
         channel,
         &Method::QueueDeclare {
             queue: &queue.name,
@@ -68,8 +68,8 @@ impl Publisher {
         Publisher {
             next_stream: number << 16,
             channels: BTreeMap::new(),
-            left: BTreeSet::new(),
-            quiet: false,
+            unconfirmed_queues: BTreeSet::new(),
+            faults_ended: false,
         }
     }
 
@@ -80,60 +80,70 @@ impl Publisher {
             ..Channel::default()
         };
         self.channels.insert(number, channel);
-        wire.say(number, &Method::ChannelOpen {});
+        wire.send(number, &Method::ChannelOpen {});
     }
 
-    /// Nobody will say what became of these.
-    fn forget(channel: &Channel, cx: &mut Context<'_>) -> Result<(), String> {
-        for (id, _) in channel.open.values() {
+    /// Records that the outcome of these publishes will not be known.
+    fn record_unknown(channel: &Channel, cx: &mut ClientContext<'_>) -> Result<(), String> {
+        for (id, _) in channel.unconfirmed.values() {
             cx.oracle.unknown(*id)?;
         }
         Ok(())
     }
 
-    fn publish(&mut self, number: u16, queue: usize, wire: &mut AmqpClient, cx: &mut Context<'_>) {
+    fn publish(
+        &mut self,
+        number: u16,
+        queue: usize,
+        wire: &mut AmqpClient,
+        cx: &mut ClientContext<'_>,
+    ) {
         let Some(channel) = self.channels.get_mut(&number) else {
             return;
         };
-        let Some(plan) = cx.oracle.queues.get(queue) else {
+        let Some(queue_plan) = cx.oracle.queues.get(queue) else {
             return;
         };
         channel.number += 1;
         channel.tag += 1;
         let id = MessageId::new(channel.stream, channel.number);
-        // Without it nobody would tell that the queue was away for a moment.
-        let mandatory = plan.character == QueueTreatment::Recreated || cx.rng.chance(1, 4);
+        // Without `mandatory`, a publish while the queue is deleted would be confirmed.
+        let mandatory = queue_plan.treatment == QueueTreatment::Recreated || cx.rng.chance(1, 4);
         wire.publish(
             number,
-            ("", &plan.name),
+            ("", &queue_plan.name),
             mandatory,
             &id.properties(None),
             &id.body(),
         );
-        channel.open.insert(channel.tag, (id, queue));
+        channel.unconfirmed.insert(channel.tag, (id, queue));
         cx.oracle.sent(cx.now, id, queue);
     }
 
-    fn confirmed(
+    fn handle_confirm(
         &mut self,
         number: u16,
-        (tag, multiple, taken): (u64, bool, bool),
-        cx: &mut Context<'_>,
+        (tag, multiple, accepted): (u64, bool, bool),
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
         let channel = self.channels.get_mut(&number);
         let channel = channel.ok_or_else(|| format!("a confirm on channel {number}"))?;
         let first = if multiple { 0 } else { tag };
-        let tags: Vec<u64> = channel.open.range(first..=tag).map(|(t, _)| *t).collect();
+        let tags: Vec<u64> = channel
+            .unconfirmed
+            .range(first..=tag)
+            .map(|(t, _)| *t)
+            .collect();
         if tags.is_empty() {
             return Err(format!("a confirm for tag {tag}, which waits for none"));
         }
         for tag in tags {
-            let Some((id, queue)) = channel.open.remove(&tag) else {
+            let Some((id, queue)) = channel.unconfirmed.remove(&tag) else {
                 continue;
             };
-            if taken {
+            if accepted {
                 cx.oracle.confirmed(cx.now, id)?;
-                self.left.remove(&queue);
+                self.unconfirmed_queues.remove(&queue);
             } else {
                 cx.oracle.unknown(id)?;
             }
@@ -141,53 +151,53 @@ impl Publisher {
         Ok(())
     }
 
-    fn next_declare(&mut self, number: u16, wire: &mut AmqpClient, cx: &Context<'_>) {
+    fn declare_next_queue(&mut self, number: u16, wire: &mut AmqpClient, cx: &ClientContext<'_>) {
         let Some(channel) = self.channels.get_mut(&number) else {
             return;
         };
-        match cx.oracle.queues.get(channel.declared) {
+        match cx.oracle.queues.get(channel.declared_queues) {
             Some(queue) => declare(wire, number, queue, false),
-            None => channel.ready = true,
+            None => channel.is_ready = true,
         }
     }
 }
 
 impl Role for Publisher {
-    fn opened(&mut self, wire: &mut AmqpClient, _cx: &mut Context<'_>) {
+    fn on_open(&mut self, wire: &mut AmqpClient, _cx: &mut ClientContext<'_>) {
         for number in 1..=CHANNELS {
             self.open_channel(number, wire);
         }
     }
 
-    fn heard(
+    fn on_message(
         &mut self,
-        heard: ServerMessage,
+        message: ServerMessage,
         wire: &mut AmqpClient,
-        cx: &mut Context<'_>,
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
-        match heard {
+        match message {
             ServerMessage::Done {
                 channel,
                 method: "channel.open-ok",
-            } => wire.say(channel, &Method::ConfirmSelect { no_wait: false }),
+            } => wire.send(channel, &Method::ConfirmSelect { no_wait: false }),
             ServerMessage::Done {
                 channel,
                 method: "confirm.select-ok",
-            } => self.next_declare(channel, wire, cx),
+            } => self.declare_next_queue(channel, wire, cx),
             ServerMessage::Declared { channel } => {
-                if let Some(known) = self.channels.get_mut(&channel) {
-                    known.declared += 1;
+                if let Some(state) = self.channels.get_mut(&channel) {
+                    state.declared_queues += 1;
                 }
-                self.next_declare(channel, wire, cx);
+                self.declare_next_queue(channel, wire, cx);
             }
             ServerMessage::Confirmed {
                 channel,
                 tag,
                 multiple,
-                taken,
-            } => return self.confirmed(channel, (tag, multiple, taken), cx),
+                accepted,
+            } => return self.handle_confirm(channel, (tag, multiple, accepted), cx),
             ServerMessage::Content {
-                way: DeliveryKind::Returned { .. },
+                kind: DeliveryKind::Returned { .. },
                 properties,
                 body,
                 ..
@@ -197,7 +207,7 @@ impl Role for Publisher {
             }
             ServerMessage::ChannelClosed { channel, .. } => {
                 if let Some(ended) = self.channels.remove(&channel) {
-                    Publisher::forget(&ended, cx)?;
+                    Publisher::record_unknown(&ended, cx)?;
                 }
             }
             ServerMessage::Done { .. } => {}
@@ -206,46 +216,51 @@ impl Role for Publisher {
         Ok(())
     }
 
-    fn act(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String> {
-        if cx.quiet && !std::mem::replace(&mut self.quiet, true) {
-            self.left = (0..cx.oracle.queues.len()).collect();
+    fn act(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) -> Result<(), String> {
+        if cx.faults_ended && !std::mem::replace(&mut self.faults_ended, true) {
+            self.unconfirmed_queues = (0..cx.oracle.queues.len()).collect();
         }
         for number in 1..=CHANNELS {
             let Some(channel) = self.channels.get(&number) else {
                 self.open_channel(number, wire);
                 continue;
             };
-            if !channel.ready || channel.open.len() >= MOST_OPEN {
+            if !channel.is_ready || channel.unconfirmed.len() >= MAX_UNCONFIRMED {
                 continue;
             }
-            if !self.quiet {
+            if !self.faults_ended {
                 for _ in 0..cx.rng.below(4) {
                     let queue = cx.rng.below(cx.oracle.queues.len() as u64) as usize;
                     self.publish(number, queue, wire, cx);
                 }
-            } else if channel.open.is_empty()
-                && let Some(queue) = self.left.first().copied()
+            } else if channel.unconfirmed.is_empty()
+                && let Some(queue) = self.unconfirmed_queues.first().copied()
             {
                 self.publish(number, queue, wire, cx);
             }
         }
-        cx.hang_up |= !cx.quiet && cx.rng.chance(1, 400);
+        cx.wants_close |= !cx.faults_ended && cx.rng.chance(1, 400);
         Ok(())
     }
 
-    fn lost(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
+    fn on_connection_lost(&mut self, cx: &mut ClientContext<'_>) -> Result<(), String> {
         for channel in std::mem::take(&mut self.channels).values() {
-            Publisher::forget(channel, cx)?;
+            Publisher::record_unknown(channel, cx)?;
         }
         Ok(())
     }
 
-    fn wants_more(&self) -> bool {
-        !self.quiet || !self.left.is_empty() || self.channels.values().any(|c| !c.open.is_empty())
+    fn has_work_left(&self) -> bool {
+        !self.faults_ended
+            || !self.unconfirmed_queues.is_empty()
+            || self.channels.values().any(|c| !c.unconfirmed.is_empty())
     }
 
-    fn waits_for(&self) -> String {
-        let open: usize = self.channels.values().map(|c| c.open.len()).sum();
-        format!("publishes to queues {:?}, {open} confirms", self.left)
+    fn describe_wait(&self) -> String {
+        let unconfirmed: usize = self.channels.values().map(|c| c.unconfirmed.len()).sum();
+        format!(
+            "publishes to queues {:?}, {unconfirmed} confirms",
+            self.unconfirmed_queues
+        )
     }
 }

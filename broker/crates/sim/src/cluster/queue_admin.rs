@@ -1,7 +1,7 @@
-//! A client that changes queues: purges, deletes, declares, sets policies.
+//! A client that changes queues: purges, deletes, declares, and sets policies.
 
 use super::amqp::{AmqpClient, ServerMessage};
-use super::client::{Context, Role};
+use super::client::{ClientContext, Role};
 use super::oracle::{QueuePlan, QueueTreatment, WindowId};
 use super::publisher::declare;
 use codec_amqp091::Method;
@@ -11,15 +11,15 @@ use metadata::{ApplyTo, Change, PolicyRecord, PolicyScope};
 use std::collections::{BTreeMap, BTreeSet};
 
 const CHANNEL: u16 = 1;
-/// Queues of its own that come and go.
-const OWN: u64 = 6;
+/// Number of own queues that it declares and deletes.
+const OWN_QUEUES: u64 = 6;
 
-/// What it waits for.
+/// The request without an answer.
 #[derive(Clone, Debug)]
 enum PendingRequest {
     Open,
     Purge(WindowId),
-    /// Then it is declared again.
+    /// The queue is declared again after this.
     Delete(usize, WindowId),
     Redeclare,
     DeclareOwn(String),
@@ -28,28 +28,28 @@ enum PendingRequest {
 
 pub struct QueueAdmin {
     name: String,
-    asked: Option<PendingRequest>,
-    open: bool,
-    /// Own queues, and whether they are there.
-    own: BTreeMap<String, bool>,
-    /// Own queues that something was asked for which may still be done, now or later.
-    doubtful: BTreeSet<String>,
-    /// Changes that the control plane was asked for.
+    pending: Option<PendingRequest>,
+    is_open: bool,
+    /// Own queues, and whether they exist.
+    own_queues: BTreeMap<String, bool>,
+    /// Own queues with a request that may be carried out now, later or never.
+    uncertain: BTreeSet<String>,
+    /// Number of unanswered changes through the control plane.
     changes: usize,
-    quiet: bool,
+    faults_ended: bool,
 }
 
-/// The policy that gives a queue its character.
+/// The policy for the treatment of a queue.
 pub fn policy(queue: &QueuePlan) -> Option<PolicyRecord> {
     let number = |key: &str, value: u64| (key.into(), Value::I64(value as i64));
-    let definition = match queue.character {
-        QueueTreatment::Short(most) => vec![number("max-length", most)],
-        QueueTreatment::Brief(machine_run) => {
-            vec![number("message-ttl", machine_run.as_millis() as u64)]
+    let definition = match queue.treatment {
+        QueueTreatment::MaxLength(limit) => vec![number("max-length", limit)],
+        QueueTreatment::MessageTtl(ttl) => {
+            vec![number("message-ttl", ttl.as_millis() as u64)]
         }
-        QueueTreatment::Refusing(most) => {
-            let refuses = Value::String("reject-publish".into());
-            vec![number("max-length", most), ("overflow".into(), refuses)]
+        QueueTreatment::RejectPublish(limit) => {
+            let overflow = Value::String("reject-publish".into());
+            vec![number("max-length", limit), ("overflow".into(), overflow)]
         }
         _ => return None,
     };
@@ -68,199 +68,209 @@ impl QueueAdmin {
     pub fn new(number: usize) -> QueueAdmin {
         QueueAdmin {
             name: format!("own{number}"),
-            asked: None,
-            open: false,
-            own: BTreeMap::new(),
-            doubtful: BTreeSet::new(),
+            pending: None,
+            is_open: false,
+            own_queues: BTreeMap::new(),
+            uncertain: BTreeSet::new(),
             changes: 0,
-            quiet: false,
+            faults_ended: false,
         }
     }
 
-    /// Own queues, and whether they must be there.
-    pub fn expected(&self) -> impl Iterator<Item = (&str, bool)> {
-        let certain = (self.own.iter()).filter(|(name, _)| !self.doubtful.contains(*name));
-        certain.map(|(name, there)| (name.as_str(), *there))
+    /// Own queues, and whether they must exist.
+    pub fn expected_queues(&self) -> impl Iterator<Item = (&str, bool)> {
+        let known = (self.own_queues.iter()).filter(|(name, _)| !self.uncertain.contains(*name));
+        known.map(|(name, exists)| (name.as_str(), *exists))
     }
 
-    /// Somebody else deletes this one.
-    pub fn doubts(&mut self, name: &str) {
-        // The one that is being declared, too.
+    /// Another client deletes this queue.
+    pub fn mark_uncertain(&mut self, name: &str) {
+        // Includes the queue that is being declared.
         let rest = name.strip_prefix(&*self.name);
         if rest.is_some_and(|rest| rest.starts_with('-')) {
-            self.doubtful.insert(name.to_owned());
+            self.uncertain.insert(name.to_owned());
         }
     }
 
-    fn ask(&mut self, asked: PendingRequest, wire: &mut AmqpClient, method: &Method<'_>) {
-        self.asked = Some(asked);
-        wire.say(CHANNEL, method);
+    fn request(&mut self, pending: PendingRequest, wire: &mut AmqpClient, method: &Method<'_>) {
+        self.pending = Some(pending);
+        wire.send(CHANNEL, method);
     }
 
-    fn delete(&mut self, asked: PendingRequest, name: &str, wire: &mut AmqpClient) {
+    fn delete(&mut self, pending: PendingRequest, name: &str, wire: &mut AmqpClient) {
         let delete = Method::QueueDelete {
             queue: name,
             if_unused: false,
             if_empty: false,
             no_wait: false,
         };
-        self.ask(asked, wire, &delete);
+        self.request(pending, wire, &delete);
     }
 
-    /// Something to a queue of the plan that its character allows.
-    fn touch(&mut self, queue: usize, wire: &mut AmqpClient, cx: &mut Context<'_>) {
-        let Some(plan) = cx.oracle.queues.get(queue).cloned() else {
+    /// Performs an operation on a queue of the workload that its treatment allows.
+    fn treat_queue(&mut self, queue: usize, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) {
+        let Some(queue_plan) = cx.oracle.queues.get(queue).cloned() else {
             return;
         };
-        match plan.character {
-            QueueTreatment::Plain | QueueTreatment::Mortal => {}
+        match queue_plan.treatment {
+            QueueTreatment::Plain | QueueTreatment::DeadLettering => {}
             QueueTreatment::Purged => {
-                let window = cx.oracle.opened(cx.now, queue);
+                let window = cx.oracle.window_opened(cx.now, queue);
                 let purge = Method::QueuePurge {
-                    queue: &plan.name,
+                    queue: &queue_plan.name,
                     no_wait: false,
                 };
-                self.ask(PendingRequest::Purge(window), wire, &purge);
+                self.request(PendingRequest::Purge(window), wire, &purge);
             }
             QueueTreatment::Recreated => {
-                let window = cx.oracle.opened(cx.now, queue);
-                self.delete(PendingRequest::Delete(queue, window), &plan.name, wire);
+                let window = cx.oracle.window_opened(cx.now, queue);
+                self.delete(
+                    PendingRequest::Delete(queue, window),
+                    &queue_plan.name,
+                    wire,
+                );
             }
-            QueueTreatment::Short(_) | QueueTreatment::Brief(_) | QueueTreatment::Refusing(_) => {
-                let name = plan.name.as_str().into();
-                let gone = Change::DeletePolicy {
+            QueueTreatment::MaxLength(_)
+            | QueueTreatment::MessageTtl(_)
+            | QueueTreatment::RejectPublish(_) => {
+                let name = queue_plan.name.as_str().into();
+                let delete = Change::DeletePolicy {
                     vhost: "/".into(),
                     name,
                     scope: PolicyScope::User,
                 };
-                let put = policy(&plan).map(Change::PutPolicy);
-                let change = if cx.rng.chance(1, 3) { Some(gone) } else { put };
+                let set = policy(&queue_plan).map(Change::PutPolicy);
+                let change = if cx.rng.chance(1, 3) {
+                    Some(delete)
+                } else {
+                    set
+                };
                 self.changes += usize::from(change.is_some());
                 cx.changes.extend(change);
             }
         }
     }
 
-    fn own(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) {
-        let name = format!("{}-{}", self.name, cx.rng.below(OWN));
-        if self.own.get(&name) == Some(&true) {
+    fn change_own_queue(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) {
+        let name = format!("{}-{}", self.name, cx.rng.below(OWN_QUEUES));
+        if self.own_queues.get(&name) == Some(&true) {
             return self.delete(PendingRequest::DeleteOwn(name.clone()), &name, wire);
         }
         let plan = QueuePlan {
-            // Its type follows from its name: a second declaration is the same as the first.
+            // The type follows from the name, so that declarations of the same name are equal.
             quorum: name.ends_with(['0', '1', '2']),
             name: name.clone(),
-            character: QueueTreatment::Plain,
+            treatment: QueueTreatment::Plain,
         };
-        self.asked = Some(PendingRequest::DeclareOwn(name));
+        self.pending = Some(PendingRequest::DeclareOwn(name));
         declare(wire, CHANNEL, &plan, false);
     }
 
-    fn answered(
+    fn handle_answer(
         &mut self,
         method: &str,
         wire: &mut AmqpClient,
-        cx: &mut Context<'_>,
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
-        let asked = self.asked.take();
-        match (asked, method) {
-            (Some(PendingRequest::Open), "channel.open-ok") => self.open = true,
+        let pending = self.pending.take();
+        match (pending, method) {
+            (Some(PendingRequest::Open), "channel.open-ok") => self.is_open = true,
             (Some(PendingRequest::Purge(window)), "queue.purge-ok") => {
-                cx.oracle.closed(cx.now, window)
+                cx.oracle.window_closed(cx.now, window)
             }
             (Some(PendingRequest::Delete(queue, window)), "queue.delete-ok") => {
-                cx.oracle.closed(cx.now, window);
+                cx.oracle.window_closed(cx.now, window);
                 if let Some(plan) = cx.oracle.queues.get(queue) {
                     declare(wire, CHANNEL, plan, false);
-                    self.asked = Some(PendingRequest::Redeclare);
+                    self.pending = Some(PendingRequest::Redeclare);
                 }
             }
             (Some(PendingRequest::Redeclare), "queue.declare-ok") => {}
             (Some(PendingRequest::DeclareOwn(name)), "queue.declare-ok") => {
-                self.own.insert(name, true);
+                self.own_queues.insert(name, true);
             }
             (Some(PendingRequest::DeleteOwn(name)), "queue.delete-ok") => {
-                self.own.insert(name, false);
+                self.own_queues.insert(name, false);
             }
-            (asked, method) => return Err(format!("{method} came as the answer to {asked:?}")),
+            (pending, method) => return Err(format!("{method} came as the answer to {pending:?}")),
         }
         Ok(())
     }
 
     fn open_channel(&mut self, wire: &mut AmqpClient) {
-        self.ask(PendingRequest::Open, wire, &Method::ChannelOpen {});
+        self.request(PendingRequest::Open, wire, &Method::ChannelOpen {});
     }
 
     fn close(&mut self) {
-        self.open = false;
+        self.is_open = false;
         if let Some(PendingRequest::DeclareOwn(name) | PendingRequest::DeleteOwn(name)) =
-            self.asked.take()
+            self.pending.take()
         {
-            self.doubtful.insert(name);
+            self.uncertain.insert(name);
         }
     }
 }
 
 impl Role for QueueAdmin {
-    fn opened(&mut self, wire: &mut AmqpClient, _cx: &mut Context<'_>) {
+    fn on_open(&mut self, wire: &mut AmqpClient, _cx: &mut ClientContext<'_>) {
         self.open_channel(wire);
     }
 
-    fn heard(
+    fn on_message(
         &mut self,
-        heard: ServerMessage,
+        message: ServerMessage,
         wire: &mut AmqpClient,
-        cx: &mut Context<'_>,
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
-        match heard {
-            ServerMessage::Done { method, .. } => self.answered(method, wire, cx),
-            ServerMessage::Declared { .. } => self.answered("queue.declare-ok", wire, cx),
+        match message {
+            ServerMessage::Done { method, .. } => self.handle_answer(method, wire, cx),
+            ServerMessage::Declared { .. } => self.handle_answer("queue.declare-ok", wire, cx),
             ServerMessage::ChannelClosed { .. } => {
                 self.close();
                 Ok(())
             }
-            other => Err(format!("a keeper heard {other:?}")),
+            other => Err(format!("a queue admin got {other:?}")),
         }
     }
 
-    fn act(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String> {
-        self.quiet = cx.quiet;
-        if self.asked.is_some() {
+    fn act(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) -> Result<(), String> {
+        self.faults_ended = cx.faults_ended;
+        if self.pending.is_some() {
             return Ok(());
         }
-        if !self.open {
+        if !self.is_open {
             self.open_channel(wire);
             return Ok(());
         }
-        if self.quiet {
+        if self.faults_ended {
             return Ok(());
         }
         match cx.rng.below(10) {
             0..4 => {
                 let queue = cx.rng.below(cx.oracle.queues.len() as u64) as usize;
-                self.touch(queue, wire, cx);
+                self.treat_queue(queue, wire, cx);
             }
-            4..7 => self.own(wire, cx),
-            7 => cx.hang_up |= cx.rng.chance(1, 20),
+            4..7 => self.change_own_queue(wire, cx),
+            7 => cx.wants_close |= cx.rng.chance(1, 20),
             _ => {}
         }
         Ok(())
     }
 
-    fn lost(&mut self, _cx: &mut Context<'_>) -> Result<(), String> {
+    fn on_connection_lost(&mut self, _cx: &mut ClientContext<'_>) -> Result<(), String> {
         self.close();
         Ok(())
     }
 
-    fn changed(&mut self, _done: bool) {
+    fn on_change_answered(&mut self, _done: bool) {
         self.changes = self.changes.saturating_sub(1);
     }
 
-    fn wants_more(&self) -> bool {
-        !self.quiet || self.asked.is_some() || !self.open
+    fn has_work_left(&self) -> bool {
+        !self.faults_ended || self.pending.is_some() || !self.is_open
     }
 
-    fn waits_for(&self) -> String {
-        format!("{:?}", self.asked)
+    fn describe_wait(&self) -> String {
+        format!("{:?}", self.pending)
     }
 }

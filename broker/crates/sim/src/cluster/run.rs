@@ -1,4 +1,4 @@
-//! One run: faults for a while, then quiet, then the account.
+//! One run: a phase with faults, recovery, and the final checks.
 
 mod fault_schedule;
 mod node_death;
@@ -6,14 +6,15 @@ mod report;
 mod setup;
 
 use super::byte_stream::StreamPiece;
-use super::client::{Client, ClientRole, Context, Link};
+use super::client::{Client, ClientContext, ClientRole, Link};
+use super::credit::{self, CreditClients};
 use super::mqtt::{self, MqttClients, ShardIncarnation};
-use super::node::{Flags, Identities, Identity, Node, Note, Plan, Reply, Request};
+use super::node::{ClusterPlan, EnabledFlags, Identities, Identity, Node, Note, Reply, Request};
 use super::operator::{self, Operator};
 use super::oracle::Oracle;
 use super::versions::{MISFIT, Versions};
 use super::{amqp, consistency};
-use crate::faults::{self, Kind, calm};
+use crate::faults::{self, FaultKind, calm};
 use crate::world::{Scenario, Start, Stop, Violation, World, WorldConfig};
 use env::{NodeId, Rng, SeededRng, Time};
 use node_death::NodeDeath;
@@ -22,65 +23,68 @@ use std::time::Duration;
 
 pub use report::{Options, Report};
 
-/// Time to elect a leader and to declare queues first.
+/// Time for electing a leader and declaring queues.
 const FIRST_FAULT: Duration = Duration::from_millis(2500);
-/// After the faults: how long all of it may take.
+/// Maximum time until the run must be done, after the faults.
 const RECOVERY: Duration = Duration::from_secs(90);
-/// A connection neither doubles nor reorders.
-const NEVER: [Kind; 2] = [Kind::Duplication, Kind::Reordering];
-/// Members of a queue that may lose one of them for good.
-const BEAR_A_LOSS: usize = 3;
-/// What takes a machine's data for good.
-const TAKE_DATA: [Kind; 2] = [Kind::BitFlip, Kind::LostDisk];
-/// How long a node may take to end after it was asked to.
-const DRAINING: Duration = Duration::from_secs(3);
+/// Faults that a connection does not have.
+const EXCLUDED: [FaultKind; 2] = [FaultKind::Duplication, FaultKind::Reordering];
+/// Number of members with which a queue survives the permanent loss of one.
+const SAFE_MEMBERS: usize = 3;
+/// Faults that destroy a machine's data.
+const DATA_LOSSES: [FaultKind; 2] = [FaultKind::BitFlip, FaultKind::LostDisk];
+/// Maximum time from SIGTERM until a node is killed.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug)]
 pub enum Timer {
-    /// A client does something.
+    /// An AMQP client acts.
     Act(usize),
-    /// One that speaks MQTT does.
-    Device(usize),
+    /// An MQTT client acts.
+    ActMqtt(usize),
+    /// A client with credit acts.
+    Credit(usize),
     Fault,
     /// Connections between nodes break.
-    Break,
-    /// A node that was asked to end has had its time.
-    End(NodeId, env::Incarnation),
-    /// Somebody looks after nodes that are down.
+    BreakConnections,
+    /// A node that was asked to shut down is killed.
+    KillNode(NodeId, env::Incarnation),
+    /// The operator acts and restarts stopped nodes.
     Watch,
-    /// No more faults.
-    Quiet,
+    /// Faults end.
+    EndFaults,
 }
 
-/// How much goes wrong in a run.
+/// The faults of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FaultLevel {
-    /// Nothing: the rules for quiet times hold throughout.
-    Fair,
-    /// Processes are stopped, in good order or not.
+    /// None: the rules for periods without faults hold all the time.
+    NoFaults,
+    /// Processes are stopped, gracefully or not.
     Restarts,
-    /// Everything.
-    Foul,
+    /// All kinds.
+    All,
 }
 
 struct Run {
-    plan: Plan,
+    plan: ClusterPlan,
     identities: Identities,
     clients: Vec<Client>,
     mqtt_clients: MqttClients,
+    credit_clients: CreditClients,
     oracle: Oracle,
     rng: SeededRng,
     fault_level: FaultLevel,
-    /// How often what goes wrong in foul weather.
-    wild: faults::Plan,
+    /// Schedule of faults for the level `All`.
+    fault_plan: faults::FaultPlan,
     faults: u64,
     operator: Operator,
     versions: Versions,
     founders: consistency::FoundingMembers,
     lying_disks: bool,
-    /// Machines found damage on their disks.
+    /// Number of machines that found damage on their disks.
     damaged: u64,
-    quiet: bool,
+    faults_ended: bool,
     settled: bool,
     death: NodeDeath,
     next_connection: u64,
@@ -96,11 +100,11 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
         connections: true,
         ..WorldConfig::default()
     };
-    let mut world: World<Run> = World::new(config, seed, options.loud);
+    let mut world: World<Run> = World::new(config, seed, options.verbose);
     let mut rng = world.rng.fork();
-    let mut scenario = Run::new(&world, &mut rng, options).map_err(|what| Violation {
+    let mut scenario = Run::new(&world, &mut rng, options).map_err(|message| Violation {
         at: Time::ZERO,
-        what,
+        message,
     })?;
     for node in world.nodes() {
         world.start_in(Duration::ZERO, node);
@@ -111,17 +115,21 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
     }
     for mqtt_client in 0..scenario.mqtt_clients.len() {
         let first = Duration::from_millis(1 + rng.below(2000));
-        world.timer_in(first, Timer::Device(mqtt_client));
+        world.timer_in(first, Timer::ActMqtt(mqtt_client));
+    }
+    for client in 0..scenario.credit_clients.len() {
+        let first = Duration::from_millis(1 + rng.below(2000));
+        world.timer_in(first, Timer::Credit(client));
     }
     world.timer_in(FIRST_FAULT, Timer::Fault);
-    if scenario.fault_level == FaultLevel::Foul && rng.chance(2, 3) {
-        world.timer_in(FIRST_FAULT, Timer::Break);
+    if scenario.fault_level == FaultLevel::All && rng.chance(2, 3) {
+        world.timer_in(FIRST_FAULT, Timer::BreakConnections);
     }
     world.timer_in(Duration::from_millis(500), Timer::Watch);
-    world.timer_in(options.chaos, Timer::Quiet);
+    world.timer_in(options.chaos, Timer::EndFaults);
     let until = Time::ZERO + options.chaos + RECOVERY;
     world.run(&mut scenario, until).map_err(|mut violation| {
-        violation.what = format!("{} ({})", violation.what, scenario.state(&world));
+        violation.message = format!("{} ({})", violation.message, scenario.state(&world));
         violation
     })?;
     Ok(scenario.report(&world))
@@ -130,20 +138,20 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
 impl Run {
     fn new(world: &World<Run>, rng: &mut SeededRng, options: &Options) -> Result<Run, String> {
         let fault_level = match rng.below(8) {
-            0 => FaultLevel::Fair,
+            0 => FaultLevel::NoFaults,
             1..3 => FaultLevel::Restarts,
-            _ => FaultLevel::Foul,
+            _ => FaultLevel::All,
         };
-        let versions = Versions::new(rng, fault_level == FaultLevel::Fair);
-        let program = versions.founders();
+        let versions = Versions::new(rng, fault_level == FaultLevel::NoFaults);
+        let version = versions.founders();
         let identities = Identities::default();
         for machine in world.nodes() {
             let identity = Identity {
                 node: NodeId(rng.next_u64()),
                 incarnation: env::Incarnation(0),
                 member: true,
-                place: machine.0,
-                program,
+                name_number: machine.0,
+                version,
             };
             identities.borrow_mut().insert(machine, identity);
             if let Some(disk) = world.disk(machine) {
@@ -151,33 +159,34 @@ impl Run {
             }
         }
         let mut without = options.without.clone();
-        without.extend(NEVER);
-        let shrinks = rng.chance(1, 2);
-        if shrinks {
-            without.extend(TAKE_DATA);
+        without.extend(EXCLUDED);
+        let removes_members = rng.chance(1, 2);
+        if removes_members {
+            without.extend(DATA_LOSSES);
         }
         let shards = 1 + rng.below(2) as u16;
         Ok(Run {
-            plan: Plan {
+            plan: ClusterPlan {
                 shards,
-                founding: founding(&identities, program)?,
+                founding: founding(&identities, version)?,
                 limits: limits(),
-                flags: Flags::default(),
+                flags: EnabledFlags::default(),
             },
             identities,
             clients: clients(rng),
             mqtt_clients: MqttClients::new(rng, shards),
+            credit_clients: CreditClients::new(rng),
             oracle: Oracle::new(queues(rng)),
             rng: rng.fork(),
             fault_level,
-            wild: faults::Plan::new(rng, &without),
+            fault_plan: faults::FaultPlan::new(rng, &without),
             faults: 0,
-            operator: Operator::new(shrinks),
+            operator: Operator::new(removes_members),
             versions,
             founders: consistency::FoundingMembers::default(),
             lying_disks: options.lying_disks,
             damaged: 0,
-            quiet: false,
+            faults_ended: false,
             settled: false,
             death: NodeDeath::default(),
             next_connection: 0,
@@ -185,49 +194,49 @@ impl Run {
         })
     }
 
-    /// Lets a client do something, and carries out what it wants.
+    /// Lets a client act, and carries out its requests.
     fn with_client<T>(
         &mut self,
         world: &mut World<Run>,
         number: usize,
-        f: impl FnOnce(&mut Client, &mut Context<'_>) -> Result<T, String>,
+        f: impl FnOnce(&mut Client, &mut ClientContext<'_>) -> Result<T, String>,
     ) -> Result<Option<T>, String> {
         let Some(client) = self.clients.get_mut(number) else {
             return Ok(None);
         };
         let mut rng = client.rng.fork();
-        let place = client.link.as_ref().map(|link| ShardIncarnation {
+        let location = client.link.as_ref().map(|link| ShardIncarnation {
             node: link.node,
-            machine_run: link.machine_run,
+            incarnation: link.incarnation,
             shard: link.connection % u64::from(self.plan.shards),
         });
-        let process = place.and_then(|place| world.process(place.node));
-        let knows = |queue: &str, filter: &str| {
-            place.and_then(|place| mqtt::knows(process, place, queue, filter))
+        let process = location.and_then(|location| world.process(location.node));
+        let find_bound_queue = |queue: &str, filter: &str| {
+            location.and_then(|location| mqtt::find_bound_queue(process, location, queue, filter))
         };
-        self.mqtt_clients.mqtt_oracle.disturbed = self.oracle.disturbed();
-        let mut cx = Context {
+        self.mqtt_clients.mqtt_oracle.faults_until = self.oracle.faults_until();
+        let mut cx = ClientContext {
             now: world.now(),
             rng: &mut rng,
             oracle: &mut self.oracle,
             mqtt_oracle: &mut self.mqtt_clients.mqtt_oracle,
-            knows: &knows,
-            quiet: self.quiet,
+            find_bound_queue: &find_bound_queue,
+            faults_ended: self.faults_ended,
             connection: client.link.as_ref().map_or(0, |l| l.connection),
             node: client.link.as_ref().map_or(NodeId(0), |l| l.node),
             changes: Vec::new(),
-            hang_up: false,
+            wants_close: false,
         };
         let result = f(client, &mut cx).map_err(|error| format!("client {number}: {error}"))?;
-        let (changes, hang_up) = (cx.changes, cx.hang_up);
+        let (changes, wants_close) = (cx.changes, cx.wants_close);
         let Some(link) = &mut client.link else {
             return Ok(Some(result));
         };
         let (node, connection) = (link.node, link.connection);
-        while let Some((at, bytes)) = link.piece() {
+        while let Some((piece_number, bytes)) = link.next_piece() {
             let request = Request::Piece {
                 connection,
-                number: at,
+                number: piece_number,
                 piece: StreamPiece::Bytes(bytes),
             };
             world.request(node, number as u64, request);
@@ -236,20 +245,22 @@ impl Run {
             let request = Request::Change { number: 0, change };
             world.request(node, number as u64, request);
         }
-        if hang_up {
-            self.drop_link(world, number)?;
+        if wants_close {
+            self.close_connection(world, number)?;
         }
         Ok(Some(result))
     }
 
-    /// The client's side of its connection ends.
-    fn drop_link(&mut self, world: &mut World<Run>, number: usize) -> Result<(), String> {
-        self.with_client(world, number, |client, cx| client.part.role().lost(cx))?;
+    /// Closes the client's side of its connection.
+    fn close_connection(&mut self, world: &mut World<Run>, number: usize) -> Result<(), String> {
+        self.with_client(world, number, |client, cx| {
+            client.role.role().on_connection_lost(cx)
+        })?;
         let link = self.clients.get_mut(number).and_then(|c| c.link.take());
         if let Some(link) = link {
             let request = Request::Piece {
                 connection: link.connection,
-                number: link.last_number(),
+                number: link.sent_pieces(),
                 piece: StreamPiece::End,
             };
             world.request(link.node, number as u64, request);
@@ -263,14 +274,14 @@ impl Run {
             return;
         };
         let node = Client::pick(&mut client.rng, &nodes).unwrap_or_default();
-        let Some(machine_run) = world.process(node).map(Node::incarnation) else {
+        let Some(incarnation) = world.process(node).map(Node::incarnation) else {
             return;
         };
         self.next_connection += 1;
         let connection = self.next_connection;
         client.link = Some(Link::new(
             node,
-            machine_run,
+            incarnation,
             connection,
             world.now(),
             amqp::AmqpClient::new(),
@@ -296,9 +307,9 @@ impl Run {
                 Ok(())
             }
             Some(link) => {
-                let machine_run = world.process(link.node).map(Node::incarnation);
-                if machine_run != Some(link.machine_run) || link.too_slow(now) {
-                    return self.drop_link(world, number);
+                let incarnation = world.process(link.node).map(Node::incarnation);
+                if incarnation != Some(link.incarnation) || link.is_open_overdue(now) {
+                    return self.close_connection(world, number);
                 }
                 self.with_client(world, number, |client, cx| client.act(cx))?;
                 Ok(())
@@ -308,44 +319,49 @@ impl Run {
 
     fn watch(&mut self, world: &mut World<Run>) -> Result<(), String> {
         let now = world.now();
-        let fair = self.fault_level == FaultLevel::Fair || self.quiet;
+        let is_fault_free = self.fault_level == FaultLevel::NoFaults || self.faults_ended;
         for node in world.nodes() {
             if world.process(node).is_none() {
-                self.oracle.ended(now, node);
+                self.oracle.machine_ended(now, node);
                 if let Some(at) = world.lost_power(node) {
                     self.oracle.lost_power(at);
                 }
-                if self.death.keeps_down(node, now) {
+                if self.death.is_down(node, now) {
                     continue;
                 }
-                if self.quiet || self.rng.chance(1, 3) {
+                if self.faults_ended || self.rng.chance(1, 3) {
                     world.start_in(Duration::ZERO, node);
                 }
             }
         }
-        let fair = fair && !self.death.is_on();
-        // A process that stands still when all is to be well does so for seconds more.
-        if !fair || world.nodes().iter().any(|n| world.is_paused(*n)) {
-            self.oracle.disturb(now);
+        let is_fault_free = is_fault_free && !self.death.has_effects();
+        // A process that is paused when faults end stays so for seconds more.
+        if !is_fault_free || world.nodes().iter().any(|n| world.is_paused(*n)) {
+            self.oracle.record_fault(now);
         }
         self.operate(world);
-        consistency::replicas_agree(all_of(world))?;
-        self.founders.votes_are_earned(all_of(world))?;
-        consistency::removed_stay_out(all_of(world))?;
-        self.operator.only_gone_disks_lose_queues(world)?;
-        Versions::all_fit(all_of(world))?;
-        consistency::left_with_nothing(all_of(world), &self.operator.seen_off)?;
-        self.oracle.doubled(now)?;
-        self.mqtt_clients.mqtt_oracle.disturbed = self.oracle.disturbed();
+        consistency::check_replicas_agree(running_nodes(world))?;
+        self.founders.check_votes_are_earned(running_nodes(world))?;
+        consistency::check_removed_nodes_stay_out(running_nodes(world))?;
+        self.operator.check_lost_queues(world)?;
+        Versions::check_compatibility(running_nodes(world))?;
+        consistency::check_forgotten_nodes_have_no_queues(
+            running_nodes(world),
+            &self.operator.forget_requested,
+        )?;
+        self.oracle.check_double_deliveries(now)?;
+        self.mqtt_clients.mqtt_oracle.faults_until = self.oracle.faults_until();
         self.mqtt_clients.check(world)?;
-        if self.quiet && self.is_settled(world) && self.has_mourned(world) {
-            match self.mqtt_clients.begin_looking(&world.nodes()) {
-                Some(new) => new.for_each(|n| world.timer_in(Duration::ZERO, Timer::Device(n))),
+        if self.faults_ended && self.is_settled(world) && self.death_is_over(world) {
+            match self.mqtt_clients.begin_inspection(&world.nodes()) {
+                Some(new_clients) => {
+                    new_clients.for_each(|n| world.timer_in(Duration::ZERO, Timer::ActMqtt(n)))
+                }
                 None => {
                     self.settled = true;
                     self.check_queues(world)?;
                     self.mqtt_clients.check_retained()?;
-                    consistency::hubs_are_of_now(all_of(world))?;
+                    consistency::check_routers(running_nodes(world))?;
                 }
             }
         }
@@ -353,36 +369,47 @@ impl Run {
         Ok(())
     }
 
-    /// What a keeper was told of its own queues is so on every node.
+    /// Checks on every node that the own queues of queue admins exist or not.
     fn check_queues(&self, world: &World<Run>) -> Result<(), String> {
         for client in &self.clients {
-            let ClientRole::Keeper(queue_admin) = &client.part else {
+            let ClientRole::QueueAdmin(queue_admin) = &client.role else {
                 continue;
             };
-            for (name, there) in queue_admin.expected() {
-                consistency::queues_are(all_of(world), name, there)?;
+            for (name, exists) in queue_admin.expected_queues() {
+                consistency::check_queue_exists(running_nodes(world), name, exists)?;
             }
         }
         Ok(())
     }
 
-    /// Nothing is left to do, and nobody is owed anything.
+    /// Tells the oracle of clients with credit how long faults may have an effect.
+    fn note_faults(&mut self) {
+        let oracle = &mut self.credit_clients.oracle;
+        oracle.faults_until = self.oracle.faults_until();
+        oracle.has_lost_machines |= self.damaged > 0 || self.operator.replaced > 0;
+    }
+
+    /// Whether no work is left and no message is owed.
     fn is_settled(&mut self, world: &World<Run>) -> bool {
-        !self.operator.is_leaving()
-            && Versions::all_are_newest(all_of(world))
-            && self.mqtt_clients.waits_for(world.now()).is_empty()
-            && self.mqtt_clients.mqtt_oracle.owes().0 == 0
+        !self.operator.is_removing_node()
+            && Versions::all_are_newest(running_nodes(world))
+            && self.mqtt_clients.describe_wait(world.now()).is_empty()
+            && self.mqtt_clients.mqtt_oracle.count_owed().0 == 0
+            && self.credit_clients.is_done()
             && world.nodes().iter().all(|n| world.process(*n).is_some())
-            && !self.clients.iter().any(|c| c.part.as_role().wants_more())
+            && !self
+                .clients
+                .iter()
+                .any(|c| c.role.as_role().has_work_left())
             && self.oracle.owed(world.now()).0 == 0
-            && !self.oracle.may_be_doubled(world.now())
-            && consistency::on_the_way(all_of(world)).is_none()
-            && operator::all_is_replicated(world, &self.identities, 1).is_ok()
+            && !self.oracle.may_learn_of_ended_channel(world.now())
+            && consistency::describe_in_flight(running_nodes(world)).is_none()
+            && operator::check_replication(world, &self.identities, 1).is_ok()
     }
 }
 
 /// The nodes that are up.
-fn all_of(world: &World<Run>) -> impl Iterator<Item = &Node> {
+fn running_nodes(world: &World<Run>) -> impl Iterator<Item = &Node> {
     let nodes = world.nodes().into_iter();
     nodes.filter_map(|node| world.process(node))
 }
@@ -395,44 +422,51 @@ impl Scenario for Run {
         self.starts += 1;
         if let Some(identity) = self.identities.borrow_mut().get_mut(&start.node) {
             let (versions, rng) = (&self.versions, &mut self.rng);
-            identity.program = versions.next(identity.program, self.quiet, rng);
+            identity.version = versions.next(identity.version, self.faults_ended, rng);
         }
-        self.versions.started(start.now, start.node);
+        self.versions.node_started(start.now, start.node);
         Node::start(start, &self.plan, &self.identities)
     }
 
     fn timer(&mut self, world: &mut World<Run>, timer: Timer) -> Result<(), String> {
         match timer {
             Timer::Act(number) => return self.act(world, number),
-            Timer::Device(number) => {
-                self.mqtt_clients.mqtt_oracle.disturbed = self.oracle.disturbed();
+            Timer::ActMqtt(number) => {
+                self.mqtt_clients.mqtt_oracle.faults_until = self.oracle.faults_until();
                 let connections = &mut self.next_connection;
                 let pause = self.mqtt_clients.act(world, number, connections)?;
-                world.timer_in(pause, Timer::Device(number));
+                world.timer_in(pause, Timer::ActMqtt(number));
+            }
+            Timer::Credit(number) => {
+                self.note_faults();
+                let connections = &mut self.next_connection;
+                let pause = self.credit_clients.act(world, number, connections);
+                world.timer_in(pause, Timer::Credit(number));
             }
             Timer::Fault => {
-                if !self.quiet {
-                    self.fault(world)?;
+                if !self.faults_ended {
+                    self.inject_fault(world)?;
                     let pause = Duration::from_millis(50 + self.rng.below(900));
                     world.timer_in(pause, Timer::Fault);
                 }
             }
-            Timer::Break => {
-                if !self.quiet {
-                    let pause = self.break_some(world);
-                    world.timer_in(pause, Timer::Break);
+            Timer::BreakConnections => {
+                if !self.faults_ended {
+                    let pause = self.break_connections(world);
+                    world.timer_in(pause, Timer::BreakConnections);
                 }
             }
-            Timer::End(node, machine_run) => {
-                if world.process(node).map(Node::incarnation) == Some(machine_run) {
+            Timer::KillNode(node, incarnation) => {
+                if world.process(node).map(Node::incarnation) == Some(incarnation) {
                     world.stop(node, Stop::Kill);
                 }
             }
             Timer::Watch => return self.watch(world),
-            Timer::Quiet => {
-                self.quiet = true;
-                self.oracle.disturb(world.now());
-                self.mqtt_clients.quiet(world.now());
+            Timer::EndFaults => {
+                self.faults_ended = true;
+                self.oracle.record_fault(world.now());
+                self.mqtt_clients.end_faults(world.now());
+                self.credit_clients.faults_ended = true;
                 calm(world);
             }
         }
@@ -440,8 +474,12 @@ impl Scenario for Run {
     }
 
     fn reply(&mut self, world: &mut World<Run>, client: u64, reply: Reply) -> Result<(), String> {
-        if client >= mqtt::FIRST {
-            self.mqtt_clients.mqtt_oracle.disturbed = self.oracle.disturbed();
+        if client >= credit::FIRST {
+            self.note_faults();
+            return self.credit_clients.reply(world, client, reply);
+        }
+        if client >= mqtt::FIRST_CLIENT {
+            self.mqtt_clients.mqtt_oracle.faults_until = self.oracle.faults_until();
             return self.mqtt_clients.reply(world, client, reply);
         }
         let number = client as usize;
@@ -450,12 +488,14 @@ impl Scenario for Run {
         match reply {
             Reply::Piece {
                 connection,
-                number: at,
+                number: piece_number,
                 piece,
             } if current == Some(connection) => {
-                let ended = self.with_client(world, number, |c, cx| c.arrived(at, piece, cx))?;
-                if ended == Some(true) {
-                    self.drop_link(world, number)?;
+                let has_ended = self.with_client(world, number, |c, cx| {
+                    c.receive_piece(piece_number, piece, cx)
+                })?;
+                if has_ended == Some(true) {
+                    self.close_connection(world, number)?;
                 }
             }
             Reply::Accepted { connection } if current == Some(connection) => {
@@ -467,14 +507,14 @@ impl Scenario for Run {
                 })?;
             }
             Reply::Reset { connection } if current == Some(connection) => {
-                self.drop_link(world, number)?;
+                self.close_connection(world, number)?;
             }
             Reply::Changed { done, .. } => {
                 if let Some(client) = self.clients.get_mut(number) {
-                    client.part.role().changed(done);
+                    client.role.role().on_change_answered(done);
                 }
             }
-            // Of a connection that is no more.
+            // For an earlier connection.
             _ => {}
         }
         Ok(())
@@ -482,12 +522,12 @@ impl Scenario for Run {
 
     fn note(&mut self, world: &World<Run>, node: NodeId, note: Note) -> Result<(), String> {
         match note {
-            Note::Drained => self.oracle.ended(world.now(), node),
+            Note::Drained => self.oracle.machine_ended(world.now(), node),
             Note::PeerDown(peer) => {
                 self.oracle.given_up(world.now(), node, peer);
             }
             Note::PeerUp(peer) => {
-                self.oracle.heard(world.now(), node, peer);
+                self.oracle.reachable_again(world.now(), node, peer);
             }
         }
         Ok(())

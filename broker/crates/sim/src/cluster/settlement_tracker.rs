@@ -1,4 +1,5 @@
-//! What a client has done with deliveries of a queue since it asked that queue last: the answer shows that the queue knows.
+//! A client's settlements since its last request to a queue. The answer to the next request shows that the queue knows
+//! them.
 
 use super::oracle::Delivery;
 use super::tracked_message::MessageId;
@@ -6,5 +7,5 @@ use super::tracked_message::MessageId;
 #[derive(Clone, Debug, Default)]
 pub struct SettlementTracker {
     pub settled: Vec<(MessageId, Delivery)>,
-    pub given_back: Vec<(MessageId, Delivery)>,
+    pub requeued: Vec<(MessageId, Delivery)>,
 }

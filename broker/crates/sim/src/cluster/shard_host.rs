@@ -1,4 +1,4 @@
-//! A shard at its place in a node: its inbox and its clients' connections, as the reactor has them.
+//! A shard in its node: its inbox and its client connections, as the reactor provides them.
 
 use super::byte_stream::{ByteStream, StreamPiece};
 use super::node::{Node, Reply};
@@ -15,13 +15,13 @@ use shard::{ConnectionKey, Shard, ShardDriver};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// What waits for a shard's next turn.
+/// Input for a shard's next turn.
 pub enum Inbound {
     Frame(u16, Bytes),
     Durable(WalToken),
     WalRolled(u64),
     JobDone(JobId, JobResult),
-    /// Before the next; shard 0 only.
+    /// Arrives before the next item. Shard 0 only.
     PeerProgram(NodeId, VersionFacts),
     PeerUp(NodeId, Incarnation),
     PeerDown(NodeId),
@@ -34,29 +34,29 @@ pub enum Inbound {
 struct Connection {
     client: u64,
     number: u64,
-    lane: ByteStream,
-    /// Read and not yet taken by the session.
+    stream: ByteStream,
+    /// Bytes that were read and not yet consumed by the session.
     partial: BytesMut,
     session_state: SessionState,
-    /// A pause is over: what it left behind is to be read.
-    resume: bool,
+    /// A pause has ended, so the remaining bytes must be read.
+    must_resume: bool,
     sent: u64,
-    /// Our side is closed; the client's last bytes are thrown away.
-    ended: bool,
+    /// The node's side is closed. Further bytes of the client are discarded.
+    is_ended: bool,
 }
 
 pub struct ShardHost {
     pub shard: Shard,
     pub listening: bool,
-    /// Wants a turn whatever waits.
+    /// Whether the shard needs a turn even if its inbox is empty.
     pub due: bool,
-    /// In order of arrival; the time keeps back what is not there yet.
+    /// In order of arrival.
     inbox: VecDeque<Inbound>,
-    /// From other shards, in the order they were sent.
-    later: VecDeque<(Time, Inbound)>,
+    /// Frames of other shards in the order in which they were sent, with their arrival times.
+    delayed: VecDeque<(Time, Inbound)>,
     connections: BTreeMap<usize, Connection>,
     keys: BTreeMap<u64, usize>,
-    dirty: VecDeque<usize>,
+    dirty_connections: VecDeque<usize>,
 }
 
 impl ShardHost {
@@ -66,10 +66,10 @@ impl ShardHost {
             listening: false,
             due: true,
             inbox: VecDeque::new(),
-            later: VecDeque::new(),
+            delayed: VecDeque::new(),
             connections: BTreeMap::new(),
             keys: BTreeMap::new(),
-            dirty: VecDeque::new(),
+            dirty_connections: VecDeque::new(),
         }
     }
 
@@ -78,13 +78,13 @@ impl ShardHost {
         self.due = true;
     }
 
-    /// Never before what was put later earlier.
-    pub fn put_later(&mut self, at: Time, item: Inbound) {
-        let last = self.later.back().map_or(Time::ZERO, |(t, _)| *t);
-        self.later.push_back((at.max(last), item));
+    /// Adds an item that arrives at `at`, or after the last one that was added.
+    pub fn put_delayed(&mut self, at: Time, item: Inbound) {
+        let last = self.delayed.back().map_or(Time::ZERO, |(time, _)| *time);
+        self.delayed.push_back((at.max(last), item));
     }
 
-    /// Tokens are durable in order: the newest says all, as the log thread has it.
+    /// Tokens become durable in order, so the newest one covers the others, as with the log thread.
     pub fn durable(&mut self, token: WalToken) {
         if let Some(Inbound::Durable(last)) = self.inbox.back_mut() {
             *last = token;
@@ -94,28 +94,28 @@ impl ShardHost {
     }
 
     pub fn wake_at(&self) -> Option<Time> {
-        let later = self.later.front().map(|(at, _)| *at);
+        let delayed = self.delayed.front().map(|(at, _)| *at);
         let due = self.due.then_some(Time::ZERO);
-        [self.shard.wake_at(), later, due]
+        [self.shard.wake_at(), delayed, due]
             .into_iter()
             .flatten()
             .min()
     }
 
     pub fn wants_turn(&self, now: Time) -> bool {
-        self.due || self.later.front().is_some_and(|(at, _)| *at <= now)
+        self.due || self.delayed.front().is_some_and(|(at, _)| *at <= now)
     }
 
-    pub fn take_inbox(&mut self, now: Time) {
-        while let Some((_, item)) = self.later.pop_front_if(|(at, _)| *at <= now) {
+    pub fn process_inbox(&mut self, now: Time) {
+        while let Some((_, item)) = self.delayed.pop_front_if(|(at, _)| *at <= now) {
             self.inbox.push_back(item);
         }
         while let Some(item) = self.inbox.pop_front() {
-            self.inbound(item);
+            self.process(item);
         }
     }
 
-    fn inbound(&mut self, item: Inbound) {
+    fn process(&mut self, item: Inbound) {
         let shard = &mut self.shard;
         match item {
             Inbound::Frame(from, frame) => shard.shard_frame(from, frame),
@@ -133,8 +133,8 @@ impl ShardHost {
     }
 
     pub fn accept(&mut self, client: u64, number: u64, protocol: ProtocolId) {
-        let free = (0..).find(|k| !self.connections.contains_key(k));
-        let key = free.unwrap_or_default();
+        let free_key = (0..).find(|k| !self.connections.contains_key(k));
+        let key = free_key.unwrap_or_default();
         let peer = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1), (number % 60_000) as u16));
         let local = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 2), 5672));
         let info = ConnectionInfo {
@@ -149,30 +149,30 @@ impl ShardHost {
             Connection {
                 client,
                 number,
-                lane: ByteStream::default(),
+                stream: ByteStream::default(),
                 partial: BytesMut::new(),
                 session_state: SessionState::Open,
-                resume: false,
+                must_resume: false,
                 sent: 0,
-                ended: false,
+                is_ended: false,
             },
         );
         self.shard.connected(ConnectionKey(key), info);
         self.due = true;
     }
 
-    /// False: there is no such connection.
-    pub fn arrived(&mut self, connection: u64, number: u64, piece: &StreamPiece) -> bool {
+    /// Returns false if the connection does not exist.
+    pub fn receive_piece(&mut self, connection: u64, number: u64, piece: &StreamPiece) -> bool {
         let key = self.keys.get(&connection);
-        let Some(known) = key.and_then(|k| self.connections.get_mut(k)) else {
+        let Some(connection) = key.and_then(|k| self.connections.get_mut(k)) else {
             return false;
         };
-        known.lane.put(number, piece.clone());
+        connection.stream.put(number, piece.clone());
         self.due = true;
         true
     }
 
-    /// Reads from every connection that may be read.
+    /// Reads from all connections that are not paused.
     pub fn serve(&mut self) {
         let keys: Vec<usize> = self.connections.keys().copied().collect();
         for key in keys {
@@ -185,8 +185,8 @@ impl ShardHost {
             if connection.session_state == SessionState::Paused {
                 return;
             }
-            if !std::mem::take(&mut connection.resume) {
-                match connection.lane.take() {
+            if !std::mem::take(&mut connection.must_resume) {
+                match connection.stream.take() {
                     Some(StreamPiece::Bytes(bytes)) => connection.partial.extend_from_slice(&bytes),
                     Some(StreamPiece::End) => return self.close(key),
                     None => return,
@@ -201,42 +201,42 @@ impl ShardHost {
             if let Some(connection) = self.connections.get_mut(&key) {
                 connection.partial = input;
             }
-            self.stand(key, session_state);
+            self.set_session_state(key, session_state);
         }
     }
 
-    fn stand(&mut self, key: usize, session_state: SessionState) {
+    fn set_session_state(&mut self, key: usize, session_state: SessionState) {
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
         };
         let before = std::mem::replace(&mut connection.session_state, session_state);
         match session_state {
             SessionState::Closing if before != SessionState::Closing => {
-                self.mark(ConnectionKey(key))
+                self.mark_dirty(ConnectionKey(key))
             }
             SessionState::Open if before == SessionState::Paused => {
-                connection.resume = true;
+                connection.must_resume = true;
                 self.due = true;
             }
             _ => {}
         }
     }
 
-    pub fn mark(&mut self, key: ConnectionKey) {
-        self.dirty.push_back(key.0);
+    pub fn mark_dirty(&mut self, key: ConnectionKey) {
+        self.dirty_connections.push_back(key.0);
     }
 
-    /// Writes what waits for clients; true when there was anything.
+    /// Writes pending bytes to clients. Returns true if there were any.
     pub fn flush(&mut self, actions: &mut Vec<Action<Node>>) -> bool {
-        let any = !self.dirty.is_empty();
-        while let Some(key) = self.dirty.pop_front() {
+        let has_dirty = !self.dirty_connections.is_empty();
+        while let Some(key) = self.dirty_connections.pop_front() {
             self.flush_one(key, actions);
         }
-        any
+        has_dirty
     }
 
     fn flush_one(&mut self, key: usize, actions: &mut Vec<Action<Node>>) {
-        let Some(connection) = self.connections.get_mut(&key).filter(|c| !c.ended) else {
+        let Some(connection) = self.connections.get_mut(&key).filter(|c| !c.is_ended) else {
             return;
         };
         let Some((outbox, _)) = self.shard.outbox(ConnectionKey(key)) else {
@@ -255,14 +255,14 @@ impl ShardHost {
         let Some((outbox, session_state)) = self.shard.outbox(ConnectionKey(key)) else {
             return self.close(key);
         };
-        let left = !outbox.is_empty();
-        self.stand(key, session_state);
-        if left {
-            self.mark(ConnectionKey(key));
+        let has_more = !outbox.is_empty();
+        self.set_session_state(key, session_state);
+        if has_more {
+            self.mark_dirty(ConnectionKey(key));
         } else if session_state == SessionState::Closing
             && let Some(connection) = self.connections.get_mut(&key)
         {
-            connection.ended = true;
+            connection.is_ended = true;
             connection.send(StreamPiece::End, actions);
         }
     }

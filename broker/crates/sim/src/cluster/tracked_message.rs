@@ -1,17 +1,18 @@
-//! A message of the workload: everything in it follows from its id.
+//! A message of the workload. All its content follows from its id.
 
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::table;
 use codec_amqp091::{Properties, Short};
 
-/// Stream in the upper half, number in it (from 1) in the lower. A stream is what one channel publishes.
+/// Stream in the upper half, number within the stream (from 1) in the lower. A stream consists of the publishes of one
+/// channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MessageId(pub u64);
 
-/// The header that a quorum queue adds to what it delivers again.
+/// The header that a quorum queue adds to redelivered messages.
 const DELIVERY_COUNT: &str = "x-delivery-count";
-/// Headers of a message that has gone through a dead letter exchange.
-const DEATHS: [&str; 7] = [
+/// Headers of a dead-lettered message.
+const DEATH_HEADERS: [&str; 7] = [
     "x-death",
     "x-first-death-exchange",
     "x-first-death-queue",
@@ -21,13 +22,13 @@ const DEATHS: [&str; 7] = [
     "x-last-death-reason",
 ];
 
-/// What a delivery says of itself.
+/// The contents of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadMessage {
     pub id: MessageId,
-    /// How often the queue says that it was tried before.
+    /// Number of earlier delivery attempts, according to the queue.
     pub attempts: u32,
-    /// It has gone through a dead letter exchange.
+    /// It has passed a dead letter exchange.
     pub died: bool,
 }
 
@@ -44,8 +45,8 @@ impl MessageId {
         self.0 as u32
     }
 
-    /// An even spread of all bits.
-    fn mixed(self, salt: u64) -> u64 {
+    /// Mixes the bits of the id evenly.
+    fn mix(self, salt: u64) -> u64 {
         let mut x = self
             .0
             .wrapping_add(salt)
@@ -55,13 +56,13 @@ impl MessageId {
         x ^ (x >> 29)
     }
 
-    pub fn persistent(self) -> bool {
-        !self.mixed(1).is_multiple_of(8)
+    pub fn is_persistent(self) -> bool {
+        !self.mix(1).is_multiple_of(8)
     }
 
     /// Mostly small, some empty, few large.
     fn body_len(self) -> usize {
-        let random = self.mixed(2);
+        let random = self.mix(2);
         let spread = (random >> 16) as usize;
         match random % 64 {
             0..8 => 0,
@@ -74,12 +75,10 @@ impl MessageId {
     pub fn body(self) -> Bytes {
         let len = self.body_len();
         let mut body = BytesMut::with_capacity(len + 8);
-        let mut peer_message = self.mixed(3);
+        let mut word = self.mix(3);
         while body.len() < len {
-            body.extend_from_slice(&peer_message.to_le_bytes());
-            peer_message = peer_message
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            body.extend_from_slice(&word.to_le_bytes());
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         }
         body.truncate(len);
         body.freeze()
@@ -90,9 +89,9 @@ impl MessageId {
         let id = format!("{:016x}", self.0);
         let properties = Properties {
             content_type: Some("application/octet-stream"),
-            delivery_mode: Some(if self.persistent() { 2 } else { 1 }),
+            delivery_mode: Some(if self.is_persistent() { 2 } else { 1 }),
             message_id: Some(&id),
-            timestamp: Some(self.mixed(4)),
+            timestamp: Some(self.mix(4)),
             expiration,
             ..Properties::default()
         };
@@ -101,20 +100,20 @@ impl MessageId {
     }
 }
 
-/// Which message this is; an error when any of it is not as it was published.
+/// Identifies a message. Returns an error if any of it differs from its publish.
 pub fn read(properties: &[u8], body: &[u8]) -> Result<ReadMessage, String> {
     let (mut attempts, mut died) = (0, false);
-    let mut strange = None;
+    let mut unknown_header = None;
     let read = Properties::scan(properties, |entry| {
         if entry.key == DELIVERY_COUNT {
             attempts = table::decode(entry.raw)
                 .ok()
                 .and_then(|t| t.0.first().and_then(|(_, v)| v.as_integer()))
                 .unwrap_or(0);
-        } else if DEATHS.contains(&entry.key) {
+        } else if DEATH_HEADERS.contains(&entry.key) {
             died = true;
         } else {
-            strange = Some(entry.key.to_owned());
+            unknown_header = Some(entry.key.to_owned());
         }
     });
     let read = read.map_err(|e| format!("properties cannot be read: {e}"))?;
@@ -123,17 +122,17 @@ pub fn read(properties: &[u8], body: &[u8]) -> Result<ReadMessage, String> {
         .and_then(Short::text)
         .and_then(|id| u64::from_str_radix(id, 16).ok());
     let id = MessageId(id.ok_or("a message without an id")?);
-    if let Some(header) = strange {
-        return Err(format!("message {id:?} has got a header {header}"));
+    if let Some(header) = unknown_header {
+        return Err(format!("message {id:?} has the unknown header {header}"));
     }
     let expected = id.properties(read.expiration.and_then(Short::text));
-    let bare = Properties {
+    let without_headers = Properties {
         headers: None,
         ..read
     };
-    let mut again = BytesMut::new();
-    bare.encode(&mut again);
-    if again != expected {
+    let mut encoded = BytesMut::new();
+    without_headers.encode(&mut encoded);
+    if encoded != expected {
         return Err(format!(
             "the properties of {id:?} are not what was published"
         ));
@@ -157,19 +156,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_is_known_again_and_a_changed_one_is_not() {
+    fn message_is_identified_and_a_changed_one_is_refused() {
         for number in 1..200 {
             let id = MessageId::new(7, number);
             let (properties, body) = (id.properties(None), id.body());
-            let untouched = ReadMessage {
+            let unchanged = ReadMessage {
                 id,
                 attempts: 0,
                 died: false,
             };
-            assert_eq!(read(&properties, &body), Ok(untouched));
-            let mut wrong = body.to_vec();
-            wrong.push(0);
-            assert!(read(&properties, &wrong).is_err());
+            assert_eq!(read(&properties, &body), Ok(unchanged));
+            let mut on_change_answered = body.to_vec();
+            on_change_answered.push(0);
+            assert!(read(&properties, &on_change_answered).is_err());
             assert!(
                 read(&MessageId::new(8, number).properties(None), &body).is_err()
                     || body.is_empty()

@@ -1,4 +1,4 @@
-//! Nodes of two versions in one cluster: the older ones lack feature flags, nodes change their version when they restart, and an
+//! Clusters of two versions: older nodes lack feature flags, nodes change their version when they restart, and an
 //! administrator enables flags meanwhile.
 
 use super::node::{Identities, Identity, Node};
@@ -10,12 +10,13 @@ use metadata::features::{Feature, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What a program says that ends because of a flag.
+/// Part of the error with which a node ends because of an unknown flag.
 pub const MISFIT: &str = "does not know the feature flag";
-/// As long as a node may take another one for who it was before: a machine that ends is noticed after one second.
-const UNNOTICED: Duration = Duration::from_secs(3);
+/// Maximum time in which a node may take another one for its earlier incarnation: the end of a machine is noticed after
+/// one second.
+const DETECTION_TIME: Duration = Duration::from_secs(3);
 
-/// A feature flag of no effect: the mechanism is what these runs test.
+/// A feature flag without effect, because these runs test the mechanism.
 const fn flag(name: &'static str) -> Feature {
     Feature {
         name,
@@ -23,7 +24,7 @@ const fn flag(name: &'static str) -> Feature {
     }
 }
 
-/// So many that runs meet a node which does not know an enabled flag; with three of them hardly any did.
+/// Enough flags that runs meet a node which does not know an enabled flag. With three flags hardly any run did.
 const FLAGS: [Feature; 8] = [
     flag("first"),
     flag("second"),
@@ -52,60 +53,60 @@ const fn older(version: &'static str, features: &'static [Feature]) -> Version {
     Version { version, features }
 }
 
-/// Which program runs where, and which flags were asked for.
+/// Versions of the machines, and the requested flags.
 pub struct Versions {
-    /// None: every node runs the newest program all the time, and the cluster began with all of its flags.
+    /// `None`: every node always runs the newest version, and the cluster started with all of its flags.
     older: Option<Version>,
-    /// Only the cluster is of an older program, the nodes are not: where nothing is to go wrong.
-    upgraded: bool,
-    /// When each machine's program began.
-    began: BTreeMap<NodeId, Time>,
-    /// When a flag was first asked for while every member's program knew it, and who they were.
-    asked: BTreeMap<Name, (Time, BTreeSet<NodeId>)>,
-    /// Nodes that ended because of a flag.
+    /// Only the cluster was founded by an older version; all nodes run the newest. For runs without faults.
+    is_upgraded: bool,
+    /// When the software of each machine started.
+    started_at: BTreeMap<NodeId, Time>,
+    /// When a flag was first requested while the versions of all members knew it, and these members.
+    requested: BTreeMap<Name, (Time, BTreeSet<NodeId>)>,
+    /// Number of nodes that ended because of a flag.
     misfits: u64,
 }
 
 impl Versions {
-    pub fn new(rng: &mut SeededRng, upgraded: bool) -> Versions {
-        let which = rng.below(3 * OLDER.len() as u64) as usize;
+    pub fn new(rng: &mut SeededRng, is_upgraded: bool) -> Versions {
+        let index = rng.below(3 * OLDER.len() as u64) as usize;
         Versions {
-            older: OLDER.get(which).copied(),
-            upgraded,
-            began: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            older: OLDER.get(index).copied(),
+            is_upgraded,
+            started_at: BTreeMap::new(),
+            requested: BTreeMap::new(),
             misfits: 0,
         }
     }
 
-    /// That the cluster begins with.
+    /// The version that founds the cluster.
     pub fn founders(&self) -> Version {
         self.older.unwrap_or(NEWEST)
     }
 
-    /// That a machine starts with, which had this one before.
-    pub fn next(&self, before: Version, quiet: bool, rng: &mut SeededRng) -> Version {
-        let Some(older) = self.older.filter(|_| !self.upgraded) else {
+    /// The version that a machine starts with, after this one.
+    pub fn next(&self, before: Version, faults_ended: bool, rng: &mut SeededRng) -> Version {
+        let Some(older) = self.older.filter(|_| !self.is_upgraded) else {
             return NEWEST;
         };
-        let old = match before == older {
+        let is_old = match before == older {
             true => rng.chance(1, 2),
-            // Somebody goes back a version now and then, also when that is too late.
+            // Downgrades happen at times, also when it is too late for one.
             false => rng.chance(1, 8),
         };
-        match old && !quiet {
+        match is_old && !faults_ended {
             true => older,
             false => NEWEST,
         }
     }
 
-    pub fn started(&mut self, now: Time, machine: NodeId) {
-        self.began.insert(machine, now);
+    pub fn node_started(&mut self, now: Time, machine: NodeId) {
+        self.started_at.insert(machine, now);
     }
 
-    /// A flag that is off on the node that has applied most, and may be asked for: one of them. Nobody asks a machine that stands
-    /// still, as it knows nothing newer when it goes on.
-    pub fn wanted<S: Scenario<Process = Node>>(
+    /// A flag to request: one that is disabled on the node that has applied most. `None` while a machine is paused,
+    /// because such a node knows nothing newer when it continues.
+    pub fn pick_flag<S: Scenario<Process = Node>>(
         &mut self,
         world: &World<S>,
         identities: &Identities,
@@ -117,72 +118,77 @@ impl Versions {
             return None;
         }
         let tree = newest_tree(world)?;
-        let off = |f: &&Feature| !tree.feature_enabled(f.name);
-        let off: Vec<&Feature> = NEWEST.features.iter().filter(off).collect();
-        let name = off.get(rng.below(off.len().max(1) as u64) as usize)?.name;
+        let is_disabled = |f: &&Feature| !tree.feature_enabled(f.name);
+        let disabled: Vec<&Feature> = NEWEST.features.iter().filter(is_disabled).collect();
+        let name = disabled
+            .get(rng.below(disabled.len().max(1) as u64) as usize)?
+            .name;
         let members: BTreeSet<NodeId> = tree.nodes().map(|n| n.id).collect();
         let identities = identities.borrow();
-        let knowing = identities.values().filter(|i| i.program.knows(name));
-        let knowing: BTreeSet<NodeId> = knowing.map(|i| i.node).collect();
-        let up = nodes.iter().all(|n| world.process(*n).is_some());
+        let knowing_nodes = identities.values().filter(|i| i.version.knows(name));
+        let knowing_nodes: BTreeSet<NodeId> = knowing_nodes.map(|i| i.node).collect();
+        let all_are_up = nodes.iter().all(|n| world.process(*n).is_some());
         let name = Name::from(name);
-        if up && !members.is_empty() && members.is_subset(&knowing) {
-            let first = (world.now(), members);
-            self.asked.entry(name.clone()).or_insert(first);
+        if all_are_up && !members.is_empty() && members.is_subset(&knowing_nodes) {
+            let request = (world.now(), members);
+            self.requested.entry(name.clone()).or_insert(request);
         }
         Some(name)
     }
 
-    /// A node has ended because of a flag that it does not know. False: it was a member and had run all the while, so that the
-    /// flag must not have been turned on.
+    /// Records that a node ended because it does not know a flag. Returns false if it was a member and had run all the
+    /// time, because the flag must not have been enabled then.
     pub fn may_be_misfit(&mut self, machine: NodeId, identity: Identity) -> bool {
         self.misfits += 1;
-        let began = self.began.get(&machine).copied().unwrap_or(Time::ZERO);
-        let mut unknown = (self.asked.iter()).filter(|(f, _)| !identity.program.knows(f));
-        unknown.any(|(_, (asked, members))| {
-            began + UNNOTICED >= *asked || !members.contains(&identity.node)
+        let started_at = self.started_at.get(&machine).copied().unwrap_or(Time::ZERO);
+        let mut unknown = (self.requested.iter()).filter(|(f, _)| !identity.version.knows(f));
+        unknown.any(|(_, (requested, members))| {
+            started_at + DETECTION_TIME >= *requested || !members.contains(&identity.node)
         })
     }
 
-    /// Flags that were off and are on, and nodes that ended because of one.
-    pub fn told(&self) -> (u64, u64) {
-        (self.asked.len() as u64, self.misfits)
+    /// Number of flags that were enabled, and of nodes that ended because of one.
+    pub fn flag_counts(&self) -> (u64, u64) {
+        (self.requested.len() as u64, self.misfits)
     }
 
-    /// No program goes on in a cluster whose flags it does not know.
-    pub fn all_fit<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
+    /// Checks that no node runs in a cluster with enabled flags that it does not know.
+    pub fn check_compatibility<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
         for node in nodes {
-            let program = node.program();
+            let version = node.version();
             for shard in node.shards() {
                 let enabled = shard.core().tree.enabled_features();
-                if let Some(why) = program.misfit(enabled.map(|f| &**f)) {
-                    return Err(format!("node {} goes on: {why}", node.id().0));
+                if let Some(error) = version.misfit(enabled.map(|f| &**f)) {
+                    return Err(format!("node {} goes on: {error}", node.id().0));
                 }
             }
         }
         Ok(())
     }
 
-    /// A machine that is to get the newest program: the first one that runs an older one, when all are there.
-    pub fn behind<S: Scenario<Process = Node>>(&self, world: &World<S>) -> Option<NodeId> {
+    /// The first node with an older version, when all nodes are ready. It must be upgraded.
+    pub fn find_outdated_node<S: Scenario<Process = Node>>(
+        &self,
+        world: &World<S>,
+    ) -> Option<NodeId> {
         let nodes = world.nodes();
         if !nodes.iter().all(|n| is_ready(world, *n)) {
             return None;
         }
         let newest = NEWEST;
-        let old = |n: &NodeId| world.process(*n).is_some_and(|p| p.program() != newest);
-        nodes.into_iter().find(old)
+        let is_old = |n: &NodeId| world.process(*n).is_some_and(|p| p.version() != newest);
+        nodes.into_iter().find(is_old)
     }
 
-    /// Every node runs the newest program, and all of its flags are on.
+    /// Whether every node runs the newest version with all of its flags enabled.
     pub fn all_are_newest<'a>(mut nodes: impl Iterator<Item = &'a Node>) -> bool {
         let newest = NEWEST;
         nodes.all(|node| {
-            let on = |f: &Feature| {
+            let is_enabled = |f: &Feature| {
                 let mut shards = node.shards();
                 shards.all(|s| s.core().tree.feature_enabled(f.name))
             };
-            node.program() == newest && newest.features.iter().all(on)
+            node.version() == newest && newest.features.iter().all(is_enabled)
         })
     }
 }

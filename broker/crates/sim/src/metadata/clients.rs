@@ -1,4 +1,4 @@
-//! Clients that change the tree: each sends one change, tries until it is told that it is applied, and goes on.
+//! Clients that change the tree. Each sends one change at a time and retries it until the answer says that it is applied.
 
 use super::replica::Request;
 use auth::{HashAlgorithm, PasswordHash};
@@ -12,11 +12,11 @@ use metadata::{
 #[derive(Debug)]
 pub struct Client {
     rng: SeededRng,
-    /// Who it talks to.
+    /// The node that the client sends to.
     pub target: NodeId,
-    /// Counts what was sent, so that a timer knows whether it is still of interest.
+    /// Number of sent requests, so that a timer can tell whether it belongs to the current one.
     pub attempt: u64,
-    /// What is not answered yet.
+    /// The request without an answer.
     pub open: Option<Request>,
     pub answered: u64,
 }
@@ -32,8 +32,8 @@ impl Client {
         }
     }
 
-    /// What to send now: the open request or a new one.
-    pub fn next(&mut self, nodes: &[NodeId]) -> Request {
+    /// The request to send now: the open one, or a new one.
+    pub fn next_request(&mut self, nodes: &[NodeId]) -> Request {
         self.attempt += 1;
         if let Some(open) = &self.open {
             return open.clone();
@@ -50,29 +50,29 @@ impl Client {
         request
     }
 
-    /// Tries its luck with another node.
-    pub fn turn_to(&mut self, hint: Option<NodeId>, nodes: &[NodeId]) {
+    /// Selects another node: the hinted one, or a random one.
+    pub fn select_node(&mut self, hint: Option<NodeId>, nodes: &[NodeId]) {
         let any = self.rng.below(nodes.len() as u64) as usize;
         if let Some(node) = hint.or(nodes.get(any).copied()) {
             self.target = node;
         }
     }
 
-    fn pick(&mut self, prefix: &str, of: u64) -> Name {
-        format!("{prefix}{}", self.rng.below(of)).into()
+    fn pick_name(&mut self, prefix: &str, pool_size: u64) -> Name {
+        format!("{prefix}{}", self.rng.below(pool_size)).into()
     }
 
-    /// Names from small pools: clients get in each other's way.
+    /// Creates a change. Names come from small pools, so that the changes of clients conflict.
     fn change(&mut self, nodes: &[NodeId]) -> Change {
         let vhost: Name = match self.rng.below(8) {
-            0 => self.pick("vhost", 3),
+            0 => self.pick_name("vhost", 3),
             _ => "/".into(),
         };
         match self.rng.below(16) {
             0..=4 => Change::DeclareQueue(self.queue(vhost, nodes)),
             5 => Change::DeleteQueue {
                 vhost,
-                name: self.pick("queue", 30),
+                name: self.pick_name("queue", 30),
                 id: None,
             },
             6 | 7 => Change::Bind(self.binding(vhost)),
@@ -80,27 +80,27 @@ impl Client {
             9 => Change::DeclareExchange(self.exchange(vhost)),
             10 => Change::DeleteExchange {
                 vhost,
-                name: self.pick("exchange", 6),
+                name: self.pick_name("exchange", 6),
                 if_unused: self.rng.chance(1, 2),
             },
             11 => Change::PutPolicy(self.policy(vhost)),
             12 => Change::PutUser(self.user()),
             13 => Change::PutPermission(PermissionRecord {
-                user: self.pick("user", 5),
+                user: self.pick_name("user", 5),
                 vhost,
-                configure: self.pick("^a", 9),
+                configure: self.pick_name("^a", 9),
                 write: ".*".into(),
                 read: ".*".into(),
             }),
             14 if self.rng.chance(1, 3) => Change::DeleteVhost {
-                name: self.pick("vhost", 3),
+                name: self.pick_name("vhost", 3),
             },
             14 => Change::DeleteUser {
-                name: self.pick("user", 5),
+                name: self.pick_name("user", 5),
             },
             _ => Change::PutVhost {
-                name: self.pick("vhost", 3),
-                description: self.pick("number ", 100),
+                name: self.pick_name("vhost", 3),
+                description: self.pick_name("number ", 100),
                 tags: Vec::new(),
             },
         }
@@ -118,7 +118,7 @@ impl Client {
         QueueRecord {
             id: QueueId(0),
             vhost,
-            name: self.pick("queue", 30),
+            name: self.pick_name("queue", 30),
             kind: if quorum {
                 QueueType::Quorum
             } else {
@@ -142,10 +142,10 @@ impl Client {
             vhost,
             source: match self.rng.below(3) {
                 0 => "amq.topic".into(),
-                _ => self.pick("exchange", 6),
+                _ => self.pick_name("exchange", 6),
             },
-            destination: Destination::Queue(self.pick("queue", 30)),
-            routing_key: self.pick("key.", 4),
+            destination: Destination::Queue(self.pick_name("queue", 30)),
+            routing_key: self.pick_name("key.", 4),
             arguments: Table::default(),
         }
     }
@@ -155,7 +155,7 @@ impl Client {
         let kind = kinds[self.rng.below(kinds.len() as u64) as usize];
         ExchangeRecord {
             vhost,
-            name: self.pick("exchange", 6),
+            name: self.pick_name("exchange", 6),
             kind: kind.into(),
             durable: true,
             auto_delete: self.rng.chance(1, 4),
@@ -167,9 +167,9 @@ impl Client {
     fn policy(&mut self, vhost: Name) -> PolicyRecord {
         PolicyRecord {
             vhost,
-            name: self.pick("policy", 4),
+            name: self.pick_name("policy", 4),
             scope: PolicyScope::User,
-            pattern: self.pick("^queue", 10),
+            pattern: self.pick_name("^queue", 10),
             apply_to: ApplyTo::Queues,
             priority: self.rng.below(10) as i64,
             definition: Table(vec![(
@@ -181,7 +181,7 @@ impl Client {
 
     fn user(&mut self) -> UserRecord {
         UserRecord {
-            name: self.pick("user", 5),
+            name: self.pick_name("user", 5),
             password: Some(PasswordHash {
                 algorithm: HashAlgorithm::Sha256,
                 bytes: self.rng.next_u64().to_le_bytes().repeat(5)[..36].to_vec(),

@@ -1,41 +1,44 @@
-//! Commands that stay readable: what a quorum queue does with its messages, so that live entries, segments and
-//! their transfer are under test with the tree's own log.
+//! Commands that stay readable, as the messages of a quorum queue do: they test live entries, segments and their
+//! transfer together with the log of the tree.
 
 use bytes::{Buf, BufMut, BytesMut};
 use slots::IndexSet;
 use std::collections::BTreeMap;
 
-/// More than this and the oldest ordinary command goes.
-const ORDINARY: usize = 40;
-/// More than this and the oldest one goes, whatever it is.
-const MOST: usize = 90;
+/// Above this number, the oldest ordinary command is removed.
+const MAX_ORDINARY: usize = 40;
+/// Above this number, the oldest command is removed, ordinary or not.
+const MAX_COMMANDS: usize = 90;
 
-/// Index of a command that is kept, and its checksum. The same on every node after the same command.
+/// Checksums of the kept commands by index. Equal on every node after the same command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptCommands(BTreeMap<u64, u32>);
 
 impl KeptCommands {
-    /// Takes one in, or leaves it; most are read for a while, some for long.
+    /// Keeps a command or ignores it, depending on its hash. Most kept commands stay for a while, some for long.
     pub fn apply(&mut self, index: u64, hash: u32) {
         if hash.is_multiple_of(3) {
             self.0.insert(index, hash);
         }
-        if self.0.len() > ORDINARY {
-            let stays = |hash: &u32| hash.is_multiple_of(9);
-            let ordinary = self.0.iter().find(|(_, hash)| !stays(hash));
+        if self.0.len() > MAX_ORDINARY {
+            let is_long_lived = |hash: &u32| hash.is_multiple_of(9);
+            let ordinary = self.0.iter().find(|(_, hash)| !is_long_lived(hash));
             if let Some(index) = ordinary.map(|(index, _)| *index) {
                 self.0.remove(&index);
             }
         }
-        if self.0.len() > MOST {
+        if self.0.len() > MAX_COMMANDS {
             self.0.pop_first();
         }
     }
 
-    /// What is read now and then: an index and the checksum that the command there must have.
+    /// Selects a command to read: its index and its expected checksum.
     pub fn sample(&self, chance: u32) -> Option<(u64, u32)> {
-        let at = chance as usize % self.0.len().max(1);
-        self.0.iter().nth(at).map(|(index, hash)| (*index, *hash))
+        let position = chance as usize % self.0.len().max(1);
+        self.0
+            .iter()
+            .nth(position)
+            .map(|(index, hash)| (*index, *hash))
     }
 
     pub fn live(&self) -> IndexSet {
@@ -50,7 +53,7 @@ impl KeptCommands {
         }
     }
 
-    /// Takes it off the front. `None`: cut off.
+    /// Decodes from the front of `bytes`. `None`: the bytes end too early.
     pub fn decode(bytes: &mut &[u8]) -> Option<KeptCommands> {
         let count = bytes.try_get_u32().ok()?;
         let mut commands = KeptCommands::default();
@@ -67,13 +70,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_keeps_some_for_long_and_survives_encoding() {
+    fn kept_commands_are_bounded_and_survive_encoding() {
         let mut commands = KeptCommands::default();
         for n in 1..2_000u32 {
             commands.apply(u64::from(n), n.wrapping_mul(0x9E37_79B9));
-            assert!(commands.0.len() <= MOST);
+            assert!(commands.0.len() <= MAX_COMMANDS);
         }
-        assert!(commands.0.len() > ORDINARY);
+        assert!(commands.0.len() > MAX_ORDINARY);
         let mut bytes = BytesMut::new();
         commands.encode(&mut bytes);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Who runs the cluster: gives a node that is gone for good a successor, one at a time.
+//! The operator of the cluster: replaces lost nodes, one at a time.
 
 use super::oracle::Oracle;
 use super::replica::Replica;
@@ -6,58 +6,60 @@ use crate::world::{Scenario, World};
 use consensus::{GroupStatus, MembershipChange};
 use env::NodeId;
 
-/// A node that takes another one's place.
+/// The replacement of a lost node.
 #[derive(Clone, Copy, Debug)]
 struct NodeReplacement {
     old: NodeId,
     new: NodeId,
 }
 
-/// Adds the successor as a learner, makes it a voter when it has all, and then takes the old one out.
+/// Adds the new node as a learner, promotes it when it has caught up, and then removes the old one.
 #[derive(Debug, Default)]
 pub struct Operator {
-    succession: Option<NodeReplacement>,
-    /// Successors that are in for good.
-    pub done: u64,
+    replacement: Option<NodeReplacement>,
+    /// Number of completed replacements.
+    pub completed: u64,
 }
 
 impl Operator {
     pub fn is_busy(&self) -> bool {
-        self.succession.is_some()
+        self.replacement.is_some()
     }
 
-    pub fn begin(&mut self, old: NodeId, new: NodeId) {
-        // The same id again: nobody's members change.
-        self.succession = (old != new).then_some(NodeReplacement { old, new });
+    pub fn start_replacement(&mut self, old: NodeId, new: NodeId) {
+        // With the same id the members do not change.
+        self.replacement = (old != new).then_some(NodeReplacement { old, new });
     }
 
-    /// The next step, if a leader is there to be asked for it.
+    /// Takes the next step of the replacement, if there is a leader to request it from.
     pub fn act<S: Scenario<Process = Replica>>(
         &mut self,
         world: &mut World<S>,
         oracle: &mut Oracle,
     ) {
-        let Some(succession) = self.succession else {
+        let Some(replacement) = self.replacement else {
             return;
         };
         let nodes = world.nodes();
         let status = |n: &NodeId| world.process(*n).and_then(Replica::status);
-        let leads = |s: &GroupStatus| s.is_leader;
-        let newest = nodes.iter().filter_map(|n| Some((*n, status(n)?)));
-        let leader = newest.filter(|(_, s)| leads(s)).max_by_key(|(_, s)| s.term);
+        let is_leader = |s: &GroupStatus| s.is_leader;
+        let leaders = nodes.iter().filter_map(|n| Some((*n, status(n)?)));
+        let leader = leaders
+            .filter(|(_, s)| is_leader(s))
+            .max_by_key(|(_, s)| s.term);
         let Some((leader, status)) = leader else {
             return;
         };
-        match succession.step(&status) {
+        match replacement.step(&status) {
             Step::Wait => {}
             Step::Done => {
-                self.succession = None;
-                self.done += 1;
+                self.replacement = None;
+                self.completed += 1;
             }
-            Step::Ask(change) => {
+            Step::Request(change) => {
                 match change {
-                    MembershipChange::AddLearner(node) => oracle.invited(node),
-                    MembershipChange::Promote(node) => oracle.promoted(node),
+                    MembershipChange::AddLearner(node) => oracle.allow_member(node),
+                    MembershipChange::Promote(node) => oracle.allow_vote(node),
                     MembershipChange::Remove(_) => {}
                 }
                 world.with_process(leader, |p| p.change_members(change));
@@ -68,7 +70,7 @@ impl Operator {
 
 enum Step {
     Wait,
-    Ask(MembershipChange),
+    Request(MembershipChange),
     Done,
 }
 
@@ -77,18 +79,18 @@ impl NodeReplacement {
         let NodeReplacement { old, new } = self;
         let members = &status.membership;
         if members.voters.contains(&new) {
-            let still = members.voters.contains(&old) || members.learners.contains(&old);
-            return match still {
-                true => Step::Ask(MembershipChange::Remove(old)),
+            let is_member = members.voters.contains(&old) || members.learners.contains(&old);
+            return match is_member {
+                true => Step::Request(MembershipChange::Remove(old)),
                 false => Step::Done,
             };
         }
         if !members.learners.contains(&new) {
-            return Step::Ask(MembershipChange::AddLearner(new));
+            return Step::Request(MembershipChange::AddLearner(new));
         }
         let matched = status.matched.iter().find(|(n, _)| *n == new);
         match matched.is_some_and(|(_, index)| *index >= status.commit) {
-            true => Step::Ask(MembershipChange::Promote(new)),
+            true => Step::Request(MembershipChange::Promote(new)),
             false => Step::Wait,
         }
     }

@@ -1,10 +1,12 @@
-//! The rules.
+//! The rules of the scenario `metadata`.
 //!
-//! - Every node applies the same commands at the same indexes, in order, none left out, none twice in one life.
-//! - What a client was told is applied is applied there, for ever; later requests of it lie behind.
-//! - At most one leader in a term.
-//! - Trees after the same index are the same.
-//! - Nobody is a member who was not asked to be one, and nobody votes before that was asked for.
+//! - Every node applies the same commands at the same indexes in order. It skips none, and applies none twice in one
+//!   incarnation.
+//! - A command that a client was told is applied at an index is applied there on every node. Later requests of the
+//!   client have higher indexes.
+//! - A term has at most one leader.
+//! - Trees are equal after the same index.
+//! - A node is a member only after that was requested, and votes only after its promotion was requested.
 
 use super::replica::Note;
 use env::NodeId;
@@ -19,51 +21,51 @@ struct Command {
 
 #[derive(Debug, Default)]
 pub struct Oracle {
-    /// What was applied at each index by whoever was first.
+    /// The command at each index, as the first node applied it.
     log: BTreeMap<u64, Command>,
-    /// A checkpoint covers all up to here: no other command can turn up at or below it.
+    /// A checkpoint covers all indexes up to this one, so no new command can appear at or below it.
     covered: u64,
     digests: BTreeMap<u64, u64>,
-    /// How far each node is in its present life.
+    /// Last index that each node applied in its current incarnation.
     applied: BTreeMap<NodeId, u64>,
     leaders: BTreeMap<u64, NodeId>,
-    /// By client: index of its last request that was answered.
-    answered: BTreeMap<u64, u64>,
+    /// Index of the last answered request of each client.
+    answered_indexes: BTreeMap<u64, u64>,
     answers: u64,
-    /// Who may be a member, and who may vote.
-    invited: BTreeSet<NodeId>,
-    promoted: BTreeSet<NodeId>,
+    /// Nodes that may be members, and nodes that may vote.
+    allowed_members: BTreeSet<NodeId>,
+    allowed_voters: BTreeSet<NodeId>,
 }
 
 impl Oracle {
-    /// The first members, or one that was asked to become one.
-    pub fn invited(&mut self, node: NodeId) {
-        self.invited.insert(node);
+    /// Allows a node to be a member. Called for the founders and for each requested member.
+    pub fn allow_member(&mut self, node: NodeId) {
+        self.allowed_members.insert(node);
     }
 
-    /// From here on it may vote.
-    pub fn promoted(&mut self, node: NodeId) {
-        self.promoted.insert(node);
+    /// Allows a node to vote.
+    pub fn allow_vote(&mut self, node: NodeId) {
+        self.allowed_voters.insert(node);
     }
 
-    /// The node is gone for good.
-    pub fn gone(&mut self, node: NodeId) {
+    /// Forgets a node that was lost.
+    pub fn forget(&mut self, node: NodeId) {
         self.applied.remove(&node);
     }
 
-    fn members(&self, voters: &[NodeId], learners: &[NodeId]) -> Result<(), String> {
-        let early = voters.iter().find(|n| !self.promoted.contains(n));
-        if let Some(node) = early {
+    fn check_members(&self, voters: &[NodeId], learners: &[NodeId]) -> Result<(), String> {
+        let unpromoted = voters.iter().find(|n| !self.allowed_voters.contains(n));
+        if let Some(node) = unpromoted {
             return Err(format!("node {} votes and was never promoted", node.0));
         }
-        match learners.iter().find(|n| !self.invited.contains(n)) {
+        match learners.iter().find(|n| !self.allowed_members.contains(n)) {
             Some(node) => Err(format!("node {} learns and was never asked to", node.0)),
             None => Ok(()),
         }
     }
 
-    /// A new life has applied nothing.
-    pub fn started(&mut self, node: NodeId) {
+    /// Resets the applied index: a new incarnation has applied nothing.
+    pub fn node_started(&mut self, node: NodeId) {
         self.applied.insert(node, 0);
     }
 
@@ -82,9 +84,9 @@ impl Oracle {
                     hash: *hash,
                 };
                 self.apply(node, *index, command)?;
-                self.digest(node, *index, *digest)
+                self.check_digest(node, *index, *digest)
             }
-            Note::Members { voters, learners } => self.members(voters, learners),
+            Note::Members { voters, learners } => self.check_members(voters, learners),
             Note::Restored { index, tree } => self.restore(node, *index, *tree),
             Note::Leads { term } => match self.leaders.insert(*term, node) {
                 Some(other) if other != node => Err(format!(
@@ -97,11 +99,11 @@ impl Oracle {
     }
 
     fn apply(&mut self, node: NodeId, index: u64, command: Command) -> Result<(), String> {
-        let before = self.applied.insert(node, index).unwrap_or(0);
-        if index <= before {
-            return Err(format!("node {} applies {index} after {before}", node.0));
+        let previous = self.applied.insert(node, index).unwrap_or(0);
+        if index <= previous {
+            return Err(format!("node {} applies {index} after {previous}", node.0));
         }
-        if let Some((missed, _)) = self.log.range(before + 1..index).next() {
+        if let Some((missed, _)) = self.log.range(previous + 1..index).next() {
             return Err(format!("node {} left out {missed}", node.0));
         }
         match self.log.get(&index) {
@@ -111,10 +113,10 @@ impl Oracle {
                 node.0
             )),
             None => {
-                let closed = self.newest().max(self.covered);
-                if index <= closed {
+                let upper_bound = self.newest().max(self.covered);
+                if index <= upper_bound {
                     return Err(format!(
-                        "node {} applies {index}, which a node that is at {closed} left out",
+                        "node {} applies {index}, which a node that is at {upper_bound} left out",
                         node.0
                     ));
                 }
@@ -125,10 +127,10 @@ impl Oracle {
     }
 
     fn restore(&mut self, node: NodeId, index: u64, tree: u64) -> Result<(), String> {
-        let before = self.applied.insert(node, index).unwrap_or(0);
-        if index < before {
+        let previous = self.applied.insert(node, index).unwrap_or(0);
+        if index < previous {
             return Err(format!(
-                "node {} goes back from {before} to {index}",
+                "node {} goes back from {previous} to {index}",
                 node.0
             ));
         }
@@ -139,12 +141,17 @@ impl Oracle {
                 node.0
             ));
         }
-        // It may be above the newest command: Raft's own entries lie between.
+        // The index may be above the newest command, because Raft's own entries lie between.
         self.covered = self.covered.max(index);
         Ok(())
     }
 
-    fn digest(&mut self, node: NodeId, index: u64, digest: Option<u64>) -> Result<(), String> {
+    fn check_digest(
+        &mut self,
+        node: NodeId,
+        index: u64,
+        digest: Option<u64>,
+    ) -> Result<(), String> {
         let Some(digest) = digest else {
             return Ok(());
         };
@@ -154,30 +161,30 @@ impl Oracle {
         Ok(())
     }
 
-    /// A client was told.
-    pub fn answered(&mut self, client: u64, number: u64, index: u64) -> Result<(), String> {
+    /// Checks an answer to a client.
+    pub fn check_answer(&mut self, client: u64, number: u64, index: u64) -> Result<(), String> {
         let known = self.log.get(&index);
         if known.is_none_or(|c| (c.client, c.number) != (client, number)) {
             return Err(format!(
                 "client {client} was told that {number} is applied at {index}; there is {known:?}"
             ));
         }
-        let before = self.answered.insert(client, index).unwrap_or(0);
-        if index <= before {
+        let previous = self.answered_indexes.insert(client, index).unwrap_or(0);
+        if index <= previous {
             return Err(format!(
-                "client {client}: its {number} is at {index}, before what was answered at {before}"
+                "client {client}: its {number} is at {index}, before what was answered at {previous}"
             ));
         }
         self.answers += 1;
         Ok(())
     }
 
-    /// The last index that any node has applied.
+    /// The last index that a node has applied.
     pub fn newest(&self) -> u64 {
         self.log.last_key_value().map_or(0, |(index, _)| *index)
     }
 
-    /// Whether every one of these nodes has applied all.
+    /// Whether these nodes have applied every command.
     pub fn all_caught_up(&self, nodes: &[NodeId]) -> bool {
         let newest = self.newest();
         nodes
@@ -193,7 +200,7 @@ impl Oracle {
         self.leaders.len() as u64
     }
 
-    /// How far each node is, for a message.
+    /// Describes the applied index of each node for the text of a violation.
     pub fn progress(&self) -> String {
         format!("newest {}, applied {:?}", self.newest(), self.applied)
     }
@@ -229,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_is_accepted() {
+    fn valid_history_is_accepted() {
         let notes = [
             (A, Note::Leads { term: 3 }),
             (A, applied(2, 1, None)),
@@ -238,38 +245,40 @@ mod tests {
             (B, applied(5, 2, Some(9))),
             (A, Note::Leads { term: 3 }),
         ];
-        let mut oracle = oracle(&notes).expect("fine");
-        oracle.answered(7, 1, 2).expect("fine");
-        oracle.answered(7, 2, 5).expect("fine");
+        let mut oracle = oracle(&notes).expect("valid");
+        oracle.check_answer(7, 1, 2).expect("valid");
+        oracle.check_answer(7, 2, 5).expect("valid");
         assert!(oracle.all_caught_up(&[A, B]));
         assert_eq!((oracle.answers(), oracle.terms()), (2, 1));
-        oracle.started(B);
+        oracle.node_started(B);
         assert!(!oracle.all_caught_up(&[A, B]));
         oracle
             .note(B, &applied(2, 1, None))
-            .expect("a new life starts over");
+            .expect("a new incarnation applies from the start");
     }
 
     #[test]
-    fn nobody_votes_uninvited() {
+    fn member_without_request_is_a_violation() {
         let members = |voters: &[NodeId], learners: &[NodeId]| Note::Members {
             voters: voters.to_vec(),
             learners: learners.to_vec(),
         };
         let mut oracle = Oracle::default();
-        oracle.invited(A);
-        oracle.promoted(A);
-        oracle.note(A, &members(&[A], &[])).expect("the first");
-        oracle.note(A, &members(&[A], &[B])).expect_err("not asked");
-        oracle.invited(B);
-        oracle.note(A, &members(&[A], &[B])).expect("asked");
+        oracle.allow_member(A);
+        oracle.allow_vote(A);
+        oracle.note(A, &members(&[A], &[])).expect("the founder");
+        oracle
+            .note(A, &members(&[A], &[B]))
+            .expect_err("not requested");
+        oracle.allow_member(B);
+        oracle.note(A, &members(&[A], &[B])).expect("requested");
         oracle.note(A, &members(&[A, B], &[])).expect_err("learner");
-        oracle.promoted(B);
+        oracle.allow_vote(B);
         oracle.note(A, &members(&[A, B], &[])).expect("promoted");
     }
 
     #[test]
-    fn each_rule_can_be_broken() {
+    fn violation_of_each_rule_is_reported() {
         let broken: [&[(NodeId, Note)]; 10] = [
             &[(A, Note::Leads { term: 3 }), (B, Note::Leads { term: 3 })],
             &[(A, applied(2, 1, None)), (A, applied(2, 1, None))],
@@ -290,12 +299,14 @@ mod tests {
             oracle(notes).expect_err(&format!("{notes:?}"));
         }
         let mut oracle =
-            oracle(&[(A, applied(2, 1, None)), (A, applied(3, 1, None))]).expect("fine");
-        oracle.answered(7, 1, 4).expect_err("nothing is there");
+            oracle(&[(A, applied(2, 1, None)), (A, applied(3, 1, None))]).expect("valid");
         oracle
-            .answered(7, 9, 3)
-            .expect_err("something else is there");
-        oracle.answered(7, 1, 3).expect("fine");
-        oracle.answered(7, 1, 2).expect_err("went back");
+            .check_answer(7, 1, 4)
+            .expect_err("no command at this index");
+        oracle
+            .check_answer(7, 9, 3)
+            .expect_err("another command at this index");
+        oracle.check_answer(7, 1, 3).expect("valid");
+        oracle.check_answer(7, 1, 2).expect_err("index decreases");
     }
 }

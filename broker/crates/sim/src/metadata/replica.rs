@@ -1,4 +1,4 @@
-//! A node with the metadata group alone: what shard 0 does, without sessions and queues.
+//! A node with the metadata group alone: the work of shard 0 without sessions and queues.
 
 use super::kept_commands::KeptCommands;
 use crate::process::{Action, Process};
@@ -14,65 +14,90 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const GROUP: GroupId = GroupId(0);
-/// Digests are compared at indexes that are multiples of this.
+/// Digests are compared at multiples of this index.
 const DIGEST_PERIOD: u64 = 16;
 
+/// A change that a client requests.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The client's own count. The same again when it tries again.
+    /// The client's own number of the request. A retry has the same number.
     pub number: u64,
+    /// The change of the tree.
     pub change: Change,
 }
 
+/// The answer to a client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Applied at this index; refused by the tree or not is the same here.
-    Applied { number: u64, index: u64 },
-    /// Not here, not now.
-    Elsewhere { number: u64, leader: Option<NodeId> },
+    /// The change was applied at this index, whether the tree accepted or refused it.
+    Applied {
+        /// Number of the request.
+        number: u64,
+        /// Log index of the change.
+        index: u64,
+    },
+    /// This node cannot accept the change now.
+    Rejected {
+        /// Number of the request.
+        number: u64,
+        /// The leader, if this node knows it.
+        leader: Option<NodeId>,
+    },
 }
 
-/// For the oracle.
+/// An observation for the oracle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
+    /// A command was applied.
     Applied {
+        /// Log index of the command.
         index: u64,
+        /// The client that sent it.
         client: u64,
+        /// The client's number of the request.
         number: u64,
-        /// Of the command.
+        /// Hash of the command.
         hash: u32,
-        /// Of the tree after it, now and then.
+        /// Digest of the tree after the command, at multiples of `DIGEST_PERIOD`.
         digest: Option<u64>,
     },
     /// The tree was replaced by a checkpoint.
     Restored {
+        /// Log index of the checkpoint.
         index: u64,
-        /// The last change in the tree that took its place.
+        /// Index of the last change in the restored tree.
         tree: u64,
     },
     /// This node leads in this term.
-    Leads { term: u64 },
-    /// The members, as this node goes by from now on.
+    Leads {
+        /// The term.
+        term: u64,
+    },
+    /// The membership that this node uses from now on.
     Members {
+        /// Members with a vote.
         voters: Vec<NodeId>,
+        /// Members without a vote.
         learners: Vec<NodeId>,
     },
 }
 
+/// The process of the scenario `metadata`.
 pub struct Replica {
     host: Host,
     tree: Tree,
     commands: KeptCommands,
-    /// Draws what is read again, once all that the host had to say is carried out.
+    /// Random number that selects the command to read after the outputs of the host are handled.
     read_due: Option<u32>,
     applied: u64,
-    /// (client, number) of changes that were proposed here and not seen applied.
+    /// (client, number) of each change that was proposed here and is not applied yet.
     proposed: BTreeSet<(u64, u64)>,
     outputs: Vec<HostOutput>,
     actions: Vec<Action<Replica>>,
 }
 
 impl Replica {
+    /// Starts the node with these founding voters.
     pub fn start(start: Start, voters: &[NodeId]) -> Result<Replica, String> {
         let config = HostConfig {
             node: start.node,
@@ -102,15 +127,17 @@ impl Replica {
         })
     }
 
+    /// The metadata tree of this node.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
+    /// Raft status of the metadata group on this node.
     pub fn status(&self) -> Option<GroupStatus> {
         self.host.status(GROUP)
     }
 
-    /// Asked of the leader. What is refused is asked again by whoever wants it.
+    /// Requests a membership change from the leader. The operator repeats a refused request.
     pub fn change_members(&mut self, change: MembershipChange) {
         let _ = self.host.change_membership(GROUP, change);
     }
@@ -125,15 +152,15 @@ impl Replica {
     fn restore(&mut self, index: u64, state: &Bytes) -> Result<(), String> {
         let mut rest = &state[..];
         self.commands =
-            KeptCommands::decode(&mut rest).ok_or("checkpoint: the shelf is cut off")?;
+            KeptCommands::decode(&mut rest).ok_or("checkpoint: the kept commands are truncated")?;
         let tree = state.slice(state.len() - rest.len()..);
         self.tree = Tree::restore(&tree).map_err(|e| format!("checkpoint: {e:?}"))?;
         self.applied = index;
         Ok(())
     }
 
-    /// Reads one of the commands that must still be there.
-    fn read_again(&self, chance: u32) -> Result<(), String> {
+    /// Reads a kept command and compares its checksum.
+    fn read_kept_command(&self, chance: u32) -> Result<(), String> {
         let Some((index, hash)) = self.commands.sample(chance) else {
             return Ok(());
         };
@@ -147,7 +174,7 @@ impl Replica {
         Ok(())
     }
 
-    fn output(&mut self, output: HostOutput) -> Result<(), String> {
+    fn handle_output(&mut self, output: HostOutput) -> Result<(), String> {
         match output {
             HostOutput::Append { token, records } => {
                 self.actions.push(Action::Append { token, records });
@@ -192,7 +219,7 @@ impl Replica {
 
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<(), String> {
         let (client, number, change) = decode(command)?;
-        // Refused or not: the same on every node, which the digest shows.
+        // The result may be a refusal. It is the same on every node, as the digest shows.
         let _ = self.tree.apply(index, &change);
         self.applied = index;
         let hash = crc32fast::hash(command);
@@ -216,7 +243,7 @@ impl Replica {
     }
 }
 
-/// Small enough that a short run sees checkpoints, segments and transfers.
+/// Small limits, so that a short run has checkpoints, segments and transfers.
 fn limits() -> Limits {
     Limits {
         checkpoint_bytes: 16 << 10,
@@ -241,7 +268,7 @@ fn encode(client: u64, request: &Request) -> Bytes {
 fn decode(command: &Bytes) -> Result<(u64, u64, Change), String> {
     let mut rest = &command[..];
     if rest.len() < 16 {
-        return Err("a command that nobody sent was committed".to_owned());
+        return Err("a committed command is shorter than its header".to_owned());
     }
     let (client, number) = (rest.get_u64(), rest.get_u64());
     let change = Change::decode(rest).map_err(|e| format!("a command does not decode: {e:?}"))?;
@@ -291,7 +318,7 @@ impl Process for Replica {
             Err(ProposeError::NotLeader { leader }) => leader,
             Err(_) => None,
         };
-        let reply = Reply::Elsewhere { number, leader };
+        let reply = Reply::Rejected { number, leader };
         self.actions.push(Action::Reply { client, reply });
     }
 
@@ -299,13 +326,13 @@ impl Process for Replica {
         let mut outputs = std::mem::take(&mut self.outputs);
         self.host.poll(&mut outputs);
         for output in outputs.drain(..) {
-            if let Err(error) = self.output(output) {
+            if let Err(error) = self.handle_output(output) {
                 self.actions.push(Action::Fatal(error));
             }
         }
         self.outputs = outputs;
         if let Some(chance) = self.read_due.take()
-            && let Err(error) = self.read_again(chance)
+            && let Err(error) = self.read_kept_command(chance)
         {
             self.actions.push(Action::Fatal(error));
         }

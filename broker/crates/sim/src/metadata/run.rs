@@ -1,28 +1,30 @@
-//! One run: faults for a while, then quiet, then the account.
+//! One run: a phase with faults, recovery, and the final checks.
 
 use super::clients::Client;
 use super::operator::Operator;
 use super::oracle::Oracle;
 use super::replica::{Note, Replica, Reply};
-use crate::faults::{Fault, Kind, Plan, calm};
+use crate::faults::{Fault, FaultKind, FaultPlan, calm};
 use crate::world::{Scenario, Start, Violation, World, WorldConfig};
 use env::{NodeId, Rng, SeededRng, Time};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What is the same for every seed.
+/// Options that all seeds share.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Number of nodes.
     pub nodes: u64,
+    /// Number of clients.
     pub clients: u64,
-    /// How long things go wrong.
+    /// Duration of the phase with faults.
     pub chaos: Duration,
-    /// Disks say that they synced and did not. The rules must not hold then.
+    /// Disks report a sync and do not perform it. The oracle must then find violations.
     pub lying_disks: bool,
-    /// Faults that are left out.
-    pub without: BTreeSet<Kind>,
-    /// Prints every event.
-    pub loud: bool,
+    /// Kinds of faults to leave out.
+    pub without: BTreeSet<FaultKind>,
+    /// Print every event.
+    pub verbose: bool,
 }
 
 impl Default for Options {
@@ -33,71 +35,75 @@ impl Default for Options {
             chaos: Duration::from_secs(20),
             lying_disks: false,
             without: BTreeSet::new(),
-            loud: false,
+            verbose: false,
         }
     }
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Of everything that happened.
+    /// Hash over all events.
     pub hash: u64,
+    /// Number of events.
     pub events: u64,
-    /// Changes that clients were told are applied.
+    /// Number of changes that clients were told are applied.
     pub answers: u64,
     /// Index of the last change.
     pub newest: u64,
-    /// Terms that had a leader.
+    /// Number of terms that had a leader.
     pub terms: u64,
+    /// Number of starts of nodes.
     pub starts: u64,
-    /// Trees replaced by a checkpoint.
+    /// Number of trees that a checkpoint replaced.
     pub restores: u64,
+    /// Number of injected faults.
     pub faults: u64,
-    /// Nodes that found a flipped bit and ended.
+    /// Number of nodes that found a flipped bit and ended.
     pub damaged: u64,
-    /// Nodes that took another one's place for good.
+    /// Number of completed node replacements.
     pub replaced: u64,
+    /// Virtual time at the end.
     pub ended: Time,
 }
 
-/// Time to elect a leader first.
+/// Time for electing the first leader.
 const FIRST_FAULT: Duration = Duration::from_millis(1500);
-/// A client tries again after this.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// After the faults: answers that every client must get.
-const LAST_ANSWERS: u64 = 3;
-/// After the faults: how long all of it may take.
+/// Time after which a client retries.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// Answers that every client must get after the faults.
+const FINAL_ANSWERS: u64 = 3;
+/// Maximum time until the run must be done, after the faults.
 const RECOVERY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
 enum Timer {
-    /// A client sends.
+    /// A client sends its next request.
     Send {
         client: u64,
     },
-    /// A client has waited for this attempt.
-    Impatient {
+    /// The answer to this attempt of a client is overdue.
+    AnswerOverdue {
         client: u64,
         attempt: u64,
     },
     Fault,
-    /// Somebody looks after nodes that are down.
+    /// The operator acts and restarts stopped nodes.
     Watch,
-    /// No more faults.
-    Quiet,
+    /// Faults end.
+    EndFaults,
 }
 
 struct Run {
     founders: Vec<NodeId>,
     nodes: Vec<NodeId>,
-    plan: Plan,
+    plan: FaultPlan,
     operator: Operator,
     clients: Vec<Client>,
     rng: SeededRng,
     oracle: Oracle,
-    quiet: bool,
-    /// Answers by client at which it stops; set when it is quiet.
+    faults_ended: bool,
+    /// Number of answers at which each client stops. Set when the faults end.
     goals: Vec<u64>,
     starts: u64,
     restores: u64,
@@ -111,14 +117,14 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
         nodes: options.nodes,
         ..WorldConfig::default()
     };
-    let mut world: World<Run> = World::new(config, seed, options.loud);
+    let mut world: World<Run> = World::new(config, seed, options.verbose);
     let mut rng = world.rng.fork();
     let nodes = world.nodes();
-    let plan = Plan::new(&mut rng, &options.without);
+    let plan = FaultPlan::new(&mut rng, &options.without);
     let mut oracle = Oracle::default();
     for node in &nodes {
-        oracle.invited(*node);
-        oracle.promoted(*node);
+        oracle.allow_member(*node);
+        oracle.allow_vote(*node);
     }
     let mut scenario = Run {
         clients: (0..options.clients)
@@ -130,7 +136,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
         operator: Operator::default(),
         rng,
         oracle,
-        quiet: false,
+        faults_ended: false,
         goals: Vec::new(),
         starts: 0,
         restores: 0,
@@ -148,18 +154,18 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
     }
     world.timer_in(FIRST_FAULT, Timer::Fault);
     world.timer_in(Duration::from_millis(500), Timer::Watch);
-    world.timer_in(options.chaos, Timer::Quiet);
+    world.timer_in(options.chaos, Timer::EndFaults);
     let until = Time::ZERO + options.chaos + RECOVERY;
-    let ran = world.run(&mut scenario, until).map_err(|mut violation| {
-        violation.what = format!("{} ({})", violation.what, scenario.oracle.progress());
+    let result = world.run(&mut scenario, until).map_err(|mut violation| {
+        violation.message = format!("{} ({})", violation.message, scenario.oracle.progress());
         violation
     });
-    ran?;
-    scenario.account(&world)
+    result?;
+    scenario.final_report(&world)
 }
 
 impl Run {
-    fn account(&self, world: &World<Run>) -> Result<Report, Violation> {
+    fn final_report(&self, world: &World<Run>) -> Result<Report, Violation> {
         let digests: Vec<_> = (self.nodes.iter())
             .map(|n| {
                 world
@@ -170,7 +176,7 @@ impl Run {
         if digests.iter().any(|d| d.is_none() || *d != digests[0]) {
             return Err(Violation {
                 at: world.now(),
-                what: format!("trees differ in the end: {digests:?}"),
+                message: format!("trees differ in the end: {digests:?}"),
             });
         }
         let mut trace = world.trace.clone();
@@ -188,60 +194,60 @@ impl Run {
             restores: self.restores,
             faults: self.faults,
             damaged: self.damaged,
-            replaced: self.operator.done,
+            replaced: self.operator.completed,
             ended: world.now(),
         })
     }
 
-    fn strike(&mut self, world: &mut World<Run>) -> Result<(), String> {
+    fn inject_fault(&mut self, world: &mut World<Run>) -> Result<(), String> {
         let now = world.now();
         let Some(fault) = self.plan.next(&mut self.rng, &self.nodes) else {
             world.trace.event(now, "left out", 0, &());
             return Ok(());
         };
-        if fault.takes_data() && !self.all_have_their_data(world) {
+        if fault.loses_data() && !self.all_data_is_intact(world) {
             return Ok(());
         }
         world.trace.event(now, "fault", 0, &fault);
         self.faults += 1;
         match fault {
             Fault::LostDisk(node) => self.replace(world, node),
-            other => other.happen(world)?,
+            other => other.apply(world)?,
         }
         Ok(())
     }
 
-    /// No more than a minority may lose what it was told: at most one node here, until another one is in its place.
-    fn all_have_their_data(&self, world: &World<Run>) -> bool {
+    /// Only a minority may lose acknowledged data: at most one node here, until it is replaced.
+    fn all_data_is_intact(&self, world: &World<Run>) -> bool {
         !self.operator.is_busy() && !self.nodes.iter().any(|n| world.is_damaged(*n))
     }
 
     fn replace(&mut self, world: &mut World<Run>, old: NodeId) {
         if let Some(new) = world.replace(old) {
-            self.oracle.gone(old);
-            self.operator.begin(old, new);
+            self.oracle.forget(old);
+            self.operator.start_replacement(old, new);
             self.nodes = world.nodes();
             world.start_in(Duration::ZERO, new);
         }
     }
 
-    fn wants_more(&self, client: u64) -> bool {
+    fn expects_answers(&self, client: u64) -> bool {
         let answered = self.clients.get(client as usize).map_or(0, |c| c.answered);
         let goal = self.goals.get(client as usize);
         goal.is_none_or(|goal| answered < *goal)
     }
 
     fn send(&mut self, world: &mut World<Run>, client: u64) {
-        if !self.wants_more(client) {
+        if !self.expects_answers(client) {
             return;
         }
         let Some(c) = self.clients.get_mut(client as usize) else {
             return;
         };
-        let request = c.next(&self.nodes);
+        let request = c.next_request(&self.nodes);
         let (target, attempt) = (c.target, c.attempt);
         world.request(target, client, request);
-        world.timer_in(PATIENCE, Timer::Impatient { client, attempt });
+        world.timer_in(RETRY_AFTER, Timer::AnswerOverdue { client, attempt });
     }
 }
 
@@ -251,24 +257,24 @@ impl Scenario for Run {
 
     fn start(&mut self, start: Start) -> Result<Replica, String> {
         self.starts += 1;
-        self.oracle.started(start.node);
+        self.oracle.node_started(start.node);
         Replica::start(start, &self.founders)
     }
 
     fn timer(&mut self, world: &mut World<Run>, timer: Timer) -> Result<(), String> {
         match timer {
             Timer::Send { client } => self.send(world, client),
-            Timer::Impatient { client, attempt } => {
+            Timer::AnswerOverdue { client, attempt } => {
                 let nodes = &self.nodes;
                 let client_state = self.clients.get_mut(client as usize);
                 if let Some(c) = client_state.filter(|c| c.attempt == attempt && c.open.is_some()) {
-                    c.turn_to(None, nodes);
+                    c.select_node(None, nodes);
                     self.send(world, client);
                 }
             }
             Timer::Fault => {
-                if !self.quiet {
-                    self.strike(world)?;
+                if !self.faults_ended {
+                    self.inject_fault(world)?;
                     let pause = Duration::from_millis(50 + self.rng.below(900));
                     world.timer_in(pause, Timer::Fault);
                 }
@@ -276,17 +282,18 @@ impl Scenario for Run {
             Timer::Watch => {
                 self.operator.act(world, &mut self.oracle);
                 for node in world.nodes() {
-                    if world.process(node).is_none() && (self.quiet || self.rng.chance(1, 4)) {
+                    if world.process(node).is_none() && (self.faults_ended || self.rng.chance(1, 4))
+                    {
                         world.start_in(Duration::ZERO, node);
                     }
                 }
                 world.timer_in(Duration::from_millis(500), Timer::Watch);
             }
-            Timer::Quiet => {
-                self.quiet = true;
+            Timer::EndFaults => {
+                self.faults_ended = true;
                 calm(world);
                 self.goals = (self.clients.iter())
-                    .map(|c| c.answered + LAST_ANSWERS)
+                    .map(|c| c.answered + FINAL_ANSWERS)
                     .collect();
             }
         }
@@ -302,18 +309,18 @@ impl Scenario for Run {
             Reply::Applied { number, index } if open == Some(number) => {
                 c.open = None;
                 c.answered += 1;
-                self.oracle.answered(client, number, index)?;
+                self.oracle.check_answer(client, number, index)?;
                 let pause = Duration::from_micros(self.rng.below(60_000));
                 world.timer_in(pause, Timer::Send { client });
             }
-            Reply::Elsewhere { number, leader } if open == Some(number) => {
-                c.turn_to(leader, &self.nodes);
-                // This attempt is over; the next one has its own timer.
+            Reply::Rejected { number, leader } if open == Some(number) => {
+                c.select_node(leader, &self.nodes);
+                // This attempt is over. The next one has its own timer.
                 c.attempt += 1;
                 let pause = Duration::from_millis(10 + self.rng.below(100));
                 world.timer_in(pause, Timer::Send { client });
             }
-            // An answer to an earlier try.
+            // An answer to an earlier attempt.
             _ => {}
         }
         Ok(())
@@ -338,9 +345,9 @@ impl Scenario for Run {
     }
 
     fn done(&mut self, world: &World<Run>) -> bool {
-        self.quiet
+        self.faults_ended
             && !self.operator.is_busy()
-            && (0..self.clients.len() as u64).all(|c| !self.wants_more(c))
+            && (0..self.clients.len() as u64).all(|c| !self.expects_answers(c))
             && self.nodes.iter().all(|n| world.process(*n).is_some())
             && self.oracle.all_caught_up(&self.nodes)
     }

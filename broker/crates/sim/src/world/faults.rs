@@ -1,4 +1,4 @@
-//! What can be done to a machine besides stopping it.
+//! Faults of a machine other than a stop.
 
 use super::{Event, Scenario, Stop, World};
 use crate::machine::Machine;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use wal::{Recovered, Wal, WalConfig};
 
-/// Errors that a fault of the world explains.
+/// Errors that are caused by an injected fault.
 const INJECTED: [&str; 3] = [
     "fsync failed (simulated)",
     "no space left (simulated)",
@@ -18,28 +18,29 @@ const INJECTED: [&str; 3] = [
 ];
 
 impl<S: Scenario> World<S> {
-    /// The process stands still (SIGSTOP), log and storage threads included; what comes for it waits. It goes on
-    /// after `time`.
+    /// Pauses the process (SIGSTOP), including its log and storage threads. Its events are deferred. It continues after
+    /// `time`.
     pub fn pause(&mut self, node: NodeId, time: Duration) {
-        if let Some(machine_run) = self.incarnation(node) {
-            self.held.entry(node).or_default();
-            self.plan(time, Event::Resume { node, machine_run });
+        if let Some(incarnation) = self.incarnation(node) {
+            self.deferred_events.entry(node).or_default();
+            self.schedule(time, Event::Resume { node, incarnation });
         }
     }
 
+    /// Whether the process of this machine is paused.
     pub fn is_paused(&self, node: NodeId) -> bool {
-        self.held.contains_key(&node)
+        self.deferred_events.contains_key(&node)
     }
 
     pub(super) fn resume(&mut self, node: NodeId) {
         let now = self.now();
-        for event in self.held.remove(&node).unwrap_or_default() {
+        for event in self.deferred_events.remove(&node).unwrap_or_default() {
             self.scheduler.at(now, event);
         }
     }
 
-    /// Puts an event that a paused process does not see yet aside.
-    pub(super) fn hold(&mut self, event: Event<S>) -> Option<Event<S>> {
+    /// Defers an event of a paused process.
+    pub(super) fn defer_if_paused(&mut self, event: Event<S>) -> Option<Event<S>> {
         let node = match &event {
             Event::Tick { node, .. }
             | Event::Wake { node, .. }
@@ -49,40 +50,40 @@ impl<S: Scenario> World<S> {
             Event::Frame { link, .. } => link.1,
             _ => return Some(event),
         };
-        match self.held.get_mut(&node) {
-            Some(held) => {
-                held.push(event);
+        match self.deferred_events.get_mut(&node) {
+            Some(events) => {
+                events.push(event);
                 None
             }
             None => Some(event),
         }
     }
 
-    /// The connection between two nodes breaks, as when something between them forgets it. Another one can be made at once.
+    /// Breaks the connection between two nodes, as a middlebox that forgets its state does. It can be replaced at once.
     pub fn break_connection(&mut self, link: Link) {
         self.trace
             .event(self.scheduler.now(), "break", link.0.0, &link.1);
         self.connections.cut(link);
     }
 
-    /// The node's wall clock goes forward or back, by so many milliseconds.
+    /// Moves the wall clock of a node forward or back by this number of milliseconds.
     pub fn jump_clock(&mut self, node: NodeId, by: i64) {
         if let Some(machine) = self.machines.get_mut(&node) {
             machine.clock_error = machine.clock_error.saturating_add(by);
         }
     }
 
-    /// Whether bits are flipped in some file of the node.
+    /// Whether a file of the node has flipped bits.
     pub fn is_damaged(&self, node: NodeId) -> bool {
         self.disk(node).is_some_and(|d| !d.damaged().is_empty())
     }
 
-    /// Flips a bit somewhere in what a node that is down has stored, in files that peers have the contents of (a classic
-    /// queue lives in one place: what is damaged there is told and lost). `Err`: its log then reads as another one and
-    /// does not say that it is damaged.
+    /// Flips a bit in the stored data of a stopped node, in a file whose content its peers have too. Files of classic
+    /// queues are excluded: a classic queue has one copy, so damage there is reported and the data is lost. `Err`: the
+    /// log reads differently and does not report the damage.
     ///
-    /// The end of the last log file is the exception: what lies there may be a write that a crash cut off. Nobody can
-    /// tell (unless the node was stopped in order, which completes the file), so the bit is flipped back.
+    /// The end of the last log file is an exception: damage there cannot be distinguished from a write that a crash cut
+    /// off, unless the node was stopped gracefully, which completes the file. There the bit is flipped back.
     pub fn flip_bit(&mut self, node: NodeId) -> Result<(), String> {
         let now = self.now();
         let machine = self.machines.get(&node).filter(|m| m.machine_run.is_none());
@@ -122,9 +123,9 @@ impl<S: Scenario> World<S> {
         ))
     }
 
-    /// Checks, on a copy of its disk, that a node that is down notices the loss of its newest log file. `Err`: its log
-    /// reads as another one.
-    pub fn check_newest_log_file_is_missed(&self, node: NodeId) -> Result<(), String> {
+    /// Checks, on a copy of its disk, that a stopped node notices the loss of its newest log file. `Err`: its log reads
+    /// differently and does not report the loss.
+    pub fn check_newest_log_file_loss_is_detected(&self, node: NodeId) -> Result<(), String> {
         let disk = self.machines.get(&node).filter(|m| m.machine_run.is_none());
         let Some(copy) = disk.map(|m| m.disk.copy()) else {
             return Ok(());
@@ -141,7 +142,7 @@ impl<S: Scenario> World<S> {
         match read_log_of(copy, node) {
             Err(error) if error.contains(&newest) => Ok(()),
             Err(error) => Err(format!("{newest} is missing; the error is {error}")),
-            // Nothing was ever acknowledged that was in it alone.
+            // Nothing that only this file contained was ever acknowledged.
             Ok(after) if after.groups == before.groups => Ok(()),
             Ok(_) => Err(format!(
                 "{newest} of node {} is missing and its log reads as another one",
@@ -150,14 +151,14 @@ impl<S: Scenario> World<S> {
         }
     }
 
-    /// What the node would find in its log, were it started.
+    /// What the node would read from its log if it started now.
     fn read_log(&self, node: NodeId) -> Result<Recovered, String> {
         let disk = self.disk(node).map(|d| d.copy()).unwrap_or_default();
         read_log_of(disk, node)
     }
 
-    /// Ends a node and takes it and its disk away. Another one with an empty disk takes its place, not started yet,
-    /// under an id of its own, as `node::identity` has it in production. `None`: no such node.
+    /// Stops a node and removes it with its disk. A new machine with an empty disk and a new id takes its place, as
+    /// with `node::identity` in production. It is not started. `None`: the node does not exist.
     pub fn replace(&mut self, node: NodeId) -> Option<NodeId> {
         self.stop(node, Stop::Power);
         let now = self.now();
@@ -166,15 +167,15 @@ impl<S: Scenario> World<S> {
             return Some(node);
         }
         self.machines.remove(&node)?;
-        self.youngest.0 += 1;
-        let new = self.youngest;
+        self.newest_node.0 += 1;
+        let new = self.newest_node;
         self.machines.insert(new, Machine::new());
         self.trace.event(now, "replace", node.0, &new);
         Some(new)
     }
 
-    /// The node ends, as it must. An injected fault excuses it; a damaged file, too, if the error names it.
-    pub(super) fn ended(
+    /// Ends a node that failed. An injected fault explains that, as does a damaged file that the error names.
+    pub(super) fn end_failed(
         &mut self,
         scenario: &mut S,
         node: NodeId,
@@ -185,23 +186,23 @@ impl<S: Scenario> World<S> {
             return Ok(());
         };
         let disk = machine.disk.clone();
-        let injected = disk.power_is_off() || INJECTED.iter().any(|i| error.contains(i));
-        let named = disk.damaged().iter().any(|file| error.contains(file));
-        let removed = !injected && !named && scenario.removed(node, error);
-        if !injected && !named && !removed {
+        let is_injected = disk.power_is_off() || INJECTED.iter().any(|i| error.contains(i));
+        let names_damaged_file = disk.damaged().iter().any(|file| error.contains(file));
+        let is_removed = !is_injected && !names_damaged_file && scenario.removed(node, error);
+        if !is_injected && !names_damaged_file && !is_removed {
             return Err(format!("node {} ends: {error}", node.0));
         }
         self.trace.event(now, "disk fault", node.0, &error);
         machine.machine_run = None;
-        self.held.remove(&node);
+        self.deferred_events.remove(&node);
         disk.fail_syncs_after(None);
-        if injected {
+        if is_injected {
             machine.lost_power = Some(now);
             disk.crash(&mut self.rng);
             return Ok(());
         }
         disk.restart();
-        if removed {
+        if is_removed {
             return Ok(());
         }
         scenario.damaged(self, node, error)

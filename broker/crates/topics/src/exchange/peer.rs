@@ -27,7 +27,6 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiter {
     pub session: u64,
-    pub channel: u16,
     pub tag: u64,
 }
 

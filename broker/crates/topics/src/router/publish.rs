@@ -68,7 +68,6 @@ impl MqttRouter {
     ) {
         let waiter = Waiter {
             session: publisher.session,
-            channel: publisher.channel,
             tag: publisher.tag,
         };
         let message = &message.to_keep();

@@ -119,7 +119,6 @@ impl MqttRouter {
         if waiter.tag != 0 {
             self.outputs.push_back(RouterOutput::Confirmed {
                 session: waiter.session,
-                channel: waiter.channel,
                 tag: waiter.tag,
             });
         }

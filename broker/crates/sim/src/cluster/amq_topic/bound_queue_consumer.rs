@@ -1,8 +1,9 @@
-//! Has a quorum queue that is bound to `amq.topic`: what MQTT clients were told is safe, and what was confirmed, comes there.
+//! An AMQP client with a quorum queue that is bound to `amq.topic`. Messages that MQTT clients publish, or that are
+//! confirmed there, come to this queue.
 
-use super::{CHANNEL, EXCHANGE, key_of};
+use super::{CHANNEL, EXCHANGE, routing_key_of};
 use crate::cluster::amqp::{AmqpClient, DeliveryKind, ServerMessage};
-use crate::cluster::client::{Context, Role};
+use crate::cluster::client::{ClientContext, Role};
 use crate::cluster::mqtt::ReceivedPublish;
 use crate::cluster::oracle::{QueuePlan, QueueTreatment};
 use crate::cluster::publisher::declare;
@@ -12,23 +13,27 @@ use codec_mqtt::Qos;
 use message::Table;
 use std::collections::BTreeSet;
 
-/// Its number among the devices of the account: more than there ever are.
-pub const TAP: usize = 1 << 20;
-pub const TAPS_QUEUE: &str = "tap";
-/// As a filter of MQTT.
+/// Its number among the clients of the MQTT oracle: above all MQTT clients.
+pub const BOUND_CONSUMER: usize = 1 << 20;
+pub const BOUND_QUEUE: &str = "tap";
+/// The binding as an MQTT filter.
 const FILTER: &str = "a/+";
 const PREFETCH: u16 = 6;
 
 #[derive(Default)]
 pub struct BoundQueueConsumer {
-    consuming: bool,
-    /// Deliveries that it has not acknowledged.
-    held: BTreeSet<u64>,
-    quiet: bool,
+    is_consuming: bool,
+    /// Unacknowledged deliveries.
+    unacknowledged: BTreeSet<u64>,
+    faults_ended: bool,
 }
 
-/// A delivery as the account has it.
-fn arrival(routing_key: &str, properties: &[u8], body: Bytes) -> Result<ReceivedPublish, String> {
+/// A delivery in the form that the MQTT oracle takes.
+fn received_publish(
+    routing_key: &str,
+    properties: &[u8],
+    body: Bytes,
+) -> Result<ReceivedPublish, String> {
     let read = Properties::scan(properties, |_| {}).map_err(|e| e.to_string())?;
     let qos = match read.delivery_mode {
         Some(2) => Qos::AtLeastOnce,
@@ -44,23 +49,24 @@ fn arrival(routing_key: &str, properties: &[u8], body: Bytes) -> Result<Received
 }
 
 impl BoundQueueConsumer {
-    /// The answer to what it asked for last; the next thing to ask.
-    fn answered(&mut self, method: &str, wire: &mut AmqpClient, cx: &mut Context<'_>) {
+    /// Handles the answer to the last request and sends the next one.
+    fn handle_answer(&mut self, method: &str, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) {
         let next = match method {
             "channel.open-ok" => {
                 let queue = QueuePlan {
-                    name: TAPS_QUEUE.to_owned(),
+                    name: BOUND_QUEUE.to_owned(),
                     quorum: true,
-                    character: QueueTreatment::Plain,
+                    treatment: QueueTreatment::Plain,
                 };
                 return declare(wire, CHANNEL, &queue, false);
             }
             "queue.declare-ok" => {
-                cx.mqtt_oracle.asked(cx.now, TAP, FILTER, Qos::AtLeastOnce);
+                cx.mqtt_oracle
+                    .subscribe_sent(cx.now, BOUND_CONSUMER, FILTER, Qos::AtLeastOnce);
                 Method::QueueBind {
-                    queue: TAPS_QUEUE,
+                    queue: BOUND_QUEUE,
                     exchange: EXCHANGE,
-                    routing_key: &key_of(FILTER).replace('+', "*"),
+                    routing_key: &routing_key_of(FILTER).replace('+', "*"),
                     no_wait: false,
                     arguments: Table::default(),
                 }
@@ -71,7 +77,7 @@ impl BoundQueueConsumer {
                 global: false,
             },
             "basic.qos-ok" => Method::BasicConsume {
-                queue: TAPS_QUEUE,
+                queue: BOUND_QUEUE,
                 consumer_tag: "tap",
                 no_local: false,
                 no_ack: false,
@@ -80,45 +86,45 @@ impl BoundQueueConsumer {
                 arguments: Table::default(),
             },
             _ => {
-                self.consuming |= method == "basic.consume-ok";
+                self.is_consuming |= method == "basic.consume-ok";
                 return;
             }
         };
-        wire.say(CHANNEL, &next);
+        wire.send(CHANNEL, &next);
     }
 
     fn close(&mut self) {
-        self.consuming = false;
-        self.held.clear();
+        self.is_consuming = false;
+        self.unacknowledged.clear();
     }
 
-    /// What it holds, up to one of them.
+    /// Acknowledges all deliveries up to this tag.
     fn acknowledge(&mut self, up_to: u64, wire: &mut AmqpClient) {
-        self.held = self.held.split_off(&(up_to + 1));
+        self.unacknowledged = self.unacknowledged.split_off(&(up_to + 1));
         let ack = Method::BasicAck {
             delivery_tag: up_to,
             multiple: true,
         };
-        wire.say(CHANNEL, &ack);
+        wire.send(CHANNEL, &ack);
     }
 }
 
 impl Role for BoundQueueConsumer {
-    fn opened(&mut self, wire: &mut AmqpClient, _cx: &mut Context<'_>) {
-        wire.say(CHANNEL, &Method::ChannelOpen {});
+    fn on_open(&mut self, wire: &mut AmqpClient, _cx: &mut ClientContext<'_>) {
+        wire.send(CHANNEL, &Method::ChannelOpen {});
     }
 
-    fn heard(
+    fn on_message(
         &mut self,
-        heard: ServerMessage,
+        message: ServerMessage,
         wire: &mut AmqpClient,
-        cx: &mut Context<'_>,
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
-        match heard {
-            ServerMessage::Done { method, .. } => self.answered(method, wire, cx),
-            ServerMessage::Declared { .. } => self.answered("queue.declare-ok", wire, cx),
+        match message {
+            ServerMessage::Done { method, .. } => self.handle_answer(method, wire, cx),
+            ServerMessage::Declared { .. } => self.handle_answer("queue.declare-ok", wire, cx),
             ServerMessage::Content {
-                way:
+                kind:
                     DeliveryKind::Delivered {
                         tag, redelivered, ..
                     },
@@ -127,45 +133,55 @@ impl Role for BoundQueueConsumer {
                 body,
                 ..
             } => {
-                self.held.insert(tag);
-                let arrival = arrival(&routing_key, &properties, body)?;
-                return cx.mqtt_oracle.tapped(cx.now, TAP, &arrival, redelivered);
+                self.unacknowledged.insert(tag);
+                let arrival = received_publish(&routing_key, &properties, body)?;
+                return cx.mqtt_oracle.delivered_to_bound_queue(
+                    cx.now,
+                    BOUND_CONSUMER,
+                    &arrival,
+                    redelivered,
+                );
             }
-            // The queue cannot be reached.
-            ServerMessage::Cancelled { .. } => cx.hang_up = true,
+            // The queue is unreachable.
+            ServerMessage::Cancelled { .. } => cx.wants_close = true,
             ServerMessage::ChannelClosed { .. } => {
                 self.close();
-                wire.say(CHANNEL, &Method::ChannelOpen {});
+                wire.send(CHANNEL, &Method::ChannelOpen {});
             }
-            other => return Err(format!("who listens to {EXCHANGE} heard {other:?}")),
+            other => return Err(format!("the consumer of {EXCHANGE} got {other:?}")),
         }
         Ok(())
     }
 
-    fn act(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String> {
-        self.quiet |= cx.quiet;
-        if self.consuming {
-            // As far as its node has the binding by now.
-            cx.mqtt_oracle.subscribed(cx.now, TAP, FILTER, cx.knows);
+    fn act(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) -> Result<(), String> {
+        self.faults_ended |= cx.faults_ended;
+        if self.is_consuming {
+            // Counts as soon as the client's node has the binding.
+            cx.mqtt_oracle
+                .subscribed(cx.now, BOUND_CONSUMER, FILTER, cx.find_bound_queue);
         }
-        let last = self.held.last().copied();
-        if let Some(tag) = last.filter(|_| self.quiet || cx.rng.chance(1, 2)) {
+        let last = self.unacknowledged.last().copied();
+        if let Some(tag) = last.filter(|_| self.faults_ended || cx.rng.chance(1, 2)) {
             self.acknowledge(tag, wire);
         }
-        cx.hang_up |= !cx.quiet && cx.rng.chance(1, 100);
+        cx.wants_close |= !cx.faults_ended && cx.rng.chance(1, 100);
         Ok(())
     }
 
-    fn lost(&mut self, _cx: &mut Context<'_>) -> Result<(), String> {
+    fn on_connection_lost(&mut self, _cx: &mut ClientContext<'_>) -> Result<(), String> {
         self.close();
         Ok(())
     }
 
-    fn wants_more(&self) -> bool {
-        !(self.quiet && self.consuming && self.held.is_empty())
+    fn has_work_left(&self) -> bool {
+        !(self.faults_ended && self.is_consuming && self.unacknowledged.is_empty())
     }
 
-    fn waits_for(&self) -> String {
-        format!("to consume ({}), {} held", self.consuming, self.held.len())
+    fn describe_wait(&self) -> String {
+        format!(
+            "to consume ({}), {} held",
+            self.is_consuming,
+            self.unacknowledged.len()
+        )
     }
 }

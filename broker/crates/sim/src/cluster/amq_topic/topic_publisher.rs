@@ -1,8 +1,9 @@
-//! Publishes to `amq.topic` with confirms: what is confirmed is owed to the sessions that had subscribed.
+//! An AMQP client that publishes to `amq.topic` with confirms. The cluster owes confirmed messages to the sessions that
+//! had subscribed.
 
-use super::{CHANNEL, EXCHANGE, key_of};
+use super::{CHANNEL, EXCHANGE, routing_key_of};
 use crate::cluster::amqp::{AmqpClient, ServerMessage};
-use crate::cluster::client::{Client, Context, Role};
+use crate::cluster::client::{Client, ClientContext, Role};
 use crate::cluster::mqtt::MessageId;
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{Method, Properties};
@@ -10,23 +11,23 @@ use codec_mqtt::Qos;
 use env::Rng;
 use std::collections::BTreeMap;
 
-/// What it publishes is of these. None of them is shared.
+/// Topics of its messages. None of them belongs to a shared subscription.
 const TOPICS: [&str; 4] = ["a/x", "a/y", "b/x", "b/y/z"];
-/// Publishes that wait for their confirms, at most.
-const MOST_OPEN: usize = 8;
-/// Above all streams of clients that speak MQTT.
+/// Maximum number of unconfirmed messages.
+const MAX_UNCONFIRMED: usize = 8;
+/// Above the streams of all MQTT clients.
 const FIRST_STREAM: u32 = 1 << 30;
 
 pub struct TopicPublisher {
     stream: u32,
     number: u32,
-    /// The delivery tag of the last publish.
+    /// Delivery tag of the last publish.
     tag: u64,
-    open: BTreeMap<u64, MessageId>,
-    ready: bool,
-    quiet: bool,
-    /// When all is quiet: something that was published since is confirmed.
-    heard_last: bool,
+    unconfirmed: BTreeMap<u64, MessageId>,
+    is_ready: bool,
+    faults_ended: bool,
+    /// A message that was published after the faults ended is confirmed.
+    final_confirmed: bool,
 }
 
 impl Default for TopicPublisher {
@@ -35,15 +36,15 @@ impl Default for TopicPublisher {
             stream: FIRST_STREAM,
             number: 0,
             tag: 0,
-            open: BTreeMap::new(),
-            ready: false,
-            quiet: false,
-            heard_last: false,
+            unconfirmed: BTreeMap::new(),
+            is_ready: false,
+            faults_ended: false,
+            final_confirmed: false,
         }
     }
 }
 
-/// Persistent: they reach who subscribed with QoS 1 at the most.
+/// Properties of a persistent message: it reaches subscribers with QoS 1 at most.
 fn properties() -> Bytes {
     let mut out = BytesMut::new();
     let properties = Properties {
@@ -58,112 +59,117 @@ impl TopicPublisher {
     fn open_channel(&mut self, wire: &mut AmqpClient) {
         self.stream += 1;
         (self.number, self.tag) = (0, 0);
-        wire.say(CHANNEL, &Method::ChannelOpen {});
+        wire.send(CHANNEL, &Method::ChannelOpen {});
     }
 
-    fn publish(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) {
+    fn publish(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) {
         let topic = Client::pick(cx.rng, &TOPICS).unwrap_or_default();
         self.number += 1;
         self.tag += 1;
         let id = MessageId::new(self.stream, self.number);
-        let to = (EXCHANGE, &*key_of(topic));
+        let to = (EXCHANGE, &*routing_key_of(topic));
         wire.publish(CHANNEL, to, false, &properties(), &id.payload());
-        self.open.insert(self.tag, id);
+        self.unconfirmed.insert(self.tag, id);
         let as_sent = (topic, Qos::AtLeastOnce);
-        cx.mqtt_oracle.sent(cx.now, id, as_sent, cx.knows);
+        cx.mqtt_oracle
+            .sent(cx.now, id, as_sent, cx.find_bound_queue);
     }
 
-    fn confirmed(
+    fn handle_confirm(
         &mut self,
-        (tag, multiple, taken): (u64, bool, bool),
-        cx: &mut Context<'_>,
+        (tag, multiple, accepted): (u64, bool, bool),
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
         let first = if multiple { 0 } else { tag };
-        let tags: Vec<u64> = self.open.range(first..=tag).map(|(t, _)| *t).collect();
+        let tags: Vec<u64> = self
+            .unconfirmed
+            .range(first..=tag)
+            .map(|(t, _)| *t)
+            .collect();
         if tags.is_empty() {
             return Err(format!("a confirm for tag {tag}, which waits for none"));
         }
-        for id in tags.iter().filter_map(|tag| self.open.remove(tag)) {
-            match taken {
+        for id in tags.iter().filter_map(|tag| self.unconfirmed.remove(tag)) {
+            match accepted {
                 true => cx.mqtt_oracle.acknowledged(cx.now, id),
                 false => cx.mqtt_oracle.unknown(id),
             }
-            self.heard_last |= taken && self.quiet;
+            self.final_confirmed |= accepted && self.faults_ended;
         }
         Ok(())
     }
 
-    /// Nobody will say what became of what is open.
-    fn close(&mut self, cx: &mut Context<'_>) {
-        self.ready = false;
-        for id in std::mem::take(&mut self.open).into_values() {
+    /// Records that the outcome of all unconfirmed messages will not be known.
+    fn close(&mut self, cx: &mut ClientContext<'_>) {
+        self.is_ready = false;
+        for id in std::mem::take(&mut self.unconfirmed).into_values() {
             cx.mqtt_oracle.unknown(id);
         }
     }
 }
 
 impl Role for TopicPublisher {
-    fn opened(&mut self, wire: &mut AmqpClient, _cx: &mut Context<'_>) {
+    fn on_open(&mut self, wire: &mut AmqpClient, _cx: &mut ClientContext<'_>) {
         self.open_channel(wire);
     }
 
-    fn heard(
+    fn on_message(
         &mut self,
-        heard: ServerMessage,
+        message: ServerMessage,
         wire: &mut AmqpClient,
-        cx: &mut Context<'_>,
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
-        match heard {
+        match message {
             ServerMessage::Done {
                 method: "channel.open-ok",
                 ..
             } => {
-                wire.say(CHANNEL, &Method::ConfirmSelect { no_wait: false });
+                wire.send(CHANNEL, &Method::ConfirmSelect { no_wait: false });
             }
             ServerMessage::Done {
                 method: "confirm.select-ok",
                 ..
-            } => self.ready = true,
+            } => self.is_ready = true,
             ServerMessage::Confirmed {
                 tag,
                 multiple,
-                taken,
+                accepted,
                 ..
-            } => return self.confirmed((tag, multiple, taken), cx),
+            } => return self.handle_confirm((tag, multiple, accepted), cx),
             ServerMessage::ChannelClosed { .. } => {
                 self.close(cx);
                 self.open_channel(wire);
             }
-            other => return Err(format!("who publishes to {EXCHANGE} heard {other:?}")),
+            other => return Err(format!("the publisher of {EXCHANGE} got {other:?}")),
         }
         Ok(())
     }
 
-    fn act(&mut self, wire: &mut AmqpClient, cx: &mut Context<'_>) -> Result<(), String> {
-        self.quiet |= cx.quiet;
-        let most = match self.quiet {
-            true => u64::from(!self.heard_last && self.open.is_empty()),
+    fn act(&mut self, wire: &mut AmqpClient, cx: &mut ClientContext<'_>) -> Result<(), String> {
+        self.faults_ended |= cx.faults_ended;
+        let count = match self.faults_ended {
+            true => u64::from(!self.final_confirmed && self.unconfirmed.is_empty()),
             false => cx.rng.below(3),
         };
-        for _ in 0..most {
-            if self.ready && self.open.len() < MOST_OPEN {
+        for _ in 0..count {
+            if self.is_ready && self.unconfirmed.len() < MAX_UNCONFIRMED {
                 self.publish(wire, cx);
             }
         }
-        cx.hang_up |= !cx.quiet && cx.rng.chance(1, 200);
+        cx.wants_close |= !cx.faults_ended && cx.rng.chance(1, 200);
         Ok(())
     }
 
-    fn lost(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
+    fn on_connection_lost(&mut self, cx: &mut ClientContext<'_>) -> Result<(), String> {
         self.close(cx);
         Ok(())
     }
 
-    fn wants_more(&self) -> bool {
-        !self.quiet || !self.heard_last || !self.open.is_empty()
+    fn has_work_left(&self) -> bool {
+        !self.faults_ended || !self.final_confirmed || !self.unconfirmed.is_empty()
     }
 
-    fn waits_for(&self) -> String {
-        format!("{} confirms of {EXCHANGE}", self.open.len())
+    fn describe_wait(&self) -> String {
+        format!("{} confirms of {EXCHANGE}", self.unconfirmed.len())
     }
 }

@@ -1,42 +1,43 @@
-//! A client that keeps its channel and has a queue for itself, from which it consumes and cancels at once: its consumers come and
-//! go with deliveries on their way. What one of them loses does not come back before the channel ends.
+//! A client that keeps its channel and has a queue of its own. It starts consumers there and cancels them at once, with
+//! deliveries on the way. A delivery that one of them loses does not return before the channel ends.
 
 use super::super::amqp::AmqpClient;
-use super::super::client::Context;
+use super::super::client::ClientContext;
 use super::super::oracle::STEADY;
 use super::Consumer;
 use env::Rng;
 
-/// Cancels on their way, of who comes and goes: as many as there may be, so that some are whenever a connection between nodes breaks.
-const MOST_CANCELS: usize = 8;
+/// Maximum number of pending cancel requests. It is always used up, so that some are pending whenever a connection
+/// between nodes breaks.
+const MAX_PENDING_CANCELS: usize = 8;
 
 impl Consumer {
-    pub fn staying() -> Consumer {
+    pub fn with_own_queue() -> Consumer {
         Consumer {
-            stays: true,
+            keeps_channel: true,
             ..Consumer::default()
         }
     }
 
-    /// What somebody who stays with one queue does.
-    pub(super) fn come_and_go(
+    /// Takes an action of a client with a queue of its own.
+    pub(super) fn consume_and_cancel(
         &mut self,
         wire: &mut AmqpClient,
-        cx: &mut Context<'_>,
+        cx: &mut ClientContext<'_>,
     ) -> Result<(), String> {
-        let oldest = self.held.keys().next().copied();
+        let oldest = self.deliveries.keys().next().copied();
         match (cx.rng.below(10), oldest) {
             (0..4, Some(tag)) => self.ack(tag, wire, cx)?,
             (4..6, Some(tag)) => self.nack(tag, wire, cx)?,
             _ => {
                 let steady = cx.oracle.queues.iter().position(|q| q.name == STEADY);
-                while self.cancelling.len() < MOST_CANCELS {
-                    let before = self.next;
+                while self.cancelling.len() < MAX_PENDING_CANCELS {
+                    let before = self.last_consumer;
                     self.consume(steady.unwrap_or_default(), wire, cx);
-                    if self.next == before {
+                    if self.last_consumer == before {
                         break;
                     }
-                    self.cancel(self.next, wire);
+                    self.cancel(self.last_consumer, wire);
                 }
             }
         }

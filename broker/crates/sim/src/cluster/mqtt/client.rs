@@ -1,4 +1,4 @@
-//! One client: its connection, and those that it has left behind without a word; its session as it knows it.
+//! An MQTT client: its connection, the connections that it abandoned, and its view of its session.
 
 mod actions;
 
@@ -19,223 +19,230 @@ use env::{NodeId, SeededRng, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What a device does.
+/// The behaviour of a client.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct MqttClientPlan {
     pub client: String,
-    /// Its session outlives its connections.
-    pub lasting: bool,
+    /// Its session survives its connections.
+    pub is_persistent: bool,
     pub filters: Vec<(&'static str, Qos)>,
-    /// It subscribes and unsubscribes.
-    pub toggled: Option<(&'static str, Qos)>,
-    /// It ends its session now and then.
-    pub begins_anew: bool,
-    /// It publishes, and what it retains is under this name.
-    pub publishes: Option<&'static str>,
-    pub wills: bool,
-    /// Its session runs out, and it stays away for shorter or longer than that.
+    /// A filter that it subscribes to and unsubscribes from repeatedly.
+    pub toggled_filter: Option<(&'static str, Qos)>,
+    /// It connects with Clean Start at times.
+    pub starts_clean: bool,
+    /// It publishes, and its retained messages are under this name.
+    pub publisher_name: Option<&'static str>,
+    pub has_will: bool,
+    /// Its session expires, and it stays away for shorter or longer than that.
     pub expiring_session: bool,
-    /// It looks, once, at what is retained here: a machine, and a shard of it.
-    pub looks: Option<(NodeId, u64)>,
-    /// It connects once, to a machine that is to die.
-    pub dies: Option<DyingClients>,
+    /// It inspects the retained messages once, on this shard of this machine.
+    pub inspects_retained: Option<(NodeId, u64)>,
+    /// It connects once, to a machine that will be killed.
+    pub dying_node: Option<DyingClients>,
 }
 
-/// What a connection begins with.
+/// Contents of a CONNECT packet.
 pub(super) struct ConnectOffer {
-    /// Seconds.
+    /// Session Expiry Interval in seconds.
     pub expiry: u32,
     pub will: Option<MessageId>,
-    /// Of the will, and how long it waits.
+    /// Topic and delay interval (seconds) of the will.
     pub topic: &'static str,
     pub delay: Option<u32>,
 }
 
-/// A connection that its client has left without a word.
+/// A connection that its client abandoned without DISCONNECT.
 pub struct AbandonedConnection {
     pub link: Link<MqttConnection>,
-    /// When the next one was accepted.
+    /// When the client's next connection was accepted.
     pub since: Option<Time>,
 }
 
-/// What a device sees of the run.
+/// The parts of the run that a client accesses while it acts.
 pub struct RunContext<'a> {
     pub now: Time,
-    /// Since when there are no more faults.
-    pub quiet: Option<Time>,
-    /// Somebody waits for messages.
-    pub wanted: bool,
+    /// When the faults ended.
+    pub faults_ended_at: Option<Time>,
+    /// A subscriber waits for messages.
+    pub has_waiting_subscribers: bool,
     pub mqtt_oracle: &'a mut MqttOracle,
     pub retained: &'a mut RetainedOracle,
-    pub knows: QueueLookup<'a>,
+    pub find_bound_queue: QueueLookup<'a>,
 }
 
-/// What a device wants done with its connection.
+/// What a client wants to do with its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAction {
-    GoOn,
-    HangUp,
-    /// A new connection; the old one is left as it is.
-    MoveOn,
+    Continue,
+    Disconnect,
+    /// Open a new connection and abandon the old one.
+    Reconnect,
 }
 
 /// A message that was published, by its number.
 struct SentMessage {
     id: Option<MessageId>,
-    /// It is retained: the number of the write.
+    /// Number of the retained write.
     write: Option<u64>,
-    /// The device's epoch when it was sent first.
+    /// The client's epoch when it was sent first.
     epoch: u64,
 }
 
 pub struct MqttClient {
     pub number: usize,
-    pub plan: Plan,
+    pub plan: MqttClientPlan,
     pub rng: SeededRng,
     pub link: Option<Link<MqttConnection>>,
-    pub ghosts: Vec<AbandonedConnection>,
-    /// Where the last connection went.
-    pub place: Option<ShardIncarnation>,
-    /// How often that was another place than before.
+    pub abandoned: Vec<AbandonedConnection>,
+    /// The shard of the last connection.
+    pub location: Option<ShardIncarnation>,
+    /// Number of times the client connected to another shard than before.
     pub(super) epoch: u64,
-    /// It wants a session of its own beginning.
-    pub(super) anew: bool,
+    /// Its next connection requests Clean Start.
+    pub(super) clean_start: bool,
     inbound: Inbound,
     outbound: Outbound,
     sent: BTreeMap<u64, SentMessage>,
-    /// Messages of QoS 0 that it sent on this connection.
+    /// QoS 0 messages that were sent on this connection.
     unanswered: Vec<MessageId>,
-    serial: u64,
+    last_sent_number: u64,
     streams: u32,
     stream: Option<u32>,
-    posts: u32,
-    /// Filters of the SUBSCRIBE that waits for its answer.
-    asking: Vec<String>,
-    unsubscribing: bool,
+    stream_messages: u32,
+    /// Filters of the SUBSCRIBE that has no answer yet.
+    pending_filters: Vec<String>,
+    is_unsubscribing: bool,
     pub(super) will: Option<MessageId>,
     pub(super) fate: Fate,
-    pub(super) stay: ExpiringSession,
-    pub(super) closing: Closing,
+    pub(super) expiring_session: ExpiringSession,
+    pub(super) final_phase: FinalPhase,
     pub found: BTreeMap<String, MessageId>,
 }
 
-/// How far a device is when all is quiet.
+/// Progress of a client after the faults have ended.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Closing {
-    /// It has moved on once.
-    pub(super) moved: bool,
-    /// How often it has cut its connection right after PUBLISH.
-    cuts: u32,
-    /// Its will was cancelled, and one was left behind.
-    goodbyes: u32,
-    wills: u32,
-    /// What it retains last is written.
-    written: u32,
+pub(super) struct FinalPhase {
+    /// It has reconnected once.
+    pub(super) has_reconnected: bool,
+    /// Number of times that it closed its connection right after PUBLISH.
+    cut_connections: u32,
+    /// Number of cancelled wills, and of wills that were left.
+    cancelled_wills: u32,
+    left_wills: u32,
+    /// Number of its final retained messages that are written.
+    written_retained: u32,
     last_round: Option<Time>,
-    /// See [`Plan::looks`].
-    pinged: bool,
-    looked: bool,
+    /// See [`MqttClientPlan::inspects_retained`].
+    has_pinged: bool,
+    has_inspected: bool,
 }
 
 impl MqttClient {
-    pub fn new(number: usize, plan: Plan, rng: SeededRng) -> MqttClient {
+    pub fn new(number: usize, plan: MqttClientPlan, rng: SeededRng) -> MqttClient {
         MqttClient {
             number,
             plan,
             rng,
             link: None,
-            ghosts: Vec::new(),
-            place: None,
+            abandoned: Vec::new(),
+            location: None,
             epoch: 0,
-            anew: false,
+            clean_start: false,
             inbound: Inbound::default(),
             outbound: Outbound::default(),
             sent: BTreeMap::new(),
             unanswered: Vec::new(),
-            serial: 0,
+            last_sent_number: 0,
             streams: (number as u32) << 16,
             stream: None,
-            posts: 0,
-            asking: Vec::new(),
-            unsubscribing: false,
+            stream_messages: 0,
+            pending_filters: Vec::new(),
+            is_unsubscribing: false,
             will: None,
             fate: Fate::default(),
-            stay: ExpiringSession::default(),
-            closing: Closing::default(),
+            expiring_session: ExpiringSession::default(),
+            final_phase: FinalPhase::default(),
             found: BTreeMap::new(),
         }
     }
 
-    /// It cuts its connection right after PUBLISH when all is quiet, and sends the messages again.
-    fn cuts(&self) -> bool {
-        self.plan.publishes.is_some() && self.plan.lasting
+    /// After the faults it closes its connection right after PUBLISH, and sends the messages again.
+    fn cuts_connection(&self) -> bool {
+        self.plan.publisher_name.is_some() && self.plan.is_persistent
     }
 
-    /// Its next connection goes to the place of the last one, whose session remembers what was published.
-    pub fn returns(&self) -> bool {
-        self.cuts() && self.closing.cuts > 0
+    /// Its next connection goes to the shard of the last one, whose session knows the packet identifiers of its
+    /// publishes.
+    pub fn returns_to_shard(&self) -> bool {
+        self.cuts_connection() && self.final_phase.cut_connections > 0
     }
 
-    /// The queue that its session has, if that outlives connections.
+    /// The queue of its session, if the session survives connections.
     pub fn queue(&self) -> Option<String> {
-        let Plan {
-            lasting, client, ..
+        let MqttClientPlan {
+            is_persistent,
+            client,
+            ..
         } = &self.plan;
-        lasting.then(|| format!("mqtt-subscription-{client}qos1"))
+        is_persistent.then(|| format!("mqtt-subscription-{client}qos1"))
     }
 
-    fn next_post(&mut self) -> MessageId {
+    fn next_message(&mut self) -> MessageId {
         let streams = &mut self.streams;
         let stream = *self.stream.get_or_insert_with(|| {
             *streams += 1;
             *streams
         });
-        self.posts += 1;
-        MessageId::new(stream, self.posts)
+        self.stream_messages += 1;
+        MessageId::new(stream, self.stream_messages)
     }
 
-    /// A message of a stream of its own.
-    pub(super) fn lone_post(&mut self) -> MessageId {
+    /// A message in a stream of its own.
+    pub(super) fn single_message(&mut self) -> MessageId {
         self.streams += 1;
         MessageId::new(self.streams, 1)
     }
 
-    /// What its next connection asks for.
+    /// The contents of its next CONNECT.
     fn offer(&mut self, cx: &mut RunContext<'_>) -> ConnectOffer {
         if self.plan.expiring_session {
-            return self.visits(cx);
+            return self.expiring_session_offer(cx);
         }
-        let will = self.plan.wills.then(|| self.next_post());
+        let will = self.plan.has_will.then(|| self.next_message());
         if let Some(id) = will {
-            cx.mqtt_oracle.willed(cx.now, id, WILLS);
+            cx.mqtt_oracle.will_set(cx.now, id, WILL_TOPIC);
         }
         ConnectOffer {
-            expiry: if self.plan.lasting { EXPIRY } else { 0 },
+            expiry: if self.plan.is_persistent {
+                LONG_EXPIRY
+            } else {
+                0
+            },
             will,
-            topic: WILLS,
+            topic: WILL_TOPIC,
             delay: None,
         }
     }
 
-    /// A connection to this place begins.
-    pub fn connects(
+    /// A connection to this shard begins.
+    pub fn begin_connection(
         &mut self,
         link: Link<MqttConnection>,
-        place: ShardIncarnation,
+        location: ShardIncarnation,
         cx: &mut RunContext<'_>,
     ) {
-        if self.place.replace(place) != Some(place) {
+        if self.location.replace(location) != Some(location) {
             self.epoch += 1;
         }
-        self.asking.clear();
-        self.unsubscribing = false;
+        self.pending_filters.clear();
+        self.is_unsubscribing = false;
         let offer = self.offer(cx);
         self.will = offer.will;
         let payload = offer.will.map(MessageId::payload).unwrap_or_default();
         let mut link = link;
-        link.wire.say(&Packet::Connect(Connect {
+        link.wire.send(&Packet::Connect(Connect {
             version: Version::V5,
-            clean_start: !self.plan.lasting || self.anew,
+            clean_start: !self.plan.is_persistent || self.clean_start,
             keep_alive: 0,
             properties: Properties {
                 session_expiry: Some(offer.expiry),
@@ -258,38 +265,38 @@ impl MqttClient {
         self.link = Some(link);
     }
 
-    /// The connection is gone, or left: a clean session with it.
-    pub fn loses(&mut self, cx: &mut RunContext<'_>) -> Option<Link<MqttConnection>> {
+    /// The connection has ended or is abandoned. A clean session ends with it.
+    pub fn end_connection(&mut self, cx: &mut RunContext<'_>) -> Option<Link<MqttConnection>> {
         let link = self.link.take()?;
         for id in self.unanswered.drain(..) {
-            cx.mqtt_oracle.left_behind(cx.now, link.connection, id);
+            cx.mqtt_oracle.abandoned(cx.now, link.connection, id);
         }
-        self.has_left(cx);
+        self.leave_dying_node(cx);
         if self.plan.expiring_session {
-            self.has_gone(link.open, cx);
+            self.expiring_session_disconnected(link.open, cx);
         }
-        if !self.plan.lasting {
-            self.forget(cx);
+        if !self.plan.is_persistent {
+            self.forget_session(cx);
         }
         Some(link)
     }
 
-    /// The session is over.
-    fn forget(&mut self, cx: &mut RunContext<'_>) {
-        self.drop_open(cx);
-        cx.mqtt_oracle.session_over(self.number);
+    /// The session has ended.
+    fn forget_session(&mut self, cx: &mut RunContext<'_>) {
+        self.forget_open_publishes(cx);
+        cx.mqtt_oracle.session_ended(self.number);
     }
 
-    /// Nobody will say what became of what is open.
-    fn drop_open(&mut self, cx: &mut RunContext<'_>) {
-        self.inbound.begin(false);
+    /// Records that the outcome of all open publishes will not be known.
+    fn forget_open_publishes(&mut self, cx: &mut RunContext<'_>) {
+        self.inbound.begin_connection(false);
         for number in self.outbound.forget() {
-            self.unknown(number, cx);
+            self.record_unknown(number, cx);
         }
         self.stream = None;
     }
 
-    fn unknown(&mut self, number: u64, cx: &mut RunContext<'_>) {
+    fn record_unknown(&mut self, number: u64, cx: &mut RunContext<'_>) {
         let Some(sent) = self.sent.get(&number) else {
             return;
         };
@@ -297,45 +304,46 @@ impl MqttClient {
             cx.mqtt_oracle.unknown(id);
         }
         if let Some(write) = sent.write {
-            cx.retained.doubted(write);
+            cx.retained.record_unknown(write);
         }
     }
 
-    fn accepted(&mut self, present: bool, cx: &mut RunContext<'_>) -> Result<(), String> {
+    fn handle_connack(&mut self, present: bool, cx: &mut RunContext<'_>) -> Result<(), String> {
         if let Some(link) = &mut self.link {
             link.open = true;
         }
-        for ghost in &mut self.ghosts {
-            ghost.since.get_or_insert(cx.now);
+        for connection in &mut self.abandoned {
+            connection.since.get_or_insert(cx.now);
         }
         cx.mqtt_oracle.accepted(cx.now, self.number);
-        let anew = std::mem::take(&mut self.anew);
-        let other = self.plan.expiring_session && self.is_let_in((present, anew), cx)?;
-        if present && (anew || !self.plan.lasting) {
-            return Err("a session that begins was there before".to_owned());
+        let clean_start = std::mem::take(&mut self.clean_start);
+        let is_other_session = self.plan.expiring_session
+            && self.expiring_session_accepted((present, clean_start), cx)?;
+        if present && (clean_start || !self.plan.is_persistent) {
+            return Err("the server has a session that should not exist".to_owned());
         }
-        if !self.plan.lasting {
+        if !self.plan.is_persistent {
             return Ok(());
         }
         if !present {
             let subscribed = cx.mqtt_oracle.is_subscribed(self.number);
-            if !anew && !self.plan.expiring_session && subscribed {
+            if !clean_start && !self.plan.expiring_session && subscribed {
                 return Err("the session is gone".to_owned());
             }
-            if anew || self.plan.expiring_session && subscribed {
-                self.forget(cx);
+            if clean_start || self.plan.expiring_session && subscribed {
+                self.forget_session(cx);
             } else {
-                // Of an earlier SUBSCRIBE that was not answered something may be made yet.
-                self.drop_open(cx);
+                // An earlier SUBSCRIBE without an answer may still take effect.
+                self.forget_open_publishes(cx);
             }
             return Ok(());
         }
-        if other {
-            self.forget(cx);
-            cx.mqtt_oracle.session_is_unclear(self.number);
+        if is_other_session {
+            self.forget_session(cx);
+            cx.mqtt_oracle.session_is_uncertain(self.number);
             self.subscribe(cx);
         }
-        self.inbound.begin(true);
+        self.inbound.begin_connection(true);
         let Some(link) = &mut self.link else {
             return Ok(());
         };
@@ -345,83 +353,89 @@ impl MqttClient {
             };
             match sent.id {
                 Some(id) if sent.epoch == self.epoch => {
-                    cx.mqtt_oracle.sent_again_in_session(cx.now, id, cx.knows);
+                    cx.mqtt_oracle
+                        .sent_again_in_session(cx.now, id, cx.find_bound_queue);
                 }
-                Some(id) => cx.mqtt_oracle.sent_again(cx.now, id, cx.knows),
+                Some(id) => cx.mqtt_oracle.sent_again(cx.now, id, cx.find_bound_queue),
                 None => {}
             }
             if let Some(write) = sent.write {
-                cx.retained.doubted(write);
+                cx.retained.record_unknown(write);
             }
         }
         Ok(())
     }
 
-    /// Something came on the connection.
-    pub fn heard(&mut self, heard: ServerMessage, cx: &mut RunContext<'_>) -> Result<(), String> {
-        match heard {
-            ServerMessage::Accepted { present } => self.accepted(present, cx),
+    /// A packet has arrived.
+    pub fn on_message(
+        &mut self,
+        message: ServerMessage,
+        cx: &mut RunContext<'_>,
+    ) -> Result<(), String> {
+        match message {
+            ServerMessage::Accepted { present } => self.handle_connack(present, cx),
             ServerMessage::Refused(Reason::AdministrativeAction)
             | ServerMessage::Ended(Reason::AdministrativeAction)
                 if self.plan.expiring_session =>
             {
-                self.is_put_out(cx)
+                self.expiring_session_ended(cx)
             }
             ServerMessage::Refused(reason) => may_refuse(reason),
             ServerMessage::Ended(reason) => {
-                // Nobody took it over, for this is its client's newest connection: nodes that were out of each other's reach held it both,
-                // and a clock that had jumped says that this one is the older. The session has been elsewhere since.
+                // This is the client's newest connection, so no other one took the session over. Nodes that could not
+                // reach each other both held the session, and because a clock had jumped, this holding counts as the
+                // older one. The session has been on another node since.
                 self.epoch += u64::from(reason == Reason::SessionTakenOver);
                 may_end(reason)
             }
-            ServerMessage::Message(arrival) => {
-                if !self.inbound.arrived(&arrival) {
+            ServerMessage::Message(publish) => {
+                if !self.inbound.received(&publish) {
                     return Ok(());
                 }
-                if arrival.retained && self.plan.looks.is_some() {
-                    let id = MessageId::read(&arrival.payload)?;
-                    self.found.insert(arrival.topic.clone(), id);
+                if publish.retained && self.plan.inspects_retained.is_some() {
+                    let id = MessageId::read(&publish.payload)?;
+                    self.found.insert(publish.topic.clone(), id);
                 }
                 cx.mqtt_oracle
-                    .arrived(cx.now, self.number, &arrival, self.epoch)
+                    .received(cx.now, self.number, &publish, self.epoch)
             }
             ServerMessage::Ack {
                 kind: AckKind::PubRel,
                 packet_id,
                 ..
             } => {
-                self.inbound.released(packet_id);
+                self.inbound.pubrel_received(packet_id);
                 Ok(())
             }
             ServerMessage::Ack {
                 kind,
                 packet_id,
                 reason,
-            } => self.answered((kind, packet_id, reason), cx),
+            } => self.handle_answer((kind, packet_id, reason), cx),
             ServerMessage::Subscribed { granted } => {
-                let asked = std::mem::take(&mut self.asking);
-                if asked.len() != granted.len() {
-                    return Err("SUBACK does not fit".to_owned());
+                let filters = std::mem::take(&mut self.pending_filters);
+                if filters.len() != granted.len() {
+                    return Err("SUBACK does not match the filters of SUBSCRIBE".to_owned());
                 }
-                let made = asked.iter().zip(granted).filter(|(_, granted)| *granted);
-                made.for_each(|(filter, _)| {
+                let granted = filters.iter().zip(granted).filter(|(_, granted)| *granted);
+                granted.for_each(|(filter, _)| {
                     cx.mqtt_oracle
-                        .subscribed(cx.now, self.number, filter, cx.knows)
+                        .subscribed(cx.now, self.number, filter, cx.find_bound_queue)
                 });
                 Ok(())
             }
             ServerMessage::Unsubscribed => {
-                self.unsubscribing = false;
+                self.is_unsubscribing = false;
                 Ok(())
             }
-            ServerMessage::Pong => {
-                self.closing.looked = true;
+            ServerMessage::PingResponse => {
+                self.final_phase.has_inspected = true;
                 Ok(())
             }
         }
     }
 
-    fn answered(
+    fn handle_answer(
         &mut self,
         answer: (AckKind, u16, Reason),
         cx: &mut RunContext<'_>,
@@ -429,13 +443,13 @@ impl MqttClient {
         let Some(link) = &mut self.link else {
             return Ok(());
         };
-        let number = match self.outbound.answered(&mut link.wire, answer)? {
+        let number = match self.outbound.handle_answer(&mut link.wire, answer)? {
             AnswerMeaning::Nothing => return Ok(()),
-            AnswerMeaning::Refused(number) => {
-                self.unknown(number, cx);
+            AnswerMeaning::Rejected(number) => {
+                self.record_unknown(number, cx);
                 return Ok(());
             }
-            AnswerMeaning::Taken(number) => number,
+            AnswerMeaning::Acknowledged(number) => number,
         };
         let Some(sent) = self.sent.get(&number) else {
             return Ok(());
@@ -449,42 +463,48 @@ impl MqttClient {
         Ok(())
     }
 
-    /// What it waits for when all is quiet, for people; None: nothing.
-    pub fn waits_for(&self, cx: &RunContext<'_>) -> Option<String> {
-        let what = match () {
-            () if self.plan.dies.is_some() => self.waits_to_die(cx)?,
-            () if !self.ghosts.is_empty() => "the end of a connection that it left",
-            () if self.outbound.len() > 0 => "answers to what it published",
-            () if self.inbound.owes() > 0 => "a moment to answer",
-            () if self.plan.looks.is_some() && !self.closing.looked => "what is retained",
-            () if self.plan.wills && self.closing.wills == 0 => "its will",
-            () if self.plan.publishes.is_some() && !self.is_written() => "what it retains",
-            () if self.cuts() && self.closing.cuts < CUTS => "to publish and cut its connection",
-            () if self.plan.looks.is_none() && !self.is_content(cx) => "messages",
+    /// Describes what the client waits for after the faults. `None`: nothing.
+    pub fn describe_wait(&self, cx: &RunContext<'_>) -> Option<String> {
+        let waiting_for = match () {
+            () if self.plan.dying_node.is_some() => self.dying_wait(cx)?,
+            () if !self.abandoned.is_empty() => "the end of an abandoned connection",
+            () if self.outbound.len() > 0 => "answers to its publishes",
+            () if self.inbound.pending_answers() > 0 => "its own answers",
+            () if self.plan.inspects_retained.is_some() && !self.final_phase.has_inspected => {
+                "the retained messages"
+            }
+            () if self.plan.has_will && self.final_phase.left_wills == 0 => "its will",
+            () if self.plan.publisher_name.is_some() && !self.has_written_retained() => {
+                "its retained messages"
+            }
+            () if self.cuts_connection() && self.final_phase.cut_connections < FINAL_CUTS => {
+                "to publish and cut its connection"
+            }
+            () if self.plan.inspects_retained.is_none() && !self.has_received_all(cx) => "messages",
             () => return None,
         };
         let client = &self.plan.client;
-        let node = self.place.map_or(0, |place| place.node.0);
+        let node = self.location.map_or(0, |location| location.node.0);
         let open = self.link.as_ref().map(|l| l.open);
-        Some(format!("{client} on {node} ({open:?}): {what}"))
+        Some(format!("{client} on {node} ({open:?}): {waiting_for}"))
     }
 
-    /// What a node has retained, once it was looked at.
-    pub fn looked(&self) -> Option<&BTreeMap<String, MessageId>> {
-        self.closing.looked.then_some(&self.found)
+    /// The retained messages that it found, once it has inspected them.
+    pub fn inspected(&self) -> Option<&BTreeMap<String, MessageId>> {
+        self.final_phase.has_inspected.then_some(&self.found)
     }
 }
 
-/// The topic of wills.
-pub const WILLS: &str = "w/1";
-/// Seconds, longer than any run.
-pub(super) const EXPIRY: u32 = 3600;
-/// After the last fault, until nothing of it can show any more.
-pub(super) const CALMING: Duration = Duration::from_secs(4);
-/// When all is quiet: how often a publisher whose session lasts cuts its connection right after PUBLISH.
-const CUTS: u32 = 3;
+/// Topic of wills.
+pub const WILL_TOPIC: &str = "w/1";
+/// Session Expiry Interval in seconds, longer than any run.
+pub(super) const LONG_EXPIRY: u32 = 3600;
+/// Time after the last fault in which its effects may still be seen.
+pub(super) const FAULT_EFFECT_TIME: Duration = Duration::from_secs(4);
+/// How many times a publisher with a persistent session closes its connection right after PUBLISH, after the faults.
+const FINAL_CUTS: u32 = 3;
 
-/// CONNACK.
+/// Whether CONNACK may have this reason code.
 fn may_refuse(reason: Reason) -> Result<(), String> {
     match reason {
         Reason::ServerUnavailable
@@ -495,10 +515,10 @@ fn may_refuse(reason: Reason) -> Result<(), String> {
     }
 }
 
-/// DISCONNECT.
+/// Whether DISCONNECT may have this reason code.
 fn may_end(reason: Reason) -> Result<(), String> {
     match reason {
-        // The node goes; messages were lost for a clean session; the session's queue cannot be reached.
+        // The node shuts down, a clean session lost messages, or the queue of the session is unreachable.
         Reason::ServerShuttingDown
         | Reason::SessionTakenOver
         | Reason::UnspecifiedError
@@ -508,7 +528,7 @@ fn may_end(reason: Reason) -> Result<(), String> {
     }
 }
 
-pub(super) fn goodbye() -> Packet<'static> {
+pub(super) fn disconnect() -> Packet<'static> {
     Packet::Disconnect(Disconnect {
         reason: Reason::Success,
         properties: Properties::default(),

@@ -1,13 +1,13 @@
-//! All MQTT clients of a run, and how their connections run through the world.
+//! The MQTT clients of a run and their connections.
 
-use super::super::amq_topic::{TAP, TAPS_QUEUE};
+use super::super::amq_topic::{BOUND_CONSUMER, BOUND_QUEUE};
 use super::super::byte_stream::StreamPiece;
 use super::super::client::{Client, Link};
 use super::super::consistency;
 use super::super::node::{Node, Reply, Request};
-use super::client::{AbandonedConnection, ClientAction, MqttClient, Plan, RunContext};
+use super::client::{AbandonedConnection, ClientAction, MqttClient, MqttClientPlan, RunContext};
 use super::dying_node::DyingClients;
-use super::expiring_session::WAITING;
+use super::expiring_session::DELAYED_WILL_TOPIC;
 use super::oracle::MqttOracle;
 use super::retained::RetainedOracle;
 use super::routes::{self, ShardIncarnation};
@@ -18,45 +18,45 @@ use env::{NodeId, Rng, SeededRng, Time};
 use std::ops::Range;
 use std::time::Duration;
 
-/// The number of the first of these clients, for replies.
-pub const FIRST: u64 = 1000;
-/// A connection whose client has left it for another one ends within this, when nothing is wrong.
-const TAKEN_OVER: Duration = Duration::from_secs(2);
+/// The client number of the first MQTT client in replies.
+pub const FIRST_CLIENT: u64 = 1000;
+/// Maximum time until an abandoned connection ends after its client has another one, without faults.
+const TAKEOVER_TIME: Duration = Duration::from_secs(2);
 
 pub struct MqttClients {
-    mqtt_devices: Vec<MqttClient>,
+    clients: Vec<MqttClient>,
     pub mqtt_oracle: MqttOracle,
     retained: RetainedOracle,
     shards: u64,
-    quiet: Option<Time>,
+    faults_ended_at: Option<Time>,
     rng: SeededRng,
-    looking: bool,
+    has_inspectors: bool,
 }
 
-/// Who there is: always somebody of each kind that costs little, of the others what the seed decides.
-fn plans(rng: &mut SeededRng) -> Vec<Plan> {
+/// The clients of a run: the cheap kinds always, the others depending on the seed.
+fn plans(rng: &mut SeededRng) -> Vec<MqttClientPlan> {
     use Qos::{AtLeastOnce as One, AtMostOnce as Zero, ExactlyOnce as Two};
-    let plan = |client: &str, lasting, filters: &[(&'static str, Qos)]| Plan {
+    let plan = |client: &str, is_persistent, filters: &[(&'static str, Qos)]| MqttClientPlan {
         client: client.to_owned(),
-        lasting,
+        is_persistent,
         filters: filters.to_vec(),
-        ..Plan::default()
+        ..MqttClientPlan::default()
     };
-    let publisher = |client: &str, lasting, name| Plan {
-        publishes: Some(name),
-        ..plan(client, lasting, &[])
+    let publisher = |client: &str, is_persistent, name| MqttClientPlan {
+        publisher_name: Some(name),
+        ..plan(client, is_persistent, &[])
     };
     let mut all = vec![
         publisher("writer", false, "writer"),
         publisher("returner", true, "returner"),
-        Plan {
-            toggled: Some(("b/+", One)),
+        MqttClientPlan {
+            toggled_filter: Some(("b/+", One)),
             ..plan("lasting", true, &[("a/#", Two), ("w/#", One)])
         },
     ];
     if rng.chance(1, 2) {
-        all.push(Plan {
-            begins_anew: true,
+        all.push(MqttClientPlan {
+            starts_clean: true,
             ..plan("fickle", true, &[("+/x", One), ("b/y/z", Two)])
         });
     }
@@ -67,12 +67,12 @@ fn plans(rng: &mut SeededRng) -> Vec<Plan> {
     };
     let mut clean = clean.to_vec();
     if clean.iter().all(|(filter, _)| *filter != "#") {
-        clean.push((WAITING, Two));
+        clean.push((DELAYED_WILL_TOPIC, Two));
     }
     all.push(plan("clean", false, &clean));
     if rng.chance(1, 2) {
-        all.push(Plan {
-            wills: true,
+        all.push(MqttClientPlan {
+            has_will: true,
             ..plan("willing", false, &[])
         });
     }
@@ -82,7 +82,7 @@ fn plans(rng: &mut SeededRng) -> Vec<Plan> {
         all.push(plan("member-b", rng.chance(1, 2), &group));
     }
     if rng.chance(2, 3) {
-        let expiring_session = |client, filters: &[_]| Plan {
+        let expiring_session = |client, filters: &[_]| MqttClientPlan {
             expiring_session: true,
             ..plan(client, true, filters)
         };
@@ -97,102 +97,106 @@ fn plans(rng: &mut SeededRng) -> Vec<Plan> {
 impl MqttClients {
     pub fn new(rng: &mut SeededRng, shards: u16) -> MqttClients {
         let mut mqtt_clients = MqttClients {
-            mqtt_devices: Vec::new(),
+            clients: Vec::new(),
             mqtt_oracle: MqttOracle::default(),
             retained: RetainedOracle::default(),
             shards: u64::from(shards.max(1)),
-            quiet: None,
+            faults_ended_at: None,
             rng: rng.fork(),
-            looking: false,
+            has_inspectors: false,
         };
         for plan in plans(rng) {
-            mqtt_clients.join(plan);
+            mqtt_clients.add(plan);
         }
-        mqtt_clients.mqtt_oracle.join_bound(TAP, TAPS_QUEUE);
+        mqtt_clients
+            .mqtt_oracle
+            .add_bound_queue(BOUND_CONSUMER, BOUND_QUEUE);
         mqtt_clients
     }
 
-    fn join(&mut self, plan: Plan) {
-        let number = self.mqtt_devices.len();
+    fn add(&mut self, plan: MqttClientPlan) {
+        let number = self.clients.len();
         let mqtt_client = MqttClient::new(number, plan, self.rng.fork());
-        self.mqtt_oracle.join(number, mqtt_client.queue());
-        self.mqtt_devices.push(mqtt_client);
+        self.mqtt_oracle.add(number, mqtt_client.queue());
+        self.clients.push(mqtt_client);
     }
 
     pub fn len(&self) -> usize {
-        self.mqtt_devices.len()
+        self.clients.len()
     }
 
-    /// No more faults from now on.
-    pub fn quiet(&mut self, now: Time) {
-        self.quiet = Some(now);
+    /// Faults have ended.
+    pub fn end_faults(&mut self, now: Time) {
+        self.faults_ended_at = Some(now);
     }
 
-    /// Has a device do something, and sends what it says.
-    fn with<S: Scenario<Process = Node>, T>(
+    /// Lets a client act and sends its packets.
+    fn with_client<S: Scenario<Process = Node>, T>(
         &mut self,
         world: &mut World<S>,
         number: usize,
         f: impl FnOnce(&mut MqttClient, &mut RunContext<'_>) -> T,
     ) -> Option<T> {
-        let wanted = self.quiet.is_some() && self.subscribers_wait(world.now());
-        let mqtt_client = self.mqtt_devices.get_mut(number)?;
-        let place = mqtt_client.place;
-        let process = place.and_then(|place| world.process(place.node));
-        let knows = |queue: &str, filter: &str| {
-            place.and_then(|place| routes::knows(process, place, queue, filter))
+        let has_waiting_subscribers =
+            self.faults_ended_at.is_some() && self.subscribers_wait(world.now());
+        let mqtt_client = self.clients.get_mut(number)?;
+        let location = mqtt_client.location;
+        let process = location.and_then(|location| world.process(location.node));
+        let find_bound_queue = |queue: &str, filter: &str| {
+            location.and_then(|location| routes::find_bound_queue(process, location, queue, filter))
         };
         let mut cx = RunContext {
             now: world.now(),
-            quiet: self.quiet,
-            wanted,
+            faults_ended_at: self.faults_ended_at,
+            has_waiting_subscribers,
             mqtt_oracle: &mut self.mqtt_oracle,
             retained: &mut self.retained,
-            knows: &knows,
+            find_bound_queue: &find_bound_queue,
         };
         let result = f(mqtt_client, &mut cx);
         if let Some(link) = &mut mqtt_client.link {
-            while let Some((at, bytes)) = link.piece() {
+            while let Some((piece_number, bytes)) = link.next_piece() {
                 let request = Request::Piece {
                     connection: link.connection,
-                    number: at,
+                    number: piece_number,
                     piece: StreamPiece::Bytes(bytes),
                 };
-                world.request(link.node, FIRST + number as u64, request);
+                world.request(link.node, FIRST_CLIENT + number as u64, request);
             }
         }
         Some(result)
     }
 
-    /// What those of them wait for, when all is quiet.
-    fn waiting(&mut self, now: Time, of: impl Fn(&MqttClient) -> bool) -> Vec<String> {
+    /// Describes what the selected clients wait for after the faults.
+    fn waiting(&mut self, now: Time, is_selected: impl Fn(&MqttClient) -> bool) -> Vec<String> {
         let cx = RunContext {
             now,
-            quiet: self.quiet,
-            wanted: false,
+            faults_ended_at: self.faults_ended_at,
+            has_waiting_subscribers: false,
             mqtt_oracle: &mut self.mqtt_oracle,
             retained: &mut self.retained,
-            knows: &|_, _| None,
+            find_bound_queue: &|_, _| None,
         };
-        let all = self
-            .mqtt_devices
+        let clients = self
+            .clients
             .iter()
-            .filter(|mqtt_client| of(mqtt_client));
-        all.filter_map(|mqtt_client| mqtt_client.waits_for(&cx))
+            .filter(|mqtt_client| is_selected(mqtt_client));
+        clients
+            .filter_map(|mqtt_client| mqtt_client.describe_wait(&cx))
             .collect()
     }
 
-    /// Some subscriber has not heard enough yet.
+    /// Whether a subscriber has not received enough messages yet.
     fn subscribers_wait(&mut self, now: Time) -> bool {
-        !self.waiting(now, MqttClient::listens).is_empty()
+        !self.waiting(now, MqttClient::expects_messages).is_empty()
     }
 
-    /// What they wait for, when all is quiet.
-    pub fn waits_for(&mut self, now: Time) -> Vec<String> {
+    /// Describes what the clients wait for after the faults.
+    pub fn describe_wait(&mut self, now: Time) -> Vec<String> {
         self.waiting(now, |_| true)
     }
 
-    /// A device's turn. When the next one is.
+    /// Lets a client act. Returns the time until its next turn.
     pub fn act<S: Scenario<Process = Node>>(
         &mut self,
         world: &mut World<S>,
@@ -200,33 +204,33 @@ impl MqttClients {
         next_connection: &mut u64,
     ) -> Result<Duration, String> {
         let now = world.now();
-        let Some(mqtt_client) = self.mqtt_devices.get_mut(number) else {
+        let Some(mqtt_client) = self.clients.get_mut(number) else {
             return Ok(Duration::MAX);
         };
         let pause = Duration::from_millis(20 + mqtt_client.rng.below(180));
-        if mqtt_client.has_lived() {
+        if mqtt_client.is_done() {
             return Ok(pause);
         }
         if mqtt_client.link.is_none()
-            && self.with(world, number, |d, cx| d.is_away(cx)) == Some(true)
+            && self.with_client(world, number, |d, cx| d.is_away(cx)) == Some(true)
         {
             return Ok(pause);
         }
-        let Some(link) = self.mqtt_devices.get(number).and_then(|d| d.link.as_ref()) else {
+        let Some(link) = self.clients.get(number).and_then(|d| d.link.as_ref()) else {
             self.connect(world, number, next_connection);
             return Ok(pause);
         };
-        if is_over(world, link) || link.too_slow(now) {
-            self.hang_up(world, number);
+        if is_gone(world, link) || link.is_open_overdue(now) {
+            self.close_connection(world, number);
             return Ok(pause);
         }
-        match self.with(world, number, |mqtt_client, cx| mqtt_client.act(cx)) {
-            Some(ClientAction::HangUp) => self.hang_up(world, number),
-            Some(ClientAction::MoveOn) => {
-                self.leave(world, number);
+        match self.with_client(world, number, |mqtt_client, cx| mqtt_client.act(cx)) {
+            Some(ClientAction::Disconnect) => self.close_connection(world, number),
+            Some(ClientAction::Reconnect) => {
+                self.abandon_connection(world, number);
                 self.connect(world, number, next_connection);
             }
-            Some(ClientAction::GoOn) | None => {}
+            Some(ClientAction::Continue) | None => {}
         }
         Ok(pause)
     }
@@ -238,68 +242,81 @@ impl MqttClients {
         next_connection: &mut u64,
     ) {
         let nodes = world.nodes();
-        let Some(mqtt_client) = self.mqtt_devices.get_mut(number) else {
+        let Some(mqtt_client) = self.clients.get_mut(number) else {
             return;
         };
-        let last = mqtt_client.place.map(|place| place.node);
-        let stays = mqtt_client.rng.chance(1, 2);
-        let any = Client::pick(&mut mqtt_client.rng, &nodes).unwrap_or_default();
+        let last = mqtt_client.location.map(|location| location.node);
+        let keeps_node = mqtt_client.rng.chance(1, 2);
+        let random_node = Client::pick(&mut mqtt_client.rng, &nodes).unwrap_or_default();
         *next_connection += 1;
-        let returns = mqtt_client.place.filter(|place| {
-            let alive = world.process(place.node).map(Node::incarnation);
-            mqtt_client.returns() && alive == Some(place.machine_run)
+        let returns = mqtt_client.location.filter(|location| {
+            let incarnation = world.process(location.node).map(Node::incarnation);
+            mqtt_client.returns_to_shard() && incarnation == Some(location.incarnation)
         });
-        let looks = returns.map(|place| (place.node, place.shard));
-        let node = match looks.or(mqtt_client.plan.looks) {
-            _ if let Some(dies) = mqtt_client.plan.dies => dies.node,
+        let fixed_shard = returns.map(|location| (location.node, location.shard));
+        let node = match fixed_shard.or(mqtt_client.plan.inspects_retained) {
+            _ if let Some(dying_node) = mqtt_client.plan.dying_node => dying_node.node,
             Some((node, shard)) => {
                 let shards = self.shards;
                 *next_connection += (shard + shards - *next_connection % shards) % shards;
                 node
             }
-            None => last.filter(|n| stays && nodes.contains(n)).unwrap_or(any),
+            None => last
+                .filter(|n| keeps_node && nodes.contains(n))
+                .unwrap_or(random_node),
         };
-        let Some(machine_run) = world.process(node).map(Node::incarnation) else {
+        let Some(incarnation) = world.process(node).map(Node::incarnation) else {
             return;
         };
         let connection = *next_connection;
-        let place = ShardIncarnation {
+        let location = ShardIncarnation {
             node,
-            machine_run,
+            incarnation,
             shard: connection % self.shards,
         };
         let link = Link::new(
             node,
-            machine_run,
+            incarnation,
             connection,
             world.now(),
             MqttConnection::default(),
         );
-        self.with(world, number, |mqtt_client, cx| {
-            mqtt_client.connects(link, place, cx)
+        self.with_client(world, number, |mqtt_client, cx| {
+            mqtt_client.begin_connection(link, location, cx)
         });
         let request = Request::Connect {
             connection,
             protocol: super::super::node::MQTT,
         };
-        world.request(node, FIRST + number as u64, request);
+        world.request(node, FIRST_CLIENT + number as u64, request);
     }
 
-    /// The client ends its connection, and leaves it at once.
-    fn hang_up<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>, number: usize) {
-        let link = self.with(world, number, |mqtt_client, cx| mqtt_client.loses(cx));
+    /// Closes the client's connection.
+    fn close_connection<S: Scenario<Process = Node>>(
+        &mut self,
+        world: &mut World<S>,
+        number: usize,
+    ) {
+        let link = self.with_client(world, number, |mqtt_client, cx| {
+            mqtt_client.end_connection(cx)
+        });
         if let Some(link) = link.flatten() {
-            end(world, number, &link);
+            send_end(world, number, &link);
         }
     }
 
-    /// The client goes on with another connection and tells the old one nothing.
-    fn leave<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>, number: usize) {
-        let link = self.with(world, number, |mqtt_client, cx| mqtt_client.loses(cx));
-        if let (Some(link), Some(mqtt_client)) = (link.flatten(), self.mqtt_devices.get_mut(number))
-        {
+    /// Abandons the client's connection, for a new one.
+    fn abandon_connection<S: Scenario<Process = Node>>(
+        &mut self,
+        world: &mut World<S>,
+        number: usize,
+    ) {
+        let link = self.with_client(world, number, |mqtt_client, cx| {
+            mqtt_client.end_connection(cx)
+        });
+        if let (Some(link), Some(mqtt_client)) = (link.flatten(), self.clients.get_mut(number)) {
             mqtt_client
-                .ghosts
+                .abandoned
                 .push(AbandonedConnection { link, since: None });
         }
     }
@@ -310,21 +327,21 @@ impl MqttClients {
         client: u64,
         reply: Reply,
     ) -> Result<(), String> {
-        let number = client.saturating_sub(FIRST) as usize;
+        let number = client.saturating_sub(FIRST_CLIENT) as usize;
         let (Reply::Piece { connection, .. }
         | Reply::Accepted { connection }
         | Reply::Reset { connection }) = reply
         else {
             return Ok(());
         };
-        let link = self.mqtt_devices.get(number).and_then(|d| d.link.as_ref());
+        let link = self.clients.get(number).and_then(|d| d.link.as_ref());
         if link.is_none_or(|link| link.connection != connection) {
-            self.ghost(world, number, connection, reply);
+            self.handle_abandoned(world, number, connection, reply);
             return Ok(());
         }
-        let ends = match reply {
+        let has_ended = match reply {
             Reply::Accepted { .. } => {
-                self.with(world, number, |mqtt_client, _| {
+                self.with_client(world, number, |mqtt_client, _| {
                     if let Some(link) = &mut mqtt_client.link {
                         link.accepted = true;
                     }
@@ -332,77 +349,87 @@ impl MqttClients {
                 false
             }
             Reply::Piece {
-                number: at, piece, ..
+                number: piece_number,
+                piece,
+                ..
             } => {
-                let read = self.with(world, number, |mqtt_client, cx| {
-                    read(mqtt_client, at, piece, cx)
+                let read = self.with_client(world, number, |mqtt_client, cx| {
+                    receive_piece(mqtt_client, piece_number, piece, cx)
                 });
-                let client = &self.mqtt_devices.get(number).map(|d| d.plan.client.clone());
+                let client = &self.clients.get(number).map(|d| d.plan.client.clone());
                 let client = client.as_deref().unwrap_or_default();
                 read.unwrap_or(Ok(true))
                     .map_err(|error| format!("{client}: {error}"))?
             }
             _ => true,
         };
-        if ends {
-            self.hang_up(world, number);
+        if has_ended {
+            self.close_connection(world, number);
         }
         Ok(())
     }
 
-    /// Nobody reads what comes on a connection that was left; its end is seen.
-    fn ghost<S: Scenario<Process = Node>>(
+    /// Handles a reply for an abandoned connection. Its client ignores everything but its end.
+    fn handle_abandoned<S: Scenario<Process = Node>>(
         &mut self,
         world: &mut World<S>,
         number: usize,
         connection: u64,
         reply: Reply,
     ) {
-        let Some(mqtt_client) = self.mqtt_devices.get_mut(number) else {
+        let Some(mqtt_client) = self.clients.get_mut(number) else {
             return;
         };
-        let ghosts = &mut mqtt_client.ghosts;
-        let at = ghosts.iter().position(|g| g.link.connection == connection);
-        let Some(ghost) = at.and_then(|at| ghosts.get_mut(at)) else {
+        let abandoned = &mut mqtt_client.abandoned;
+        let at = abandoned
+            .iter()
+            .position(|g| g.link.connection == connection);
+        let Some(abandoned_connection) = at.and_then(|at| abandoned.get_mut(at)) else {
             return;
         };
         let ended = match reply {
             Reply::Reset { .. } => true,
             Reply::Piece {
-                number: at, piece, ..
-            } => ghost.link.arrive(at, piece).contains(&StreamPiece::End),
+                number: piece_number,
+                piece,
+                ..
+            } => abandoned_connection
+                .link
+                .receive_piece(piece_number, piece)
+                .contains(&StreamPiece::End),
             _ => false,
         };
         if let (true, Some(at)) = (ended, at) {
-            let ghost = ghosts.remove(at);
-            end(world, number, &ghost.link);
+            let abandoned_connection = abandoned.remove(at);
+            send_end(world, number, &abandoned_connection.link);
         }
     }
 
-    /// Connections that were left have ended when nothing is wrong, or with their nodes.
+    /// Checks that abandoned connections end, and checks expiring sessions and wills.
     pub fn check<S: Scenario<Process = Node>>(&mut self, world: &World<S>) -> Result<(), String> {
         let now = world.now();
         self.check_expiring_sessions(world)?;
         self.mqtt_oracle.check_wills(now)?;
-        for mqtt_client in &mut self.mqtt_devices {
+        for mqtt_client in &mut self.clients {
             mqtt_client
-                .ghosts
-                .retain(|ghost| !is_over(world, &ghost.link));
-            let late = |g: &&AbandonedConnection| {
-                g.since
-                    .is_some_and(|at| now.since(at) > TAKEN_OVER && self.mqtt_oracle.calm_since(at))
+                .abandoned
+                .retain(|connection| !is_gone(world, &connection.link));
+            let is_late = |g: &&AbandonedConnection| {
+                g.since.is_some_and(|at| {
+                    now.since(at) > TAKEOVER_TIME && self.mqtt_oracle.no_faults_since(at)
+                })
             };
-            if let Some(ghost) = mqtt_client.ghosts.iter().find(late) {
+            if let Some(connection) = mqtt_client.abandoned.iter().find(is_late) {
                 return Err(format!(
-                    "{} has another connection since {:?}, and the one to node {} goes on",
-                    mqtt_client.plan.client, ghost.since, ghost.link.node.0
+                    "{} has another connection since {:?}, and the one to node {} stays open",
+                    mqtt_client.plan.client, connection.since, connection.link.node.0
                 ));
             }
         }
         Ok(())
     }
 
-    /// The sessions of those who have been away for too long are over, and their queues gone.
+    /// Checks that expired sessions have ended and have no queues.
     fn check_expiring_sessions<S: Scenario<Process = Node>>(
         &mut self,
         world: &World<S>,
@@ -410,11 +437,7 @@ impl MqttClients {
         let now = world.now();
         let nodes = world.nodes();
         let all = || nodes.iter().filter_map(|node| world.process(*node));
-        for mqtt_client in self
-            .mqtt_devices
-            .iter_mut()
-            .filter(|d| d.plan.expiring_session)
-        {
+        for mqtt_client in self.clients.iter_mut().filter(|d| d.plan.expiring_session) {
             let name = mqtt_client.queue().unwrap_or_default();
             let leaders = all().flat_map(Node::shards).filter_map(|shard| {
                 let core = shard.core();
@@ -422,10 +445,10 @@ impl MqttClients {
                 Some((queue, core.local_queues.led_status(queue)?.term))
             });
             if let Some(leader) = leaders.max() {
-                mqtt_client.is_led(now, leader);
+                mqtt_client.record_leader(now, leader);
             }
-            if mqtt_client.has_outstayed(now, &self.mqtt_oracle) {
-                consistency::queues_are(all(), &name, false).map_err(|e| {
+            if mqtt_client.has_expired(now, &self.mqtt_oracle) {
+                consistency::check_queue_exists(all(), &name, false).map_err(|e| {
                     format!(
                         "{} is away and its session over: {e}",
                         mqtt_client.plan.client
@@ -436,61 +459,72 @@ impl MqttClients {
         Ok(())
     }
 
-    /// When all is quiet: clients come to a machine that is to die, where the run has wills at all. The new devices.
-    pub fn mourn(&mut self, node: NodeId) -> Range<usize> {
-        let first = self.mqtt_devices.len();
+    /// Adds clients that connect to a machine which will be killed, if the run has wills. Returns the new clients.
+    pub fn add_dying_clients(&mut self, node: NodeId) -> Range<usize> {
+        let first = self.clients.len();
         if self
-            .mqtt_devices
+            .clients
             .iter()
-            .any(|mqtt_client| mqtt_client.plan.wills)
+            .any(|mqtt_client| mqtt_client.plan.has_will)
         {
-            for (client, goodbye) in [("mortal-a", false), ("mortal-b", false), ("leaver", true)] {
-                self.join(Plan {
+            for (client, sends_disconnect) in
+                [("mortal-a", false), ("mortal-b", false), ("leaver", true)]
+            {
+                self.add(MqttClientPlan {
                     client: client.to_owned(),
-                    wills: true,
-                    dies: Some(DyingClients { node, goodbye }),
-                    ..Plan::default()
+                    has_will: true,
+                    dying_node: Some(DyingClients {
+                        node,
+                        sends_disconnect,
+                    }),
+                    ..MqttClientPlan::default()
                 });
             }
         }
-        first..self.mqtt_devices.len()
+        first..self.clients.len()
     }
 
-    /// Their machine is about to die.
-    pub fn die<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>) {
-        for number in 0..self.mqtt_devices.len() {
-            self.with(world, number, MqttClient::dies);
+    /// Their machine is about to be killed.
+    pub fn machine_dies<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>) {
+        for number in 0..self.clients.len() {
+            self.with_client(world, number, MqttClient::machine_dies);
         }
     }
 
-    /// When all else is done: somebody looks at what is retained, at each node and shard. The new devices; None: they are there.
-    pub fn begin_looking(&mut self, nodes: &[NodeId]) -> Option<Range<usize>> {
-        if std::mem::replace(&mut self.looking, true) {
+    /// Adds clients that inspect the retained messages on each shard of each node. Returns the new clients; `None` if
+    /// they exist.
+    pub fn begin_inspection(&mut self, nodes: &[NodeId]) -> Option<Range<usize>> {
+        if std::mem::replace(&mut self.has_inspectors, true) {
             return None;
         }
-        let first = self.mqtt_devices.len();
+        let first = self.clients.len();
         for node in nodes {
             for shard in 0..self.shards {
-                self.join(Plan {
+                self.add(MqttClientPlan {
                     client: format!("look-{}-{shard}", node.0),
                     filters: vec![("r/#", Qos::AtLeastOnce)],
-                    looks: Some((*node, shard)),
-                    ..Plan::default()
+                    inspects_retained: Some((*node, shard)),
+                    ..MqttClientPlan::default()
                 });
             }
         }
-        Some(first..self.mqtt_devices.len())
+        Some(first..self.clients.len())
     }
 
-    /// What they found is what was acknowledged last, and everywhere the same.
+    /// Checks that all of them found the last acknowledged messages.
     pub fn check_retained(&self) -> Result<(), String> {
-        let looks = self.mqtt_devices.iter().filter(|d| d.plan.looks.is_some());
+        let inspectors = self
+            .clients
+            .iter()
+            .filter(|d| d.plan.inspects_retained.is_some());
         let mut first = None;
-        for mqtt_client in looks {
+        for mqtt_client in inspectors {
             let client = &mqtt_client.plan.client;
-            let found = mqtt_client.looked().ok_or("nobody has looked")?;
-            let right = self.retained.check(found);
-            right.map_err(|error| format!("{client}: {error}"))?;
+            let found = mqtt_client
+                .inspected()
+                .ok_or("a client has not inspected the retained messages")?;
+            let result = self.retained.check(found);
+            result.map_err(|error| format!("{client}: {error}"))?;
             if *first.get_or_insert(found) != found {
                 return Err(format!("{client} found {found:?}, others {first:?}"));
             }
@@ -499,44 +533,44 @@ impl MqttClients {
     }
 }
 
-/// The connection's node has another life than when it was made.
-fn is_over<S: Scenario<Process = Node>>(world: &World<S>, link: &Link<MqttConnection>) -> bool {
-    world.process(link.node).map(Node::incarnation) != Some(link.machine_run)
+/// Whether the node of the connection has started again since.
+fn is_gone<S: Scenario<Process = Node>>(world: &World<S>, link: &Link<MqttConnection>) -> bool {
+    world.process(link.node).map(Node::incarnation) != Some(link.incarnation)
 }
 
-fn end<S: Scenario<Process = Node>>(
+fn send_end<S: Scenario<Process = Node>>(
     world: &mut World<S>,
     number: usize,
     link: &Link<MqttConnection>,
 ) {
     let request = Request::Piece {
         connection: link.connection,
-        number: link.last_number(),
+        number: link.sent_pieces(),
         piece: StreamPiece::End,
     };
-    world.request(link.node, FIRST + number as u64, request);
+    world.request(link.node, FIRST_CLIENT + number as u64, request);
 }
 
-/// True: the connection has ended with it.
-fn read(
+/// Returns true if the piece ends the connection.
+fn receive_piece(
     mqtt_client: &mut MqttClient,
-    at: u64,
+    piece_number: u64,
     piece: StreamPiece,
     cx: &mut RunContext<'_>,
 ) -> Result<bool, String> {
     let Some(link) = &mut mqtt_client.link else {
         return Ok(false);
     };
-    let mut heard: Vec<ServerMessage> = Vec::new();
+    let mut messages: Vec<ServerMessage> = Vec::new();
     let mut ended = false;
-    for piece in link.arrive(at, piece) {
+    for piece in link.receive_piece(piece_number, piece) {
         match piece {
-            StreamPiece::Bytes(bytes) => link.wire.hear(&bytes, &mut heard)?,
+            StreamPiece::Bytes(bytes) => link.wire.receive(&bytes, &mut messages)?,
             StreamPiece::End => ended = true,
         }
     }
-    for item in heard {
-        mqtt_client.heard(item, cx)?;
+    for message in messages {
+        mqtt_client.on_message(message, cx)?;
     }
     Ok(ended)
 }

@@ -1,92 +1,101 @@
-//! Clients of a machine that dies when all is quiet: the wills of those who were there come, those of others never.
+//! Clients of a machine that is killed after the faults. The wills of connected clients come, those of clients that
+//! sent DISCONNECT do not.
 
-use super::client::{ClientAction, MqttClient, RunContext, goodbye};
+use super::client::{ClientAction, MqttClient, RunContext, disconnect};
 use env::{NodeId, Time};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
 pub struct DyingClients {
     pub node: NodeId,
-    /// It says goodbye before.
-    pub goodbye: bool,
+    /// It sends DISCONNECT before.
+    pub sends_disconnect: bool,
 }
 
-/// How far such a client is.
+/// Progress of such a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
     #[default]
-    Lives,
-    /// It has said goodbye on a connection of then, and waits for its end.
-    Leaves(Time),
-    /// It does nothing any more.
-    Over,
+    /// It is connected, or will be.
+    Connected,
+    /// It sent DISCONNECT on a connection that began then, and waits for its end.
+    Disconnecting(Time),
+    /// It takes no further action.
+    Done,
 }
 
-/// After CONNECT and after goodbye, until the rest of the cluster has heard of it.
-const TELLING: Duration = Duration::from_secs(2);
+/// After CONNECT and after DISCONNECT, time until the cluster has processed it.
+const PROPAGATION_TIME: Duration = Duration::from_secs(2);
 
 impl MqttClient {
-    pub fn has_lived(&self) -> bool {
-        self.fate == Fate::Over
+    pub fn is_done(&self) -> bool {
+        self.fate == Fate::Done
     }
 
-    /// Its turn, on a connection of `since`.
-    pub(super) fn live_last(
+    /// Its turn, on a connection that began at `since`.
+    pub(super) fn act_until_death(
         &mut self,
-        dies: DyingClients,
+        dying: DyingClients,
         since: Time,
         cx: &mut RunContext<'_>,
     ) -> ClientAction {
-        if dies.goodbye && self.fate == Fate::Lives && cx.now >= since + TELLING {
-            self.fate = Fate::Leaves(since);
+        if dying.sends_disconnect
+            && self.fate == Fate::Connected
+            && cx.now >= since + PROPAGATION_TIME
+        {
+            self.fate = Fate::Disconnecting(since);
             if let Some(id) = self.will {
-                cx.mqtt_oracle.will_is_cancelled(since, id);
+                cx.mqtt_oracle.will_cancelled(since, id);
             }
-            self.say(&goodbye());
+            self.send(&disconnect());
         }
-        ClientAction::GoOn
+        ClientAction::Continue
     }
 
-    /// The connection has ended: whether for what the client had said.
-    pub(super) fn has_left(&mut self, cx: &mut RunContext<'_>) {
-        let Fate::Leaves(since) = self.fate else {
+    /// Handles the end of the connection, which may be due to its DISCONNECT.
+    pub(super) fn leave_dying_node(&mut self, cx: &mut RunContext<'_>) {
+        let Fate::Disconnecting(since) = self.fate else {
             return;
         };
-        self.fate = Fate::Over;
+        self.fate = Fate::Done;
         if let Some(id) = self.will.take()
-            && cx.mqtt_oracle.calm_since(since)
+            && cx.mqtt_oracle.no_faults_since(since)
         {
-            cx.mqtt_oracle.will_is_forsworn(id);
+            cx.mqtt_oracle.will_must_not_come(id);
         }
     }
 
-    /// Its machine is about to die.
-    pub fn dies(&mut self, cx: &mut RunContext<'_>) {
-        if self.plan.dies.is_none() || self.has_lived() {
+    /// Its machine is about to be killed.
+    pub fn machine_dies(&mut self, cx: &mut RunContext<'_>) {
+        if self.plan.dying_node.is_none() || self.is_done() {
             return;
         }
-        self.fate = Fate::Over;
+        self.fate = Fate::Done;
         let open = self.link.as_ref().filter(|link| link.open);
         let since = open.map(|link| link.since);
         if let (Some(since), Some(id)) = (since, self.will.take())
-            && cx.mqtt_oracle.calm_since(since)
-            && cx.now >= since + TELLING
+            && cx.mqtt_oracle.no_faults_since(since)
+            && cx.now >= since + PROPAGATION_TIME
         {
-            cx.mqtt_oracle.will_becomes_due(cx.now, id, cx.knows);
+            cx.mqtt_oracle
+                .will_of_dead_node_due(cx.now, id, cx.find_bound_queue);
         }
-        self.loses(cx);
+        self.end_connection(cx);
     }
 
-    /// What it waits for before its machine dies, for people; None: nothing.
-    pub(super) fn waits_to_die(&self, cx: &RunContext<'_>) -> Option<&'static str> {
-        let goodbye = self.plan.dies.is_some_and(|dies| dies.goodbye);
+    /// Describes what it waits for before its machine is killed. `None`: nothing.
+    pub(super) fn dying_wait(&self, cx: &RunContext<'_>) -> Option<&'static str> {
+        let sends_disconnect = self
+            .plan
+            .dying_node
+            .is_some_and(|dying| dying.sends_disconnect);
         let since = self.link.as_ref().filter(|l| l.open).map(|l| l.since);
         match self.fate {
-            Fate::Over => None,
-            Fate::Leaves(_) => Some("the end of its connection"),
-            Fate::Lives if goodbye => Some("its goodbye"),
-            Fate::Lives if since.is_some_and(|at| cx.now >= at + TELLING) => None,
-            Fate::Lives => Some("its last connection"),
+            Fate::Done => None,
+            Fate::Disconnecting(_) => Some("the end of its connection"),
+            Fate::Connected if sends_disconnect => Some("its DISCONNECT"),
+            Fate::Connected if since.is_some_and(|at| cx.now >= at + PROPAGATION_TIME) => None,
+            Fate::Connected => Some("its last connection"),
         }
     }
 }

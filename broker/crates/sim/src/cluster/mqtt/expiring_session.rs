@@ -1,7 +1,10 @@
-//! Clients whose sessions run out (section 3.1.2.11.2): they stay away for shorter or for longer than that, often with a will that
-//! waits (section 3.1.3.2.2), and some name another interval as they leave (section 3.14.2.2.2).
+//! Clients with expiring sessions (section 3.1.2.11.2). They stay away for shorter or longer than the Session Expiry
+//! Interval, often with a delayed will (section 3.1.3.2.2). Some change the interval in DISCONNECT (section
+//! 3.14.2.2.2).
 
-use super::client::{CALMING, ClientAction, ConnectOffer, EXPIRY, MqttClient, RunContext};
+use super::client::{
+    ClientAction, ConnectOffer, FAULT_EFFECT_TIME, LONG_EXPIRY, MqttClient, RunContext,
+};
 use super::oracle::MqttOracle;
 use super::tracked_message::MessageId;
 use codec_mqtt::{Disconnect, Packet, Properties, Reason};
@@ -9,121 +12,123 @@ use env::{Rng, SeededRng, Time};
 use metadata::QueueId;
 use std::time::Duration;
 
-/// The topic of wills that wait.
-pub const WAITING: &str = "w/2";
-/// A connection that lasted for this long had all done that it asked for, when nothing was wrong.
-const SETTLED: Duration = Duration::from_secs(1);
-/// Who comes back within this of its session's end may find it or not.
-const EARLY: Duration = Duration::from_millis(500);
-/// After a session's time is over, until its queue is gone everywhere.
-const SLACK: Duration = Duration::from_secs(2);
-/// After a will was due that is not to come.
-const LISTENING: Duration = Duration::from_millis(300);
+/// Topic of delayed wills.
+pub const DELAYED_WILL_TOPIC: &str = "w/2";
+/// After a connection has lasted for this time, all its requests are processed, without faults.
+const SETTLE_TIME: Duration = Duration::from_secs(1);
+/// A client that returns this shortly before its session ends may find it or not.
+const RETURN_TOLERANCE: Duration = Duration::from_millis(500);
+/// Time after the expiry of a session until its queue is deleted on every node.
+const DELETION_TIME: Duration = Duration::from_secs(2);
+/// Time after the due time of a will that must not come.
+const CHECK_TIME: Duration = Duration::from_millis(300);
 
-/// What a connection asks for, in seconds.
+/// Intervals of a CONNECT, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct SessionTerms {
     expiry: u32,
-    /// Of the will, if there is one.
+    /// Will Delay Interval, if there is a will.
     delay: Option<u32>,
 }
 
-/// How a client leaves.
+/// How a client ends its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeaveMode {
-    /// Without a word.
-    Breaks,
-    /// For another connection, with this one left open.
-    MovesOn,
-    /// With DISCONNECT.
-    Says {
-        /// The will is to be published all the same (reason 0x04).
+    /// Close without DISCONNECT.
+    Close,
+    /// Connect again and abandon this connection.
+    Reconnect,
+    /// Send DISCONNECT.
+    Disconnect {
+        /// Request the will with reason code 0x04.
         will: bool,
-        /// Another expiry than that of CONNECT.
+        /// Another Session Expiry Interval than that of CONNECT.
         expiry: Option<u32>,
     },
 }
 
-/// When a client comes back.
+/// When a client returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReturnTime {
     At(Time),
-    /// When its session must be over.
-    Late,
+    /// After its session has expired.
+    AfterExpiry,
 }
 
-/// What a client does once when all is quiet.
+/// What a client does once after the faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FinalScene {
-    /// It is back before its will is due.
-    Short,
-    /// It begins anew before its will is due: that ends the session and the wait.
-    Clean,
-    /// It is back when its will has come, and before its session is over.
-    Willed,
-    /// It is back when its session is over.
-    Long,
+    /// It returns before its will is due.
+    BeforeWill,
+    /// It returns with Clean Start before its will is due, which ends the session and publishes the will.
+    CleanStart,
+    /// It returns after its will was published and before its session expires.
+    AfterWill,
+    /// It returns after its session has expired.
+    AfterExpiry,
 }
 
-/// How far that is.
+/// Progress of the scene.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum SceneState {
     #[default]
-    Ahead,
-    On(FinalScene),
-    /// It has left as the scene wants it, and listens until then.
-    Back(Time),
+    Pending,
+    Running(FinalScene),
+    /// It has left as the scene requires, and checks messages until this time.
+    Checking(Time),
 }
 
-/// What such a client knows of its session, and of the will that it left.
+/// A client's view of its session, and of the will that it left.
 #[derive(Debug)]
 pub struct ExpiringSession {
     terms: SessionTerms,
-    /// The expiry that a connection named last which was accepted; with what those named that were not, at least and at most.
-    said: u32,
-    low: u32,
-    high: u32,
-    /// CONNECT and CONNACK of the last connection that was accepted.
+    /// The expiry of the last accepted connection, and the minimum and maximum including connections that were not
+    /// accepted.
+    expiry: u32,
+    min_expiry: u32,
+    max_expiry: u32,
+    /// Times of CONNECT and CONNACK of the last accepted connection.
     since: Time,
-    accepted: Time,
-    /// When that ended. None: none did yet, or it has not.
-    left: Option<Time>,
-    /// It ended as its client wanted, after long enough, and is the last that there was.
-    firm: bool,
-    /// Its session was not about to be over as it was accepted.
-    sure: bool,
+    accepted_at: Time,
+    /// When that connection ended. `None`: it has not, or there was none.
+    left_at: Option<Time>,
+    /// The client ended it after `SETTLE_TIME`, and no connection has followed.
+    is_clean_end: bool,
+    /// Its session was not about to expire when it was accepted.
+    is_certain: bool,
     /// When the last connection ended, accepted or not.
-    tried: Time,
-    /// It was the client that ended it.
-    leaving: bool,
-    back: ReturnTime,
-    /// Of an earlier connection: it may be due or not.
-    waiting: Option<MessageId>,
-    /// Its queue and the term of that one's leader, and when they were seen first: whoever leads begins to count the session's time anew.
+    last_ended: Time,
+    /// The client ended the connection.
+    is_leaving: bool,
+    return_time: ReturnTime,
+    /// A will of an earlier connection, which may be due or not.
+    left_will: Option<MessageId>,
+    /// Queue and term of its leader, and when they were first seen. A new leader measures the expiry from the
+    /// beginning.
     leader: Option<(QueueId, u64)>,
-    led: Time,
-    play: SceneState,
+    leader_since: Time,
+    scene_state: SceneState,
 }
 
 impl Default for ExpiringSession {
     fn default() -> ExpiringSession {
         ExpiringSession {
             terms: SessionTerms::default(),
-            said: 0,
-            low: u32::MAX,
-            high: 0,
+            expiry: 0,
+            min_expiry: u32::MAX,
+            max_expiry: 0,
             since: Time::ZERO,
-            accepted: Time::ZERO,
-            left: None,
-            firm: false,
-            sure: false,
-            tried: Time::ZERO,
-            leaving: false,
-            back: ReturnTime::At(Time::ZERO),
-            waiting: None,
+            accepted_at: Time::ZERO,
+            left_at: None,
+            is_clean_end: false,
+            is_certain: false,
+            last_ended: Time::ZERO,
+            is_leaving: false,
+            return_time: ReturnTime::At(Time::ZERO),
+            left_will: None,
             leader: None,
-            led: Time::ZERO,
-            play: SceneState::default(),
+            leader_since: Time::ZERO,
+            scene_state: SceneState::default(),
         }
     }
 }
@@ -132,254 +137,270 @@ fn seconds(n: u32) -> Duration {
     Duration::from_secs(n.into())
 }
 
-fn millis(from: u64, below: u64, rng: &mut SeededRng) -> Duration {
-    Duration::from_millis(from + rng.below(below))
+fn millis(from: u64, spread: u64, rng: &mut SeededRng) -> Duration {
+    Duration::from_millis(from + rng.below(spread))
 }
 
 impl FinalScene {
     fn pick(rng: &mut SeededRng) -> FinalScene {
         match rng.below(5) {
-            0 => FinalScene::Short,
-            1 => FinalScene::Clean,
-            2 => FinalScene::Willed,
-            _ => FinalScene::Long,
+            0 => FinalScene::BeforeWill,
+            1 => FinalScene::CleanStart,
+            2 => FinalScene::AfterWill,
+            _ => FinalScene::AfterExpiry,
         }
     }
 
     fn terms(self, rng: &mut SeededRng) -> SessionTerms {
         let (expiry, delay) = match self {
-            FinalScene::Short | FinalScene::Clean => (3, Some(2)),
-            FinalScene::Willed => (if rng.chance(1, 2) { 4 } else { 1 }, Some(1)),
-            FinalScene::Long => (1, [None, Some(0), Some(3)][rng.below(3) as usize]),
+            FinalScene::BeforeWill | FinalScene::CleanStart => (3, Some(2)),
+            FinalScene::AfterWill => (if rng.chance(1, 2) { 4 } else { 1 }, Some(1)),
+            FinalScene::AfterExpiry => (1, [None, Some(0), Some(3)][rng.below(3) as usize]),
         };
         SessionTerms { expiry, delay }
     }
 
-    fn leaving(self, terms: SessionTerms, rng: &mut SeededRng) -> LeaveMode {
-        let says = |will, expiry| LeaveMode::Says { will, expiry };
+    fn leave_mode(self, terms: SessionTerms, rng: &mut SeededRng) -> LeaveMode {
+        let disconnect = |will, expiry| LeaveMode::Disconnect { will, expiry };
         match self {
-            FinalScene::Short => match rng.below(3) {
-                0 => LeaveMode::MovesOn,
-                1 => says(true, None),
-                _ => LeaveMode::Breaks,
+            FinalScene::BeforeWill => match rng.below(3) {
+                0 => LeaveMode::Reconnect,
+                1 => disconnect(true, None),
+                _ => LeaveMode::Close,
             },
-            FinalScene::Clean => LeaveMode::Breaks,
-            // Longer than CONNECT had it.
-            FinalScene::Willed if terms.expiry == 1 => says(true, Some(4)),
-            FinalScene::Willed => LeaveMode::Breaks,
-            FinalScene::Long => match rng.below(4) {
-                0 => says(false, Some(0)),
-                1 => says(true, Some(2)),
-                2 => says(false, None),
-                _ => LeaveMode::Breaks,
+            FinalScene::CleanStart => LeaveMode::Close,
+            // Longer than the expiry of CONNECT.
+            FinalScene::AfterWill if terms.expiry == 1 => disconnect(true, Some(4)),
+            FinalScene::AfterWill => LeaveMode::Close,
+            FinalScene::AfterExpiry => match rng.below(4) {
+                0 => disconnect(false, Some(0)),
+                1 => disconnect(true, Some(2)),
+                2 => disconnect(false, None),
+                _ => LeaveMode::Close,
             },
         }
     }
 
-    fn back(self, now: Time, rng: &mut SeededRng) -> ReturnTime {
+    fn return_time(self, now: Time, rng: &mut SeededRng) -> ReturnTime {
         match self {
-            FinalScene::Short | FinalScene::Clean => ReturnTime::At(now + millis(50, 900, rng)),
-            FinalScene::Willed => ReturnTime::At(now + millis(1500, 500, rng)),
-            FinalScene::Long => ReturnTime::Late,
+            FinalScene::BeforeWill | FinalScene::CleanStart => {
+                ReturnTime::At(now + millis(50, 900, rng))
+            }
+            FinalScene::AfterWill => ReturnTime::At(now + millis(1500, 500, rng)),
+            FinalScene::AfterExpiry => ReturnTime::AfterExpiry,
         }
     }
 }
 
 impl MqttClient {
-    /// What its next connection asks for.
-    pub(super) fn visits(&mut self, cx: &mut RunContext<'_>) -> ConnectOffer {
-        let calm = cx.quiet.is_some_and(|quiet| cx.now >= quiet + CALMING);
+    /// The contents of its next CONNECT.
+    pub(super) fn expiring_session_offer(&mut self, cx: &mut RunContext<'_>) -> ConnectOffer {
+        let is_calm = cx
+            .faults_ended_at
+            .is_some_and(|faults_ended_at| cx.now >= faults_ended_at + FAULT_EFFECT_TIME);
         let rng = &mut self.rng;
-        let stay = &mut self.stay;
-        if calm && stay.play == SceneState::Ahead {
-            stay.play = SceneState::On(FinalScene::pick(rng));
+        let state = &mut self.expiring_session;
+        if is_calm && state.scene_state == SceneState::Pending {
+            state.scene_state = SceneState::Running(FinalScene::pick(rng));
         }
-        let terms = match stay.play {
-            SceneState::On(scene) => scene.terms(rng),
-            SceneState::Back(_) => SessionTerms {
-                expiry: EXPIRY,
+        let terms = match state.scene_state {
+            SceneState::Running(scene) => scene.terms(rng),
+            SceneState::Checking(_) => SessionTerms {
+                expiry: LONG_EXPIRY,
                 delay: None,
             },
-            SceneState::Ahead => SessionTerms {
+            SceneState::Pending => SessionTerms {
                 expiry: 1 + rng.below(3) as u32,
                 delay: rng.chance(2, 3).then(|| rng.below(5) as u32),
             },
         };
-        stay.terms = terms;
-        stay.low = stay.low.min(terms.expiry);
-        stay.high = stay.high.max(terms.expiry);
-        stay.back = ReturnTime::At(cx.now);
-        if let (true, Some(id)) = (self.anew, stay.waiting) {
-            cx.mqtt_oracle.will_may_come(cx.now, id);
+        state.terms = terms;
+        state.min_expiry = state.min_expiry.min(terms.expiry);
+        state.max_expiry = state.max_expiry.max(terms.expiry);
+        state.return_time = ReturnTime::At(cx.now);
+        if let (true, Some(id)) = (self.clean_start, state.left_will) {
+            cx.mqtt_oracle.delayed_will_due_now(cx.now, id);
         }
         let will = terms.delay.map(|delay| {
-            let id = self.lone_post();
+            let id = self.single_message();
             let wait = seconds(delay.min(terms.expiry));
-            cx.mqtt_oracle.will_is_held(cx.now, id, WAITING, wait);
+            cx.mqtt_oracle
+                .delayed_will_set(cx.now, id, DELAYED_WILL_TOPIC, wait);
             id
         });
         ConnectOffer {
             expiry: terms.expiry,
             will,
-            topic: WAITING,
+            topic: DELAYED_WILL_TOPIC,
             delay: terms.delay,
         }
     }
 
-    /// CONNACK has come. True: the session is another one than the client knows of.
-    pub(super) fn is_let_in(
+    /// Handles CONNACK. Returns true if the session may be another one than the client knows.
+    pub(super) fn expiring_session_accepted(
         &mut self,
-        (present, anew): (bool, bool),
+        (present, clean_start): (bool, bool),
         cx: &mut RunContext<'_>,
     ) -> Result<bool, String> {
-        let asked = self.link.as_ref().map_or(cx.now, |link| link.since);
-        let late = self.is_overdue(asked, cx.mqtt_oracle);
-        let stay = &mut self.stay;
-        let calm = cx.mqtt_oracle.calm_since(stay.since);
-        let left = stay.left.take();
-        let within = |expiry| left.is_some_and(|left| cx.now + EARLY < left + seconds(expiry));
-        let in_time = within(stay.said) && stay.firm && calm;
-        if present && late {
+        let connected_at = self.link.as_ref().map_or(cx.now, |link| link.since);
+        let is_late = self.has_session_expired(connected_at, cx.mqtt_oracle);
+        let state = &mut self.expiring_session;
+        let is_calm = cx.mqtt_oracle.no_faults_since(state.since);
+        let left_at = state.left_at.take();
+        let within = |expiry| {
+            left_at.is_some_and(|left_at| cx.now + RETURN_TOLERANCE < left_at + seconds(expiry))
+        };
+        let is_in_time = within(state.expiry) && state.is_clean_end && is_calm;
+        if present && is_late {
             return Err(format!(
-                "came back at {asked:?} to a session that was over, and it is there: {stay:?}"
+                "came back at {connected_at:?} to a session that was over, and it is there: {state:?}"
             ));
         }
-        if !present && !anew && in_time {
+        if !present && !clean_start && is_in_time {
             return Err(format!(
-                "came back in time, and its session is gone: {stay:?}"
+                "came back in time, and its session is gone: {state:?}"
             ));
         }
-        if let (Some(id), false) = (stay.waiting.take(), anew) {
-            cx.mqtt_oracle.will_is_spared(cx.now, id, asked);
+        if let (Some(id), false) = (state.left_will.take(), clean_start) {
+            cx.mqtt_oracle
+                .client_returned_before_will(cx.now, id, connected_at);
         }
-        // What of the session was in memory has its time as well.
-        if !(present && within(stay.low)) {
+        // The part of the session that is in memory also expires.
+        if !(present && within(state.min_expiry)) {
             self.epoch += 1;
         }
-        stay.sure = in_time || !present;
-        stay.since = asked;
-        stay.accepted = cx.now;
-        (stay.firm, stay.leaving) = (false, false);
-        stay.said = stay.terms.expiry;
-        stay.low = stay.said;
-        let other = present && !in_time && !self.is_the_same(cx);
-        Ok(other)
+        state.is_certain = is_in_time || !present;
+        state.since = connected_at;
+        state.accepted_at = cx.now;
+        (state.is_clean_end, state.is_leaving) = (false, false);
+        state.expiry = state.terms.expiry;
+        state.min_expiry = state.expiry;
+        let is_other = present && !is_in_time && !self.has_known_subscriptions(cx);
+        Ok(is_other)
     }
 
-    /// The session has the subscriptions that the client knows of. An earlier CONNECT whose answer was lost may have begun another one.
-    fn is_the_same(&self, cx: &RunContext<'_>) -> bool {
+    /// Whether the session has the subscriptions that the client knows. An earlier CONNECT without an answer may have
+    /// started another session.
+    fn has_known_subscriptions(&self, cx: &RunContext<'_>) -> bool {
         let queue = self.queue().unwrap_or_default();
         let mut filters = self.plan.filters.iter();
         filters.all(|(filter, _)| {
             cx.mqtt_oracle
                 .subscribed_since(self.number, filter)
                 .is_none()
-                || (cx.knows)(&queue, filter).is_some()
+                || (cx.find_bound_queue)(&queue, filter).is_some()
         })
     }
 
-    /// The server says that the session was ended: when its time was over.
-    pub(super) fn is_put_out(&mut self, cx: &RunContext<'_>) -> Result<(), String> {
-        let stay = &self.stay;
-        match stay.sure && cx.mqtt_oracle.calm_since(stay.since) {
+    /// The server reports that it ended the session, which is right only after its expiry.
+    pub(super) fn expiring_session_ended(&mut self, cx: &RunContext<'_>) -> Result<(), String> {
+        let state = &self.expiring_session;
+        match state.is_certain && cx.mqtt_oracle.no_faults_since(state.since) {
             true => Err(format!(
-                "its session was ended while it was there: {stay:?}"
+                "its session was ended while it was there: {state:?}"
             )),
             false => Ok(()),
         }
     }
 
     /// Its turn.
-    pub(super) fn visit(&mut self, cx: &mut RunContext<'_>) -> ClientAction {
-        match cx.quiet {
-            Some(quiet) => self.visit_last(quiet, cx),
-            None if self.rng.below(12) > 0 => ClientAction::GoOn,
+    pub(super) fn act_with_expiring_session(&mut self, cx: &mut RunContext<'_>) -> ClientAction {
+        match cx.faults_ended_at {
+            Some(faults_ended_at) => self.act_after_faults(faults_ended_at, cx),
+            None if self.rng.below(12) > 0 => ClientAction::Continue,
             None => {
-                let (leaving, back) = self.plan_to_leave(cx.now);
-                self.anew = self.rng.chance(1, 6);
-                self.go(leaving, back, cx)
+                let (leave_mode, return_time) = self.plan_departure(cx.now);
+                self.clean_start = self.rng.chance(1, 6);
+                self.leave_connection(leave_mode, return_time, cx)
             }
         }
     }
 
-    fn plan_to_leave(&mut self, now: Time) -> (LeaveMode, ReturnTime) {
-        let (rng, stay) = (&mut self.rng, &self.stay);
-        let other = |rng: &mut SeededRng| rng.chance(1, 2).then(|| rng.below(4) as u32);
-        let leaving = match rng.below(8) {
-            0..3 => LeaveMode::Breaks,
-            3 => LeaveMode::MovesOn,
-            n => LeaveMode::Says {
+    fn plan_departure(&mut self, now: Time) -> (LeaveMode, ReturnTime) {
+        let (rng, state) = (&mut self.rng, &self.expiring_session);
+        let random_expiry = |rng: &mut SeededRng| rng.chance(1, 2).then(|| rng.below(4) as u32);
+        let leave_mode = match rng.below(8) {
+            0..3 => LeaveMode::Close,
+            3 => LeaveMode::Reconnect,
+            n => LeaveMode::Disconnect {
                 will: n < 6,
-                expiry: other(rng),
+                expiry: random_expiry(rng),
             },
         };
-        let expiry = match leaving {
-            LeaveMode::Says {
+        let expiry = match leave_mode {
+            LeaveMode::Disconnect {
                 expiry: Some(n), ..
             } => n,
-            _ => stay.said,
+            _ => state.expiry,
         };
-        let time = u64::from(expiry) * 1000;
-        let back = match rng.below(4) {
-            0 | 1 => ReturnTime::At(now + millis(0, time + 1, rng)),
-            2 => ReturnTime::At(now + millis(time, 3000, rng)),
-            _ => ReturnTime::Late,
+        let expiry_ms = u64::from(expiry) * 1000;
+        let return_time = match rng.below(4) {
+            0 | 1 => ReturnTime::At(now + millis(0, expiry_ms + 1, rng)),
+            2 => ReturnTime::At(now + millis(expiry_ms, 3000, rng)),
+            _ => ReturnTime::AfterExpiry,
         };
-        (leaving, back)
+        (leave_mode, return_time)
     }
 
-    /// When all is quiet.
-    fn visit_last(&mut self, quiet: Time, cx: &mut RunContext<'_>) -> ClientAction {
-        match self.stay.play {
-            SceneState::Ahead if cx.now >= quiet + CALMING => {
+    /// Its turn after the faults.
+    fn act_after_faults(&mut self, faults_ended_at: Time, cx: &mut RunContext<'_>) -> ClientAction {
+        match self.expiring_session.scene_state {
+            SceneState::Pending if cx.now >= faults_ended_at + FAULT_EFFECT_TIME => {
                 let (will, expiry) = (false, None);
-                self.anew = false;
-                self.go(LeaveMode::Says { will, expiry }, ReturnTime::At(cx.now), cx)
+                self.clean_start = false;
+                self.leave_connection(
+                    LeaveMode::Disconnect { will, expiry },
+                    ReturnTime::At(cx.now),
+                    cx,
+                )
             }
-            SceneState::On(scene) if self.has_settled(cx) => {
-                let leaving = scene.leaving(self.stay.terms, &mut self.rng);
-                let back = scene.back(cx.now, &mut self.rng);
-                self.anew = scene == FinalScene::Clean;
-                let waits = match scene {
-                    FinalScene::Short => seconds(self.stay.terms.delay.unwrap_or(0)) + LISTENING,
+            SceneState::Running(scene) if self.has_settled(cx) => {
+                let leave_mode = scene.leave_mode(self.expiring_session.terms, &mut self.rng);
+                let return_time = scene.return_time(cx.now, &mut self.rng);
+                self.clean_start = scene == FinalScene::CleanStart;
+                let check_time = match scene {
+                    FinalScene::BeforeWill => {
+                        seconds(self.expiring_session.terms.delay.unwrap_or(0)) + CHECK_TIME
+                    }
                     _ => Duration::ZERO,
                 };
-                self.stay.play = SceneState::Back(cx.now + waits);
-                self.go(leaving, back, cx)
+                self.expiring_session.scene_state = SceneState::Checking(cx.now + check_time);
+                self.leave_connection(leave_mode, return_time, cx)
             }
-            SceneState::Back(until) if cx.now >= until => {
-                self.closing.moved = true;
-                ClientAction::GoOn
+            SceneState::Checking(until) if cx.now >= until => {
+                self.final_phase.has_reconnected = true;
+                ClientAction::Continue
             }
-            _ => ClientAction::GoOn,
+            _ => ClientAction::Continue,
         }
     }
 
     fn has_settled(&self, cx: &RunContext<'_>) -> bool {
         let mut filters = self.plan.filters.iter();
-        cx.now >= self.stay.accepted + SETTLED
+        cx.now >= self.expiring_session.accepted_at + SETTLE_TIME
             && filters.all(|(f, _)| cx.mqtt_oracle.subscribed_since(self.number, f).is_some())
     }
 
-    fn go(
+    fn leave_connection(
         &mut self,
-        leaving: LeaveMode,
-        back: ReturnTime,
+        leave_mode: LeaveMode,
+        return_time: ReturnTime,
         cx: &mut RunContext<'_>,
     ) -> ClientAction {
-        let mut published = true;
-        if self.has_settled(cx) && cx.mqtt_oracle.calm_since(self.stay.since) {
-            // Nothing of earlier connections is on its way any more.
-            self.stay.high = self.stay.said;
+        let mut publishes_will = true;
+        if self.has_settled(cx) && cx.mqtt_oracle.no_faults_since(self.expiring_session.since) {
+            // All requests of earlier connections are processed.
+            self.expiring_session.max_expiry = self.expiring_session.expiry;
         }
-        if let LeaveMode::Says { will, expiry } = leaving {
-            published = will;
-            let stay = &mut self.stay;
+        if let LeaveMode::Disconnect { will, expiry } = leave_mode {
+            publishes_will = will;
+            let state = &mut self.expiring_session;
             if let Some(n) = expiry {
-                stay.said = n;
-                (stay.low, stay.high) = (stay.low.min(n), stay.high.max(n));
+                state.expiry = n;
+                (state.min_expiry, state.max_expiry) =
+                    (state.min_expiry.min(n), state.max_expiry.max(n));
             }
-            self.say(&Packet::Disconnect(Disconnect {
+            self.send(&Packet::Disconnect(Disconnect {
                 reason: match will {
                     true => Reason::DisconnectWithWill,
                     false => Reason::Success,
@@ -390,36 +411,36 @@ impl MqttClient {
                 },
             }));
         }
-        let stay = &mut self.stay;
+        let state = &mut self.expiring_session;
         match self.will.take() {
-            Some(id) if published => {
-                let wait = stay.terms.delay.unwrap_or(0).min(stay.said);
+            Some(id) if publishes_will => {
+                let wait = state.terms.delay.unwrap_or(0).min(state.expiry);
                 cx.mqtt_oracle
-                    .will_is_left(cx.now, id, seconds(wait), cx.knows);
-                stay.waiting = Some(id);
+                    .delayed_will_left(cx.now, id, seconds(wait), cx.find_bound_queue);
+                state.left_will = Some(id);
             }
-            Some(id) => cx.mqtt_oracle.will_is_cancelled(stay.since, id),
+            Some(id) => cx.mqtt_oracle.will_cancelled(state.since, id),
             None => {}
         }
-        stay.leaving = true;
-        stay.back = back;
-        match leaving {
-            LeaveMode::MovesOn => ClientAction::MoveOn,
-            _ => ClientAction::HangUp,
+        state.is_leaving = true;
+        state.return_time = return_time;
+        match leave_mode {
+            LeaveMode::Reconnect => ClientAction::Reconnect,
+            _ => ClientAction::Disconnect,
         }
     }
 
-    /// Its connection is gone, or left; `open`: it had been accepted.
-    pub(super) fn has_gone(&mut self, open: bool, cx: &mut RunContext<'_>) {
-        let stay = &mut self.stay;
-        stay.tried = cx.now;
+    /// Handles the end of a connection. `open`: it had been accepted.
+    pub(super) fn expiring_session_disconnected(&mut self, open: bool, cx: &mut RunContext<'_>) {
+        let state = &mut self.expiring_session;
+        state.last_ended = cx.now;
         if open {
-            stay.left = Some(cx.now);
-            stay.firm = stay.leaving && cx.now >= stay.accepted + SETTLED;
+            state.left_at = Some(cx.now);
+            state.is_clean_end = state.is_leaving && cx.now >= state.accepted_at + SETTLE_TIME;
         } else {
-            // Nobody knows what the server made of it.
-            stay.firm = false;
-            if let Some(id) = stay.waiting.take() {
+            // The effect of this connection on the session is not known.
+            state.is_clean_end = false;
+            if let Some(id) = state.left_will.take() {
                 cx.mqtt_oracle.unknown(id);
             }
         }
@@ -428,43 +449,60 @@ impl MqttClient {
         }
     }
 
-    /// It does not come back yet.
+    /// Whether the client stays away.
     pub(super) fn is_away(&self, cx: &RunContext<'_>) -> bool {
-        if !self.plan.expiring_session || self.stay.left.is_none() {
+        if !self.plan.expiring_session || self.expiring_session.left_at.is_none() {
             return false;
         }
-        // A connection that it left may go on until it has another one.
-        let left_open = cx.quiet.is_some() && !self.ghosts.is_empty();
-        match self.stay.back {
-            _ if left_open => false,
+        // An abandoned connection may last until the client has another one.
+        let has_abandoned = cx.faults_ended_at.is_some() && !self.abandoned.is_empty();
+        match self.expiring_session.return_time {
+            _ if has_abandoned => false,
             ReturnTime::At(at) => cx.now < at,
-            ReturnTime::Late => !self.is_overdue(cx.now, cx.mqtt_oracle),
+            ReturnTime::AfterExpiry => !self.has_session_expired(cx.now, cx.mqtt_oracle),
         }
     }
 
-    /// Its session is over, whatever was wrong meanwhile.
-    pub(super) fn is_overdue(&self, now: Time, mqtt_oracle: &MqttOracle) -> bool {
-        let stay = &self.stay;
-        let from = stay.tried.max(mqtt_oracle.disturbed).max(stay.led);
-        stay.left.is_some() && self.ghosts.is_empty() && now > from + seconds(stay.high) + SLACK
+    /// Whether its session has expired, in spite of any fault since.
+    pub(super) fn has_session_expired(&self, now: Time, mqtt_oracle: &MqttOracle) -> bool {
+        let state = &self.expiring_session;
+        let latest = state
+            .last_ended
+            .max(mqtt_oracle.faults_until)
+            .max(state.leader_since);
+        state.left_at.is_some()
+            && self.abandoned.is_empty()
+            && now > latest + seconds(state.max_expiry) + DELETION_TIME
     }
 
-    /// Its session is over and it has not come back: the session's queue is to be gone.
-    pub(super) fn has_outstayed(&self, now: Time, mqtt_oracle: &MqttOracle) -> bool {
-        self.plan.expiring_session && self.link.is_none() && self.is_overdue(now, mqtt_oracle)
+    /// Whether its session has expired and it has not returned, so that the queue of the session must not exist.
+    pub(super) fn has_expired(&self, now: Time, mqtt_oracle: &MqttOracle) -> bool {
+        self.plan.expiring_session
+            && self.link.is_none()
+            && self.has_session_expired(now, mqtt_oracle)
     }
 
-    /// Its queue, and the term of whoever leads that.
-    pub(super) fn is_led(&mut self, now: Time, leader: (QueueId, u64)) {
-        if self.stay.leader.is_none_or(|last| last < leader) {
-            (self.stay.leader, self.stay.led) = (Some(leader), now);
+    /// Records its queue and the term of the queue's leader.
+    pub(super) fn record_leader(&mut self, now: Time, leader: (QueueId, u64)) {
+        if self
+            .expiring_session
+            .leader
+            .is_none_or(|last| last < leader)
+        {
+            (
+                self.expiring_session.leader,
+                self.expiring_session.leader_since,
+            ) = (Some(leader), now);
         }
     }
 
-    /// Somebody is to publish for it.
-    pub(super) fn listens(&self) -> bool {
-        let gone =
-            self.plan.expiring_session && self.link.is_none() && self.stay.back == ReturnTime::Late;
-        !self.plan.filters.is_empty() && self.plan.looks.is_none() && !gone
+    /// Whether messages must be published for it.
+    pub(super) fn expects_messages(&self) -> bool {
+        let is_away_after_expiry = self.plan.expiring_session
+            && self.link.is_none()
+            && self.expiring_session.return_time == ReturnTime::AfterExpiry;
+        !self.plan.filters.is_empty()
+            && self.plan.inspects_retained.is_none()
+            && !is_away_after_expiry
     }
 }

@@ -1,4 +1,4 @@
-//! What a client gets with QoS 1 and 2, and owes answers for.
+//! QoS 1 and QoS 2 messages that a client receives, and its answers to them.
 
 use super::wire::{MqttConnection, ReceivedPublish};
 use codec_mqtt::{Ack, AckKind, Packet, Qos, Reason};
@@ -6,46 +6,46 @@ use std::collections::{BTreeSet, VecDeque};
 
 #[derive(Default)]
 pub struct Inbound {
-    /// Messages of QoS 2 that the client has and that were not released: their identifiers come again with the same message
-    /// [MQTT-4.3.3-10].
-    held: BTreeSet<u16>,
-    /// In the order of what they answer [MQTT-4.6.0-2]; of this connection.
+    /// Packet identifiers of QoS 2 messages that the client has and that have no PUBREL yet. They come again with the
+    /// same message [MQTT-4.3.3-10].
+    unreleased: BTreeSet<u16>,
+    /// Pending answers of this connection, in the order of the packets that they answer [MQTT-4.6.0-2].
     answers: VecDeque<(AckKind, u16)>,
 }
 
 impl Inbound {
-    /// Another connection begins; the session goes on, or it does not.
-    pub fn begin(&mut self, present: bool) {
+    /// A connection begins. `present`: it continues the session.
+    pub fn begin_connection(&mut self, present: bool) {
         self.answers.clear();
         if !present {
-            self.held.clear();
+            self.unreleased.clear();
         }
     }
 
-    /// Whether the message is one for the application.
-    pub fn arrived(&mut self, arrival: &ReceivedPublish) -> bool {
-        let (kind, new) = match arrival.qos {
+    /// Returns true if the message is for the application.
+    pub fn received(&mut self, publish: &ReceivedPublish) -> bool {
+        let (kind, is_new) = match publish.qos {
             Qos::AtMostOnce => return true,
             Qos::AtLeastOnce => (AckKind::PubAck, true),
-            Qos::ExactlyOnce => (AckKind::PubRec, self.held.insert(arrival.packet_id)),
+            Qos::ExactlyOnce => (AckKind::PubRec, self.unreleased.insert(publish.packet_id)),
         };
-        self.answers.push_back((kind, arrival.packet_id));
-        new
+        self.answers.push_back((kind, publish.packet_id));
+        is_new
     }
 
-    pub fn released(&mut self, packet_id: u16) {
-        self.held.remove(&packet_id);
+    pub fn pubrel_received(&mut self, packet_id: u16) {
+        self.unreleased.remove(&packet_id);
         self.answers.push_back((AckKind::PubComp, packet_id));
     }
 
-    /// Gives this many answers.
-    pub fn answer(&mut self, wire: &mut MqttConnection, most: usize) {
-        for (kind, id) in self.answers.drain(..most.min(self.answers.len())) {
-            wire.say(&Packet::Ack(Ack::new(kind, id, Reason::Success)));
+    /// Sends this many pending answers.
+    pub fn answer(&mut self, wire: &mut MqttConnection, max: usize) {
+        for (kind, id) in self.answers.drain(..max.min(self.answers.len())) {
+            wire.send(&Packet::Ack(Ack::new(kind, id, Reason::Success)));
         }
     }
 
-    pub fn owes(&self) -> usize {
+    pub fn pending_answers(&self) -> usize {
         self.answers.len()
     }
 }

@@ -1,8 +1,8 @@
-//! The account of all that MQTT clients published, and the rules that what reaches them must keep.
+//! The oracle for MQTT messages.
 //!
-//! An acknowledgement makes the cluster answerable for a message: each session that outlives its connection and was subscribed
-//! gets it, at least once. Who is subscribed is what the clients know (SUBACK), and for a publisher whose node had not heard of that
-//! what its node knows: a node that is cut off cannot be waited for.
+//! After the acknowledgement of a message the cluster owes it: each subscribed session that survives its connection
+//! gets it, at least once. The clients know which sessions are subscribed (SUBACK). If there was a fault, the bindings
+//! that the publisher's node knows count instead, because the cluster does not wait for a node that is cut off.
 
 mod delayed_wills;
 mod subscriber;
@@ -20,39 +20,41 @@ pub use subscriber::ReceivedMessage;
 #[cfg(test)]
 mod tests;
 
-/// What the publisher knows.
+/// Outcome of a publish, as the publisher knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PublishOutcome {
     Open,
     Acknowledged(Time),
-    /// A will that is to be published when its client's node has been away for long enough.
+    /// A will that must be published when its client's node has been down for long enough.
     Due,
-    /// Refused, or never answered, or of QoS 0: it may come or not.
+    /// Rejected, never answered, or QoS 0: the message may come or not.
     Unknown,
-    /// A will that is not to be published: its client, with a connection of then, said goodbye or came back in time.
+    /// A will that must not be published, unless there was a fault since its connection began (`since`): the client
+    /// sent DISCONNECT or returned in time.
     Cancelled(Time),
-    /// The same, and nothing can have kept the goodbye from being heard.
-    Forsworn,
-    /// A will of a connection of then that is not to be published before it is due, and that is to be when its client has left.
-    Waits {
+    /// A will that must not be published: the client sent DISCONNECT and no fault can have kept it from arriving.
+    MustNotCome,
+    /// A will of a connection that began at `since`. It must be published when its client has left, and not before it
+    /// is due.
+    Delayed {
         since: Time,
         due: Time,
     },
 }
 
 impl PublishOutcome {
-    /// The cluster answers for it, or will when its time has come.
-    fn is_open(self) -> bool {
+    /// Whether the cluster owes the message, or will owe it when it is due.
+    fn is_owed(self) -> bool {
         matches!(
             self,
-            PublishOutcome::Acknowledged(_) | PublishOutcome::Due | PublishOutcome::Waits { .. }
+            PublishOutcome::Acknowledged(_) | PublishOutcome::Due | PublishOutcome::Delayed { .. }
         )
     }
 }
 
-/// A connection that its client has left for another one.
+/// A QoS 0 message on a connection that its client abandoned for another one.
 #[derive(Clone, Copy, Debug)]
-struct AbandonedConnection {
+struct AbandonedPublish {
     connection: u64,
     at: Time,
 }
@@ -63,38 +65,39 @@ struct TrackedMessage {
     qos: Qos,
     sent: Time,
     outcome: PublishOutcome,
-    /// By its client, which does not know whether it has arrived: there may be two of it.
-    again: bool,
-    /// With QoS 0: the connection on which its client sent it, when that was left.
-    left: Option<AbandonedConnection>,
-    /// Sessions that are to have it, by device; and those that could not miss it when it was sent first.
-    owed: BTreeSet<usize>,
-    first: BTreeSet<usize>,
-    /// Groups that are to have it.
+    /// Its client sent it again without knowing whether it had arrived, so it may come twice.
+    may_come_twice: bool,
+    /// For QoS 0: the connection on which it was sent, after that one was abandoned.
+    abandoned: Option<AbandonedPublish>,
+    /// Clients whose sessions must get it, and those whose sessions could not miss its first sending.
+    owed_clients: BTreeSet<usize>,
+    first_owed: BTreeSet<usize>,
+    /// Shared subscriptions that must get it.
     owed_groups: BTreeSet<String>,
-    /// Who got it of those that share a subscription.
-    shared: BTreeMap<String, usize>,
+    /// The client that got it for each shared subscription.
+    shared_receivers: BTreeMap<String, usize>,
 }
 
-/// What the place that a client is connected to knows of a session's queue with this name and a filter of it: the queue that has it.
+/// Looks up a session's queue by name and filter in the bindings that the client's shard knows. Returns the id of the
+/// bound queue.
 pub type QueueLookup<'a> = &'a dyn Fn(&str, &str) -> Option<QueueId>;
 
 #[derive(Default)]
 pub struct MqttOracle {
-    posts: BTreeMap<MessageId, TrackedMessage>,
-    listeners: BTreeMap<usize, Subscriber>,
-    /// Wills that clients have left and that are to come.
-    waiting: BTreeSet<MessageId>,
-    /// Until when something may be wrong with net or nodes, as the ledger has it.
-    pub disturbed: Time,
+    messages: BTreeMap<MessageId, TrackedMessage>,
+    subscribers: BTreeMap<usize, Subscriber>,
+    /// Wills of clients that have left, which must still come.
+    pending_wills: BTreeSet<MessageId>,
+    /// Until when a fault of network or nodes may have effects, as in the AMQP oracle.
+    pub faults_until: Time,
     pub acknowledged: u64,
     pub received: u64,
-    /// Of those, the ones that had come before.
+    /// Received messages that had come before.
     pub received_again: u64,
 }
 
-/// A shared subscription's filter without what makes it one.
-pub fn plain(filter: &str) -> &str {
+/// The filter of a subscription without the prefix of a shared subscription.
+pub fn plain_filter(filter: &str) -> &str {
     match codec_mqtt::shared(filter) {
         Ok(Some(shared)) => shared.filter,
         _ => filter,
@@ -102,62 +105,66 @@ pub fn plain(filter: &str) -> &str {
 }
 
 pub fn is_shared(filter: &str) -> bool {
-    plain(filter) != filter
+    plain_filter(filter) != filter
 }
 
 fn matches(filter: &str, topic: &str) -> bool {
-    codec_mqtt::matches(plain(filter), topic)
+    codec_mqtt::matches(plain_filter(filter), topic)
 }
 
 impl MqttOracle {
-    /// Nothing was wrong since then.
-    pub fn calm_since(&self, then: Time) -> bool {
-        self.disturbed < then
+    /// Whether faults since then can have no effects.
+    pub fn no_faults_since(&self, then: Time) -> bool {
+        self.faults_until < then
     }
 
-    /// A client of the workload; `queue`: of its session, if that outlives connections.
-    pub fn join(&mut self, mqtt_client: usize, queue: Option<String>) {
-        self.listeners.insert(mqtt_client, Subscriber::new(queue));
+    /// Adds a client. `queue`: the queue of its session, if the session survives connections.
+    pub fn add(&mut self, mqtt_client: usize, queue: Option<String>) {
+        self.subscribers.insert(mqtt_client, Subscriber::new(queue));
     }
 
-    /// A client of AMQP that binds a queue of this name.
-    pub fn join_bound(&mut self, mqtt_client: usize, queue: &str) {
-        let mut listener = Subscriber::new(Some(queue.to_owned()));
-        listener.bound = true;
-        self.listeners.insert(mqtt_client, listener);
+    /// Adds an AMQP client that binds a queue of this name.
+    pub fn add_bound_queue(&mut self, mqtt_client: usize, queue: &str) {
+        let mut subscriber = Subscriber::new(Some(queue.to_owned()));
+        subscriber.bound = true;
+        self.subscribers.insert(mqtt_client, subscriber);
     }
 
-    fn listener(&mut self, mqtt_client: usize) -> Result<&mut Subscriber, String> {
-        let listener = self.listeners.get_mut(&mqtt_client);
-        listener.ok_or_else(|| format!("device {mqtt_client} is nobody"))
+    fn subscriber(&mut self, mqtt_client: usize) -> Result<&mut Subscriber, String> {
+        let subscriber = self.subscribers.get_mut(&mqtt_client);
+        subscriber.ok_or_else(|| format!("client {mqtt_client} is unknown"))
     }
 
-    /// Sessions and groups that cannot miss what is published now.
+    /// Sessions and shared subscriptions that cannot miss a message published now.
     fn owed(
         &self,
         now: Time,
         (topic, qos): (&str, Qos),
-        knows: QueueLookup<'_>,
+        find_bound_queue: QueueLookup<'_>,
     ) -> (BTreeSet<usize>, BTreeSet<String>) {
-        let (mut owed, mut groups, mut loose) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let (mut owed, mut groups, mut lossy_groups) =
+            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         if qos == Qos::AtMostOnce {
             return (owed, groups);
         }
-        for (mqtt_client, listener) in &self.listeners {
-            loose.extend(listener.lingering(now).cloned());
-            for (filter, sub) in listener.subscriptions() {
-                if !matches(filter, topic) || sub.qos == Qos::AtMostOnce {
+        for (mqtt_client, subscriber) in &self.subscribers {
+            lossy_groups.extend(subscriber.lingering_groups(now).cloned());
+            for (filter, subscription) in subscriber.subscriptions() {
+                if !matches(filter, topic) || subscription.qos == Qos::AtMostOnce {
                     continue;
                 }
-                let Some(queue) = &listener.queue else {
-                    // A member without a queue may take it along.
-                    loose.insert(filter.clone());
+                let Some(queue) = &subscriber.queue else {
+                    // A member without a queue may get the message and lose it.
+                    lossy_groups.insert(filter.clone());
                     continue;
                 };
-                // Who binds a queue is not told that every node knows of it, as SUBACK tells.
-                let calm = !listener.bound && sub.since.is_some() && self.calm_since(sub.asked);
-                let known = sub.queue.is_some() && knows(queue, filter) == sub.queue;
-                if sub.since.is_none() || !(calm || known) {
+                // Unlike SUBACK, the answer to a bind does not mean that every node knows the binding.
+                let is_calm = !subscriber.bound
+                    && subscription.since.is_some()
+                    && self.no_faults_since(subscription.subscribe_sent);
+                let is_known = subscription.queue.is_some()
+                    && find_bound_queue(queue, filter) == subscription.queue;
+                if subscription.since.is_none() || !(is_calm || is_known) {
                     continue;
                 }
                 match is_shared(filter) {
@@ -166,215 +173,242 @@ impl MqttOracle {
                 }
             }
         }
-        groups.retain(|group| !loose.contains(group));
+        groups.retain(|group| !lossy_groups.contains(group));
         (owed, groups)
     }
 
-    /// A client publishes.
+    /// A client publishes a message.
     pub fn sent(
         &mut self,
         now: Time,
         id: MessageId,
         (topic, qos): (&str, Qos),
-        knows: QueueLookup<'_>,
+        find_bound_queue: QueueLookup<'_>,
     ) {
-        tracing::debug!(post = id.0, topic, ?qos, "posted");
-        let (owed, owed_groups) = self.owed(now, (topic, qos), knows);
-        let post = TrackedMessage {
+        tracing::debug!(message = id.0, topic, ?qos, "posted");
+        let (owed_clients, owed_groups) = self.owed(now, (topic, qos), find_bound_queue);
+        let message = TrackedMessage {
             topic: topic.to_owned(),
             qos,
             sent: now,
             outcome: PublishOutcome::Open,
-            again: false,
-            left: None,
-            first: owed.clone(),
-            owed,
+            may_come_twice: false,
+            abandoned: None,
+            first_owed: owed_clients.clone(),
+            owed_clients,
             owed_groups,
-            shared: BTreeMap::new(),
+            shared_receivers: BTreeMap::new(),
         };
-        self.posts.insert(id, post);
+        self.messages.insert(id, message);
     }
 
-    /// It does not know whether it came, and publishes it again: what is acknowledged is this.
-    pub fn sent_again(&mut self, now: Time, id: MessageId, knows: QueueLookup<'_>) {
-        self.repeated(now, id, false, knows);
+    /// The client sends a message again because it does not know whether the first one arrived. The acknowledgement is
+    /// that of the repetition.
+    pub fn sent_again(&mut self, now: Time, id: MessageId, find_bound_queue: QueueLookup<'_>) {
+        self.resend(now, id, false, find_bound_queue);
     }
 
-    /// The same in a session that the server has kept since, at the same place: it takes a message of QoS 2 once, if nothing was
-    /// wrong meanwhile [MQTT-4.3.3-10].
-    pub fn sent_again_in_session(&mut self, now: Time, id: MessageId, knows: QueueLookup<'_>) {
-        let post = self.posts.get(&id);
-        let once = post.is_some_and(|p| p.qos == Qos::ExactlyOnce && self.calm_since(p.sent));
-        self.repeated(now, id, once, knows);
+    /// The same within a session that the server has kept on the same shard. Without a fault since, the server accepts
+    /// a QoS 2 message once [MQTT-4.3.3-10].
+    pub fn sent_again_in_session(
+        &mut self,
+        now: Time,
+        id: MessageId,
+        find_bound_queue: QueueLookup<'_>,
+    ) {
+        let message = self.messages.get(&id);
+        let is_once =
+            message.is_some_and(|p| p.qos == Qos::ExactlyOnce && self.no_faults_since(p.sent));
+        self.resend(now, id, is_once, find_bound_queue);
     }
 
-    fn repeated(&mut self, now: Time, id: MessageId, once: bool, knows: QueueLookup<'_>) {
-        tracing::debug!(post = id.0, once, "posted again");
-        let Some((topic, qos)) = self.posts.get(&id).map(|p| (p.topic.clone(), p.qos)) else {
+    fn resend(
+        &mut self,
+        now: Time,
+        id: MessageId,
+        is_once: bool,
+        find_bound_queue: QueueLookup<'_>,
+    ) {
+        tracing::debug!(message = id.0, is_once, "posted again");
+        let Some((topic, qos)) = self.messages.get(&id).map(|p| (p.topic.clone(), p.qos)) else {
             return;
         };
-        let (owed, groups) = self.owed(now, (&topic, qos), knows);
-        if let Some(post) = self.posts.get_mut(&id) {
-            post.again |= !once;
-            post.owed.retain(|mqtt_client| owed.contains(mqtt_client));
-            post.owed_groups.retain(|group| groups.contains(group));
+        let (owed, groups) = self.owed(now, (&topic, qos), find_bound_queue);
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.may_come_twice |= !is_once;
+            message
+                .owed_clients
+                .retain(|mqtt_client| owed.contains(mqtt_client));
+            message.owed_groups.retain(|group| groups.contains(group));
         }
     }
 
-    /// Its client leaves the connection on which it sent this with QoS 0, and sends nothing of it again.
-    pub fn left_behind(&mut self, at: Time, connection: u64, id: MessageId) {
-        if let Some(post) = self.posts.get_mut(&id) {
-            post.left = Some(AbandonedConnection { connection, at });
+    /// The client abandons the connection on which it sent this QoS 0 message, and does not send it again.
+    pub fn abandoned(&mut self, at: Time, connection: u64, id: MessageId) {
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.abandoned = Some(AbandonedPublish { connection, at });
         }
     }
 
     pub fn acknowledged(&mut self, now: Time, id: MessageId) {
-        tracing::debug!(post = id.0, "acknowledged");
+        tracing::debug!(message = id.0, "acknowledged");
         self.acknowledged += 1;
-        if let Some(post) = self.posts.get_mut(&id) {
-            post.outcome = PublishOutcome::Acknowledged(now);
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.outcome = PublishOutcome::Acknowledged(now);
         }
     }
 
-    /// Nobody will say what became of it.
+    /// The outcome of the publish will not be known.
     pub fn unknown(&mut self, id: MessageId) {
-        if let Some(post) = self.posts.get_mut(&id) {
-            post.outcome = PublishOutcome::Unknown;
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.outcome = PublishOutcome::Unknown;
         }
     }
 
-    /// A client has a will while its connection lasts.
-    pub fn willed(&mut self, now: Time, id: MessageId, topic: &str) {
+    /// A client has set a will on a connection.
+    pub fn will_set(&mut self, now: Time, id: MessageId, topic: &str) {
         self.sent(now, id, (topic, Qos::AtLeastOnce), &|_, _| None);
         self.unknown(id);
-        // Who publishes it may be unable to tell whoever keeps it.
-        if let Some(post) = self.posts.get_mut(&id) {
-            post.again = true;
+        // The node that publishes the will may be unable to tell the one that keeps the copy.
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.may_come_twice = true;
         }
     }
 
-    /// The connection ends without a word, and nothing is wrong: the will is published.
-    pub fn will_is_due(&mut self, now: Time, id: MessageId, knows: QueueLookup<'_>) {
-        let Some((topic, qos)) = self.posts.get(&id).map(|p| (p.topic.clone(), p.qos)) else {
+    /// The connection ends without DISCONNECT, and without a fault: the will must be published.
+    pub fn will_due(&mut self, now: Time, id: MessageId, find_bound_queue: QueueLookup<'_>) {
+        let Some((topic, qos)) = self.messages.get(&id).map(|p| (p.topic.clone(), p.qos)) else {
             return;
         };
-        let (owed, owed_groups) = self.owed(now, (&topic, qos), knows);
-        if let Some(post) = self.posts.get_mut(&id) {
-            post.sent = now;
-            post.outcome = PublishOutcome::Acknowledged(now);
-            post.again = false;
-            (post.owed, post.owed_groups) = (owed, owed_groups);
+        let (owed, owed_groups) = self.owed(now, (&topic, qos), find_bound_queue);
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.sent = now;
+            message.outcome = PublishOutcome::Acknowledged(now);
+            message.may_come_twice = false;
+            (message.owed_clients, message.owed_groups) = (owed, owed_groups);
         }
     }
 
-    /// The node of its connection dies, and nothing else is wrong: the will is published by and by.
-    pub fn will_becomes_due(&mut self, now: Time, id: MessageId, knows: QueueLookup<'_>) {
-        self.will_is_due(now, id, knows);
-        if let Some(post) = self.posts.get_mut(&id) {
-            post.outcome = PublishOutcome::Due;
+    /// The node of the connection is killed, without another fault: the will must be published some time later.
+    pub fn will_of_dead_node_due(
+        &mut self,
+        now: Time,
+        id: MessageId,
+        find_bound_queue: QueueLookup<'_>,
+    ) {
+        self.will_due(now, id, find_bound_queue);
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.outcome = PublishOutcome::Due;
         }
     }
 
-    /// The client says goodbye on a connection of `since`.
-    pub fn will_is_cancelled(&mut self, since: Time, id: MessageId) {
-        if let Some(post) = self.posts.get_mut(&id) {
-            post.outcome = PublishOutcome::Cancelled(since);
+    /// The client sends DISCONNECT on a connection that began at `since`.
+    pub fn will_cancelled(&mut self, since: Time, id: MessageId) {
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.outcome = PublishOutcome::Cancelled(since);
         }
     }
 
-    /// The client has said goodbye, and its connection ended for that.
-    pub fn will_is_forsworn(&mut self, id: MessageId) {
-        if let Some(post) = self.posts.get_mut(&id) {
-            post.outcome = PublishOutcome::Forsworn;
+    /// The client has sent DISCONNECT, and its connection ended because of that.
+    pub fn will_must_not_come(&mut self, id: MessageId) {
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.outcome = PublishOutcome::MustNotCome;
         }
     }
 
-    /// SUBSCRIBE is sent.
-    pub fn asked(&mut self, now: Time, mqtt_client: usize, filter: &str, qos: Qos) {
-        if let Ok(listener) = self.listener(mqtt_client) {
-            listener.asked(now, filter, qos);
+    /// The client has sent SUBSCRIBE.
+    pub fn subscribe_sent(&mut self, now: Time, mqtt_client: usize, filter: &str, qos: Qos) {
+        if let Ok(subscriber) = self.subscriber(mqtt_client) {
+            subscriber.subscribe_sent(now, filter, qos);
         }
     }
 
-    /// SUBACK has come.
+    /// The client has received SUBACK.
     pub fn subscribed(
         &mut self,
         now: Time,
         mqtt_client: usize,
         filter: &str,
-        knows: QueueLookup<'_>,
+        find_bound_queue: QueueLookup<'_>,
     ) {
         tracing::debug!(mqtt_client, filter, "subscribed");
-        if let Ok(listener) = self.listener(mqtt_client) {
-            let queue = listener.queue.as_ref().and_then(|q| knows(q, filter));
-            listener.subscribed(now, filter, queue);
+        if let Ok(subscriber) = self.subscriber(mqtt_client) {
+            let queue = subscriber
+                .queue
+                .as_ref()
+                .and_then(|q| find_bound_queue(q, filter));
+            subscriber.subscribed(now, filter, queue);
         }
     }
 
-    /// When the device was told that it is subscribed, last.
+    /// When the client received the first SUBACK for this filter.
     pub fn subscribed_since(&self, mqtt_client: usize, filter: &str) -> Option<Time> {
-        let listener = self.listeners.get(&mqtt_client)?;
-        listener.since(filter)
+        let subscriber = self.subscribers.get(&mqtt_client)?;
+        subscriber.since(filter)
     }
 
     pub fn is_subscribed(&self, mqtt_client: usize) -> bool {
-        let listener = self.listeners.get(&mqtt_client);
-        listener.is_some_and(|l| l.subscriptions().any(|(_, sub)| sub.since.is_some()))
+        let subscriber = self.subscribers.get(&mqtt_client);
+        subscriber.is_some_and(|l| {
+            l.subscriptions()
+                .any(|(_, subscription)| subscription.since.is_some())
+        })
     }
 
-    /// UNSUBSCRIBE is sent: messages that are under way need not come any more.
-    pub fn leaves(&mut self, mqtt_client: usize, filter: &str) {
+    /// The client has sent UNSUBSCRIBE: messages on the way need not come any more.
+    pub fn unsubscribe_sent(&mut self, mqtt_client: usize, filter: &str) {
         tracing::debug!(mqtt_client, filter, "unsubscribes");
-        let Some(listener) = self.listeners.get_mut(&mqtt_client) else {
+        let Some(subscriber) = self.subscribers.get_mut(&mqtt_client) else {
             return;
         };
-        listener.left(filter);
-        for post in self.posts.values_mut() {
-            if !listener.wants(&post.topic) {
-                post.owed.remove(&mqtt_client);
-                post.first.remove(&mqtt_client);
+        subscriber.unsubscribe(filter);
+        for message in self.messages.values_mut() {
+            if !subscriber.is_subscribed_to(&message.topic) {
+                message.owed_clients.remove(&mqtt_client);
+                message.first_owed.remove(&mqtt_client);
             }
-            post.owed_groups.remove(filter);
+            message.owed_groups.remove(filter);
         }
     }
 
-    /// The session that is there may be the one before or another one.
-    pub fn session_is_unclear(&mut self, mqtt_client: usize) {
-        if let Some(listener) = self.listeners.get_mut(&mqtt_client) {
-            listener.unclear = true;
+    /// The server's session may be the earlier one or another one.
+    pub fn session_is_uncertain(&mut self, mqtt_client: usize) {
+        if let Some(subscriber) = self.subscribers.get_mut(&mqtt_client) {
+            subscriber.is_uncertain = true;
         }
     }
 
-    /// The session is over.
-    pub fn session_over(&mut self, mqtt_client: usize) {
+    /// The session has ended.
+    pub fn session_ended(&mut self, mqtt_client: usize) {
         tracing::debug!(mqtt_client, "session over");
-        let Some(listener) = self.listeners.get_mut(&mqtt_client) else {
+        let Some(subscriber) = self.subscribers.get_mut(&mqtt_client) else {
             return;
         };
-        for post in self.posts.values_mut() {
-            post.owed.remove(&mqtt_client);
-            post.first.remove(&mqtt_client);
-            for (filter, _) in listener.subscriptions() {
-                post.owed_groups.remove(filter);
+        for message in self.messages.values_mut() {
+            message.owed_clients.remove(&mqtt_client);
+            message.first_owed.remove(&mqtt_client);
+            for (filter, _) in subscriber.subscriptions() {
+                message.owed_groups.remove(filter);
             }
         }
-        listener.begin_anew();
+        subscriber.start_new_session();
     }
 
-    /// A connection is accepted: the one before has ended, or does when nothing is wrong any more.
+    /// The client's connection is accepted. The earlier one has ended, or ends when faults have no more effects.
     pub fn accepted(&mut self, now: Time, mqtt_client: usize) {
-        let ended = self.disturbed.max(now);
-        if let Some(listener) = self.listeners.get_mut(&mqtt_client) {
-            listener.ended(ended);
+        let old_connection_ends_at = self.faults_until.max(now);
+        if let Some(subscriber) = self.subscribers.get_mut(&mqtt_client) {
+            subscriber.end_old_connections(old_connection_ends_at);
         }
     }
 
-    /// A message has reached the application. `epoch`: how often the session's connection came to another place.
-    pub fn arrived(
+    /// A message has reached the application. `epoch`: the number of times that the session's connection moved to
+    /// another shard.
+    pub fn received(
         &mut self,
         now: Time,
         mqtt_client: usize,
-        arrival: &ReceivedPublish,
+        publish: &ReceivedPublish,
         epoch: u64,
     ) -> Result<(), String> {
         let ReceivedPublish {
@@ -382,138 +416,157 @@ impl MqttOracle {
             qos,
             retained,
             ..
-        } = arrival;
-        let listener = self.listener(mqtt_client)?;
-        if !listener.ever_wanted(topic) {
+        } = publish;
+        let subscriber = self.subscriber(mqtt_client)?;
+        if !subscriber.ever_subscribed_to(topic) {
             return Err(format!(
-                "device {mqtt_client} got a message of {topic} and never asked for that"
+                "client {mqtt_client} got a message of {topic} and never subscribed to it"
             ));
         }
-        if arrival.payload.is_empty() {
-            // Clears what is retained.
+        if publish.payload.is_empty() {
+            // An empty payload clears the retained message.
             return Ok(());
         }
-        let id = MessageId::read(&arrival.payload)?;
-        tracing::debug!(post = id.0, mqtt_client, ?qos, retained, "arrived");
+        let id = MessageId::read(&publish.payload)?;
+        tracing::debug!(message = id.0, mqtt_client, ?qos, retained, "arrived");
         self.received += 1;
-        let calm = self.disturbed;
-        let post = self.posts.get_mut(&id);
-        let post = post.ok_or_else(|| format!("{id:?} was never published"))?;
-        if post.topic != *topic || *qos > post.qos {
-            return Err(format!("{id:?} came as {topic} {qos:?} and is {post:?}"));
+        let faults_until = self.faults_until;
+        let message = self.messages.get_mut(&id);
+        let message = message.ok_or_else(|| format!("{id:?} was never published"))?;
+        if message.topic != *topic || *qos > message.qos {
+            return Err(format!("{id:?} came as {topic} {qos:?} and is {message:?}"));
         }
-        let forsworn = match post.outcome {
-            PublishOutcome::Cancelled(since) => calm < since,
-            PublishOutcome::Forsworn => true,
+        let must_not_come = match message.outcome {
+            PublishOutcome::Cancelled(since) => faults_until < since,
+            PublishOutcome::MustNotCome => true,
             _ => false,
         };
-        if forsworn {
+        if must_not_come {
             return Err(format!(
                 "{id:?} is the will of a client that had said goodbye, or was back in time"
             ));
         }
-        // When nothing is wrong a will comes at its time, and once.
-        let surely = match post.outcome {
-            PublishOutcome::Waits { since, due } if calm < since && now < due => {
+        // Without a fault, a will comes when it is due, and once.
+        let is_certain = match message.outcome {
+            PublishOutcome::Delayed { since, due } if faults_until < since && now < due => {
                 return Err(format!("{id:?} is a will that is not due before {due:?}"));
             }
-            PublishOutcome::Waits { since, .. } => calm < since,
+            PublishOutcome::Delayed { since, .. } => faults_until < since,
             _ => false,
         };
-        let again = post.again && !surely;
+        let may_come_twice = message.may_come_twice && !is_certain;
         if *retained {
             return Ok(());
         }
-        post.owed.remove(&mqtt_client);
-        // A node that stood still, or was cut off, reads it when it goes on: after what its client sent on the next connection.
-        let left = post.left.filter(|left| calm >= left.at);
+        message.owed_clients.remove(&mqtt_client);
+        // A node that was paused or cut off reads the message when it continues, after the messages of the client's
+        // next connection.
+        let abandoned = message
+            .abandoned
+            .filter(|abandoned| faults_until >= abandoned.at);
         let receipt = ReceivedMessage {
             id,
             topic,
-            qos: post.qos,
-            given: *qos,
-            sent: post.sent,
-            again,
-            missed: again && !post.first.contains(&mqtt_client),
-            left: left.map(|left| left.connection),
-            acknowledged: match post.outcome {
+            qos: message.qos,
+            granted_qos: *qos,
+            sent: message.sent,
+            may_come_twice,
+            may_miss: may_come_twice && !message.first_owed.contains(&mqtt_client),
+            abandoned: abandoned.map(|abandoned| abandoned.connection),
+            acknowledged: match message.outcome {
                 PublishOutcome::Acknowledged(at) => Some(at),
                 _ => None,
             },
             epoch,
         };
-        let listener = self.listeners.get_mut(&mqtt_client);
-        let before = listener.map(|l| l.takes(&receipt)).transpose()?;
-        self.received_again += u64::from(before == Some(true));
-        self.shared(mqtt_client, id)
+        let subscriber = self.subscribers.get_mut(&mqtt_client);
+        let came_before = subscriber.map(|l| l.check_receipt(&receipt)).transpose()?;
+        self.received_again += u64::from(came_before == Some(true));
+        self.check_shared_subscription(mqtt_client, id)
     }
 
-    /// A message has reached a client of AMQP. What it had before must be marked, unless there may be two of it.
-    pub fn tapped(
+    /// A message has reached an AMQP client. A repetition must be marked as redelivered, unless the message may exist
+    /// twice.
+    pub fn delivered_to_bound_queue(
         &mut self,
         now: Time,
         mqtt_client: usize,
-        arrival: &ReceivedPublish,
+        publish: &ReceivedPublish,
         redelivered: bool,
     ) -> Result<(), String> {
-        let id = MessageId::read(&arrival.payload)?;
-        let twice = self.posts.get(&id).is_some_and(|post| post.again);
-        let came = self.listeners.get(&mqtt_client).is_some_and(|l| l.has(id));
-        if came && !redelivered && !twice {
+        let id = MessageId::read(&publish.payload)?;
+        let may_come_twice = self
+            .messages
+            .get(&id)
+            .is_some_and(|message| message.may_come_twice);
+        let came_before = self
+            .subscribers
+            .get(&mqtt_client)
+            .is_some_and(|l| l.has_received(id));
+        if came_before && !redelivered && !may_come_twice {
             return Err(format!("{id:?} came to a queue twice, and is not marked"));
         }
-        self.arrived(now, mqtt_client, arrival, 0)
+        self.received(now, mqtt_client, publish, 0)
     }
 
-    /// One of each group gets it, unless its client published it twice.
-    fn shared(&mut self, mqtt_client: usize, id: MessageId) -> Result<(), String> {
-        let (Some(post), Some(listener)) =
-            (self.posts.get_mut(&id), self.listeners.get(&mqtt_client))
-        else {
+    /// One member of each shared subscription gets the message, unless its client sent it twice.
+    fn check_shared_subscription(
+        &mut self,
+        mqtt_client: usize,
+        id: MessageId,
+    ) -> Result<(), String> {
+        let (Some(message), Some(subscriber)) = (
+            self.messages.get_mut(&id),
+            self.subscribers.get(&mqtt_client),
+        ) else {
             return Ok(());
         };
-        let Some(group) = listener.group_of(&post.topic) else {
+        let Some(group) = subscriber.group_of(&message.topic) else {
             return Ok(());
         };
-        let (group, sent) = (group.clone(), post.sent);
-        post.owed_groups.remove(&group);
-        let first = *post.shared.entry(group.clone()).or_insert(mqtt_client);
-        // A session that ended before its acknowledgement was read leaves the message to another member (section 4.8.2).
-        let is_handed_over = self
-            .listeners
+        let (group, sent) = (group.clone(), message.sent);
+        message.owed_groups.remove(&group);
+        let first = *message
+            .shared_receivers
+            .entry(group.clone())
+            .or_insert(mqtt_client);
+        // A session that ended before its acknowledgement was read leaves the message to another member (section
+        // 4.8.2).
+        let may_go_to_other_member = self
+            .subscribers
             .get(&first)
-            .is_some_and(|l| l.is_handed_over(id));
-        if first != mqtt_client && is_handed_over {
-            post.shared.insert(group.clone(), mqtt_client);
-        } else if first != mqtt_client && !post.again {
+            .is_some_and(|l| l.may_go_to_other_member(id));
+        if first != mqtt_client && may_go_to_other_member {
+            message.shared_receivers.insert(group.clone(), mqtt_client);
+        } else if first != mqtt_client && !message.may_come_twice {
             return Err(format!(
-                "{id:?} came to devices {first} and {mqtt_client}, which share {group}"
+                "{id:?} came to clients {first} and {mqtt_client}, which share {group}"
             ));
         }
-        for other in self.listeners.values_mut() {
-            other.heard(&group, sent);
+        for other in self.subscribers.values_mut() {
+            other.received_for_group(&group, sent);
         }
         Ok(())
     }
 
-    /// Whether the device has heard something of the filter that was published since.
-    pub fn has_heard(&self, mqtt_client: usize, filter: &str, since: Time) -> bool {
-        let listener = self.listeners.get(&mqtt_client);
-        listener.is_some_and(|l| l.newest(filter) >= Some(since))
+    /// Whether the client has received a message for this filter that was published after `since`.
+    pub fn has_received_since(&self, mqtt_client: usize, filter: &str, since: Time) -> bool {
+        let subscriber = self.subscribers.get(&mqtt_client);
+        subscriber.is_some_and(|l| l.newest_of(filter) >= Some(since))
     }
 
-    /// Messages that the cluster still owes, and some of them.
-    pub fn owes(&self) -> (u64, Vec<String>) {
-        let open = |p: &&TrackedMessage| {
-            p.outcome.is_open() && !(p.owed.is_empty() && p.owed_groups.is_empty())
+    /// Number of the messages that the cluster still owes, and some of them.
+    pub fn count_owed(&self) -> (u64, Vec<String>) {
+        let is_open = |p: &&TrackedMessage| {
+            p.outcome.is_owed() && !(p.owed_clients.is_empty() && p.owed_groups.is_empty())
         };
-        let count = self.posts.values().filter(open).count() as u64;
-        let all = self.posts.iter().filter(|(_, p)| open(p));
-        let some = all.take(4).map(|(id, p)| format!("{id:?} {p:?}"));
-        (count, some.collect())
+        let count = self.messages.values().filter(is_open).count() as u64;
+        let all = self.messages.iter().filter(|(_, p)| is_open(p));
+        let examples = all.take(4).map(|(id, p)| format!("{id:?} {p:?}"));
+        (count, examples.collect())
     }
 
-    pub fn posted(&self) -> u64 {
-        self.posts.len() as u64
+    pub fn published(&self) -> u64 {
+        self.messages.len() as u64
     }
 }

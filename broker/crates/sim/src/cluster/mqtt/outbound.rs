@@ -1,4 +1,5 @@
-//! What a client publishes with QoS 1 and 2, until the server has it: the client's half of the session (section 4.1).
+//! QoS 1 and QoS 2 messages that a client publishes, until the server has them: the client's part of the session state
+//! (section 4.1).
 
 use super::tracked_message::MessageId;
 use super::wire::MqttConnection;
@@ -6,46 +7,46 @@ use bytes::Bytes;
 use codec_mqtt::{Ack, AckKind, Packet, Properties, Publish, Qos, Reason};
 use std::collections::VecDeque;
 
-/// A message as it is published.
+/// A message to publish.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// None with an empty payload, which clears what is retained.
+    /// `None`: the payload is empty, which clears the retained message.
     pub id: Option<MessageId>,
     pub topic: String,
     pub qos: Qos,
     pub retain: bool,
 }
 
-/// One that is open.
+/// A publish without its final answer.
 #[derive(Clone, Debug)]
 struct OpenPublish {
     packet_id: u16,
     draft: Draft,
-    /// A number of its own, also where there is no payload.
+    /// A unique number, also for messages without payload.
     number: u64,
-    /// PUBREC has come.
-    released: bool,
+    /// PUBREC has arrived.
+    has_pubrec: bool,
 }
 
 #[derive(Default)]
 pub struct Outbound {
     open: VecDeque<OpenPublish>,
-    last_id: u16,
+    last_packet_id: u16,
 }
 
-/// What an answer of the server means for a message.
+/// The meaning of a server's answer for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerMeaning {
-    /// The server answers for it.
-    Taken(u64),
-    Refused(u64),
-    /// Nothing new.
+    /// The server has taken responsibility for the message.
+    Acknowledged(u64),
+    Rejected(u64),
+    /// Nothing changed.
     Nothing,
 }
 
-fn say(wire: &mut MqttConnection, open: &OpenPublish, dup: bool) {
+fn send_publish(wire: &mut MqttConnection, open: &OpenPublish, dup: bool) {
     let payload = open.draft.id.map_or(Bytes::new(), MessageId::payload);
-    wire.say(&Packet::Publish(Publish {
+    wire.send(&Packet::Publish(Publish {
         dup: dup && open.draft.qos != Qos::AtMostOnce,
         qos: open.draft.qos,
         retain: open.draft.retain,
@@ -62,82 +63,85 @@ impl Outbound {
     }
 
     pub fn publish(&mut self, wire: &mut MqttConnection, draft: Draft, number: u64) {
-        let acknowledged = draft.qos != Qos::AtMostOnce;
-        if acknowledged {
-            // Few are open at a time: the next one is free.
-            self.last_id = self.last_id % 1000 + 1;
+        let needs_answer = draft.qos != Qos::AtMostOnce;
+        if needs_answer {
+            // Few publishes are open at a time, so the next identifier is free.
+            self.last_packet_id = self.last_packet_id % 1000 + 1;
         }
         let open = OpenPublish {
-            packet_id: if acknowledged { self.last_id } else { 0 },
+            packet_id: if needs_answer { self.last_packet_id } else { 0 },
             draft,
             number,
-            released: false,
+            has_pubrec: false,
         };
-        say(wire, &open, false);
-        if acknowledged {
+        send_publish(wire, &open, false);
+        if needs_answer {
             self.open.push_back(open);
         }
     }
 
-    /// The session goes on with another connection [MQTT-4.4.0-1]; the numbers of messages that are sent again.
+    /// The session continues on a new connection [MQTT-4.4.0-1]. Returns the numbers of the messages that are sent
+    /// again.
     pub fn resume(&self, wire: &mut MqttConnection) -> Vec<u64> {
-        let mut again = Vec::new();
+        let mut resent = Vec::new();
         for open in &self.open {
-            if open.released {
+            if open.has_pubrec {
                 let release = Ack::new(AckKind::PubRel, open.packet_id, Reason::Success);
-                wire.say(&Packet::Ack(release));
+                wire.send(&Packet::Ack(release));
             } else {
-                say(wire, open, true);
-                again.push(open.number);
+                send_publish(wire, open, true);
+                resent.push(open.number);
             }
         }
-        again
+        resent
     }
 
-    /// The session is over; the numbers of messages that nobody has answered for.
+    /// The session has ended. Returns the numbers of the messages that the server has not acknowledged.
     pub fn forget(&mut self) -> Vec<u64> {
         let open = std::mem::take(&mut self.open);
-        let unanswered = open.into_iter().filter(|open| !open.released);
+        let unanswered = open.into_iter().filter(|open| !open.has_pubrec);
         unanswered.map(|open| open.number).collect()
     }
 
-    /// An error is a fault of the server.
-    pub fn answered(
+    /// Handles an answer. An error means that the server broke the protocol.
+    pub fn handle_answer(
         &mut self,
         wire: &mut MqttConnection,
         (kind, packet_id, reason): (AckKind, u16, Reason),
     ) -> Result<AnswerMeaning, String> {
-        let at = self.open.iter().position(|o| o.packet_id == packet_id);
-        let strange = || format!("{kind:?} for packet identifier {packet_id}: {reason:?}");
-        let at = at.ok_or_else(strange)?;
-        let open = self.open.get_mut(at).ok_or_else(strange)?;
+        let index = self.open.iter().position(|o| o.packet_id == packet_id);
+        let unexpected = || format!("{kind:?} for packet identifier {packet_id}: {reason:?}");
+        let index = index.ok_or_else(unexpected)?;
+        let open = self.open.get_mut(index).ok_or_else(unexpected)?;
         let number = open.number;
-        let two = open.draft.qos == Qos::ExactlyOnce;
+        let is_qos_2 = open.draft.qos == Qos::ExactlyOnce;
         match kind {
-            AckKind::PubAck if !two => {}
-            AckKind::PubRec if two && reason.is_error() => {}
-            AckKind::PubRec if two => {
-                let first = !std::mem::replace(&mut open.released, true);
+            AckKind::PubAck if !is_qos_2 => {}
+            AckKind::PubRec if is_qos_2 && reason.is_error() => {}
+            AckKind::PubRec if is_qos_2 => {
+                let is_first = !std::mem::replace(&mut open.has_pubrec, true);
                 let release = Ack::new(AckKind::PubRel, packet_id, Reason::Success);
-                wire.say(&Packet::Ack(release));
-                return Ok(match first {
-                    true => AnswerMeaning::Taken(number),
+                wire.send(&Packet::Ack(release));
+                return Ok(match is_first {
+                    true => AnswerMeaning::Acknowledged(number),
                     false => AnswerMeaning::Nothing,
                 });
             }
-            AckKind::PubComp if open.released => {
-                self.open.remove(at);
+            AckKind::PubComp if open.has_pubrec => {
+                self.open.remove(index);
                 return Ok(AnswerMeaning::Nothing);
             }
-            _ => return Err(strange()),
+            _ => return Err(unexpected()),
         }
-        self.open.remove(at);
+        self.open.remove(index);
         match reason {
-            Reason::Success | Reason::NoMatchingSubscribers => Ok(AnswerMeaning::Taken(number)),
-            Reason::QuotaExceeded | Reason::ImplementationSpecificError => {
-                Ok(AnswerMeaning::Refused(number))
+            Reason::Success | Reason::NoMatchingSubscribers => {
+                Ok(AnswerMeaning::Acknowledged(number))
             }
-            _ => Err(strange()),
+            Reason::QuotaExceeded | Reason::ImplementationSpecificError => {
+                Ok(AnswerMeaning::Rejected(number))
+            }
+            _ => Err(unexpected()),
         }
     }
 }

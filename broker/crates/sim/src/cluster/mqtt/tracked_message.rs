@@ -1,8 +1,9 @@
-//! A message of the MQTT clients: which one it is stands in its payload, and the rest of that follows from it.
+//! A message of the MQTT clients. The payload begins with its id, and the rest of the payload follows from it.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// Stream in the upper half, number in it (from 1) in the lower. A stream is what a client publishes in one session.
+/// Stream in the upper half, number within the stream (from 1) in the lower. A stream consists of the publishes of a
+/// client in one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MessageId(pub u64);
 
@@ -19,21 +20,21 @@ impl MessageId {
         self.0 as u32
     }
 
-    /// Bytes behind the id.
-    fn filling(self) -> usize {
+    /// Number of bytes after the id.
+    fn padding_len(self) -> usize {
         let mixed = self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
         (mixed % 120) as usize
     }
 
     pub fn payload(self) -> Bytes {
-        let mut payload = BytesMut::with_capacity(8 + self.filling());
+        let mut payload = BytesMut::with_capacity(8 + self.padding_len());
         payload.put_u64(self.0);
-        let peer_message = (self.0 as u8).wrapping_mul(31);
-        payload.put_bytes(peer_message, self.filling());
+        let padding = (self.0 as u8).wrapping_mul(31);
+        payload.put_bytes(padding, self.padding_len());
         payload.freeze()
     }
 
-    /// An error when any of it is not as it was published.
+    /// Returns an error if the payload differs from its publish.
     pub fn read(payload: &[u8]) -> Result<MessageId, String> {
         let id = payload.first_chunk().copied().map(u64::from_be_bytes);
         let id = MessageId(id.ok_or("a message without an id")?);
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_post_is_known_again_and_a_changed_one_is_not() {
+    fn message_is_identified_and_a_changed_one_is_refused() {
         for number in 1..100 {
             let id = MessageId::new(3, number);
             let mut payload = id.payload().to_vec();

@@ -1,4 +1,4 @@
-//! A client's end of MQTT 5.0, sans-io: bytes in, what they say out.
+//! An MQTT 5.0 client connection, sans-io: takes bytes and returns packets of the server.
 
 use super::super::client::ProtocolEndpoint;
 use bytes::{Bytes, BytesMut};
@@ -6,21 +6,21 @@ use codec_mqtt::{AckKind, Packet, Qos, Reason, Version, parse_frame};
 
 const V5: Version = Version::V5;
 /// Longer than any packet of the workload.
-const LONGEST: usize = 1 << 20;
+const MAX_PACKET: usize = 1 << 20;
 
-/// A message as it came.
+/// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedPublish {
     pub topic: String,
     pub payload: Bytes,
     pub qos: Qos,
-    /// 0 with QoS 0.
+    /// 0 for QoS 0.
     pub packet_id: u16,
-    /// It was there before the subscription.
+    /// It was retained before the subscription.
     pub retained: bool,
 }
 
-/// What the server said.
+/// A packet of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerMessage {
     Accepted {
@@ -33,13 +33,13 @@ pub enum ServerMessage {
         packet_id: u16,
         reason: Reason,
     },
-    /// True for each filter that was granted.
+    /// Whether each filter was granted.
     Subscribed {
         granted: Vec<bool>,
     },
     Unsubscribed,
-    Pong,
-    /// The server ends the connection.
+    PingResponse,
+    /// The server closes the connection.
     Ended(Reason),
 }
 
@@ -57,18 +57,22 @@ impl ProtocolEndpoint for MqttConnection {
 }
 
 impl MqttConnection {
-    pub fn say(&mut self, packet: &Packet<'_>) {
+    pub fn send(&mut self, packet: &Packet<'_>) {
         packet.encode(V5, &mut self.out);
     }
 
-    /// Takes in bytes; an error is a fault of the server.
-    pub fn hear(&mut self, bytes: &[u8], heard: &mut Vec<ServerMessage>) -> Result<(), String> {
+    /// Processes received bytes. An error means that the server broke the protocol.
+    pub fn receive(
+        &mut self,
+        bytes: &[u8],
+        messages: &mut Vec<ServerMessage>,
+    ) -> Result<(), String> {
         self.input.extend_from_slice(bytes);
         let input = self.input.split().freeze();
         let mut rest = &input[..];
-        while let Some(frame) = parse_frame(rest, LONGEST).map_err(|e| e.to_string())? {
+        while let Some(frame) = parse_frame(rest, MAX_PACKET).map_err(|e| e.to_string())? {
             let packet = Packet::decode(&frame, V5).map_err(|e| e.to_string())?;
-            heard.push(told(&packet)?);
+            messages.push(server_message(&packet)?);
             rest = rest.get(frame.wire_len()..).unwrap_or_default();
         }
         self.input.extend_from_slice(rest);
@@ -76,7 +80,7 @@ impl MqttConnection {
     }
 }
 
-fn told(packet: &Packet<'_>) -> Result<ServerMessage, String> {
+fn server_message(packet: &Packet<'_>) -> Result<ServerMessage, String> {
     Ok(match packet {
         Packet::ConnAck(ack) if ack.reason.is_error() => ServerMessage::Refused(ack.reason),
         Packet::ConnAck(ack) => ServerMessage::Accepted {
@@ -98,7 +102,7 @@ fn told(packet: &Packet<'_>) -> Result<ServerMessage, String> {
             granted: ack.reasons.iter().map(|reason| *reason < 0x80).collect(),
         },
         Packet::UnsubAck(_) => ServerMessage::Unsubscribed,
-        Packet::PingResp => ServerMessage::Pong,
+        Packet::PingResp => ServerMessage::PingResponse,
         Packet::Disconnect(disconnect) => ServerMessage::Ended(disconnect.reason),
         other => return Err(format!("a server sent {other:?}")),
     })

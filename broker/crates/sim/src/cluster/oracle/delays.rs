@@ -1,10 +1,10 @@
-//! When what comes to a client left its queue.
+//! When a message that reaches a client left its queue.
 
-use super::{ON_THE_WAY, Oracle};
+use super::{MAX_DELIVERY_DELAY, Oracle};
 use env::{NodeId, Time};
 use std::time::Duration;
 
-/// A machine stood still: what had come there, or was on its way, comes to its clients when it goes on.
+/// A pause of a machine: input that arrived meanwhile reaches its clients when the machine continues.
 #[derive(Clone, Copy, Debug)]
 pub struct FrozenMachine {
     machine: NodeId,
@@ -13,22 +13,22 @@ pub struct FrozenMachine {
 }
 
 impl Oracle {
-    /// A machine stands still from now on, for so long.
-    pub fn stands_still(&mut self, now: Time, machine: NodeId, time: Duration) {
-        self.still.push(FrozenMachine {
+    /// Records that a machine is paused for `time`.
+    pub fn machine_paused(&mut self, now: Time, machine: NodeId, time: Duration) {
+        self.pauses.push(FrozenMachine {
             machine,
             from: now,
             until: now + time,
         });
     }
 
-    /// When what came to a client of this machine at this time left its queue, at the earliest: a moment before, where the machine
-    /// did not stand still.
-    pub(super) fn sent_at_earliest(&self, machine: NodeId, came: Time) -> Time {
-        let stood = |s: &&FrozenMachine| {
-            s.machine == machine && s.from <= came && came <= s.until + ON_THE_WAY
+    /// When a message that reached a client of this machine at `arrived` left its queue, at the earliest: shortly
+    /// before, unless the machine was paused.
+    pub(super) fn earliest_sent(&self, machine: NodeId, arrived: Time) -> Time {
+        let overlaps = |s: &&FrozenMachine| {
+            s.machine == machine && s.from <= arrived && arrived <= s.until + MAX_DELIVERY_DELAY
         };
-        let stood = self.still.iter().filter(stood);
-        stood.map(|s| s.from).min().unwrap_or(came)
+        let pauses = self.pauses.iter().filter(overlaps);
+        pauses.map(|s| s.from).min().unwrap_or(arrived)
     }
 }

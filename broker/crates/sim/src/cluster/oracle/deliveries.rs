@@ -1,9 +1,9 @@
-//! A message reaches a client: whether it may, and whether now.
+//! Checks of a delivery: whether the message may reach the client, and in which order.
 
 use super::super::tracked_message::{MessageId, ReadMessage};
 use super::{
-    DELIVERY_LIMIT, DeadLettered, Delivery, GRAVE, HandedOver, Holder, MessageFate, ON_THE_WAY,
-    Oracle, PublishOutcome, ReturnedMessage,
+    DEAD_LETTER_QUEUE, DELIVERY_LIMIT, DeadLetterRecord, Delivery, DoubleDelivery, Holder,
+    MAX_DELIVERY_DELAY, MessageFate, Oracle, PublishOutcome, RequeuedMessage,
 };
 use env::Time;
 
@@ -28,14 +28,15 @@ impl Oracle {
             "delivered"
         );
         if read.died {
-            self.came_from_grave(id, queue)?;
+            self.check_dead_lettered(id, queue)?;
         } else if self.is_stale(id, queue)? {
             return Ok(());
         }
         let quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
-        let (disturbed, last_end) = (self.disturbed, self.ended.values().copied().max());
-        let done = self.done_before(now, queue);
-        let mut taken = None;
+        let (faults_until, last_end) =
+            (self.faults_until, self.machine_ends.values().copied().max());
+        let log_progress = self.log_progress_before(now, queue);
+        let mut double_delivery = None;
         let message = self.message(id)?;
         if message.queue != queue {
             return Err(format!(
@@ -46,34 +47,40 @@ impl Oracle {
         if message.outcome == PublishOutcome::Returned {
             return Err(format!("message {id:?} was returned and came from a queue"));
         }
-        // Something on the way to a client that the queue gave up may come after what the queue sent then.
-        let crossed = message.last.is_some_and(|last| disturbed >= last);
-        if message.deliveries > 0 && !redelivered && !crossed {
+        // A delivery on the way to a client that the queue gave up may arrive after a later one of the queue.
+        let may_have_crossed = message
+            .last_delivered
+            .is_some_and(|last_delivered| faults_until >= last_delivered);
+        if message.deliveries > 0 && !redelivered && !may_have_crossed {
             return Err(format!(
                 "message {id:?} came again without the flag ({:?})",
                 message.fate
             ));
         }
         match message.fate {
-            MessageFate::Waits | MessageFate::Doubtful => {}
-            MessageFate::Out(_, since)
+            MessageFate::Queued | MessageFate::Uncertain => {}
+            MessageFate::Delivered(_, since)
             | MessageFate::Settled(_, since)
-            | MessageFate::Condemned(_, since)
-                if disturbed >= since => {}
-            MessageFate::Out(from, _)
+            | MessageFate::Rejected(_, since)
+                if faults_until >= since => {}
+            MessageFate::Delivered(from, _)
             | MessageFate::Settled(from, _)
-            | MessageFate::Condemned(from, _)
+            | MessageFate::Rejected(from, _)
                 if from.to != delivery.to =>
             {
                 let (from, at) = (from.to, now);
-                taken = Some(HandedOver { id, from, at });
+                double_delivery = Some(DoubleDelivery { id, from, at });
             }
-            // What it was sent with before its queue took it back and somebody else settled it, from a node that stood still.
-            MessageFate::Gone(_) if quorum && crossed && attempts < message.attempts => {
+            // A delivery from before the queue took the message back and another client settled it, sent by a node that
+            // was paused.
+            MessageFate::SettlementKnown(_)
+                if quorum && may_have_crossed && attempts < message.attempts =>
+            {
                 return Ok(());
             }
-            // A classic queue does not write each acknowledgement before it answers.
-            MessageFate::Gone(since) if !quorum && last_end.is_some_and(|end| end >= since) => {}
+            // A classic queue answers before it has written each acknowledgement.
+            MessageFate::SettlementKnown(since)
+                if !quorum && last_end.is_some_and(|end| end >= since) => {}
             fate => {
                 let sent = message.sent;
                 let name = self.queues.get(queue).map(|q| q.name.clone());
@@ -84,91 +91,110 @@ impl Oracle {
             }
         }
         let first = message.deliveries == 0 && !redelivered;
-        let back = message.back.take();
-        // Quorum queues count each time that they take a message back.
-        message.crossed_by(disturbed, quorum && attempts > message.attempts);
-        message.fate = MessageFate::Out(delivery, now);
+        let requeued = message.requeued.take();
+        // Quorum queues count each return of a message.
+        message.record_crossing(faults_until, quorum && attempts > message.attempts);
+        message.fate = MessageFate::Delivered(delivery, now);
         message.deliveries += 1;
         message.attempts = attempts;
-        message.last = Some(now);
-        message.done = done;
+        message.last_delivered = Some(now);
+        message.log_progress = log_progress;
         let sent = message.sent;
-        self.has_done(now, queue, sent);
-        self.taken.extend(taken);
+        self.record_log_progress(now, queue, sent);
+        self.double_deliveries.extend(double_delivery);
         self.delivered += 1;
         self.redelivered += u64::from(redelivered);
         if first {
-            self.firsts.entry(queue).or_default().push(now);
+            self.first_deliveries.entry(queue).or_default().push(now);
         }
-        if let Some(back) = back {
-            self.not_passed_by(now, id, queue, back)?;
+        if let Some(requeued) = requeued {
+            self.check_not_overtaken(now, id, queue, requeued)?;
         }
         if !redelivered && !read.died {
-            self.in_order(id, queue, delivery.to)?;
+            self.check_order(id, queue, delivery.to)?;
         }
         Ok(())
     }
 
-    /// A message has come through the dead letter exchange: to the grave, and because it was rejected. There may be copies
-    /// of it when something was wrong with net or nodes while it was on its way.
-    fn came_from_grave(&mut self, id: MessageId, queue: usize) -> Result<(), String> {
-        let disturbed = self.disturbed;
-        let is_grave = self.queues.get(queue).is_some_and(|q| q.name == GRAVE);
+    /// A message has come through the dead letter exchange. It must be in the dead letter queue and must have been
+    /// rejected. Copies may exist if there was a fault while it was on its way.
+    fn check_dead_lettered(&mut self, id: MessageId, queue: usize) -> Result<(), String> {
+        let faults_until = self.faults_until;
+        let is_dead_letter_queue = self
+            .queues
+            .get(queue)
+            .is_some_and(|q| q.name == DEAD_LETTER_QUEUE);
         let message = self.message(id)?;
-        let copied = message.died.is_some_and(|died| disturbed >= died.left);
-        if message.died.is_some() && !copied {
+        let may_be_copy = message
+            .dead_lettered
+            .is_some_and(|dead_lettered| faults_until >= dead_lettered.left_queue);
+        if message.dead_lettered.is_some() && !may_be_copy {
             return Ok(());
         }
-        let tired = message.attempts + 1 >= DELIVERY_LIMIT || disturbed >= message.sent;
-        if !is_grave || !(message.condemned.is_some() || tired || copied) {
+        let is_limit_reached =
+            message.attempts + 1 >= DELIVERY_LIMIT || faults_until >= message.sent;
+        if !is_dead_letter_queue
+            || !(message.first_rejected.is_some() || is_limit_reached || may_be_copy)
+        {
             return Err(format!("message {id:?} died of nothing: {message:?}"));
         }
-        let left = message.condemned.or(message.last).unwrap_or(message.sent);
+        let left_queue = message
+            .first_rejected
+            .or(message.last_delivered)
+            .unwrap_or(message.sent);
         message.queue = queue;
         message.deliveries = 0;
         message.attempts = 0;
-        message.last = None;
-        message.back = None;
-        message.fate = MessageFate::Waits;
-        message.elsewhere.clear();
-        message.over = None;
-        message.died.get_or_insert(DeadLettered { left });
+        message.last_delivered = None;
+        message.requeued = None;
+        message.fate = MessageFate::Queued;
+        message.earlier_deliveries.clear();
+        message.possibly_settled = None;
+        message
+            .dead_lettered
+            .get_or_insert(DeadLetterRecord { left_queue });
         Ok(())
     }
 
-    /// Something that was on its way to a client of a node that its queue had given up, while others had it, until it died.
+    /// Whether this is a delivery that was on its way to a client of a node that the queue had given up, while other
+    /// clients got the message until it was dead-lettered.
     fn is_stale(&mut self, id: MessageId, queue: usize) -> Result<bool, String> {
-        let disturbed = self.disturbed;
+        let faults_until = self.faults_until;
         let message = self.message(id)?;
-        let crossed = message.died.is_some_and(|died| disturbed >= died.left);
-        Ok(message.queue != queue && crossed)
+        let may_have_crossed = message
+            .dead_lettered
+            .is_some_and(|dead_lettered| faults_until >= dead_lettered.left_queue);
+        Ok(message.queue != queue && may_have_crossed)
     }
 
-    /// What is given back comes before messages that nobody has had. One that is on its way to a client of which the queue
-    /// hears only then that it is gone may be late.
-    fn not_passed_by(
+    /// Requeued messages come before messages that no client had. A message may be late if it was on its way to a
+    /// client whose end the queue learns of only then.
+    fn check_not_overtaken(
         &self,
         now: Time,
         id: MessageId,
         queue: usize,
-        back: ReturnedMessage,
+        requeued: RequeuedMessage,
     ) -> Result<(), String> {
-        let Some(known) = back.known.filter(|_| self.disturbed < back.at) else {
+        let Some(known) = requeued.known.filter(|_| self.faults_until < requeued.at) else {
             return Ok(());
         };
-        let firsts = self.firsts.get(&queue).map_or(&[][..], Vec::as_slice);
-        let after = firsts.partition_point(|first| *first <= known + ON_THE_WAY);
-        match firsts.get(after) {
-            Some(first) if *first + ON_THE_WAY < now => Err(format!(
+        let first_deliveries = self
+            .first_deliveries
+            .get(&queue)
+            .map_or(&[][..], Vec::as_slice);
+        let after = first_deliveries.partition_point(|first| *first <= known + MAX_DELIVERY_DELAY);
+        match first_deliveries.get(after) {
+            Some(first) if *first + MAX_DELIVERY_DELAY < now => Err(format!(
                 "message {id:?} was given back at {:?} and came after others that were new at {first:?}",
-                back.at
+                requeued.at
             )),
             _ => Ok(()),
         }
     }
 
-    /// First deliveries of a stream come to a consumer in the order in which they were published.
-    fn in_order(&mut self, id: MessageId, queue: usize, holder: Holder) -> Result<(), String> {
+    /// First deliveries of a stream reach a consumer in the order of their publishes.
+    fn check_order(&mut self, id: MessageId, queue: usize, holder: Holder) -> Result<(), String> {
         let last = self.order.entry((holder, queue, id.stream())).or_default();
         let before = std::mem::replace(last, id.number());
         if before >= id.number() {

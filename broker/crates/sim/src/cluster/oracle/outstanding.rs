@@ -1,75 +1,83 @@
-//! What the cluster still owes, and what may account for a message that does not come.
+//! Messages that the cluster still owes, and explanations for messages that do not come.
 
 use super::super::tracked_message::MessageId;
 use super::{DELIVERY_LIMIT, MessageFate, Oracle, PublishOutcome, QueueTreatment, TrackedMessage};
 use env::Time;
 
 impl Oracle {
-    /// Messages that the cluster still owes, and how many there are.
+    /// Number of the messages that the cluster still owes, and some of them.
     pub fn owed(&self, now: Time) -> (u64, Vec<(MessageId, String)>) {
-        let (mut count, mut some) = (0, Vec::new());
+        let (mut count, mut examples) = (0, Vec::new());
         for (id, message) in &self.messages {
-            let open = match message.fate {
-                MessageFate::Waits
-                | MessageFate::Out(..)
-                | MessageFate::Condemned(..)
-                | MessageFate::Dead => true,
-                MessageFate::Settled(..) | MessageFate::Doubtful | MessageFate::Gone(_) => false,
+            let is_open = match message.fate {
+                MessageFate::Queued
+                | MessageFate::Delivered(..)
+                | MessageFate::Rejected(..)
+                | MessageFate::DeadLettered => true,
+                MessageFate::Settled(..)
+                | MessageFate::Uncertain
+                | MessageFate::SettlementKnown(_) => false,
             };
-            let owed = message.outcome == PublishOutcome::Confirmed && open;
-            if owed && !self.excused(now, *id, message) {
+            let is_owed = message.outcome == PublishOutcome::Confirmed && is_open;
+            if is_owed && !self.loss_is_explained(now, *id, message) {
                 count += 1;
-                if some.len() < 5 {
+                if examples.len() < 5 {
                     let name = self.queues.get(message.queue).map(|q| q.name.clone());
-                    some.push((*id, format!("{} {message:?}", name.unwrap_or_default())));
+                    examples.push((*id, format!("{} {message:?}", name.unwrap_or_default())));
                 }
             }
         }
-        (count, some)
+        (count, examples)
     }
 
-    /// Whether something that was done to its queue may account for it.
-    fn excused(&self, now: Time, id: MessageId, message: &TrackedMessage) -> bool {
+    /// Whether an operation on its queue explains the loss of the message.
+    fn loss_is_explained(&self, now: Time, id: MessageId, message: &TrackedMessage) -> bool {
         let Some(queue) = self.queues.get(message.queue) else {
             return false;
         };
-        let lost = !queue.quorum && !id.persistent();
-        if lost && self.ended.values().any(|end| *end >= message.sent) {
+        let is_volatile = !queue.quorum && !id.is_persistent();
+        if is_volatile && self.machine_ends.values().any(|end| *end >= message.sent) {
             return true;
         }
-        if !queue.quorum && self.powerless >= message.sent {
+        if !queue.quorum && self.last_power_loss >= message.sent {
             return true;
         }
-        let mortal = queue.character == QueueTreatment::Mortal;
-        if queue.quorum && !mortal && message.attempts + 1 >= DELIVERY_LIMIT {
+        let is_dead_lettering = queue.treatment == QueueTreatment::DeadLettering;
+        if queue.quorum && !is_dead_lettering && message.attempts + 1 >= DELIVERY_LIMIT {
             return true;
         }
         let mut windows = self.windows.iter().filter(|w| w.queue == message.queue);
-        let taken = windows.any(|w| {
+        let is_removed = windows.any(|w| {
             let until = w.until.unwrap_or(now);
-            let there = message.sent <= until && message.last.is_none_or(|last| last <= until);
-            there && (w.deletes || !message.held_through(w))
+            let is_affected = message.sent <= until
+                && message
+                    .last_delivered
+                    .is_none_or(|last_delivered| last_delivered <= until);
+            is_affected && (w.deletes || !message.was_held_through(w))
         });
-        if taken {
+        if is_removed {
             return true;
         }
-        match queue.character {
+        match queue.treatment {
             QueueTreatment::Plain
-            | QueueTreatment::Refusing(_)
-            | QueueTreatment::Mortal
+            | QueueTreatment::RejectPublish(_)
+            | QueueTreatment::DeadLettering
             | QueueTreatment::Purged
             | QueueTreatment::Recreated => false,
-            QueueTreatment::Short(most) => self.could_be_with(message) > most,
-            QueueTreatment::Brief(machine_run) => {
-                self.clocks_jump || now.since(message.sent) >= machine_run
+            QueueTreatment::MaxLength(limit) => self.max_queued_with(message) > limit,
+            QueueTreatment::MessageTtl(ttl) => {
+                self.clocks_have_jumped || now.since(message.sent) >= ttl
             }
         }
     }
 
-    /// Messages, this one among them, that its queue may have had at the same time.
-    fn could_be_with(&self, message: &TrackedMessage) -> u64 {
-        let same = self.messages.values().filter(|l| l.queue == message.queue);
-        same.filter(|l| !matches!(l.fate, MessageFate::Gone(at) if at < message.sent))
+    /// Maximum number of messages that its queue may have had at the same time, including this one.
+    fn max_queued_with(&self, message: &TrackedMessage) -> u64 {
+        let in_queue = self
+            .messages
+            .values()
+            .filter(|other| other.queue == message.queue);
+        in_queue.filter(|other| !matches!(other.fate, MessageFate::SettlementKnown(at) if at < message.sent))
             .count() as u64
     }
 }

@@ -1,46 +1,49 @@
-//! Who takes whom to be out of reach.
+//! Failure detection between machines, as the oracle knows it.
 
 use env::{NodeId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub(super) struct Reachability {
-    /// When a machine was last given up by another one: queues took back what clients there had.
+    /// When another machine last considered this one down. Queues then took back the messages of its clients.
     given_up: BTreeMap<NodeId, Time>,
-    /// When one that had given it up last heard it again. Until then whoever comes to lead a queue there takes back what is with its clients.
-    heard: BTreeMap<NodeId, Time>,
-    /// Who has given up whom and not heard it since.
-    without: BTreeSet<(NodeId, NodeId)>,
+    /// When a machine that had considered this one down last reached it again. Until then, a new leader on that machine
+    /// takes back the messages of its clients.
+    reachable_again: BTreeMap<NodeId, Time>,
+    /// (observer, machine): the observer considers the machine down and has not reached it since.
+    unreachable: BTreeSet<(NodeId, NodeId)>,
 }
 
 impl Reachability {
-    pub fn given_up(&mut self, now: Time, by: NodeId, machine: NodeId) {
+    pub fn given_up(&mut self, now: Time, observer: NodeId, machine: NodeId) {
         self.given_up.insert(machine, now);
-        self.without.insert((by, machine));
+        self.unreachable.insert((observer, machine));
     }
 
-    pub fn heard(&mut self, now: Time, by: NodeId, machine: NodeId) {
-        if self.without.remove(&(by, machine)) {
-            self.heard.insert(machine, now);
+    pub fn reachable_again(&mut self, now: Time, observer: NodeId, machine: NodeId) {
+        if self.unreachable.remove(&(observer, machine)) {
+            self.reachable_again.insert(machine, now);
         }
     }
 
-    /// Its software has ended, and with it what it knew.
-    pub fn ended(&mut self, now: Time, by: NodeId) {
-        let without = std::mem::take(&mut self.without);
-        let (its, others) = without.into_iter().partition(|(who, _)| *who == by);
-        self.without = others;
-        let its: BTreeSet<(NodeId, NodeId)> = its;
-        self.heard
-            .extend(its.into_iter().map(|(_, whom)| (whom, now)));
+    /// The software of a machine has ended, and with it its view of the others.
+    pub fn machine_ended(&mut self, now: Time, observer: NodeId) {
+        let unreachable = std::mem::take(&mut self.unreachable);
+        let (own, others) = unreachable
+            .into_iter()
+            .partition(|(who, _)| *who == observer);
+        self.unreachable = others;
+        let own: BTreeSet<(NodeId, NodeId)> = own;
+        self.reachable_again
+            .extend(own.into_iter().map(|(_, machine)| (machine, now)));
     }
 
-    /// Until when somebody took the machine to be out of reach, if ever.
-    pub fn out_of_reach_until(&self, now: Time, machine: NodeId) -> Option<Time> {
-        match self.without.iter().any(|(_, whom)| *whom == machine) {
+    /// Until when another machine considered this one unreachable.
+    pub fn unreachable_until(&self, now: Time, machine: NodeId) -> Option<Time> {
+        match self.unreachable.iter().any(|(_, m)| *m == machine) {
             true => Some(now),
             false => self
-                .heard
+                .reachable_again
                 .get(&machine)
                 .copied()
                 .max(self.given_up.get(&machine).copied()),

@@ -1,75 +1,83 @@
-//! Purges and deletions.
+//! Purges and deletions of queues.
 
-use super::{ON_THE_WAY, Oracle, QueueTreatment, TrackedMessage};
+use super::{MAX_DELIVERY_DELAY, Oracle, QueueTreatment, TrackedMessage};
 use env::Time;
 
-/// A purge or deletion: it may take what was sent before `until` and reached no client after that.
+/// A purge or deletion. It may remove the messages that were sent before `until` and reached no client after that.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     pub queue: usize,
-    /// It takes also what clients have, for the queue is gone.
+    /// It also removes messages that clients have, because the queue is deleted.
     pub deletes: bool,
-    /// When it was asked for.
+    /// When it was requested.
     pub opened: Time,
-    /// The last time before its end at which something may have been wrong with net or nodes.
-    pub disturbed: Time,
-    /// None while nobody knows whether it was carried out.
+    /// Until when faults before its end may have effects.
+    pub faults_until: Time,
+    /// `None` while it is not known to be carried out.
     pub until: Option<Time>,
-    /// A deletion that a node may not have heard of: what that node still sends to the queue it knew is gone with it, and
-    /// confirmed, as what is published to any queue while it is deleted. Ends when net and nodes are well.
-    pub unheard: bool,
+    /// A deletion that a node may not have learnt of. That node's publishes to the deleted queue are lost and
+    /// confirmed, like any publish to a queue that is deleted meanwhile. Ends when faults have no more effects.
+    pub may_be_unknown: bool,
 }
 
-/// A number for a purge or deletion that is on its way.
+/// Identifies a purge or deletion that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowId(usize);
 
 impl TrackedMessage {
-    /// A client had it all the while: a purge takes what is ready.
-    pub fn held_through(&self, window: &Window) -> bool {
-        let (Some(last), Some(back), Some(until)) = (self.last, self.back, window.until) else {
+    /// Whether a client had the message all the time. A purge removes only ready messages.
+    pub fn was_held_through(&self, window: &Window) -> bool {
+        let (Some(last_delivered), Some(requeued), Some(until)) =
+            (self.last_delivered, self.requeued, window.until)
+        else {
             return false;
         };
-        window.disturbed < last && last <= window.opened && until <= back.at
+        window.faults_until < last_delivered
+            && last_delivered <= window.opened
+            && until <= requeued.at
     }
 }
 
 impl Oracle {
-    pub fn opened(&mut self, now: Time, queue: usize) -> WindowId {
-        let plan = self.queues.get(queue);
-        let deletes = plan.is_some_and(|q| q.character == QueueTreatment::Recreated);
+    pub fn window_opened(&mut self, now: Time, queue: usize) -> WindowId {
+        let queue_plan = self.queues.get(queue);
+        let deletes = queue_plan.is_some_and(|q| q.treatment == QueueTreatment::Recreated);
         self.windows.push(Window {
             queue,
             deletes,
             opened: now,
-            disturbed: now,
+            faults_until: now,
             until: None,
-            unheard: false,
+            may_be_unknown: false,
         });
         WindowId(self.windows.len() - 1)
     }
 
-    /// A classic queue is gone with its machine, and whoever runs the cluster deletes it.
-    pub fn lost(&mut self, now: Time, queue: usize) -> WindowId {
-        let window = self.opened(now, queue);
+    /// A classic queue was lost with its machine, and the operator deletes it.
+    pub fn queue_lost(&mut self, now: Time, queue: usize) -> WindowId {
+        let window = self.window_opened(now, queue);
         if let Some(window) = self.windows.get_mut(window.0) {
             window.deletes = true;
         }
         window
     }
 
-    /// It was carried out.
-    pub fn closed(&mut self, now: Time, window: WindowId) {
-        let disturbed = self.disturbed;
+    /// The purge or deletion was carried out.
+    pub fn window_closed(&mut self, now: Time, window: WindowId) {
+        let faults_until = self.faults_until;
         if let Some(window) = self.windows.get_mut(window.0) {
-            window.unheard = window.deletes && disturbed >= now;
-            // Other nodes hear of a deletion a moment after the answer to it.
-            let heard = match window.deletes {
-                true => now + ON_THE_WAY,
+            window.may_be_unknown = window.deletes && faults_until >= now;
+            // Other nodes learn of a deletion shortly after its answer.
+            let known_everywhere = match window.deletes {
+                true => now + MAX_DELIVERY_DELAY,
                 false => now,
             };
-            window.until = Some(if window.unheard { disturbed } else { heard });
-            window.disturbed = disturbed;
+            window.until = Some(if window.may_be_unknown {
+                faults_until
+            } else {
+                known_everywhere
+            });
+            window.faults_until = faults_until;
         }
     }
 }

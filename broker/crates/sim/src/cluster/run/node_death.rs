@@ -1,63 +1,65 @@
-//! When all is quiet and nothing is left to do: a machine dies that MQTT clients with wills are connected to, and comes back after
-//! others have given it up.
+//! After the faults, when no work is left: kills a machine that MQTT clients with wills are connected to, and starts it
+//! again after the others have given it up.
 
 use super::{Client, Run, Timer};
 use crate::world::{Stop, World};
 use env::{NodeId, Time};
 use std::time::Duration;
 
-/// How long it is away: longer than others wait for it.
-const AWAY: Duration = Duration::from_secs(12);
+/// Time until it starts again: longer than the others wait for it.
+const DOWN_TIME: Duration = Duration::from_secs(12);
 
-/// How far that is.
+/// Progress of this scene.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum NodeDeath {
     #[default]
-    Ahead,
-    /// Clients come to this machine.
-    Near(NodeId),
-    /// It is down until then.
-    Dead(NodeId, Time),
-    Over,
+    /// Not begun.
+    Pending,
+    /// Clients connect to this machine.
+    ClientsConnect(NodeId),
+    /// The machine is down until this time.
+    Down(NodeId, Time),
+    /// Done.
+    Done,
 }
 
 impl NodeDeath {
-    /// Whether somebody must not start the machine yet.
-    pub fn keeps_down(self, node: NodeId, now: Time) -> bool {
-        matches!(self, NodeDeath::Dead(dead, until) if dead == node && now < until)
+    /// Whether the machine must not be started yet.
+    pub fn is_down(self, node: NodeId, now: Time) -> bool {
+        matches!(self, NodeDeath::Down(machine, until) if machine == node && now < until)
     }
 
-    /// Whether something is wrong because of it.
-    pub fn is_on(self) -> bool {
-        matches!(self, NodeDeath::Dead(..))
+    /// Whether the scene causes effects of faults.
+    pub fn has_effects(self) -> bool {
+        matches!(self, NodeDeath::Down(..))
     }
 }
 
 impl Run {
-    /// Takes the next step, everything being settled. True: there is none.
-    pub(super) fn has_mourned(&mut self, world: &mut World<Run>) -> bool {
+    /// Takes the next step when everything is settled. Returns true if there is none.
+    pub(super) fn death_is_over(&mut self, world: &mut World<Run>) -> bool {
         let now = world.now();
         match self.death {
-            NodeDeath::Ahead => {
+            NodeDeath::Pending => {
                 let node = Client::pick(&mut self.rng, &world.nodes()).unwrap_or_default();
-                let new = self.mqtt_clients.mourn(node);
-                self.death = match new.is_empty() {
-                    true => NodeDeath::Over,
-                    false => NodeDeath::Near(node),
+                let new_clients = self.mqtt_clients.add_dying_clients(node);
+                self.death = match new_clients.is_empty() {
+                    true => NodeDeath::Done,
+                    false => NodeDeath::ClientsConnect(node),
                 };
-                new.for_each(|n| world.timer_in(Duration::ZERO, Timer::Device(n)));
-                matches!(self.death, NodeDeath::Over)
+                new_clients.for_each(|n| world.timer_in(Duration::ZERO, Timer::ActMqtt(n)));
+                matches!(self.death, NodeDeath::Done)
             }
-            NodeDeath::Near(node) => {
-                self.mqtt_clients.die(world);
-                self.oracle.disturb(now);
+            NodeDeath::ClientsConnect(node) => {
+                self.mqtt_clients.machine_dies(world);
+                self.oracle.record_fault(now);
                 world.stop(node, Stop::Kill);
-                self.death = NodeDeath::Dead(node, now + AWAY);
+                self.death = NodeDeath::Down(node, now + DOWN_TIME);
                 false
             }
-            NodeDeath::Dead(_, until) if now < until => false,
-            NodeDeath::Dead(..) | NodeDeath::Over => {
-                self.death = NodeDeath::Over;
+            NodeDeath::Down(_, until) if now < until => false,
+            NodeDeath::Down(..) | NodeDeath::Done => {
+                self.death = NodeDeath::Done;
                 true
             }
         }

@@ -1,25 +1,26 @@
-//! What a run is told, and what it tells.
+//! Options and report of a run.
 
 use super::super::{consistency, operator};
-use super::{Run, all_of};
-use crate::faults::Kind;
+use super::{Run, running_nodes};
+use crate::faults::FaultKind;
 use crate::world::World;
 use env::Time;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What is the same for every seed.
+/// Options that all seeds share.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Number of nodes.
     pub nodes: u64,
-    /// How long things go wrong.
+    /// Duration of the phase with faults.
     pub chaos: Duration,
-    /// Disks say that they synced and did not. The rules must not hold then.
+    /// Disks report a sync and do not perform it. The oracles must then find violations.
     pub lying_disks: bool,
-    /// Faults that are left out.
-    pub without: BTreeSet<Kind>,
-    /// Prints every event.
-    pub loud: bool,
+    /// Kinds of faults to leave out.
+    pub without: BTreeSet<FaultKind>,
+    /// Print every event.
+    pub verbose: bool,
 }
 
 impl Default for Options {
@@ -29,36 +30,47 @@ impl Default for Options {
             chaos: Duration::from_secs(8),
             lying_disks: false,
             without: BTreeSet::new(),
-            loud: false,
+            verbose: false,
         }
     }
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Of everything that happened.
+    /// Hash over all events.
     pub hash: u64,
+    /// Number of events.
     pub events: u64,
+    /// Number of injected faults.
     pub faults: u64,
+    /// Number of messages that AMQP clients published.
     pub published: u64,
+    /// Number of confirmed messages.
     pub confirmed: u64,
+    /// Number of deliveries to AMQP clients.
     pub delivered: u64,
+    /// Number of deliveries with the redelivered flag.
     pub redelivered: u64,
-    /// Settled, and the queue was heard to know.
+    /// Settled messages, of which the queue is known to know that.
     pub settled: u64,
+    /// Number of connections of clients.
     pub connections: u64,
+    /// Number of starts of nodes.
     pub starts: u64,
-    /// Machines that found damage on their disks.
+    /// Number of machines that found damage on their disks.
     pub damaged: u64,
-    /// Machines in whose place there are others.
+    /// Number of replaced machines.
     pub replaced: u64,
-    /// Feature flags that came on, and nodes that ended because they did not know one.
+    /// Number of feature flags that were enabled, and of nodes that ended because they did not know one.
     pub flags: (u64, u64),
-    /// Changes of members and leaders that were asked for.
+    /// Number of requested changes of members and leaders.
     pub operations: u64,
-    /// Of MQTT: messages published, acknowledged, received, received again.
-    pub posts: [u64; 4],
+    /// MQTT messages: published, acknowledged, received, received again.
+    pub mqtt_messages: [u64; 4],
+    /// Of clients with credit: deliveries, finished drains.
+    pub credit: [u64; 2],
+    /// Virtual time at the end.
     pub ended: Time,
 }
 
@@ -72,49 +84,54 @@ impl Run {
             confirmed: self.oracle.confirmed,
             delivered: self.oracle.delivered,
             redelivered: self.oracle.redelivered,
-            settled: self.oracle.gone,
+            settled: self.oracle.known_settled,
             connections: self.next_connection,
             starts: self.starts,
             damaged: self.damaged,
             replaced: self.operator.replaced,
-            operations: self.operator.asked,
-            flags: self.versions.told(),
-            posts: {
+            operations: self.operator.operations,
+            flags: self.versions.flag_counts(),
+            mqtt_messages: {
                 let mqtt_oracle = &self.mqtt_clients.mqtt_oracle;
                 [
-                    mqtt_oracle.posted(),
+                    mqtt_oracle.published(),
                     mqtt_oracle.acknowledged,
                     mqtt_oracle.received,
                     mqtt_oracle.received_again,
                 ]
             },
+            credit: {
+                let oracle = &self.credit_clients.oracle;
+                [oracle.deliveries, oracle.drains]
+            },
             ended: world.now(),
         }
     }
 
-    /// For people who look into a failed run.
+    /// Describes the state of a failed run.
     pub(super) fn state(&mut self, world: &World<Run>) -> String {
-        let mqtt_devices = self.mqtt_clients.waits_for(world.now());
-        let posts = self.mqtt_clients.mqtt_oracle.owes();
+        let waiting_mqtt = self.mqtt_clients.describe_wait(world.now());
+        let mqtt_messages = self.mqtt_clients.mqtt_oracle.count_owed();
         let waiting: Vec<String> = (self.clients.iter().enumerate())
-            .filter(|(_, c)| c.part.as_role().wants_more())
+            .filter(|(_, c)| c.role.as_role().has_work_left())
             .map(|(n, c)| {
                 let node = c.link.as_ref().map_or(0, |l| l.node.0);
                 format!(
                     "client {n} on node {node}: {}",
-                    c.part.as_role().waits_for()
+                    c.role.as_role().describe_wait()
                 )
             })
             .collect();
         let owed = self.oracle.owed(world.now());
+        let credit = self.credit_clients.waits_for();
         format!(
-            "{:?}, {} shards, quiet {}, {:?}; owed {owed:?}, {posts:?}; waiting {waiting:?}, {mqtt_devices:?}; on the way {:?}; queues {:?}",
+            "{:?}, {} shards, faults ended {}, {:?}; owed {owed:?}, {mqtt_messages:?}; waiting {waiting:?}, {waiting_mqtt:?}; with credit {credit}; in flight {:?}; queues {:?}",
             self.fault_level,
             self.plan.shards,
-            self.quiet,
-            operator::all_is_replicated(world, &self.identities, 1),
-            consistency::on_the_way(all_of(world)),
-            consistency::figures(all_of(world)),
+            self.faults_ended,
+            operator::check_replication(world, &self.identities, 1),
+            consistency::describe_in_flight(running_nodes(world)),
+            consistency::describe_queues(running_nodes(world)),
         )
     }
 }

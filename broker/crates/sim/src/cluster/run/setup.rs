@@ -1,11 +1,11 @@
-//! What there is when a run begins: the cluster, queues, clients.
+//! Initial state of a run: the cluster, queues and clients.
 
 use super::super::amq_topic::{BoundQueueConsumer, TopicPublisher};
 use super::super::amqp;
 use super::super::client::{Client, ClientRole};
 use super::super::consumer::Consumer;
 use super::super::node::{Identities, Identity, name_of};
-use super::super::oracle::{GRAVE, QueuePlan, QueueTreatment, STEADY};
+use super::super::oracle::{DEAD_LETTER_QUEUE, QueuePlan, QueueTreatment, STEADY};
 use super::super::publisher::Publisher;
 use super::super::queue_admin::QueueAdmin;
 use env::{Rng, SeededRng};
@@ -14,10 +14,10 @@ use metadata::{NodeRecord, QueueType, UserRecord};
 use std::time::Duration;
 
 pub fn queues(rng: &mut SeededRng) -> Vec<QueuePlan> {
-    let queue = |name: &str, quorum, character| QueuePlan {
+    let queue = |name: &str, quorum, treatment| QueuePlan {
         name: name.to_owned(),
         quorum,
-        character,
+        treatment,
     };
     let mut all = vec![
         queue("plain-quorum", true, QueueTreatment::Plain),
@@ -27,26 +27,26 @@ pub fn queues(rng: &mut SeededRng) -> Vec<QueuePlan> {
     let others = [
         ("purged", QueueTreatment::Purged),
         ("recreated", QueueTreatment::Recreated),
-        ("short", QueueTreatment::Short(3 + rng.below(30))),
+        ("short", QueueTreatment::MaxLength(3 + rng.below(30))),
         (
             "brief",
-            QueueTreatment::Brief(Duration::from_millis(200 + rng.below(3000))),
+            QueueTreatment::MessageTtl(Duration::from_millis(200 + rng.below(3000))),
         ),
-        ("refusing", QueueTreatment::Refusing(3 + rng.below(30))),
+        ("refusing", QueueTreatment::RejectPublish(3 + rng.below(30))),
     ];
-    for (name, character) in others {
+    for (name, treatment) in others {
         if rng.chance(1, 2) {
-            all.push(queue(name, rng.chance(2, 3), character));
+            all.push(queue(name, rng.chance(2, 3), treatment));
         }
     }
     if rng.chance(1, 2) {
-        all.push(queue("mortal", true, QueueTreatment::Mortal));
-        all.push(queue(GRAVE, true, QueueTreatment::Plain));
+        all.push(queue("mortal", true, QueueTreatment::DeadLettering));
+        all.push(queue(DEAD_LETTER_QUEUE, true, QueueTreatment::Plain));
     }
     all
 }
 
-/// Small enough that a short run sees checkpoints, segments and transfers.
+/// Small limits, so that a short run has checkpoints, segments and transfers.
 pub fn limits() -> consensus::Limits {
     consensus::Limits {
         checkpoint_bytes: 64 << 10,
@@ -59,14 +59,14 @@ pub fn limits() -> consensus::Limits {
     }
 }
 
-/// The cluster's beginning, with a node on every machine.
-pub fn founding(identities: &Identities, program: Version) -> Result<shard::Founding, String> {
+/// First contents of the cluster, with a node on every machine.
+pub fn founding(identities: &Identities, version: Version) -> Result<shard::Founding, String> {
     let algorithm = auth::HashAlgorithm::Sha256;
     let password = auth::hash_with(algorithm, amqp::PASSWORD.as_bytes(), b"salt")
         .map_err(|e| e.to_string())?;
     let all = identities.borrow();
     let record = |identity: &Identity| {
-        let name = name_of(identity.place);
+        let name = name_of(identity.name_number);
         NodeRecord {
             id: identity.node,
             address: format!("{name}:25672").as_str().into(),
@@ -84,18 +84,18 @@ pub fn founding(identities: &Identities, program: Version) -> Result<shard::Foun
             tags: vec!["administrator".into()],
             limits: Vec::new(),
         },
-        // Of the queues that sessions of MQTT have.
+        // For the queues of MQTT sessions.
         default_queue_type: Some(QueueType::Quorum),
-        features: program.facts().features,
+        features: version.facts().features,
     })
 }
 
 pub fn clients(rng: &mut SeededRng) -> Vec<Client> {
     let mut clients = Vec::new();
-    let mut add = |part| {
+    let mut add = |role| {
         clients.push(Client {
             rng: rng.fork(),
-            part,
+            role,
             link: None,
         });
     };
@@ -105,9 +105,9 @@ pub fn clients(rng: &mut SeededRng) -> Vec<Client> {
     for _ in 0..3 {
         add(ClientRole::Consumer(Consumer::default()));
     }
-    add(ClientRole::Keeper(QueueAdmin::new(0)));
-    add(ClientRole::Consumer(Consumer::staying()));
-    add(ClientRole::Teller(TopicPublisher::default()));
-    add(ClientRole::Tap(BoundQueueConsumer::default()));
+    add(ClientRole::QueueAdmin(QueueAdmin::new(0)));
+    add(ClientRole::Consumer(Consumer::with_own_queue()));
+    add(ClientRole::TopicPublisher(TopicPublisher::default()));
+    add(ClientRole::BoundQueueConsumer(BoundQueueConsumer::default()));
     clients
 }

@@ -1,6 +1,9 @@
-//! What a device does when its turn comes.
+//! Actions of an MQTT client at its turns.
 
-use super::{CALMING, CUTS, ClientAction, Draft, MqttClient, RunContext, SentMessage, goodbye};
+use super::{
+    ClientAction, Draft, FAULT_EFFECT_TIME, FINAL_CUTS, MqttClient, RunContext, SentMessage,
+    disconnect,
+};
 use crate::cluster::client::Client;
 use crate::cluster::mqtt::oracle::is_shared;
 use bytes::BytesMut;
@@ -11,75 +14,76 @@ use codec_mqtt::{
 use env::{Rng, Time};
 use std::time::Duration;
 
-/// What is published is of these.
+/// Topics of its messages.
 const TOPICS: [&str; 6] = ["a/x", "a/y", "b/x", "b/y/z", "s/1", "s/2"];
-/// Topics that a publisher retains messages of, under its name.
-const KEPT: u32 = 2;
-/// Publishes of a client that wait for their answers, at most.
-const MOST_OPEN: usize = 8;
-/// When all is quiet: between two messages of each topic.
-const ROUND: Duration = Duration::from_millis(400);
-/// Of SUBSCRIBE and UNSUBSCRIBE: one at a time.
+/// Number of topics with retained messages of a publisher, under its name.
+const RETAINED_TOPICS: u32 = 2;
+/// Maximum number of publishes without an answer.
+const MAX_OPEN: usize = 8;
+/// Time between two messages of each topic after the faults.
+const ROUND_TIME: Duration = Duration::from_millis(400);
+/// Packet identifier of SUBSCRIBE and UNSUBSCRIBE, of which one is open at a time.
 const PACKET_ID: u16 = 60_000;
 
 impl MqttClient {
-    /// Does something, by chance.
+    /// Takes a random action.
     pub fn act(&mut self, cx: &mut RunContext<'_>) -> ClientAction {
         let Some(since) = self.link.as_ref().filter(|l| l.open).map(|l| l.since) else {
-            return ClientAction::GoOn;
+            return ClientAction::Continue;
         };
-        let most = match cx.quiet {
+        let max = match cx.faults_ended_at {
             Some(_) => usize::MAX,
             None => self.rng.below(6) as usize,
         };
         if let Some(link) = &mut self.link {
-            self.inbound.answer(&mut link.wire, most);
+            self.inbound.answer(&mut link.wire, max);
         }
-        if self.asking.is_empty() && !self.unsubscribing {
+        if self.pending_filters.is_empty() && !self.is_unsubscribing {
             self.subscribe(cx);
         }
-        if let Some(dies) = self.plan.dies {
-            return self.live_last(dies, since, cx);
+        if let Some(dying) = self.plan.dying_node {
+            return self.act_until_death(dying, since, cx);
         }
         if self.plan.expiring_session {
-            return self.visit(cx);
+            return self.act_with_expiring_session(cx);
         }
-        match cx.quiet {
+        match cx.faults_ended_at {
             None => {
                 self.publish(cx);
-                self.wander(since, cx)
+                self.leave_randomly(since, cx)
             }
-            Some(quiet) => {
+            Some(faults_ended_at) => {
                 if self.publish_and_cut(cx) {
-                    return ClientAction::HangUp;
+                    return ClientAction::Disconnect;
                 }
-                self.publish_last(quiet, cx);
-                self.look(cx);
-                self.move_last(since, quiet, cx)
+                self.publish_finally(faults_ended_at, cx);
+                self.inspect_retained(cx);
+                self.reconnect_finally(since, faults_ended_at, cx)
             }
         }
     }
 
-    pub(in super::super) fn say(&mut self, packet: &Packet<'_>) {
+    pub(in super::super) fn send(&mut self, packet: &Packet<'_>) {
         if let Some(link) = &mut self.link {
-            link.wire.say(packet);
+            link.wire.send(packet);
         }
     }
 
-    /// Asks for what it wants and has not; drops what it does not want any more.
+    /// Subscribes to the filters that it wants and lacks. Unsubscribes from the toggled filter at times.
     pub(super) fn subscribe(&mut self, cx: &mut RunContext<'_>) {
         let number = self.number;
-        let has = |filter: &str| cx.mqtt_oracle.subscribed_since(number, filter).is_some();
+        let is_subscribed =
+            |filter: &str| cx.mqtt_oracle.subscribed_since(number, filter).is_some();
         let mut wanted: Vec<_> = self.plan.filters.clone();
-        if let Some((filter, qos)) = self.plan.toggled {
-            let changes = cx.quiet.is_none() && self.rng.chance(1, 20);
-            match (has(filter), changes) {
+        if let Some((filter, qos)) = self.plan.toggled_filter {
+            let changes = cx.faults_ended_at.is_none() && self.rng.chance(1, 20);
+            match (is_subscribed(filter), changes) {
                 (true, true) => return self.unsubscribe(filter, cx),
                 (false, true) => wanted.push((filter, qos)),
                 _ => {}
             }
         }
-        wanted.retain(|(filter, _)| !has(filter));
+        wanted.retain(|(filter, _)| !is_subscribed(filter));
         if wanted.is_empty() {
             return;
         }
@@ -90,10 +94,10 @@ impl MqttClient {
                 ..SubscribeOptions::default()
             };
             Filters::put(&mut raw, filter, options);
-            cx.mqtt_oracle.asked(cx.now, number, filter, qos);
-            self.asking.push(filter.to_owned());
+            cx.mqtt_oracle.subscribe_sent(cx.now, number, filter, qos);
+            self.pending_filters.push(filter.to_owned());
         }
-        self.say(&Packet::Subscribe(Subscribe {
+        self.send(&Packet::Subscribe(Subscribe {
             packet_id: PACKET_ID,
             properties: Properties::default(),
             filters: Filters::new(&raw, Version::V5),
@@ -101,11 +105,11 @@ impl MqttClient {
     }
 
     fn unsubscribe(&mut self, filter: &str, cx: &mut RunContext<'_>) {
-        cx.mqtt_oracle.leaves(self.number, filter);
+        cx.mqtt_oracle.unsubscribe_sent(self.number, filter);
         let mut raw = BytesMut::new();
         UnsubscribeFilters::put(&mut raw, filter);
-        self.unsubscribing = true;
-        self.say(&Packet::Unsubscribe(Unsubscribe {
+        self.is_unsubscribing = true;
+        self.send(&Packet::Unsubscribe(Unsubscribe {
             packet_id: PACKET_ID,
             properties: Properties::default(),
             filters: UnsubscribeFilters::new(&raw),
@@ -113,11 +117,11 @@ impl MqttClient {
     }
 
     fn publish(&mut self, cx: &mut RunContext<'_>) {
-        let Some(name) = self.plan.publishes else {
+        let Some(name) = self.plan.publisher_name else {
             return;
         };
         for _ in 0..self.rng.below(3) {
-            if self.outbound.len() >= MOST_OPEN {
+            if self.outbound.len() >= MAX_OPEN {
                 return;
             }
             let qos = match self.rng.below(5) {
@@ -126,28 +130,29 @@ impl MqttClient {
                 _ => Qos::ExactlyOnce,
             };
             if self.rng.chance(1, 8) {
-                let topic = format!("r/{name}/{}", self.rng.below(KEPT.into()));
-                let clears = self.rng.chance(1, 6);
-                self.post(topic, qos.max(Qos::AtLeastOnce), (true, clears), cx);
+                let topic = format!("r/{name}/{}", self.rng.below(RETAINED_TOPICS.into()));
+                let is_clear = self.rng.chance(1, 6);
+                self.publish_message(topic, qos.max(Qos::AtLeastOnce), (true, is_clear), cx);
             } else {
                 let topic = Client::pick(&mut self.rng, &TOPICS).unwrap_or_default();
-                self.post(topic.to_owned(), qos, (false, false), cx);
+                self.publish_message(topic.to_owned(), qos, (false, false), cx);
             }
         }
     }
 
-    fn post(
+    fn publish_message(
         &mut self,
         topic: String,
         qos: Qos,
-        (retain, clears): (bool, bool),
+        (retain, is_clear): (bool, bool),
         cx: &mut RunContext<'_>,
     ) {
-        let id = (!clears).then(|| self.next_post());
-        self.serial += 1;
+        let id = (!is_clear).then(|| self.next_message());
+        self.last_sent_number += 1;
         let write = retain.then(|| cx.retained.written(&topic, id));
         if let Some(id) = id {
-            cx.mqtt_oracle.sent(cx.now, id, (&topic, qos), cx.knows);
+            cx.mqtt_oracle
+                .sent(cx.now, id, (&topic, qos), cx.find_bound_queue);
             if qos == Qos::AtMostOnce {
                 cx.mqtt_oracle.unknown(id);
                 self.unanswered.push(id);
@@ -155,7 +160,7 @@ impl MqttClient {
         }
         let epoch = self.epoch;
         self.sent
-            .insert(self.serial, SentMessage { id, write, epoch });
+            .insert(self.last_sent_number, SentMessage { id, write, epoch });
         let draft = Draft {
             id,
             topic,
@@ -163,124 +168,143 @@ impl MqttClient {
             retain,
         };
         if let Some(link) = &mut self.link {
-            self.outbound.publish(&mut link.wire, draft, self.serial);
+            self.outbound
+                .publish(&mut link.wire, draft, self.last_sent_number);
         }
     }
 
-    /// Ends its connection now and then, in one way or the other.
-    fn wander(&mut self, since: Time, cx: &mut RunContext<'_>) -> ClientAction {
-        match self.rng.below(if self.plan.wills { 40 } else { 200 }) {
+    /// Ends its connection at times, in different ways.
+    fn leave_randomly(&mut self, since: Time, cx: &mut RunContext<'_>) -> ClientAction {
+        match self.rng.below(if self.plan.has_will { 40 } else { 200 }) {
             0 => self.leave(since, cx),
-            1 => ClientAction::HangUp,
-            2 if !self.plan.wills => {
-                self.anew = self.plan.begins_anew;
+            1 => ClientAction::Disconnect,
+            2 if !self.plan.has_will => {
+                self.clean_start = self.plan.starts_clean;
                 self.leave(since, cx)
             }
-            3 | 4 if !self.plan.wills => ClientAction::MoveOn,
-            _ => ClientAction::GoOn,
+            3 | 4 if !self.plan.has_will => ClientAction::Reconnect,
+            _ => ClientAction::Continue,
         }
     }
 
     fn leave(&mut self, since: Time, cx: &mut RunContext<'_>) -> ClientAction {
         if let Some(id) = self.will.take() {
-            cx.mqtt_oracle.will_is_cancelled(since, id);
+            cx.mqtt_oracle.will_cancelled(since, id);
         }
-        self.say(&goodbye());
-        ClientAction::HangUp
+        self.send(&disconnect());
+        ClientAction::Disconnect
     }
 
-    /// When all is quiet: what it retains is written once more, and messages come until all have heard some.
-    fn publish_last(&mut self, quiet: Time, cx: &mut RunContext<'_>) {
-        let Some(name) = self.plan.publishes else {
+    /// After the faults: writes its retained messages once more, and publishes until all subscribers have received
+    /// some.
+    fn publish_finally(&mut self, faults_ended_at: Time, cx: &mut RunContext<'_>) {
+        let Some(name) = self.plan.publisher_name else {
             return;
         };
-        let late = |last: Time| cx.now >= last + ROUND;
-        let due = self.closing.last_round.is_none_or(late);
-        if self.outbound.len() > 0 || !due || cx.now < quiet + CALMING {
+        let is_late = |last: Time| cx.now >= last + ROUND_TIME;
+        let is_due = self.final_phase.last_round.is_none_or(is_late);
+        if self.outbound.len() > 0 || !is_due || cx.now < faults_ended_at + FAULT_EFFECT_TIME {
             return;
         }
-        self.closing.last_round = Some(cx.now);
-        if !self.is_written() {
-            let topic = format!("r/{name}/{}", self.closing.written);
-            let clears = self.rng.chance(1, 6);
-            self.closing.written += 1;
-            self.post(topic, Qos::AtLeastOnce, (true, clears), cx);
-        } else if cx.wanted {
+        self.final_phase.last_round = Some(cx.now);
+        if !self.has_written_retained() {
+            let topic = format!("r/{name}/{}", self.final_phase.written_retained);
+            let is_clear = self.rng.chance(1, 6);
+            self.final_phase.written_retained += 1;
+            self.publish_message(topic, Qos::AtLeastOnce, (true, is_clear), cx);
+        } else if cx.has_waiting_subscribers {
             for topic in TOPICS {
-                self.post(topic.to_owned(), Qos::ExactlyOnce, (false, false), cx);
+                self.publish_message(topic.to_owned(), Qos::ExactlyOnce, (false, false), cx);
             }
         }
     }
 
-    /// When all is quiet: messages of QoS 2, and the end of the connection before any answer can come. The next one sends them
-    /// again, and the server must not take them for new ones. True: they are sent.
+    /// After the faults: publishes QoS 2 messages and closes the connection before an answer can arrive. The next
+    /// connection sends them again, and the server must recognise them. Returns true if they were sent.
     fn publish_and_cut(&mut self, cx: &mut RunContext<'_>) -> bool {
-        let ready = self.is_written() && self.outbound.len() == 0;
-        if !self.cuts() || !ready || self.closing.cuts == CUTS {
+        let is_ready = self.has_written_retained() && self.outbound.len() == 0;
+        if !self.cuts_connection() || !is_ready || self.final_phase.cut_connections == FINAL_CUTS {
             return false;
         }
-        self.closing.cuts += 1;
+        self.final_phase.cut_connections += 1;
         for topic in TOPICS {
-            self.post(topic.to_owned(), Qos::ExactlyOnce, (false, false), cx);
+            self.publish_message(topic.to_owned(), Qos::ExactlyOnce, (false, false), cx);
         }
         true
     }
 
-    pub(super) fn is_written(&self) -> bool {
-        self.closing.written == KEPT
+    pub(super) fn has_written_retained(&self) -> bool {
+        self.final_phase.written_retained == RETAINED_TOPICS
     }
 
-    /// See [`super::Plan::looks`].
-    fn look(&mut self, cx: &RunContext<'_>) {
-        let ready = self.plan.looks.is_some() && cx.mqtt_oracle.is_subscribed(self.number);
-        if ready && !std::mem::replace(&mut self.closing.pinged, true) {
-            self.say(&Packet::PingReq);
+    /// See [`super::MqttClientPlan::inspects_retained`].
+    fn inspect_retained(&mut self, cx: &RunContext<'_>) {
+        let is_ready =
+            self.plan.inspects_retained.is_some() && cx.mqtt_oracle.is_subscribed(self.number);
+        if is_ready && !std::mem::replace(&mut self.final_phase.has_pinged, true) {
+            self.send(&Packet::PingReq);
         }
     }
 
-    /// When all is quiet: once more to another connection; a will that is not to come, and one that is.
-    fn move_last(&mut self, since: Time, quiet: Time, cx: &mut RunContext<'_>) -> ClientAction {
-        let calm = since >= quiet + CALMING;
-        if self.plan.wills && calm {
-            if self.closing.goodbyes == 0 {
-                self.closing.goodbyes = 1;
+    /// After the faults: reconnects once more. A client with wills leaves one that must not come, and then one that
+    /// must.
+    fn reconnect_finally(
+        &mut self,
+        since: Time,
+        faults_ended_at: Time,
+        cx: &mut RunContext<'_>,
+    ) -> ClientAction {
+        let is_calm = since >= faults_ended_at + FAULT_EFFECT_TIME;
+        if self.plan.has_will && is_calm {
+            if self.final_phase.cancelled_wills == 0 {
+                self.final_phase.cancelled_wills = 1;
                 return self.leave(since, cx);
             }
-            if self.closing.wills == 0
+            if self.final_phase.left_wills == 0
                 && let Some(id) = self.will.take()
             {
-                self.closing.wills = 1;
-                cx.mqtt_oracle.will_is_due(cx.now, id, cx.knows);
-                return ClientAction::HangUp;
+                self.final_phase.left_wills = 1;
+                cx.mqtt_oracle.will_due(cx.now, id, cx.find_bound_queue);
+                return ClientAction::Disconnect;
             }
         }
-        if self.plan.wills && !calm && self.closing.goodbyes == 0 && cx.now >= quiet + CALMING {
+        if self.plan.has_will
+            && !is_calm
+            && self.final_phase.cancelled_wills == 0
+            && cx.now >= faults_ended_at + FAULT_EFFECT_TIME
+        {
             return self.leave(since, cx);
         }
-        let moves = !self.plan.filters.is_empty() && self.plan.looks.is_none();
-        if moves && !self.closing.moved && cx.now >= quiet + CALMING {
-            self.closing.moved = true;
-            return ClientAction::MoveOn;
+        let must_reconnect = !self.plan.filters.is_empty() && self.plan.inspects_retained.is_none();
+        if must_reconnect
+            && !self.final_phase.has_reconnected
+            && cx.now >= faults_ended_at + FAULT_EFFECT_TIME
+        {
+            self.final_phase.has_reconnected = true;
+            return ClientAction::Reconnect;
         }
-        ClientAction::GoOn
+        ClientAction::Continue
     }
 
-    /// It has all its subscriptions, and has heard something that was published since.
-    pub(super) fn is_content(&self, cx: &RunContext<'_>) -> bool {
-        let Some(quiet) = cx.quiet else {
+    /// Whether it has all its subscriptions, and has received a message that was published since.
+    pub(super) fn has_received_all(&self, cx: &RunContext<'_>) -> bool {
+        let Some(faults_ended_at) = cx.faults_ended_at else {
             return false;
         };
         if self.plan.filters.is_empty() {
             return true;
         }
-        let open = self.link.as_ref().is_some_and(|l| l.open);
-        open && self.closing.moved
+        let is_open = self.link.as_ref().is_some_and(|l| l.open);
+        is_open
+            && self.final_phase.has_reconnected
             && self.plan.filters.iter().all(|(filter, _)| {
                 let since = cx.mqtt_oracle.subscribed_since(self.number, filter);
-                let since = since.map(|since| since.max(quiet + CALMING));
-                // Wills are few: those that are owed are waited for.
-                let few = !is_shared(filter) && filter.starts_with('w');
-                since.is_some_and(|at| few || cx.mqtt_oracle.has_heard(self.number, filter, at))
+                let since = since.map(|since| since.max(faults_ended_at + FAULT_EFFECT_TIME));
+                // Wills are few, so the client only waits for those that are owed.
+                let is_will = !is_shared(filter) && filter.starts_with('w');
+                since.is_some_and(|at| {
+                    is_will || cx.mqtt_oracle.has_received_since(self.number, filter, at)
+                })
             })
     }
 }

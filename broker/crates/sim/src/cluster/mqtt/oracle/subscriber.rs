@@ -1,4 +1,4 @@
-//! A client that subscribes: what it asked for in its session, and what it got.
+//! A client that subscribes: the filters of its session, and the messages that it received.
 
 use super::{is_shared, matches};
 use crate::cluster::mqtt::tracked_message::MessageId;
@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct SubscriptionState {
     pub qos: Qos,
     /// When SUBSCRIBE was sent last.
-    pub asked: Time,
-    /// When the first SUBACK came.
+    pub subscribe_sent: Time,
+    /// When the first SUBACK arrived.
     pub since: Option<Time>,
-    /// The session's queue, as the client's node had it then.
+    /// The session's queue, as the client's node knew it then.
     pub queue: Option<QueueId>,
 }
 
@@ -22,40 +22,42 @@ pub struct SubscriptionState {
 pub struct ReceivedMessage<'a> {
     pub id: MessageId,
     pub topic: &'a str,
-    /// As it was published, and as it came.
+    /// QoS of the publish, and QoS of the delivery.
     pub qos: Qos,
-    pub given: Qos,
+    pub granted_qos: Qos,
     pub sent: Time,
-    pub again: bool,
-    /// It was sent again, and need not have come to this session as it was sent first.
-    pub missed: bool,
-    /// Sent with QoS 0 on this connection, which its client has left since, and then something was wrong.
-    pub left: Option<u64>,
+    pub may_come_twice: bool,
+    /// It was sent again, and its first sending may have missed this session.
+    pub may_miss: bool,
+    /// For QoS 0: the connection on which it was sent, if that one was abandoned and there was a fault after that.
+    pub abandoned: Option<u64>,
     pub acknowledged: Option<Time>,
     pub epoch: u64,
 }
 
 pub struct Subscriber {
-    /// Of a session that outlives its connections.
+    /// Queue of a session that survives its connections.
     pub queue: Option<String>,
-    /// That queue is one that a client of AMQP has bound. What comes back to it keeps no order with what it holds.
+    /// An AMQP client has bound the queue. Messages that return to it have no order relative to its unacknowledged
+    /// ones.
     pub bound: bool,
-    subs: BTreeMap<String, SubscriptionState>,
-    /// Shared subscriptions of a clean session on a connection that its client has left: it may be served on until it has ended,
-    /// and what comes to it then comes to nobody else. With when that was.
-    left: BTreeMap<String, Option<Time>>,
-    /// Filters that were ever asked for in this session.
-    ever: BTreeSet<String>,
-    /// When the first of them was.
-    began: Option<Time>,
-    /// It may be the session before after all, which a node that is behind cannot tell.
-    pub unclear: bool,
-    /// The last number of each stream that came for the first time, by topic and QoS; of connections that were left, by those.
+    subscriptions: BTreeMap<String, SubscriptionState>,
+    /// Shared subscriptions of a clean session whose connection the client has left, with the time at which that
+    /// connection ends at the latest. Until then the connection may still receive messages, which no other member gets.
+    abandoned_groups: BTreeMap<String, Option<Time>>,
+    /// All filters of this session, including removed ones.
+    all_filters: BTreeSet<String>,
+    /// When the first of them was requested.
+    session_start: Option<Time>,
+    /// The server may have continued the earlier session, which a node that lags behind cannot tell.
+    pub is_uncertain: bool,
+    /// Number of the last first delivery of each stream, by topic and QoS. Abandoned connections have an order of their
+    /// own.
     order: BTreeMap<(u32, String, Qos, Option<u64>), u32>,
-    /// What came, and in which epoch last.
-    got: BTreeMap<MessageId, u64>,
-    /// The newest message that came for a filter, by when it was sent.
-    newest: BTreeMap<String, Time>,
+    /// Received messages, with the epoch of their last delivery.
+    received: BTreeMap<MessageId, u64>,
+    /// When the newest message that came for a filter was sent.
+    newest_by_filter: BTreeMap<String, Time>,
 }
 
 impl Subscriber {
@@ -63,161 +65,177 @@ impl Subscriber {
         Subscriber {
             queue,
             bound: false,
-            subs: BTreeMap::new(),
-            left: BTreeMap::new(),
-            ever: BTreeSet::new(),
-            began: None,
-            unclear: false,
+            subscriptions: BTreeMap::new(),
+            abandoned_groups: BTreeMap::new(),
+            all_filters: BTreeSet::new(),
+            session_start: None,
+            is_uncertain: false,
             order: BTreeMap::new(),
-            got: BTreeMap::new(),
-            newest: BTreeMap::new(),
+            received: BTreeMap::new(),
+            newest_by_filter: BTreeMap::new(),
         }
     }
 
-    pub fn begin_anew(&mut self) {
-        let mut left = std::mem::take(&mut self.left);
+    pub fn start_new_session(&mut self) {
+        let mut abandoned_groups = std::mem::take(&mut self.abandoned_groups);
         if self.queue.is_none() {
-            let shared = self.subs.keys().filter(|f| is_shared(f));
-            left.extend(shared.map(|f| (f.clone(), None)));
+            let shared = self.subscriptions.keys().filter(|f| is_shared(f));
+            abandoned_groups.extend(shared.map(|f| (f.clone(), None)));
         }
         *self = Subscriber::new(self.queue.take());
-        self.left = left;
+        self.abandoned_groups = abandoned_groups;
     }
 
-    /// The connection before ends by then.
-    pub fn ended(&mut self, by: Time) {
-        for until in self.left.values_mut() {
+    /// The earlier connection ends at `by` at the latest.
+    pub fn end_old_connections(&mut self, by: Time) {
+        for until in self.abandoned_groups.values_mut() {
             until.get_or_insert(by);
         }
     }
 
     /// Shared subscriptions of connections that may not have ended.
-    pub fn lingering(&self, now: Time) -> impl Iterator<Item = &String> {
-        let lingers = move |until: &Option<Time>| until.is_none_or(|until| now <= until);
-        let left = self.left.iter().filter(move |(_, until)| lingers(until));
-        left.map(|(filter, _)| filter)
+    pub fn lingering_groups(&self, now: Time) -> impl Iterator<Item = &String> {
+        let is_lingering = move |until: &Option<Time>| until.is_none_or(|until| now <= until);
+        let abandoned_groups = self
+            .abandoned_groups
+            .iter()
+            .filter(move |(_, until)| is_lingering(until));
+        abandoned_groups.map(|(filter, _)| filter)
     }
 
     pub fn subscriptions(&self) -> impl Iterator<Item = (&String, &SubscriptionState)> {
-        self.subs.iter()
+        self.subscriptions.iter()
     }
 
-    pub fn asked(&mut self, now: Time, filter: &str, qos: Qos) {
-        self.ever.insert(filter.to_owned());
-        self.began.get_or_insert(now);
-        let sub = self
-            .subs
-            .entry(filter.to_owned())
-            .or_insert(SubscriptionState {
-                qos,
-                asked: now,
-                since: None,
-                queue: None,
-            });
-        if sub.since.is_none() {
-            sub.asked = now;
+    pub fn subscribe_sent(&mut self, now: Time, filter: &str, qos: Qos) {
+        self.all_filters.insert(filter.to_owned());
+        self.session_start.get_or_insert(now);
+        let subscription =
+            self.subscriptions
+                .entry(filter.to_owned())
+                .or_insert(SubscriptionState {
+                    qos,
+                    subscribe_sent: now,
+                    since: None,
+                    queue: None,
+                });
+        if subscription.since.is_none() {
+            subscription.subscribe_sent = now;
         }
     }
 
     pub fn subscribed(&mut self, now: Time, filter: &str, queue: Option<QueueId>) {
-        if let Some(sub) = self.subs.get_mut(filter) {
-            sub.since.get_or_insert(now);
-            sub.queue = sub.queue.or(queue);
+        if let Some(subscription) = self.subscriptions.get_mut(filter) {
+            subscription.since.get_or_insert(now);
+            subscription.queue = subscription.queue.or(queue);
         }
     }
 
     pub fn since(&self, filter: &str) -> Option<Time> {
-        self.subs.get(filter).and_then(|sub| sub.since)
+        self.subscriptions
+            .get(filter)
+            .and_then(|subscription| subscription.since)
     }
 
-    pub fn left(&mut self, filter: &str) {
-        self.subs.remove(filter);
+    pub fn unsubscribe(&mut self, filter: &str) {
+        self.subscriptions.remove(filter);
     }
 
-    /// It is to have messages of QoS 1 and 2 of this topic by a subscription of its own.
-    pub fn wants(&self, topic: &str) -> bool {
-        let mut all = self.subs.iter();
-        all.any(|(f, s)| !is_shared(f) && s.qos > Qos::AtMostOnce && matches(f, topic))
+    /// Whether its own subscriptions include QoS 1 and 2 messages of this topic.
+    pub fn is_subscribed_to(&self, topic: &str) -> bool {
+        let mut all = self.subscriptions.iter();
+        all.any(|(filter, subscription)| {
+            !is_shared(filter) && subscription.qos > Qos::AtMostOnce && matches(filter, topic)
+        })
     }
 
-    pub fn ever_wanted(&self, topic: &str) -> bool {
-        self.ever.iter().any(|filter| matches(filter, topic))
+    pub fn ever_subscribed_to(&self, topic: &str) -> bool {
+        self.all_filters.iter().any(|filter| matches(filter, topic))
     }
 
-    /// The shared subscription that a message of this topic comes by, if it is no other.
+    /// The shared subscription for messages of this topic, if no other subscription matches.
     pub fn group_of(&self, topic: &str) -> Option<&String> {
-        let mut all = self.ever.iter().filter(|f| matches(f, topic));
+        let mut all = self.all_filters.iter().filter(|f| matches(f, topic));
         all.clone().all(|f| is_shared(f)).then(|| all.next())?
     }
 
-    /// Whether it came.
-    pub fn has(&self, id: MessageId) -> bool {
-        self.got.contains_key(&id)
+    /// Whether the message has been received.
+    pub fn has_received(&self, id: MessageId) -> bool {
+        self.received.contains_key(&id)
     }
 
-    /// It came to a session that is over and that nothing outlives: if the server did not read the acknowledgement, another
-    /// member of a shared subscription gets it.
-    pub fn is_handed_over(&self, id: MessageId) -> bool {
-        self.queue.is_none() && !self.has(id)
+    /// Whether the message went to a session that has ended without a queue. If the server did not read the
+    /// acknowledgement, another member of the shared subscription gets the message.
+    pub fn may_go_to_other_member(&self, id: MessageId) -> bool {
+        self.queue.is_none() && !self.has_received(id)
     }
 
-    pub fn heard(&mut self, filter: &str, sent: Time) {
-        if let Some(newest) = self.newest.get_mut(filter) {
-            *newest = sent.max(*newest);
-        } else if self.ever.contains(filter) {
-            self.newest.insert(filter.to_owned(), sent);
+    pub fn received_for_group(&mut self, filter: &str, sent: Time) {
+        if let Some(newest_by_filter) = self.newest_by_filter.get_mut(filter) {
+            *newest_by_filter = sent.max(*newest_by_filter);
+        } else if self.all_filters.contains(filter) {
+            self.newest_by_filter.insert(filter.to_owned(), sent);
         }
     }
 
-    pub fn newest(&self, filter: &str) -> Option<Time> {
-        self.newest.get(filter).copied()
+    pub fn newest_of(&self, filter: &str) -> Option<Time> {
+        self.newest_by_filter.get(filter).copied()
     }
 
-    /// Whether it came before; an error when it may not come, or not now.
-    pub fn takes(&mut self, receipt: &ReceivedMessage<'_>) -> Result<bool, String> {
+    /// Records a receipt. Returns whether the message came before, or an error if it must not come, or not now.
+    pub fn check_receipt(&mut self, receipt: &ReceivedMessage<'_>) -> Result<bool, String> {
         let ReceivedMessage {
-            id, topic, again, ..
+            id,
+            topic,
+            may_come_twice,
+            ..
         } = *receipt;
-        // Who has subscribed with QoS 0 is not waited for: a message may be on its way to that node when its publisher is answered.
-        if !again
-            && receipt.given != Qos::AtMostOnce
-            && !self.unclear
-            && let (Some(at), Some(began)) = (receipt.acknowledged, self.began)
-            && at < began
+        // The cluster does not wait for subscribers with QoS 0: a message may still be on its way to their node when
+        // its publisher gets the answer.
+        if !may_come_twice
+            && receipt.granted_qos != Qos::AtMostOnce
+            && !self.is_uncertain
+            && let (Some(at), Some(session_start)) = (receipt.acknowledged, self.session_start)
+            && at < session_start
         {
             return Err(format!(
-                "{id:?} was acknowledged at {at:?} and came to a session of {began:?}"
+                "{id:?} was acknowledged at {at:?} and came to a session of {session_start:?}"
             ));
         }
-        let heard: Vec<String> = self.ever.iter().cloned().collect();
-        for filter in heard.iter().filter(|f| matches(f, topic)) {
-            self.heard(filter, receipt.sent);
+        let filters: Vec<String> = self.all_filters.iter().cloned().collect();
+        for filter in filters.iter().filter(|f| matches(f, topic)) {
+            self.received_for_group(filter, receipt.sent);
         }
         let epoch = receipt.epoch;
-        if let Some(last) = self.got.insert(id, epoch) {
-            let exactly_once = receipt.given == Qos::ExactlyOnce && last == epoch;
-            if !again && (exactly_once || self.queue.is_none()) {
+        if let Some(last) = self.received.insert(id, epoch) {
+            let exactly_once = receipt.granted_qos == Qos::ExactlyOnce && last == epoch;
+            if !may_come_twice && (exactly_once || self.queue.is_none()) {
                 return Err(format!(
                     "{id:?} came twice with {:?} in one session",
-                    receipt.given
+                    receipt.granted_qos
                 ));
             }
             return Ok(true);
         }
-        // What is sent again may be late for a session, or a subscription, that has begun since.
-        let late = match self.queue {
-            Some(_) => receipt.missed,
-            None => again,
+        // A repetition may come late to a session, or a subscription, that began after the first sending.
+        let may_be_late = match self.queue {
+            Some(_) => receipt.may_miss,
+            None => may_come_twice,
         };
-        if late || self.bound || self.group_of(topic).is_some() {
+        if may_be_late || self.bound || self.group_of(topic).is_some() {
             return Ok(false);
         }
-        let order = (id.stream(), topic.to_owned(), receipt.qos, receipt.left);
+        let order = (
+            id.stream(),
+            topic.to_owned(),
+            receipt.qos,
+            receipt.abandoned,
+        );
         let last = self.order.entry(order).or_default();
-        let before = std::mem::replace(last, id.number());
-        if before > id.number() {
+        let previous = std::mem::replace(last, id.number());
+        if previous > id.number() {
             return Err(format!(
-                "{id:?} of {topic} came after number {before} of its stream"
+                "{id:?} of {topic} came after number {previous} of its stream"
             ));
         }
         Ok(false)

@@ -1,15 +1,22 @@
-//! What this node says of itself under `$SYS/broker/`, in mosquitto's words, while an MQTT client of this shard listens.
+//! The state of this node in the topics below `$SYS/broker/`, with Mosquitto's names, while a client of
+//! this shard subscribes to them.
 
-use crate::core::Core;
-use crate::listings::ListingTarget;
-use control::{Counters, ProtocolCounters, ShardFacts, ShardQuery};
+use super::state;
+use control::{Counters, ProtocolCounters};
 use env::Time;
+use session::ServiceHost;
 
-/// Minutes over which a load is averaged, and how many seconds those are.
+/// Number of periods over which a load is averaged.
 const AVERAGES: usize = 3;
+/// The periods in seconds.
 const SECONDS: [f64; AVERAGES] = [60.0, 300.0, 900.0];
 
-/// What grows while the node lives.
+/// Returns true for the labels of MQTT in counters (`mqtt50`, `web_mqtt311`, …).
+pub(super) fn is_mqtt(protocol: &str) -> bool {
+    protocol.contains("mqtt")
+}
+
+/// Counters since the start of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct SysTotals {
     connects: u64,
@@ -32,7 +39,7 @@ impl SysTotals {
             ..SysTotals::default()
         };
         let protocols = counters.protocols.iter();
-        for (_, counts) in protocols.filter(|(name, _)| name.contains("mqtt")) {
+        for (_, counts) in protocols.filter(|(name, _)| is_mqtt(name)) {
             sum.add(counts);
         }
         sum
@@ -54,7 +61,7 @@ impl SysTotals {
     }
 }
 
-/// A load: the total that it is the growth of, and its topics.
+/// A load: the counter whose growth it is, and its topics.
 type SysLoad = (fn(&SysTotals) -> u64, [&'static str; AVERAGES]);
 
 const LOADS: [SysLoad; 8] = [
@@ -124,15 +131,16 @@ const LOADS: [SysLoad; 8] = [
     ),
 ];
 
-/// Loads as they were told last: growth a minute, averaged with weights that fall off over each of [`SECONDS`].
+/// The loads at the last update: growth per minute as a moving average with exponential weights over
+/// each of [`SECONDS`].
 #[derive(Default)]
-pub struct SysTopics {
+pub(super) struct SysTopics {
     last: Option<(Time, SysTotals)>,
     loads: [[f64; AVERAGES]; LOADS.len()],
 }
 
 impl SysTopics {
-    /// Takes in what there is since the last time; the first time there is nothing to compare with.
+    /// Adds the growth since the last update. The first update has nothing to compare with.
     fn advance(&mut self, now: Time, totals: SysTotals) {
         let Some((then, before)) = self.last.replace((now, totals)) else {
             return;
@@ -159,8 +167,8 @@ impl SysTopics {
     }
 }
 
-/// Everything but loads. `lived` is in seconds.
-fn told(version: &str, lived: u64, counters: &Counters) -> Vec<(&'static str, String)> {
+/// All topics except loads, with their values. `uptime` is in seconds.
+fn values(version: &str, uptime: u64, counters: &Counters) -> Vec<(&'static str, String)> {
     let (mqtt, queues) = (&counters.mqtt, &counters.queues);
     let totals = SysTotals::of(counters);
     let stored = queues.ready + queues.unacknowledged + mqtt.retained;
@@ -193,35 +201,22 @@ fn told(version: &str, lived: u64, counters: &Counters) -> Vec<(&'static str, St
     ];
     let mut all = vec![
         ("$SYS/broker/version", format!("posthorn version {version}")),
-        ("$SYS/broker/uptime", format!("{lived} seconds")),
+        ("$SYS/broker/uptime", format!("{uptime} seconds")),
     ];
     all.extend(numbers.map(|(topic, number)| (topic, number.to_string())));
     all
 }
 
-impl Core {
-    /// An MQTT client listens: the shards of this node are asked, this one first.
-    pub fn ask_figures(&mut self) {
-        let sum = ListingTarget::Figures(Box::default());
-        let token = self.ask_shards(&ShardQuery::Counters, false, sum);
-        let own = ShardFacts::Counters(Box::new(self.counters()));
-        let me = (self.me(), self.now);
-        self.listings.take(token, me, true, Some(own));
-    }
-
-    /// They have answered.
-    pub fn tell_figures(&mut self) {
-        let Some(counters) = self.listings.take_figures() else {
-            return;
-        };
-        let lived = self.now.0.saturating_sub(self.started.0) / 1_000_000_000;
-        let mut all = told(self.config.program.version, lived, &counters);
-        self.figures.advance(self.now, SysTotals::of(&counters));
-        all.extend(self.figures.loads());
-        let exchange = &self.config.mqtt.exchange;
-        self.topics
-            .set_sys_topics((self.now, self.wall), exchange, all);
-    }
+/// Publishes the state of the node. `counters` are those of all its shards.
+pub(super) fn update(host: &mut dyn ServiceHost, counters: &Counters) {
+    let (now, wall) = (host.now(), host.wall());
+    let uptime = now.since(host.started_at()).as_secs();
+    let mut all = values(host.version(), uptime, counters);
+    let Some(shard) = state(host) else { return };
+    shard.sys_topics.advance(now, SysTotals::of(counters));
+    all.extend(shard.sys_topics.loads());
+    let exchange = &shard.settings.exchange;
+    shard.router.set_sys_topics((now, wall), exchange, all);
 }
 
 #[cfg(test)]
@@ -236,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_the_growth_a_minute_and_fades() {
+    fn load_is_growth_per_minute_and_fades() {
         let mut figures = SysTopics::default();
         let totals = |published| SysTotals {
             published,
@@ -252,7 +247,7 @@ mod tests {
         );
         figures.advance(after(0), totals(1000));
         assert_eq!(load(&figures, short).as_deref(), Some("0.00"));
-        // 600 a minute, for a minute: 1 - 1/e of it.
+        // 600 per minute during one minute: 1 - 1/e of it.
         figures.advance(after(60), totals(1600));
         assert_eq!(load(&figures, short).as_deref(), Some("379.27"));
         assert_eq!(load(&figures, long).as_deref(), Some("38.70"));
@@ -260,14 +255,14 @@ mod tests {
             load(&figures, "$SYS/broker/load/publish/sent/1min").as_deref(),
             Some("0.00")
         );
-        // The same moment again, and a counter that begins anew, are no growth.
+        // Neither the same time again nor a counter that starts again is growth.
         figures.advance(after(60), totals(0));
         figures.advance(after(6000), totals(0));
         assert_eq!(load(&figures, short).as_deref(), Some("0.00"));
     }
 
     #[test]
-    fn each_topic_is_said_once_and_is_the_servers() {
+    fn each_topic_occurs_once_and_is_reserved_for_the_server() {
         let mut counters = Counters::default();
         counters.mqtt.connected = 3;
         counters.mqtt.sessions_away = 4;
@@ -278,7 +273,7 @@ mod tests {
             };
             counters.protocols.insert(name.to_owned(), counts);
         }
-        let mut all = told("1.2.3", 7, &counters);
+        let mut all = values("1.2.3", 7, &counters);
         let value = |topic: &str| {
             all.iter()
                 .find(|(t, _)| *t == topic)

@@ -1,0 +1,175 @@
+//! Message annotations that receivers add with the outcome `modified` of AMQP 1.0.
+
+use crate::codec::{decode_table, encode_table, is_shallow};
+use message::{DecodeError, Message, Table};
+
+/// Most bytes of the annotations of one message, in the encoding of the log.
+pub const MAX_ANNOTATION_BYTES: usize = 4096;
+/// Most annotations of one message.
+const MAX_ANNOTATIONS: usize = 64;
+/// Most memory for the annotations of all messages of a queue. Beyond it, messages are requeued without the new ones.
+pub const MAX_QUEUE_ANNOTATION_BYTES: u64 = 32 << 20;
+
+/// Memory of a key and its value besides their bytes.
+const MEMORY_OF_ENTRY: usize = 96;
+
+/// Annotations by key, each key once. The size is bounded: [`MAX_ANNOTATION_BYTES`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Annotations {
+    table: Table,
+    /// Of the encoding.
+    bytes: usize,
+}
+
+/// Why a table cannot be annotations of a message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnnotationsError {
+    #[error("{0} annotations, of which a message can have {MAX_ANNOTATIONS}")]
+    TooMany(usize),
+    #[error("annotations of {0} bytes, of which a message can have {MAX_ANNOTATION_BYTES}")]
+    TooLarge(usize),
+    #[error(
+        "an annotation is nested more than {} levels deep",
+        crate::codec::MAX_DEPTH
+    )]
+    TooDeep,
+}
+
+impl Annotations {
+    /// Of several entries with the same key the last one counts.
+    pub fn new(entries: Table) -> Result<Annotations, AnnotationsError> {
+        if entries.0.len() > MAX_ANNOTATIONS {
+            return Err(AnnotationsError::TooMany(entries.0.len()));
+        }
+        if !is_shallow(&entries) {
+            return Err(AnnotationsError::TooDeep);
+        }
+        if entries.is_empty() {
+            return Ok(Annotations::default());
+        }
+        let mut table = Table::default();
+        for (key, value) in entries.0 {
+            table.set(&key, value);
+        }
+        let bytes = encode_table(&table).len();
+        match bytes <= MAX_ANNOTATION_BYTES {
+            true => Ok(Annotations { table, bytes }),
+            false => Err(AnnotationsError::TooLarge(bytes)),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Length of the encoding.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// About as much memory as they take.
+    pub(crate) fn memory(&self) -> u64 {
+        (self.bytes + MEMORY_OF_ENTRY * (1 + self.table.0.len())) as u64
+    }
+
+    /// These annotations with `newer` ones, which replace those with the same key. None if the result were too large.
+    pub fn merged(&self, newer: &Annotations) -> Option<Annotations> {
+        let mut table = self.table.clone();
+        for (key, value) in &newer.table.0 {
+            table.set(key, value.clone());
+        }
+        Annotations::new(table).ok()
+    }
+
+    /// The same annotations in memory of their own: those of a log entry would keep the whole entry in memory.
+    pub(crate) fn to_keep(&self) -> Annotations {
+        let encoded = encode_table(&self.table);
+        match decode_table(encoded) {
+            Ok(table) => Annotations {
+                table,
+                bytes: self.bytes,
+            },
+            // Impossible: the constructor checked the depth.
+            Err(_) => self.clone(),
+        }
+    }
+
+    /// The annotations that a message brought along from the queue that dead-lettered it. None if there are none.
+    pub fn of(message: &Message) -> Option<Annotations> {
+        let encoded = message.annotations()?;
+        let table = decode_table(bytes::Bytes::copy_from_slice(encoded)).ok()?;
+        Annotations::new(table).ok().filter(|a| !a.is_empty())
+    }
+
+    /// The message with these annotations, which replace its own with the same key. If both together are too large, its own are
+    /// left out. Copies the body.
+    pub fn add_to(&self, message: &Message) -> Result<Message, DecodeError> {
+        let own = Annotations::of(message).and_then(|own| own.merged(self));
+        let all = own.as_ref().unwrap_or(self);
+        message.with_annotations(&encode_table(&all.table))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{message, number};
+    use message::Value;
+
+    fn annotations(entries: &[(&str, &str)]) -> Annotations {
+        let entries = entries.iter().map(|(k, v)| ((*k).into(), Value::from(*v)));
+        Annotations::new(Table(entries.collect())).unwrap()
+    }
+
+    #[test]
+    fn newer_annotations_replace_those_with_the_same_key() {
+        let older = annotations(&[("a", "1"), ("b", "2"), ("a", "3")]);
+        let all = older.merged(&annotations(&[("b", "4"), ("c", "5")]));
+        assert_eq!(
+            all,
+            Some(annotations(&[("a", "3"), ("b", "4"), ("c", "5")]))
+        );
+    }
+
+    #[test]
+    fn size_number_and_depth_are_limited() {
+        let long = "x".repeat(MAX_ANNOTATION_BYTES);
+        let entries = |count: usize, value: &str| {
+            let all = (0..count).map(|n| (n.to_string().into(), Value::from(value)));
+            Table(all.collect())
+        };
+        let error = Annotations::new(entries(1, &long)).unwrap_err();
+        assert!(matches!(error, AnnotationsError::TooLarge(_)), "{error}");
+        let error = Annotations::new(entries(65, "")).unwrap_err();
+        assert_eq!(error, AnnotationsError::TooMany(65));
+        let mut deep = Table::default();
+        for _ in 0..20 {
+            deep = Table(vec![("k".into(), Value::Table(deep))]);
+        }
+        assert_eq!(Annotations::new(deep), Err(AnnotationsError::TooDeep));
+        let half = "x".repeat(MAX_ANNOTATION_BYTES / 2);
+        let first = annotations(&[("a", &half)]);
+        assert_eq!(first.merged(&annotations(&[("b", &half)])), None);
+        assert!(first.merged(&annotations(&[("a", &half)])).is_some());
+    }
+
+    #[test]
+    fn annotations_of_a_message_are_kept_with_it() {
+        let plain = message(7, Some(3), Some(60), 20);
+        assert_eq!(Annotations::of(&plain), None);
+        let first = annotations(&[("a", "1"), ("b", "2")])
+            .add_to(&plain)
+            .unwrap();
+        let second = annotations(&[("b", "3")]).add_to(&first).unwrap();
+        assert_eq!(
+            Annotations::of(&second),
+            Some(annotations(&[("a", "1"), ("b", "3")]))
+        );
+        assert_eq!((number(&second), second.ttl_ms()), (7, Some(60)));
+        assert_eq!(Message::decode(second.to_bytes()).unwrap(), second);
+    }
+}

@@ -1,0 +1,161 @@
+//! A session's credit while deliveries and answers are lost or late.
+
+use super::tests::{client, deliver, hear, ids, spec};
+use super::*;
+use crate::{ConsumerSpec, FlowMode};
+
+const CONSUMER: ConsumerId = ConsumerId(1);
+
+/// A client whose consumer has started.
+fn consuming() -> QueueClient<u64> {
+    let mut client = client(QueueType::Quorum);
+    let consumer = CONSUMER;
+    let spec = ConsumerSpec {
+        flow_mode: FlowMode::Credit,
+        ..spec(false)
+    };
+    client.request(RequestBody::Consume { consumer, spec });
+    requests(&mut client);
+    let answer = QueueReply::Consuming;
+    hear(&mut client, QueueEvent::Answer { seq: 1, answer });
+    hear(&mut client, QueueEvent::Applied { up_to: 1 });
+    client
+}
+
+fn credit(client: &mut QueueClient<u64>, up_to: u64, drain: bool) -> u64 {
+    let consumer = CONSUMER;
+    client.request(RequestBody::Credit {
+        consumer,
+        up_to,
+        drain,
+    })
+}
+
+fn requests(client: &mut QueueClient<u64>) -> Vec<(u64, RequestBody)> {
+    let mut all = Vec::new();
+    while let Some(item) = client.poll_send() {
+        if let QueueMessage::Request(request) = item {
+            all.push((request.seq, request.body));
+        }
+    }
+    all
+}
+
+fn credited(last: u64, drained: bool) -> QueueReply {
+    QueueReply::Credited {
+        last,
+        available: 0,
+        drained,
+    }
+}
+
+fn answer(client: &mut QueueClient<u64>, seq: u64, last: u64) -> Vec<ClientEvent<u64>> {
+    let answer = credited(last, true);
+    hear(client, QueueEvent::Answer { seq, answer })
+}
+
+fn asks_to_resume(client: &mut QueueClient<u64>) -> bool {
+    let mut items = std::iter::from_fn(|| client.poll_send());
+    items.any(|item| matches!(item, QueueMessage::Resume(_)))
+}
+
+#[test]
+fn an_answer_is_told_after_the_deliveries_that_it_counts() {
+    let mut client = consuming();
+    let seq = credit(&mut client, 5, true);
+    requests(&mut client);
+    hear(&mut client, QueueEvent::Applied { up_to: seq });
+    hear(&mut client, deliver(1, &[1]));
+    assert_eq!(answer(&mut client, seq, 3), []);
+    // Asked again or not, it comes once.
+    assert_eq!(answer(&mut client, seq, 3), []);
+    assert_eq!(ids(&hear(&mut client, deliver(1, &[2]))), [2]);
+    let told = hear(&mut client, deliver(1, &[3, 4]));
+    assert_eq!(ids(&told), [3, 4]);
+    let answer = credited(3, true);
+    assert_eq!(told.last(), Some(&ClientEvent::Answer { seq, answer }));
+    assert_eq!(hear(&mut client, QueueEvent::Applied { up_to: seq }), []);
+    assert_eq!(client.wake_at(), Some(client.now + PROBE_EVERY));
+}
+
+#[test]
+fn an_answer_waits_for_no_deliveries_that_will_not_come() {
+    let mut client = consuming();
+    let seq = credit(&mut client, 5, true);
+    requests(&mut client);
+    hear(&mut client, QueueEvent::Applied { up_to: seq });
+    hear(&mut client, deliver(1, &[1]));
+    assert_eq!(answer(&mut client, seq, 3), []);
+    client.link_restored(client.now);
+    assert!(asks_to_resume(&mut client));
+    let resumed = QueueEvent::Resumed {
+        consumer: CONSUMER,
+        next: 4,
+    };
+    // The session was given one delivery. The rest was drained.
+    let answer = credited(1, true);
+    let told = hear(&mut client, resumed);
+    assert_eq!(told, [ClientEvent::Answer { seq, answer }]);
+    // A drained link has no credit that would be renewed.
+    assert_eq!(requests(&mut client), []);
+}
+
+#[test]
+fn credit_for_deliveries_that_never_came_is_renewed() {
+    let mut client = consuming();
+    let seq = credit(&mut client, 5, false);
+    requests(&mut client);
+    hear(&mut client, QueueEvent::Applied { up_to: seq });
+    answer(&mut client, seq, 0);
+    hear(&mut client, deliver(1, &[1]));
+    client.link_restored(client.now);
+    assert!(asks_to_resume(&mut client));
+    // Others got the deliveries 2 to 4 while the node could not be reached.
+    let resumed = QueueEvent::Resumed {
+        consumer: CONSUMER,
+        next: 5,
+    };
+    hear(&mut client, resumed);
+    let consumer = CONSUMER;
+    let renewed = RequestBody::CreditOneWay { consumer, up_to: 8 };
+    assert_eq!(requests(&mut client), [(seq + 1, renewed)]);
+    assert_eq!(ids(&hear(&mut client, deliver(1, &[5, 6]))), [5, 6]);
+    // The session has three deliveries now, and counts from there.
+    let seq = credit(&mut client, 10, false);
+    let expected = RequestBody::Credit {
+        consumer,
+        up_to: 13,
+        drain: false,
+    };
+    assert_eq!(requests(&mut client), [(seq, expected)]);
+    let told = answer(&mut client, seq, 6);
+    let answer = credited(3, true);
+    assert_eq!(told, [ClientEvent::Answer { seq, answer }]);
+}
+
+/// A drain ends when the session has taken the messages, which may be a long time.
+#[test]
+fn an_owner_that_drains_is_not_given_up() {
+    let mut client = consuming();
+    let seq = credit(&mut client, 5, true);
+    requests(&mut client);
+    hear(&mut client, QueueEvent::Applied { up_to: seq });
+    let owner = client.owner();
+    for _ in 0..20 {
+        let Some(at) = client.wake_at() else { break };
+        client.tick(at);
+        while let Some(item) = client.poll_send() {
+            assert!(matches!(item, QueueMessage::Resume(_)), "{item:?}");
+            let resumed = QueueEvent::Resumed {
+                consumer: CONSUMER,
+                next: 1,
+            };
+            hear(&mut client, resumed);
+        }
+    }
+    assert_eq!(client.owner(), owner);
+    // A new owner is asked for the answer.
+    client.owner_is(client.now, Some(NodeId(3)));
+    let again: Vec<u64> = requests(&mut client).iter().map(|r| r.0).collect();
+    assert_eq!(again, [seq]);
+}

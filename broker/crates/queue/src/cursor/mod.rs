@@ -1,0 +1,197 @@
+//! Cursor consumers: non-destructive reading of a log-structured queue by offset, and batches of publishes.
+//!
+//! Streams are such queues. Checkout consumers take messages from a queue and settle them; a cursor only has a position.
+//! Any replica that has the committed messages can serve a cursor, so it is not bound to the leader.
+//!
+//! [`CursorRequest`] and [`CursorEvent`] travel between a session's side ([`CursorClient`]) and a replica
+//! ([`CursorSource`]). Either may be lost with a connection between nodes. Requests are therefore idempotent: credit is a
+//! total, and a batch names the offset that it follows. The client notices a gap, and attaches again at the offset that
+//! it expects, at the same or at another replica.
+
+mod client;
+#[cfg(test)]
+mod memory;
+#[cfg(test)]
+mod tests;
+
+pub use client::{CursorClient, CursorNotice, CursorSend};
+
+use crate::{ConsumerId, Name, SessionId};
+use bytes::Bytes;
+use env::WallTime;
+use message::Table;
+
+/// Where a new cursor starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CursorStart {
+    /// At the oldest message that is retained.
+    First,
+    /// At the newest batch.
+    Last,
+    /// After the newest message.
+    Next,
+    /// At this offset; at the oldest message if that is newer.
+    Offset(u64),
+    /// At the oldest batch that was published at this time or later.
+    Timestamp(WallTime),
+}
+
+/// A new cursor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CursorSpec {
+    /// The consumer tag (AMQP) or subscription id, for listings.
+    pub tag: Name,
+    /// The channel or link of the cursor, for listings.
+    pub channel: u16,
+    /// The position of the first batch.
+    pub start: CursorStart,
+    /// Arguments of the consumer, such as filters.
+    pub arguments: Table,
+}
+
+/// A request of a session to a replica.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CursorRequest {
+    /// Starts a cursor, or replaces the one with the same id.
+    Attach {
+        /// The number of the cursor within its session.
+        cursor: ConsumerId,
+        /// Numbers the attachments of a cursor. Events carry it, so that late events of an earlier one are ignored.
+        attachment: u32,
+        /// The cursor.
+        spec: CursorSpec,
+        /// As in [`CursorRequest::Credit`].
+        total: u64,
+    },
+    /// Sets the number of batches that may be sent in all since the attachment.
+    Credit {
+        /// The cursor.
+        cursor: ConsumerId,
+        /// The attachment.
+        attachment: u32,
+        /// Batches in all. Never decreases.
+        total: u64,
+        /// Answer with [`CursorEvent::Attached`], after all batches that were sent before.
+        probe: bool,
+    },
+    /// Ends a cursor.
+    Detach {
+        /// The cursor.
+        cursor: ConsumerId,
+    },
+}
+
+/// Consecutive messages of the log, in the log's own encoding, which clients of the stream protocol get unchanged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageBatch {
+    /// The offset that the cursor had reached. Messages between it and `first` were filtered out or are no longer
+    /// retained.
+    pub from: u64,
+    /// The offset of the first message.
+    pub first: u64,
+    /// Number of messages.
+    pub count: u32,
+    /// When the leader received the batch.
+    pub received: WallTime,
+    /// The encoded messages.
+    pub bytes: Bytes,
+}
+
+impl MessageBatch {
+    /// The offset after the last message.
+    pub fn next(&self) -> u64 {
+        self.first.saturating_add(self.count.into())
+    }
+}
+
+/// An event of a replica for a session.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CursorEvent {
+    /// The cursor was started, or a probe is answered: it has this position.
+    Attached {
+        /// The cursor.
+        cursor: ConsumerId,
+        /// The attachment.
+        attachment: u32,
+        /// The offset of the next message.
+        next: u64,
+    },
+    /// Messages.
+    Batch {
+        /// The cursor.
+        cursor: ConsumerId,
+        /// The attachment.
+        attachment: u32,
+        /// The messages.
+        batch: MessageBatch,
+    },
+    /// The replica does not serve the cursor (any more): it was deleted, fell behind or stops. The session attaches to
+    /// another replica.
+    Detached {
+        /// The cursor.
+        cursor: ConsumerId,
+        /// The attachment.
+        attachment: u32,
+    },
+    /// The cursor cannot be served by any replica: the queue is deleted, or an argument is invalid.
+    Refused {
+        /// The cursor.
+        cursor: ConsumerId,
+        /// The attachment.
+        attachment: u32,
+        /// The reason.
+        text: String,
+    },
+}
+
+/// An event and the session that it is for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AddressedCursorEvent {
+    /// The session.
+    pub session: SessionId,
+    /// The event.
+    pub event: CursorEvent,
+}
+
+/// A replica of a log-structured queue that serves cursors.
+pub trait CursorSource {
+    /// Handles a request.
+    fn handle(
+        &mut self,
+        session: SessionId,
+        request: CursorRequest,
+        out: &mut Vec<AddressedCursorEvent>,
+    );
+
+    /// Sends batches as far as the credit of each cursor and the committed messages go. Sends at most `max_bytes` of
+    /// messages in all, and at least one batch if there is one. Returns true if more can be sent at once.
+    fn send_batches(&mut self, max_bytes: usize, out: &mut Vec<AddressedCursorEvent>) -> bool;
+
+    /// Ends the cursors of a session.
+    fn session_gone(&mut self, session: SessionId);
+}
+
+/// Messages that a producer publishes together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublishBatch {
+    /// The name of the producer, if it wants its messages to be deduplicated.
+    pub producer: Option<Name>,
+    /// The sequence number of each message, ascending, if there is a producer. The queue drops messages whose number is
+    /// not higher than the highest one of the producer so far.
+    pub sequences: Vec<u64>,
+    /// The encoded messages; as many as `sequences` if there is a producer.
+    pub messages: Vec<Bytes>,
+}
+
+impl PublishBatch {
+    /// Returns true if every message has a sequence number, or none has, and the numbers ascend.
+    pub fn is_valid(&self) -> bool {
+        match self.producer {
+            None => self.sequences.is_empty(),
+            Some(_) => {
+                self.sequences.len() == self.messages.len()
+                    && self.sequences.is_sorted_by(|a, b| a < b)
+            }
+        }
+    }
+}

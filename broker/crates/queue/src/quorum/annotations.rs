@@ -1,0 +1,73 @@
+//! Annotations of messages in a quorum queue ([`Modification::annotations`](crate::Modification)).
+//!
+//! Part of the replicated state. They are kept apart from the references to messages, which stay small: few messages have any.
+
+use super::effects::LogLocation;
+use crate::{Annotations, MAX_QUEUE_ANNOTATION_BYTES};
+use message::Message;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Annotations by the place of their message in the log.
+#[derive(Debug, Default)]
+pub(crate) struct MessageAnnotations {
+    by_message: BTreeMap<LogLocation, Arc<Annotations>>,
+    memory: u64,
+}
+
+impl MessageAnnotations {
+    /// Adds annotations to those of a message. The message keeps its earlier ones only, if the new ones exceed a limit.
+    pub fn add(&mut self, at: LogLocation, newer: &Arc<Annotations>) {
+        let own = self.by_message.get(&at);
+        let merged = match own {
+            // Shared by all messages of the request.
+            None => Some(Arc::clone(newer)),
+            Some(own) => own.merged(newer).map(Arc::new),
+        };
+        let before = own.map_or(0, |own| own.memory());
+        let Some(merged) = merged else { return };
+        let memory = self.memory - before + merged.memory();
+        if memory <= MAX_QUEUE_ANNOTATION_BYTES {
+            self.memory = memory;
+            self.by_message.insert(at, merged);
+        }
+    }
+
+    pub fn get(&self, at: LogLocation) -> Option<Arc<Annotations>> {
+        match self.by_message.is_empty() {
+            true => None,
+            false => self.by_message.get(&at).cloned(),
+        }
+    }
+
+    /// The message leaves the queue.
+    pub fn remove(&mut self, at: LogLocation) -> Option<Arc<Annotations>> {
+        if self.by_message.is_empty() {
+            return None;
+        }
+        let removed = self.by_message.remove(&at)?;
+        self.memory -= removed.memory();
+        Some(removed)
+    }
+
+    pub fn clear(&mut self) {
+        *self = MessageAnnotations::default();
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_message.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (LogLocation, &Annotations)> {
+        self.by_message.iter().map(|(at, own)| (*at, &**own))
+    }
+}
+
+/// A message with the annotations that it got in its queue.
+pub(super) fn annotated(message: Message, annotations: Option<Arc<Annotations>>) -> Message {
+    match annotations.map(|annotations| annotations.add_to(&message)) {
+        Some(Ok(annotated)) => annotated,
+        // The message is too large for them: better without than not at all.
+        Some(Err(_)) | None => message,
+    }
+}

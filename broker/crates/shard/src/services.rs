@@ -1,0 +1,409 @@
+//! Shard services: the parts of protocols that have state on every shard ([`session::ShardService`]).
+
+use crate::Effect;
+use crate::Route;
+use crate::core::Core;
+use crate::frame::{FrameError, ServiceFrame};
+use crate::listener_origin::Origin;
+use crate::listings::ListingTarget;
+use crate::metadata_client::ChangeRequester;
+use crate::sessions::{SERVICE_KEY, number, service_position};
+use crate::shard::Shard;
+use crate::view::View;
+use bytes::BytesMut;
+use control::{ShardFacts, ShardQuery};
+use env::{Incarnation, NodeId, Time};
+use message::Message;
+use metadata::{Change, QueueId, QueueRecord, TreeEvent};
+use session::{
+    AnnounceOutcome, ControlEvent, NodeStatus, Protocols, PublishTag, PublishedMessage,
+    ServiceHost, ServiceId, ServiceNotification, ServiceOutput, ServiceStates, SessionEvent,
+    ShardAddress, ShardService,
+};
+use smallvec::SmallVec;
+use std::any::Any;
+use std::collections::BTreeMap;
+
+/// A deletion that waits for a service, and its requesters.
+struct PostponedDeletion {
+    change: Change,
+    requesters: Vec<ChangeRequester>,
+}
+
+/// The services of a shard.
+#[derive(Default)]
+pub struct Services {
+    /// Their positions are those of their sessions ([`SERVICE_KEY`]).
+    list: Vec<&'static dyn ShardService>,
+    /// Their states.
+    pub states: ServiceStates,
+    /// The places for their events; `None` while the service's outputs are passed on.
+    events: Vec<Option<Box<dyn Any + Send>>>,
+    postponed: BTreeMap<QueueId, PostponedDeletion>,
+}
+
+impl Services {
+    pub fn new(protocols: &Protocols) -> Services {
+        let mut services = Services::default();
+        for registration in protocols.services() {
+            services.list.push(registration.service);
+            services.states.push(registration.state);
+            services.events.push(Some(registration.event));
+        }
+        services
+    }
+
+    fn position(&self, id: ServiceId) -> Option<usize> {
+        self.list.iter().position(|service| service.id() == id)
+    }
+
+    /// The position of the service whose session has this number.
+    pub fn of_session(&self, number: u64) -> Option<usize> {
+        service_position(number).filter(|at| *at < self.list.len())
+    }
+
+    pub fn are_ready(&self) -> bool {
+        let mut all = self.list.iter();
+        all.all(|service| service.is_ready(&self.states))
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        let all = self.list.iter();
+        all.filter_map(|service| service.wake_at(&self.states))
+            .min()
+    }
+
+    /// The exchange to which sessions with this protocol label publish without counting that in the
+    /// tree.
+    pub fn publishes_to(&self, protocol: &str) -> Option<&str> {
+        let mut all = self.list.iter();
+        all.find_map(|service| service.publishes_to(&self.states, protocol))
+    }
+
+    /// The client whose session the queue stores.
+    pub fn client_of<'a>(&self, record: &'a QueueRecord) -> Option<&'a str> {
+        self.list
+            .iter()
+            .find_map(|service| service.client_of(record))
+    }
+}
+
+impl Core {
+    /// Calls a function of each service.
+    pub fn each_service(&mut self, mut call: impl FnMut(&dyn ShardService, &mut View<'_>)) {
+        for at in 0..self.services.list.len() {
+            self.with_service(at, &mut call);
+        }
+    }
+
+    pub fn with_service<R>(
+        &mut self,
+        at: usize,
+        call: impl FnOnce(&dyn ShardService, &mut View<'_>) -> R,
+    ) -> Option<R> {
+        let service = *self.services.list.get(at)?;
+        let mut view = View {
+            number: number(self.config.index, 0, SERVICE_KEY - at as u64),
+            origin: Origin::HERE,
+            core: self,
+        };
+        Some(call(service, &mut view))
+    }
+
+    /// Announces a published message to subscriptions that are not backed by a queue.
+    pub fn announce(
+        &mut self,
+        session: u64,
+        tag: PublishTag,
+        (vhost, message): (&str, &Message),
+        routes: &mut Vec<QueueId>,
+    ) -> AnnounceOutcome {
+        let mut outcome = AnnounceOutcome::default();
+        for at in 0..self.services.list.len() {
+            let Services { list, states, .. } = &self.services;
+            if !list[at].has_subscribers(states, vhost) {
+                continue;
+            }
+            let published = PublishedMessage {
+                session,
+                tag,
+                vhost,
+                message,
+            };
+            let announced = self.with_service(at, |service, view| {
+                service.announce(view, &published, routes)
+            });
+            outcome += announced.unwrap_or_default();
+        }
+        outcome
+    }
+
+    /// Remote subscribers have what a session of the shard itself published. Returns false for
+    /// sessions of clients.
+    pub fn publish_confirmed(&mut self, session: u64, tag: PublishTag) -> bool {
+        if self.is_internal_session(session) {
+            self.internal_published(tag.0, true);
+        } else if self.is_dead_letter_session(session) {
+            self.dead_letter_confirmed(tag.0);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// An event for a session that has ended.
+    pub fn late_session_event(&mut self, session: u64, event: &SessionEvent) {
+        self.each_service(|service, view| service.late_session_event(view, session, event));
+    }
+
+    pub fn service_tree_event(&mut self, event: &TreeEvent) {
+        self.each_service(|service, view| service.tree_event(view, event));
+    }
+
+    /// A frame of a service on another shard.
+    pub fn take_service_frame(
+        &mut self,
+        node: NodeId,
+        frame: ServiceFrame,
+    ) -> Result<(), FrameError> {
+        let (incarnation, shard) = frame.from;
+        let from = ShardAddress {
+            node,
+            incarnation,
+            shard,
+        };
+        if frame.to != self.config.incarnation || !self.shard_exists(from) {
+            return Ok(());
+        }
+        // A node without this protocol has no subscribers of it.
+        let Some(at) = self.services.position(frame.service) else {
+            return Ok(());
+        };
+        let taken = self.with_service(at, |service, view| service.frame(view, from, frame.body));
+        taken.unwrap_or(Ok(())).map_err(|_| FrameError)
+    }
+
+    fn shard_exists(&self, address: ShardAddress) -> bool {
+        if address.node == self.config.node {
+            return address.incarnation == self.config.incarnation;
+        }
+        self.peers.is_up_as(address.node, address.incarnation)
+    }
+
+    /// Asks each service whether the deletion of a queue must wait. `None`: it waits, and the
+    /// requester is answered when the queue is deleted.
+    pub fn postpone_deletion(
+        &mut self,
+        change: &Change,
+        requester: ChangeRequester,
+    ) -> Option<ChangeRequester> {
+        let Change::DeleteQueue { vhost, name, id } = change else {
+            return Some(requester);
+        };
+        // The shard that asks has done this.
+        if matches!(requester, ChangeRequester::Shard { .. }) {
+            return Some(requester);
+        }
+        let Some(record) = self.tree.queue(vhost, name).cloned() else {
+            return Some(requester);
+        };
+        let queue = record.id;
+        if id.is_some_and(|id| id != queue) || self.tree.lost_on(queue).is_some() {
+            return Some(requester);
+        }
+        if let Some(postponed) = self.services.postponed.get_mut(&queue) {
+            postponed.requesters.push(requester);
+            return None;
+        }
+        // Stored first, because the service may continue the deletion within the call.
+        let postponed = PostponedDeletion {
+            change: change.clone(),
+            requesters: vec![requester],
+        };
+        self.services.postponed.insert(queue, postponed);
+        let waits = (0..self.services.list.len()).any(|at| {
+            let waits = self.with_service(at, |service, view| {
+                service.postpones_deletion(view, &record)
+            });
+            waits == Some(true)
+        });
+        if waits {
+            return None;
+        }
+        self.services.postponed.remove(&queue)?.requesters.pop()
+    }
+
+    fn delete_postponed(&mut self, queue: QueueId) {
+        let Some(postponed) = self.services.postponed.remove(&queue) else {
+            return;
+        };
+        for requester in postponed.requesters {
+            self.ask_now(postponed.change.clone(), requester);
+        }
+    }
+
+    /// A service as the requester of a change. A service that the shard does not have gets no answer.
+    pub fn service_requester(&self, id: ServiceId, token: u64) -> ChangeRequester {
+        match self.services.position(id) {
+            Some(at) => ChangeRequester::Service { at, token },
+            None => ChangeRequester::Nobody,
+        }
+    }
+
+    /// Collects the counters of this node's shards for a service, those of this shard first.
+    fn collect_counters(&mut self, at: usize) {
+        let target = ListingTarget::Service(at, Box::default());
+        let token = self.ask_shards(&ShardQuery::Counters, false, target);
+        let own = ShardFacts::Counters(Box::new(self.counters()));
+        let me = (self.me(), self.now);
+        self.listings.take(token, me, true, Some(own));
+    }
+
+    fn pass_on_collected_counters(&mut self) {
+        while let Some((at, counters)) = self.listings.take_collected() {
+            self.with_service(at, |service, view| {
+                service.counters_collected(view, &counters);
+            });
+        }
+    }
+}
+
+impl Shard {
+    /// Passes the outputs of services on, one by one: an output that a session has not received when
+    /// it ends stays with the service. Returns true if there were any.
+    pub(crate) fn pass_on_service_outputs(&mut self) -> bool {
+        self.core.pass_on_collected_counters();
+        let mut worked = false;
+        for at in 0..self.core.services.list.len() {
+            let service = self.core.services.list[at];
+            let place = self.core.services.events[at].take();
+            let Some(mut event) = place else { continue };
+            while let Some(output) =
+                service.next_output(&mut self.core.services.states, &mut *event)
+            {
+                worked = true;
+                self.pass_on_output(at, output, &mut *event);
+            }
+            self.core.services.events[at] = Some(event);
+        }
+        worked
+    }
+
+    fn pass_on_output(&mut self, at: usize, output: ServiceOutput, event: &mut dyn Any) {
+        match output {
+            ServiceOutput::Event { session } => {
+                if let Some(key) = self.sessions.by_number(session) {
+                    self.step(key, |s, view, out| s.service_event(event, view, out));
+                }
+            }
+            ServiceOutput::Confirmed { session, tag } => {
+                if !self.core.publish_confirmed(session, tag) {
+                    self.notify(session, ServiceNotification::Confirmed { tag }.into());
+                }
+            }
+            ServiceOutput::Unblocked { session } => {
+                self.notify(session, ControlEvent::Unblocked.into());
+            }
+            ServiceOutput::Work => {
+                self.core
+                    .with_service(at, |service, view| service.carry_out(view, event));
+            }
+        }
+    }
+
+    /// Passes an event to a session, alone.
+    fn notify(&mut self, number: u64, event: SessionEvent) {
+        match self.sessions.by_number(number) {
+            Some(key) => {
+                self.step(key, |s, view, out| s.session_event(event, view, out));
+            }
+            None => self.core.late_session_event(number, &event),
+        }
+    }
+}
+
+impl ServiceHost for View<'_> {
+    fn address(&self) -> ShardAddress {
+        ShardAddress {
+            node: self.core.config.node,
+            incarnation: self.core.config.incarnation,
+            shard: self.core.config.index,
+        }
+    }
+
+    fn shards(&self) -> u16 {
+        self.core.config.shards
+    }
+
+    fn nodes(&self) -> Vec<NodeStatus> {
+        let me = self.core.config.node;
+        let others = self.core.peers.lives().filter(|(node, _)| *node != me);
+        others
+            .map(|(node, peer)| NodeStatus {
+                node,
+                incarnation: peer.incarnation,
+                is_up: peer.up,
+            })
+            .collect()
+    }
+
+    fn is_up(&self, node: NodeId) -> bool {
+        self.core.peers.is_up(node)
+    }
+
+    fn send(&mut self, to: ShardAddress, write: &mut dyn FnMut(&mut BytesMut)) {
+        let Some(at) = self.core.services.of_session(self.number) else {
+            return;
+        };
+        let core = &mut *self.core;
+        let from: (Incarnation, u16) = (core.config.incarnation, core.config.index);
+        let service = core.services.list[at].id();
+        let frame = ServiceFrame::encode_with(service, from, to.incarnation, write);
+        let effect = match to.node == core.config.node {
+            true => Effect::Shard {
+                to: to.shard,
+                from: core.config.index,
+                frame,
+            },
+            false => Effect::Peer {
+                to: to.node,
+                route: Route::Shard(to.shard),
+                frame,
+            },
+        };
+        core.effects.push(effect);
+    }
+
+    fn notify(&mut self, session: u64, event: ControlEvent) {
+        self.core.notices.push_back((session, event.into()));
+    }
+
+    fn reaches_exchange(&self, vhost: &str, message: &Message, exchange: &str) -> bool {
+        let keys: SmallVec<[&str; 4]> = message.routing_keys().collect();
+        let deaths = message.deaths();
+        let envelope = conversion::MessageEnvelope {
+            message,
+            deaths: deaths.as_ref(),
+        };
+        let way = (message.exchange(), exchange);
+        self.core.tree.comes_by(vhost, way, &keys, &envelope)
+    }
+
+    fn delete_postponed(&mut self, queue: QueueId) {
+        self.core.delete_postponed(queue);
+    }
+
+    fn collect_counters(&mut self) {
+        if let Some(at) = self.core.services.of_session(self.number) {
+            self.core.collect_counters(at);
+        }
+    }
+
+    fn version(&self) -> &'static str {
+        self.core.config.program.version
+    }
+
+    fn started_at(&self) -> Time {
+        self.core.started
+    }
+}

@@ -1,0 +1,184 @@
+//! All clients with credit of a run, and their connections.
+
+use super::CreditQueue;
+use super::client::{CreditClient, CreditWire};
+use super::oracle::CreditOracle;
+use crate::cluster::byte_stream::StreamPiece;
+use crate::cluster::client::{Client, Link};
+use crate::cluster::node::{CREDIT, Node, Reply, Request};
+use crate::world::{Scenario, World};
+use env::{Rng, SeededRng};
+use std::time::Duration;
+
+/// The number of the first of these clients, for replies.
+pub const FIRST: u64 = 2000;
+
+pub struct CreditClients {
+    clients: Vec<CreditClient>,
+    pub oracle: CreditOracle,
+    pub faults_ended: bool,
+}
+
+impl CreditClients {
+    /// In half of the runs there are none.
+    pub fn new(rng: &mut SeededRng) -> CreditClients {
+        let mut clients = Vec::new();
+        let queues = match rng.below(4) {
+            0 => &CreditQueue::ALL[..],
+            1 => &[CreditQueue::Quorum][..],
+            _ => &[],
+        };
+        for queue in queues {
+            for consumes in [false, true, true] {
+                clients.push(CreditClient::new(*queue, consumes, rng.fork()));
+            }
+        }
+        CreditClients {
+            clients,
+            oracle: CreditOracle::default(),
+            faults_ended: false,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// A client's turn. Returns the pause before the next one.
+    pub fn act<S: Scenario<Process = Node>>(
+        &mut self,
+        world: &mut World<S>,
+        number: usize,
+        next_connection: &mut u64,
+    ) -> Duration {
+        let now = world.now();
+        let Some(client) = self.clients.get_mut(number) else {
+            return Duration::MAX;
+        };
+        let pause = Duration::from_millis(10 + client.rng.below(120));
+        let Some(link) = &client.link else {
+            self.connect(world, number, next_connection);
+            return pause;
+        };
+        let incarnation = world.process(link.node).map(Node::incarnation);
+        let hangs_up = incarnation != Some(link.incarnation)
+            || link.is_open_overdue(now)
+            || client.act(now, self.faults_ended, &mut self.oracle);
+        match hangs_up {
+            true => self.hang_up(world, number),
+            false => self.send(world, number),
+        }
+        pause
+    }
+
+    fn connect<S: Scenario<Process = Node>>(
+        &mut self,
+        world: &mut World<S>,
+        number: usize,
+        next_connection: &mut u64,
+    ) {
+        let nodes = world.nodes();
+        let Some(client) = self.clients.get_mut(number) else {
+            return;
+        };
+        let node = Client::pick(&mut client.rng, &nodes).unwrap_or_default();
+        let Some(incarnation) = world.process(node).map(Node::incarnation) else {
+            return;
+        };
+        *next_connection += 1;
+        let connection = *next_connection;
+        let mut wire = CreditWire::default();
+        wire.say(&client.open());
+        client.link = Some(Link::new(node, incarnation, connection, world.now(), wire));
+        let request = Request::Connect {
+            connection,
+            protocol: CREDIT,
+        };
+        world.request(node, FIRST + number as u64, request);
+    }
+
+    fn send<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>, number: usize) {
+        let Some(link) = self.clients.get_mut(number).and_then(|c| c.link.as_mut()) else {
+            return;
+        };
+        while let Some((at, bytes)) = link.next_piece() {
+            let request = Request::Piece {
+                connection: link.connection,
+                number: at,
+                piece: StreamPiece::Bytes(bytes),
+            };
+            world.request(link.node, FIRST + number as u64, request);
+        }
+    }
+
+    fn hang_up<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>, number: usize) {
+        self.send(world, number);
+        let Some(client) = self.clients.get_mut(number) else {
+            return;
+        };
+        client.lost();
+        if let Some(link) = client.link.take() {
+            let request = Request::Piece {
+                connection: link.connection,
+                number: link.sent_pieces(),
+                piece: StreamPiece::End,
+            };
+            world.request(link.node, FIRST + number as u64, request);
+        }
+    }
+
+    pub fn reply<S: Scenario<Process = Node>>(
+        &mut self,
+        world: &mut World<S>,
+        client: u64,
+        reply: Reply,
+    ) -> Result<(), String> {
+        let number = client.saturating_sub(FIRST) as usize;
+        let (Reply::Piece { connection, .. }
+        | Reply::Accepted { connection }
+        | Reply::Reset { connection }) = reply
+        else {
+            return Ok(());
+        };
+        let Some(client) = self.clients.get_mut(number) else {
+            return Ok(());
+        };
+        let link = client.link.as_mut();
+        let Some(link) = link.filter(|link| link.connection == connection) else {
+            return Ok(());
+        };
+        let mut ends = false;
+        match reply {
+            Reply::Accepted { .. } => link.accepted = true,
+            Reply::Piece {
+                number: at, piece, ..
+            } => {
+                for piece in link.receive_piece(at, piece) {
+                    ends |= match piece {
+                        StreamPiece::Bytes(bytes) => client
+                            .hear(&bytes, &mut self.oracle)
+                            .map_err(|error| format!("credit client {number}: {error}"))?,
+                        StreamPiece::End => true,
+                    };
+                }
+            }
+            _ => ends = true,
+        }
+        match ends {
+            true => self.hang_up(world, number),
+            false => self.send(world, number),
+        }
+        Ok(())
+    }
+
+    /// Nothing is left to do, and every message has come.
+    pub fn is_done(&self) -> bool {
+        self.clients.iter().all(CreditClient::is_done) && self.oracle.owed().is_empty()
+    }
+
+    pub fn waits_for(&self) -> String {
+        let waiting = self.clients.iter().filter(|client| !client.is_done());
+        let waiting: Vec<String> = waiting.map(CreditClient::waits_for).collect();
+        format!("{waiting:?}, owed {:?}", self.oracle.owed())
+    }
+}
