@@ -10,6 +10,7 @@
 use env::Disk;
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Write as _};
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -40,9 +41,8 @@ pub fn verify(crate_directory: &str, format: &str, check: impl FnOnce(&mut Golde
     let directory = Path::new(crate_directory).join("tests/golden").join(format);
     let version = format.split('/').next().unwrap_or(format);
     let update = std::env::var_os("UPDATE").is_some();
-    let mut files = GoldenFiles::new(directory, version, update);
-    check(&mut files);
-    if let Err(report) = files.finish() {
+    let files = GoldenFiles::new(directory, version, update);
+    if let Err(report) = files.run(check) {
         panic!("{report}");
     }
 }
@@ -127,6 +127,21 @@ impl GoldenFiles {
             checked: BTreeSet::new(),
             failures: Vec::new(),
         }
+    }
+
+    /// Runs `check` and returns the report of all failures. A panic of the check is one of them, so that its
+    /// report names the files too.
+    fn run(mut self, check: impl FnOnce(&mut GoldenFiles)) -> Result<(), String> {
+        let checked = panic::catch_unwind(AssertUnwindSafe(|| check(&mut self)));
+        if let Err(panicked) = checked {
+            let text = panicked.downcast_ref::<String>().map(String::as_str);
+            let text = text.or(panicked.downcast_ref::<&str>().copied());
+            let text = text.unwrap_or("no text");
+            let files: Vec<_> = self.checked.iter().cloned().collect();
+            self.fail(&files.join(", "), &format!("the check panicked: {text}"));
+            return Err(self.report());
+        }
+        self.finish()
     }
 
     /// Checks that this version writes `sample` as the golden file has it, and that the golden file decodes
@@ -256,9 +271,13 @@ impl GoldenFiles {
                 self.fail(&name, "no sample belongs to this file");
             }
         }
-        if self.failures.is_empty() {
-            return Ok(());
+        match self.failures.is_empty() {
+            true => Ok(()),
+            false => Err(self.report()),
         }
+    }
+
+    fn report(&self) -> String {
         let mut report = String::new();
         for failure in &self.failures {
             let _ = writeln!(report, "{failure}");
@@ -271,7 +290,7 @@ impl GoldenFiles {
             report,
             "Version {version} wrote this; a later version must read it. {RULE}"
         );
-        Err(report)
+        report
     }
 }
 

@@ -156,3 +156,18 @@ fn samples_of_one_variant_have_files_of_their_own() {
 fn variant_without_a_sample_fails() {
     assert_covers(&[Some(1)], option_name);
 }
+
+#[test]
+fn panic_of_a_check_names_the_files_and_the_version() {
+    let directory = Directory::new("panic");
+    assert_eq!(directory.check(7, true), Ok(()));
+    let files = GoldenFiles::new(directory.0.clone(), "0.2", false);
+    let result = files.run(|files| {
+        files.check_bytes("number", &[7, 0, 0, 0]);
+        panic!("the log is damaged");
+    });
+    assert_reports(
+        result,
+        &["number.bin: the check panicked: the log is damaged"],
+    );
+}
