@@ -233,6 +233,10 @@ fn changes() -> Vec<Change> {
             value: None,
         },
         Change::DeclareExchange(inner_exchange()),
+        Change::DeclareExchange(ExchangeRecord {
+            internal: true,
+            ..exchange("internal", "topic")
+        }),
         Change::DeleteExchange {
             vhost: vhost(),
             name: name("inner"),
@@ -425,8 +429,9 @@ fn full_tree() -> Tree {
             vhost: vhost(),
             on: true,
         },
+        // Of another vhost, so that the two booleans of a vhost differ.
         Change::TraceVhost {
-            vhost: vhost(),
+            vhost: name("/"),
             on: true,
         },
         Change::PutUser(UserRecord {
