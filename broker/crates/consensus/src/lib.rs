@@ -17,6 +17,8 @@
 mod codec;
 mod config;
 mod entry;
+#[cfg(test)]
+mod format_tests;
 mod group;
 mod guard;
 mod host;

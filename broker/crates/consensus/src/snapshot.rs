@@ -12,6 +12,8 @@ mod stream;
 
 pub use receive::{Incoming, Staged};
 pub use send::{Outgoing, Read, Sources, open};
+#[cfg(test)]
+pub(crate) use stream::put_entry;
 pub use stream::{Contents, Reader, StreamError};
 
 /// A position at which a group's log may begin, without the state machine.

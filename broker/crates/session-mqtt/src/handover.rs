@@ -287,4 +287,52 @@ mod tests {
         sent.add(mark(2000));
         assert_eq!(sent, SentEarlier::Unknown);
     }
+
+    golden::variant_names! {
+        fn sent_name(SentEarlier) {
+            SentEarlier::Unknown => "unknown",
+            SentEarlier::Known(_) => "known",
+        }
+    }
+
+    #[test]
+    fn handovers_of_version_0_2_are_decoded() {
+        let mark = |number, received| MessageId {
+            number: NonZeroU64::new(number).expect("not 0"),
+            received: WallTime(received),
+        };
+        let marks = [mark(1, 1_790_000_000_123), mark(u64::MAX, 0)];
+        let ranges = Handover {
+            queue: QueueId(70_000),
+            epoch: SessionId {
+                node: NodeId(u64::MAX),
+                incarnation: Incarnation(300),
+                number: 5,
+            },
+            received: [1, 2, 3, 300, u16::MAX].into(),
+            sent: SentEarlier::Known(marks.into()),
+        };
+        let bitmap = Handover {
+            received: (1..=u16::MAX).step_by(3).collect(),
+            sent: SentEarlier::Unknown,
+            ..ranges
+        };
+        let nothing = Handover {
+            received: BTreeSet::new(),
+            sent: SentEarlier::NOTHING,
+            ..bitmap
+        };
+        golden::assert_covers([&ranges.sent, &bitmap.sent], sent_name);
+        golden::verify(env!("CARGO_MANIFEST_DIR"), "0.2/handover", |files| {
+            let encode = |handover: &Handover| handover.encode().to_vec();
+            let decode =
+                |bytes: &[u8]| Handover::decode(Bytes::copy_from_slice(bytes)).ok_or("damaged");
+            files.check("ranges", &ranges, encode, decode);
+            files.check("nothing", &nothing, encode, decode);
+            // The text of 21,845 identifiers would be long, so the value is compared here.
+            if let Some(stored) = files.check_bytes("bitmap", &encode(&bitmap)) {
+                assert_eq!(decode(&stored), Ok(bitmap));
+            }
+        });
+    }
 }

@@ -5,6 +5,7 @@ mod codec;
 mod cursor;
 mod declare;
 mod features;
+mod formats;
 mod lifecycle;
 mod lost;
 mod policy;

@@ -248,4 +248,44 @@ mod tests {
             let _ = RouterMessage::decode(Bytes::from(frame));
         }
     }
+
+    golden::variant_names! {
+        fn message_name(RouterMessage) {
+            RouterMessage::Topics(_) => "topics",
+            RouterMessage::Claims(_) => "claims",
+            RouterMessage::Wills(_) => "wills",
+        }
+    }
+
+    /// The messages in the frames have golden files in `topics`.
+    #[test]
+    fn frames_of_version_0_2_are_decoded() {
+        let claim = |verb| ClaimMessage {
+            id: topics::ClientId {
+                vhost: "/".into(),
+                client: "client".into(),
+            },
+            verb,
+        };
+        let claims = vec![
+            claim(topics::ClaimVerb::Lost { session: 300 }),
+            claim(topics::ClaimVerb::Hold { stamp: 5 }),
+        ];
+        let drops = [300, 5].map(|number| WillMessage::Drop { number });
+        let all = [
+            RouterMessage::Topics(PeerMessage::State(PeerState::default())),
+            RouterMessage::Claims(claims),
+            RouterMessage::Wills(drops.into()),
+        ];
+        let encode = |message: &RouterMessage| {
+            let mut out = BytesMut::new();
+            message.encode(&mut out);
+            out.to_vec()
+        };
+        let decode =
+            |frame: &[u8]| RouterMessage::decode(Bytes::copy_from_slice(frame)).ok_or("malformed");
+        golden::verify(env!("CARGO_MANIFEST_DIR"), "0.2/router-frames", |files| {
+            files.check_enum(&all, message_name, encode, decode);
+        });
+    }
 }
