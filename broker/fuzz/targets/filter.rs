@@ -9,7 +9,7 @@ use message::{Message, MessageBuilder, Protocol};
 
 const NOW_MS: u64 = 1_790_000_000_000;
 
-/// The first byte is the length of the filter divided by 8; the stored properties of the message follow the filter.
+// The first byte is the length of the filter divided by 8; the stored properties of the message follow the filter.
 fuzz_target!(|input: &[u8]| {
     let Some((length, rest)) = input.split_first() else {
         return;

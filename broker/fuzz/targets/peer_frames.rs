@@ -137,7 +137,7 @@ impl Node {
             HostOutput::CheckpointDue { group } => {
                 let applied = self.host.status(group).map_or(0, |s| s.applied);
                 let state = Bytes::from_static(b"state");
-                self.host.checkpoint(group, applied, state, Vec::new());
+                self.host.checkpoint(group, applied, state, Default::default());
             }
             HostOutput::Failed { error, .. } => panic!("{error}"),
             _ => {}

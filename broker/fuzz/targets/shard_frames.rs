@@ -55,8 +55,10 @@ fn config() -> ShardConfig {
         seed: 1,
         placement: shard::Placement::default(),
         budget: shard::MemoryBudget::default(),
-        protocols: Protocols::default(),
-        mqtt: shard::MqttRouting::default(),
+        // Its service takes frames of routers on other shards.
+        protocols: Protocols::new(vec![Arc::new(session_mqtt::Mqtt {
+            settings: Arc::new(session_mqtt::Settings::default()),
+        })]),
         program: Version::default(),
         groups: consensus::Limits::default(),
     }

@@ -22,7 +22,7 @@ fn server() -> &'static Arc<Server> {
     })
 }
 
-/// The first byte says how large the pieces are that it comes in.
+// The first byte is the size of the pieces in which the input arrives.
 fuzz_target!(|input: &[u8]| {
     let Some((piece, wire)) = input.split_first() else {
         return;

@@ -117,7 +117,7 @@ impl Pair {
             }
             HostOutput::CheckpointDue { group } => {
                 let state = Bytes::from(vec![7; STATE]);
-                member.host.checkpoint(group, member.applied, state, Vec::new());
+                member.host.checkpoint(group, member.applied, state, Default::default());
             }
             HostOutput::Send { frame, .. } => {
                 let way = &mut self.frames[at];
