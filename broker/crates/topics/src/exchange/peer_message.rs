@@ -136,7 +136,7 @@ pub struct ForwardedMessage {
     pub hops: u8,
     /// The vhost.
     pub vhost: Arc<str>,
-    /// The message; its properties are an [`Envelope`](crate::Envelope).
+    /// The message; its properties are an `conversion::mqtt::Envelope`.
     pub message: Message,
 }
 
