@@ -67,7 +67,7 @@ impl Login {
 pub enum LoginCheck {
     /// The client is the user.
     Accepted(Login),
-    /// The password is being checked; [`SessionEvent::Verified`](crate::SessionEvent::Verified) follows.
+    /// The password is being checked; [`ControlEvent::Verified`](crate::ControlEvent::Verified) follows.
     Pending(Login),
     /// Too many password checks are pending. The client should retry later.
     Busy,
