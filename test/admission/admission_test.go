@@ -147,7 +147,7 @@ func TestArgumentsAreTheBrokers(t *testing.T) {
 	descriptors := "broker/crates/ids/src/queue_type.rs"
 	classic := list(descriptors, "static CLASSIC: QueueTypeDescriptor", "arguments: &[")
 	quorum := list(descriptors, "static QUORUM: QueueTypeDescriptor", "arguments: &[")
-	stream := list("broker/crates/metadata/src/arguments.rs", "const STREAM: &[&str] = &[")
+	stream := list("broker/crates/metadata/src/arguments.rs", "const STREAM_ARGUMENTS: &[&str] = &[")
 	ofTheSpec := all(literal, variable(t, file, policy, "ofTheSpec"))
 	without := func(names []string, others ...string) []string {
 		return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) || slices.Contains(ofTheSpec, name) })
