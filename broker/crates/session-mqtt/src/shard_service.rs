@@ -16,13 +16,13 @@ use crate::unanswered_publishes::publish_answer;
 use bytes::Bytes;
 use control::Counters;
 use conversion::mqtt;
-use env::{Incarnation, NodeId, Time};
+use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::{Change, ChangeError, ChangeResult, Name, QueueId, QueueRecord, TreeEvent};
 use retained::{PendingRetain, UnconfirmedRetained};
 use session::{
     AnnounceOutcome, Broker, InvalidFrame, PublishTag, PublishedMessage, QueueNotification,
     ServiceHost, ServiceId, ServiceOutput, ServiceRegistration, ServiceStates, SessionEvent,
-    ShardAddress, ShardService,
+    ShardAddress, ShardService, TickOutcome,
 };
 use shared_handover::SharedHandovers;
 use std::any::Any;
@@ -126,15 +126,36 @@ impl ShardService for MqttService {
         route_exchange::meet_routers(host);
     }
 
-    fn tick(&self, host: &mut dyn ServiceHost) {
-        let (now, wall) = (host.now(), host.wall());
+    fn tick(&self, states: &mut ServiceStates, now: Time, wall: WallTime) -> TickOutcome {
+        let Some(MqttShard {
+            router, handovers, ..
+        }) = states.get_mut()
+        else {
+            return TickOutcome::Idle;
+        };
+        router.set_time(now, wall);
+        if router.waits_for_majority() {
+            return TickOutcome::Due;
+        }
+        router.tick(now);
+        if !handovers.is_empty() {
+            return TickOutcome::Due;
+        }
+        match router.has_output() || router.has_frames() {
+            true => TickOutcome::Active,
+            false => TickOutcome::Idle,
+        }
+    }
+
+    fn carry_out_due(&self, host: &mut dyn ServiceHost) {
+        let now = host.now();
         let Some(shard) = state(host) else { return };
-        shard.router.set_time(now, wall);
         if shard.router.waits_for_majority() {
             route_exchange::update_majority(host);
+            let Some(shard) = state(host) else { return };
+            shard.router.tick(now);
         }
         let Some(shard) = state(host) else { return };
-        shard.router.tick(now);
         if !shard.handovers.is_empty() {
             shared_handover::tick(host);
         }
@@ -191,6 +212,11 @@ impl ShardService for MqttService {
         route_exchange::handle_frame(host, from, frame)
     }
 
+    fn has_frames(&self, states: &ServiceStates) -> bool {
+        let shard: Option<&MqttShard> = states.get();
+        shard.is_some_and(|shard| shard.router.has_frames())
+    }
+
     fn flush(&self, host: &mut dyn ServiceHost) {
         route_exchange::flush(host);
     }
@@ -202,6 +228,10 @@ impl ShardService for MqttService {
     ) -> Option<ServiceOutput> {
         let shard: &mut MqttShard = states.get_mut()?;
         let place: &mut Option<RouterOutput> = event.downcast_mut()?;
+        if !shard.router.has_output() {
+            *place = None;
+            return None;
+        }
         loop {
             // Also drops an event whose session has ended.
             *place = shard.router.take();

@@ -29,7 +29,7 @@ pub use protocol::{ConnectionInfo, Protocol, ProtocolId, Protocols};
 pub use queue::DeliveryCounters;
 pub use service::{
     InvalidFrame, MAX_SERVICES, NodeStatus, PublishedMessage, ServiceHost, ServiceId,
-    ServiceOutput, ServiceRegistration, ServiceStates, ShardAddress, ShardService,
+    ServiceOutput, ServiceRegistration, ServiceStates, ShardAddress, ShardService, TickOutcome,
 };
 pub use written::WrittenDeliveries;
 

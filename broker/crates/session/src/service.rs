@@ -12,7 +12,7 @@
 
 use crate::{AnnounceOutcome, Broker, ControlEvent, PublishTag, QueueNotification, SessionEvent};
 use bytes::{Bytes, BytesMut};
-use env::{Incarnation, NodeId, Time};
+use env::{Incarnation, NodeId, Time, WallTime};
 use message::Message;
 use metadata::{Change, ChangeError, ChangeResult, QueueId, QueueRecord, TreeEvent};
 use std::any::Any;
@@ -123,6 +123,17 @@ pub enum ServiceOutput {
     Work,
 }
 
+/// The result of [`ShardService::tick`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TickOutcome {
+    /// The service has neither outputs nor frames.
+    Idle,
+    /// The service has outputs or frames.
+    Active,
+    /// Work is due that needs the shard: [`ShardService::carry_out_due`] must follow.
+    Due,
+}
+
 /// A frame of another shard cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the frame cannot be read")]
@@ -167,8 +178,12 @@ pub trait ShardService: Send + Sync {
     fn id(&self) -> ServiceId;
     /// The shard has been created.
     fn started(&self, _host: &mut dyn ServiceHost) {}
-    /// Time has passed.
-    fn tick(&self, _host: &mut dyn ServiceHost) {}
+    /// Time has passed. Every turn of the shard calls this, so it gets only the state.
+    fn tick(&self, _states: &mut ServiceStates, _now: Time, _wall: WallTime) -> TickOutcome {
+        TickOutcome::Idle
+    }
+    /// The rest of a tick that was [`TickOutcome::Due`].
+    fn carry_out_due(&self, _host: &mut dyn ServiceHost) {}
     /// The next time at which the service needs a tick.
     fn wake_at(&self, _states: &ServiceStates) -> Option<Time> {
         None
@@ -209,9 +224,15 @@ pub trait ShardService: Send + Sync {
     ) -> Result<(), InvalidFrame> {
         Err(InvalidFrame)
     }
-    /// The end of a turn: sends what was collected for other shards.
+    /// Returns true if frames for other shards were collected.
+    fn has_frames(&self, _states: &ServiceStates) -> bool {
+        false
+    }
+    /// Sends the frames that were collected, at the end of a turn. Called only if
+    /// [`ShardService::has_frames`] returns true.
     fn flush(&self, _host: &mut dyn ServiceHost) {}
-    /// Takes the next output. `event` is the place for events of the registration.
+    /// Takes the next output. `event` is the place for events of the registration. After `None`
+    /// there is no output until the state was accessed again.
     fn next_output(
         &self,
         _states: &mut ServiceStates,

@@ -23,7 +23,7 @@ impl Shard {
             };
             let all = self.sessions.iter_mut();
             let theirs = all.filter(|(_, slot)| {
-                let info = slot.session.info(&self.core.services.states);
+                let info = slot.session.info(self.core.services.states());
                 match &gone {
                     RemovedAccount::User(name) => info.user == **name,
                     RemovedAccount::Vhost(name) => info.vhost == **name,

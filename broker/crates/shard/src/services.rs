@@ -18,7 +18,7 @@ use metadata::{Change, QueueId, QueueRecord, TreeEvent};
 use session::{
     AnnounceOutcome, ControlEvent, NodeStatus, Protocols, PublishTag, PublishedMessage,
     ServiceHost, ServiceId, ServiceNotification, ServiceOutput, ServiceStates, SessionEvent,
-    ShardAddress, ShardService,
+    ShardAddress, ShardService, TickOutcome,
 };
 use smallvec::SmallVec;
 use std::any::Any;
@@ -35,8 +35,11 @@ struct PostponedDeletion {
 pub struct Services {
     /// Their positions are those of their sessions ([`SERVICE_KEY`]).
     list: Vec<&'static dyn ShardService>,
-    /// Their states.
-    pub states: ServiceStates,
+    states: ServiceStates,
+    /// False after all outputs were passed on, until a service can have another one.
+    may_have_outputs: bool,
+    /// False after all frames were sent, until a service can have another one.
+    may_have_frames: bool,
     /// The places for their events; `None` while the service's outputs are passed on.
     events: Vec<Option<Box<dyn Any + Send>>>,
     postponed: BTreeMap<QueueId, PostponedDeletion>,
@@ -47,10 +50,25 @@ impl Services {
         let mut services = Services::default();
         for registration in protocols.services() {
             services.list.push(registration.service);
-            services.states.push(registration.state);
+            services.states_mut().push(registration.state);
             services.events.push(Some(registration.event));
         }
         services
+    }
+
+    pub fn states(&self) -> &ServiceStates {
+        &self.states
+    }
+
+    /// Access to the states for services and sessions, which may add outputs and frames.
+    pub fn states_mut(&mut self) -> &mut ServiceStates {
+        self.note_access();
+        &mut self.states
+    }
+
+    fn note_access(&mut self) {
+        self.may_have_outputs = true;
+        self.may_have_frames = true;
     }
 
     fn position(&self, id: ServiceId) -> Option<usize> {
@@ -110,6 +128,35 @@ impl Core {
         Some(call(service, &mut view))
     }
 
+    /// Does not note an access to the states, because services report outputs and frames of a tick:
+    /// in most turns there are none.
+    pub fn tick_services(&mut self) {
+        for at in 0..self.services.list.len() {
+            let Services { list, states, .. } = &mut self.services;
+            let outcome = list[at].tick(states, self.now, self.wall);
+            if outcome != TickOutcome::Idle {
+                self.services.note_access();
+            }
+            if outcome == TickOutcome::Due {
+                self.with_service(at, |service, view| service.carry_out_due(view));
+            }
+        }
+    }
+
+    /// Sends the frames that services have collected in a turn.
+    pub fn flush_services(&mut self) {
+        if !self.services.may_have_frames {
+            return;
+        }
+        for at in 0..self.services.list.len() {
+            let Services { list, states, .. } = &self.services;
+            if list[at].has_frames(states) {
+                self.with_service(at, |service, view| service.flush(view));
+            }
+        }
+        self.services.may_have_frames = false;
+    }
+
     /// Announces a published message to subscriptions that are not backed by a queue.
     pub fn announce(
         &mut self,
@@ -121,21 +168,31 @@ impl Core {
         let mut outcome = AnnounceOutcome::default();
         for at in 0..self.services.list.len() {
             let Services { list, states, .. } = &self.services;
-            if !list[at].has_subscribers(states, vhost) {
-                continue;
+            if list[at].has_subscribers(states, vhost) {
+                let published = PublishedMessage {
+                    session,
+                    tag,
+                    vhost,
+                    message,
+                };
+                outcome += self.announce_to(at, &published, routes);
             }
-            let published = PublishedMessage {
-                session,
-                tag,
-                vhost,
-                message,
-            };
-            let announced = self.with_service(at, |service, view| {
-                service.announce(view, &published, routes)
-            });
-            outcome += announced.unwrap_or_default();
         }
         outcome
+    }
+
+    /// Not inlined, because most messages of other protocols have no such subscribers.
+    #[inline(never)]
+    fn announce_to(
+        &mut self,
+        at: usize,
+        published: &PublishedMessage<'_>,
+        routes: &mut Vec<QueueId>,
+    ) -> AnnounceOutcome {
+        let announced = self.with_service(at, |service, view| {
+            service.announce(view, published, routes)
+        });
+        announced.unwrap_or_default()
     }
 
     /// Remote subscribers have what a session of the shard itself published. Returns false for
@@ -273,6 +330,9 @@ impl Shard {
     /// it ends stays with the service. Returns true if there were any.
     pub(crate) fn pass_on_service_outputs(&mut self) -> bool {
         self.core.pass_on_collected_counters();
+        if !std::mem::take(&mut self.core.services.may_have_outputs) {
+            return false;
+        }
         let mut worked = false;
         for at in 0..self.core.services.list.len() {
             let service = self.core.services.list[at];

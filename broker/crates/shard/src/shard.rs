@@ -572,7 +572,7 @@ impl ShardDriver for Shard {
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }
-        self.core.each_service(|service, view| service.flush(view));
+        self.core.flush_services();
         self.core.flush_limit_usage();
         self.core.listen_when_introduced();
         self.core.flush_outgoing();

@@ -273,7 +273,7 @@ impl Core {
                 self.notices.push_back((session, refused.into()));
             }
         }
-        self.each_service(|service, view| service.tick(view));
+        self.tick_services();
         self.tick_clients();
         self.tick_directory();
         if self.stats.is_gathering() {

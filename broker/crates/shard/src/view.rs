@@ -149,7 +149,7 @@ impl Broker for View<'_> {
     }
 
     fn services(&mut self) -> Option<&mut ServiceStates> {
-        Some(&mut self.core.services.states)
+        Some(self.core.services.states_mut())
     }
 
     fn change_by_service(&mut self, service: ServiceId, token: u64, change: Change) {

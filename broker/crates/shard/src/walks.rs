@@ -161,7 +161,7 @@ impl Core {
         let mut part = Vec::new();
         let (mut looked_at, mut done) = (0, true);
         let node = self.config.node;
-        while let Some((key, facts)) = sessions.next_facts(*next, node, &self.services.states) {
+        while let Some((key, facts)) = sessions.next_facts(*next, node, self.services.states()) {
             *next = key + 1;
             looked_at += COST_OF_CLIENT * (1 + facts.channels.len());
             part.push(facts);

@@ -237,6 +237,10 @@ impl Claims {
         }
     }
 
+    pub fn has_frames(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
     /// Takes one frame of messages for another router.
     pub fn take(&mut self) -> Option<(RouterAddress, Vec<ClaimMessage>)> {
         let mut first = self.outgoing.first_entry()?;

@@ -238,6 +238,11 @@ impl RouteExchange {
         Some(id)
     }
 
+    /// Returns true if [`RouteExchange::next_message`] can return a message.
+    pub fn has_messages(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
     /// Returns the next message and its receiver; `None` if nothing is pending.
     pub fn next_message(&mut self) -> Option<(RouterAddress, PeerMessage)> {
         let announcements = self.announcements.as_ref()?;

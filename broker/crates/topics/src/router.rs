@@ -366,6 +366,16 @@ impl MqttRouter {
         }
     }
 
+    /// Returns true if [`MqttRouter::take`] can return an output.
+    pub fn has_output(&self) -> bool {
+        !self.outputs.is_empty() || !self.claims.own_messages.is_empty()
+    }
+
+    /// Returns true if messages for other routers were collected.
+    pub fn has_frames(&self) -> bool {
+        self.routers.has_messages() || self.wills.has_frames() || self.claims.has_frames()
+    }
+
     /// Takes the next output, in order.
     pub fn take(&mut self) -> Option<RouterOutput> {
         if self.outputs.is_empty() {

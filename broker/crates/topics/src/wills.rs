@@ -110,6 +110,10 @@ impl Wills {
         }
     }
 
+    pub fn has_frames(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
     /// Drops outgoing messages for all other routers.
     pub fn retain_outgoing(&mut self, is_live: impl Fn(RouterAddress) -> bool) {
         self.outgoing.retain(|address, _| is_live(*address));

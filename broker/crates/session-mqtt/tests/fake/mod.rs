@@ -19,7 +19,7 @@ use queue::{ConsumerId, QueueReply, RejectReason, RequestBody};
 use session::{
     Broker, ControlEvent, FlowState, MessageCounters, NodeStatus, Outbox, PasswordCheck,
     PublishTag, QueueNotification, RequestSeq, ServiceHost, ServiceId, ServiceStates, Session,
-    SessionEvent, SessionState, ShardAddress, ShardService,
+    SessionEvent, SessionState, ShardAddress, ShardService, TickOutcome,
 };
 use session_mqtt::{MqttService, MqttSession, MqttShard, SessionConfig, Settings};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -727,7 +727,10 @@ impl World {
     pub fn advance(&mut self, time: Duration) {
         self.node.now = self.node.now + time;
         self.node.wall = WallTime(self.node.wall.0 + time.as_millis() as u64);
-        MqttService.tick(&mut self.node);
+        let (now, wall) = (self.node.now, self.node.wall);
+        if MqttService.tick(&mut self.node.services, now, wall) == TickOutcome::Due {
+            MqttService.carry_out_due(&mut self.node);
+        }
         self.node.expire();
         for c in 0..self.connections.len() {
             let connection = &mut self.connections[c];

@@ -158,7 +158,7 @@ pub fn check_routers<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), St
         .flat_map(|n| n.shards().map(|s| (n.id(), s)))
         .collect();
     for (node, shard) in &all {
-        let mqtt: Option<&MqttShard> = shard.core().services.states.get();
+        let mqtt: Option<&MqttShard> = shard.core().services.states().get();
         let others = mqtt.map_or(0, |mqtt| mqtt.router.counts().routers);
         if others + 1 != all.len() {
             let (node, total) = (node.0, all.len());
