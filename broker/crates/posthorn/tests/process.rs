@@ -170,13 +170,19 @@ fn login_attempts_of_every_protocol_are_counted() -> Result<()> {
             "auth_attempts_failed": failed,
         })
     };
-    let expected = [row("amqp091", 1, 2), row("http", 1, 1), row("mqtt", 1, 3)];
+    let expected = [
+        row("amqp091", 1, 2),
+        row("amqp10", 0, 0),
+        row("http", 1, 1),
+        row("mqtt", 1, 3),
+    ];
     assert_eq!(told, serde_json::Value::from(expected.to_vec()));
     let url = format!("http://{}/metrics", address(&ready, "prometheus")?);
     let metrics = ureq::get(&url).call()?.body_mut().read_to_string()?;
     for (outcome, amqp, http, mqtt) in [("succeeded", 1, 1, 1), ("failed", 2, 1, 3)] {
         let expected = [
             format!("protocol=\"amqp091\"}} {amqp}"),
+            "protocol=\"amqp10\"} 0".to_owned(),
             format!("protocol=\"http\"}} {http}"),
             format!("protocol=\"mqtt\"}} {mqtt}"),
         ];
