@@ -153,7 +153,7 @@ func rollUnderLoad() {
 // refuseOtherVersions asks for versions to which the cluster must not change.
 func refuseOtherVersions(before []corev1.Pod) {
 	GinkgoHelper()
-	for wanted, reason := range map[string]string{version: "Downgrade", "0.4.0": "VersionSkipped"} {
+	for wanted, reason := range map[string]string{version: "Downgrade", "0.5.0": "VersionSkipped"} {
 		Expect(changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Version, spec.Image = wanted, image })).To(Succeed())
 		Eventually(readiness(newCluster())).Should(HavePrefix("False " + reason + ": "))
 	}
