@@ -138,7 +138,7 @@ func leaveFlagToPeople(name string) {
 	pod := brokerPod(name + "-0")
 	Expect(flagOf(name, &pod, nextFlag)).To(Equal(broker.FlagDisabled))
 
-	set(func(spec *posthornv1.BrokerClusterSpec) { spec.Version = "0.3.0" })
+	set(func(spec *posthornv1.BrokerClusterSpec) { spec.Version = "0.4.0" })
 	Eventually(readiness(one)).Should(And(HavePrefix("False FeatureFlagsDisabled: "), ContainSubstring(nextFlag)))
 	Expect(brokerPod(pod.Name).UID).To(Equal(pod.UID), "nobody was replaced for a refused version")
 	set(func(spec *posthornv1.BrokerClusterSpec) {
