@@ -273,6 +273,7 @@ impl Parts {
     }
 }
 
+#[inline]
 fn put_name(raw: &mut impl Sink, name: &str) -> Result<(), DecodeError> {
     raw.put(&[u8::try_from(name.len()).map_err(|_| DecodeError::Short)?]);
     raw.put(name.as_bytes());

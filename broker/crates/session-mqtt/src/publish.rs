@@ -365,6 +365,7 @@ pub(crate) fn is_reserved(topic: &str) -> bool {
 }
 
 /// Delivers a message to all subscribers in the cluster.
+#[inline]
 fn publish_to_topics(
     broker: &mut dyn Broker,
     vhost: &str,
@@ -424,6 +425,7 @@ fn retain(
 }
 
 /// Collects the queues that are bound to the exchange.
+#[inline]
 fn queues(
     broker: &mut dyn Broker,
     (vhost, exchange): (&str, &str),

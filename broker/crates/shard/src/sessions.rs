@@ -267,6 +267,7 @@ impl Sessions {
     }
 
     /// Undoes [`Sessions::enter`] where nothing is to be written, and notes when the session wants to be woken.
+    #[inline]
     pub fn leave(&mut self, key: ConnectionKey) {
         let Some(slot) = self.slots.get_mut(key.0) else {
             return;

@@ -112,10 +112,14 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Answers the drains that are finished. Call after messages were handed out or removed.
+    #[inline]
     pub fn finish_drains<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
-        if self.drains.is_empty() {
-            return;
+        if !self.drains.is_empty() {
+            self.finish_ready_drains(store);
         }
+    }
+
+    fn finish_ready_drains<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
         let finished: Vec<u64> = self
             .drains
             .keys()
