@@ -1,6 +1,6 @@
 //! PUBLISH (section 3.3).
 
-use crate::field::{Reader, put_string, put_variable, variable_len};
+use crate::field::{Reader, put_binary, put_string, put_variable, variable_len};
 use crate::property::{put_subscription_identifier, subscription_identifier_len};
 use crate::{DecodeError, MAX_STRING, PacketKind, Place, Properties, Qos, Version, topic};
 use bytes::{BufMut, BytesMut};
@@ -110,8 +110,8 @@ pub struct Forward<'a> {
     pub qos: Qos,
     /// The message was retained, or the subscription has Retain As Published.
     pub retain: bool,
-    /// Empty if only `alias` is sent.
-    pub topic: &'a str,
+    /// The topic name in UTF-8, at most [`MAX_STRING`] bytes. Empty if only `alias` is sent.
+    pub topic: &'a [u8],
     /// Not used with QoS 0.
     pub packet_id: u16,
     /// The remaining expiry in seconds.
@@ -144,7 +144,7 @@ impl Forward<'_> {
             _ => 0,
         };
         let id = if self.qos == Qos::AtMostOnce { 0 } else { 2 };
-        2 + self.topic.len().min(MAX_STRING) + id + properties + payload
+        2 + self.topic.len() + id + properties + payload
     }
 
     /// Size in bytes of the whole packet with a payload of this size.
@@ -153,14 +153,19 @@ impl Forward<'_> {
         1 + variable_len(remaining) + remaining
     }
 
-    /// Appends everything before the payload, which must follow. The topic has at most
-    /// [`MAX_STRING`] bytes, and the whole packet at most [`crate::MAX_PACKET`].
+    /// Appends everything before the payload, which must follow. The whole packet has at most
+    /// [`crate::MAX_PACKET`] bytes.
     pub fn encode_head(&self, version: Version, payload: usize, out: &mut BytesMut) {
+        debug_assert!(
+            self.topic.len() <= MAX_STRING,
+            "a topic of {} bytes",
+            self.topic.len()
+        );
         let remaining = self.remaining_len(version, payload);
         out.reserve(5 + remaining - payload);
         out.put_u8(first_byte(self.dup, self.qos, self.retain));
         put_variable(out, remaining);
-        put_string(out, self.topic);
+        put_binary(out, self.topic);
         if self.qos != Qos::AtMostOnce {
             out.put_u16(self.packet_id);
         }

@@ -187,7 +187,7 @@ proptest! {
         let mut kept = BytesMut::new();
         properties.put_kept(&mut kept);
         let forward = Forward {
-            dup: packet.dup, qos, retain, topic: &topic, packet_id: packet.packet_id,
+            dup: packet.dup, qos, retain, topic: topic.as_bytes(), packet_id: packet.packet_id,
             message_expiry: properties.message_expiry, alias: properties.topic_alias,
             subscription_identifiers: &words.identifiers, kept: &kept,
         };

@@ -545,7 +545,7 @@ fn server_packets_are_decoded() {
         dup: false,
         qos: Qos::AtLeastOnce,
         retain: true,
-        topic: "a/b",
+        topic: b"a/b",
         packet_id: 10,
         message_expiry: Some(5),
         alias: Some(3),

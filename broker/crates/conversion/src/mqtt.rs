@@ -216,7 +216,10 @@ mod tests {
         let message = convert(&amqp(&properties, true), "a.b/c", "amq.topic").unwrap();
         let raw = message.properties();
         let envelope = Envelope::read(raw).unwrap();
-        assert_eq!((envelope.topic, envelope.qos), ("a/b.c", Qos::AtLeastOnce));
+        assert_eq!(
+            (envelope.topic(), envelope.qos),
+            (Ok("a/b.c"), Qos::AtLeastOnce)
+        );
         let got = envelope.properties().unwrap();
         assert_eq!(got.content_type, Some("text/plain"));
         assert_eq!(got.correlation_data, Some(&b"c1"[..]));

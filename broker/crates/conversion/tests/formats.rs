@@ -30,7 +30,7 @@ impl fmt::Debug for Stored {
             .field("ttl_ms", &self.0.ttl_ms())
             .field("qos", &envelope.qos)
             .field("retain", &envelope.retain)
-            .field("topic", &envelope.topic)
+            .field("topic", &envelope.topic().map_err(|_| fmt::Error)?)
             .field("payload_format", &properties.payload_format)
             .field("content_type", &properties.content_type)
             .field("response_topic", &properties.response_topic)
@@ -52,7 +52,7 @@ fn encode(stored: &Stored) -> Vec<u8> {
     let builder = EnvelopeBuilder {
         qos: envelope.qos,
         retain: envelope.retain,
-        topic: envelope.topic,
+        topic: envelope.topic().expect("a topic"),
         properties: &properties,
         exchange: message.exchange(),
         key: message.routing_key(),

@@ -45,7 +45,7 @@ impl<D> Node<D> {
 }
 
 fn edge_hash(parent: u32, word: u32) -> u64 {
-    Fixed::default().hash_one((parent, word))
+    Fixed::default().hash_one(u64::from(parent) << 32 | u64::from(word))
 }
 
 #[derive(Clone, Debug)]
@@ -95,19 +95,43 @@ impl<D: Handle> TopicTrie<D> {
         removed
     }
 
-    /// True if nothing is bound to a key with words.
-    fn has_root_only(&self) -> bool {
-        self.nodes.len() == 1
-    }
-
     /// Finds the destinations of a key whose words are divided by `separator`, an ASCII character.
     pub(crate) fn route(&self, key: &str, separator: u8, out: &mut Vec<D>) {
-        if self.has_root_only() && !key.is_empty() {
-            return;
+        let mut at = ROOT;
+        let mut rest = (!key.is_empty()).then_some(key.as_bytes());
+        // Nodes without wildcards have at most one successor for a word, so they need no stack. A word that no
+        // binding has ends the walk before the others are looked up.
+        loop {
+            let Some(node) = self.nodes.get(at as usize) else {
+                return;
+            };
+            if node.star != NONE || node.hash != NONE {
+                return self.route_wildcards(at, rest, separator, out);
+            }
+            let Some(text) = rest else {
+                return node.destinations.append_to(out);
+            };
+            if node.word_children == 0 {
+                return;
+            }
+            let end = text.iter().position(|byte| *byte == separator);
+            let (word, after) = match end {
+                Some(end) => (&text[..end], Some(&text[end + 1..])),
+                None => (text, None),
+            };
+            let next = self.words.of_message(word);
+            match next.and_then(|word| self.edge(at, word)) {
+                Some(next) => (at, rest) = (next, after),
+                None => return,
+            }
         }
+    }
+
+    /// As [`TopicTrie::route`], from a node to which a plain word leads; `rest` is the key after that word.
+    fn route_wildcards(&self, from: u32, rest: Option<&[u8]>, separator: u8, out: &mut Vec<D>) {
         let mut words: SmallVec<[Option<u32>; 16]> = SmallVec::new();
-        if !key.is_empty() {
-            for word in key.as_bytes().split(|byte| *byte == separator) {
+        if let Some(rest) = rest {
+            for word in rest.split(|byte| *byte == separator) {
                 words.push(self.words.of_message(word));
             }
         }
@@ -115,7 +139,7 @@ impl<D: Handle> TopicTrie<D> {
         let mut seen: HashSet<(u32, usize), Fixed> = HashSet::default();
         let words = words.as_slice();
         // The top of the stack, kept out of it because it is nearly always the only element.
-        let mut top = Some((ROOT, 0));
+        let mut top = Some((from, 0));
         while let Some((at, position)) = top.take().or_else(|| walk.pop()) {
             let mut push = |next| {
                 if let Some(below) = top.replace(next) {

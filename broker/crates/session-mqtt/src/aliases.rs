@@ -48,7 +48,7 @@ impl InboundAliases {
 
 /// Topic aliases set by the server, assigned to the first topics that it sends.
 #[derive(Debug)]
-pub(crate) struct OutboundAliases(Vec<Box<str>>);
+pub(crate) struct OutboundAliases(Vec<Box<[u8]>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alias {
@@ -67,7 +67,7 @@ impl OutboundAliases {
     }
 
     /// Returns the alias of a topic. `maximum` is the client's Topic Alias Maximum.
-    pub fn of(&self, topic: &str, maximum: u16) -> Alias {
+    pub fn of(&self, topic: &[u8], maximum: u16) -> Alias {
         if maximum == 0 {
             return Alias::None;
         }
@@ -79,7 +79,7 @@ impl OutboundAliases {
         }
     }
 
-    pub fn add_topic(&mut self, topic: &str) {
+    pub fn add_topic(&mut self, topic: &[u8]) {
         self.0.push(topic.into());
     }
 }

@@ -253,7 +253,7 @@ impl ClientConnection {
         cx: &mut StepContext<'_>,
     ) -> bool {
         let message = &delivery.message;
-        let alias = self.aliases_out.of(envelope.topic, self.aliases);
+        let alias = self.aliases_out.of(envelope.raw_topic, self.aliases);
         let named = delivery.hits.iter().map(|hit| hit.identifier);
         let identifiers: SmallVec<[u32; 8]> = named.filter(|&id| id != 0).collect();
         let as_published = delivery.hits.iter().any(|hit| hit.retain_as_published);
@@ -263,8 +263,8 @@ impl ClientConnection {
             // [MQTT-3.3.1-12], [MQTT-3.3.1-13]
             retain: delivery.retained || envelope.retain && as_published,
             topic: match alias {
-                Alias::Known(_) => "",
-                Alias::New(_) | Alias::None => envelope.topic,
+                Alias::Known(_) => &[],
+                Alias::New(_) | Alias::None => envelope.raw_topic,
             },
             packet_id: sending.packet_id,
             message_expiry: remaining_expiry(message, cx),
@@ -285,7 +285,7 @@ impl ClientConnection {
         cx.out
             .push_part(message.body(), || message.body_part(0..payload));
         if let Alias::New(_) = alias {
-            self.aliases_out.add_topic(envelope.topic);
+            self.aliases_out.add_topic(envelope.raw_topic);
         }
         if cx.broker.tree().traces() {
             self.trace_delivery(message, sending, cx);

@@ -714,7 +714,7 @@ fn convert_queue_message(
     let message = match message.protocol() {
         Protocol::Mqtt if !message.has_died() => {
             let raw = message.properties();
-            let topic = Envelope::read(raw).ok()?.topic;
+            let topic = Envelope::read(raw).ok()?.topic().ok()?;
             router.matching(subscriber, topic, found);
             message
         }

@@ -70,7 +70,7 @@ impl SessionSubscriptions {
     pub(crate) fn share(&self, message: &Message, redelivered: bool) -> Option<(Name, Message)> {
         let (share, message) = match message.protocol() {
             Protocol::Mqtt if !message.has_died() => {
-                let topic = Envelope::read(message.properties()).ok()?.topic;
+                let topic = Envelope::read(message.properties()).ok()?.topic().ok()?;
                 (self.share_of(topic)?, message.clone())
             }
             _ => message.routing_keys().find_map(|key| {

@@ -28,8 +28,8 @@ pub struct Envelope<'a> {
     pub qos: Qos,
     /// The RETAIN flag of the PUBLISH packet.
     pub retain: bool,
-    /// The topic name.
-    pub topic: &'a str,
+    /// The topic name, which was UTF-8 when the message arrived: see [`Envelope::topic`].
+    pub raw_topic: &'a [u8],
     /// Encoded properties of an MQTT 5.0 PUBLISH ([`Properties::put_kept`]).
     pub kept: &'a [u8],
 }
@@ -42,13 +42,18 @@ impl<'a> Envelope<'a> {
             return Err(EnvelopeError);
         };
         let len = u16::from_be_bytes([*high, *low]).into();
-        let (topic, kept) = rest.split_at_checked(len).ok_or(EnvelopeError)?;
+        let (raw_topic, kept) = rest.split_at_checked(len).ok_or(EnvelopeError)?;
         Ok(Envelope {
             qos: Qos::from_bits(flags & QOS).ok_or(EnvelopeError)?,
             retain: flags & RETAIN != 0,
-            topic: std::str::from_utf8(topic).map_err(|_| EnvelopeError)?,
+            raw_topic,
             kept,
         })
+    }
+
+    /// Returns the topic name. Fails if it is not UTF-8.
+    pub fn topic(&self) -> Result<&'a str, EnvelopeError> {
+        std::str::from_utf8(self.raw_topic).map_err(|_| EnvelopeError)
     }
 
     /// Decodes the forwarded properties.
@@ -141,14 +146,14 @@ mod tests {
             prop_assert_eq!(message.body(), &payload[..]);
             let raw = message.properties();
             let read = Envelope::read(raw).unwrap();
-            prop_assert_eq!((read.qos, read.retain, read.topic), (qos, retain, &topic[..]));
+            prop_assert_eq!((read.qos, read.retain, read.topic()), (qos, retain, Ok(&topic[..])));
             prop_assert_eq!(read.properties().unwrap().content_type, Some(&text[..]));
             prop_assert_eq!(read.properties().unwrap().message_expiry, None);
         }
 
         #[test]
         fn read_never_panics(raw: Vec<u8>) {
-            let _ = Envelope::read(&raw).map(|e| e.properties().is_ok());
+            let _ = Envelope::read(&raw).map(|e| e.properties().is_ok() && e.topic().is_ok());
         }
     }
 }

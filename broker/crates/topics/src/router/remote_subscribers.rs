@@ -182,10 +182,9 @@ impl MqttRouter {
     /// Delivers a message forwarded by another router.
     fn deliver_forwarded(&mut self, forwarded: ForwardedMessage) {
         let properties = forwarded.message.properties();
-        let Ok(envelope) = Envelope::read(properties) else {
+        let Ok(topic) = Envelope::read(properties).and_then(|envelope| envelope.topic()) else {
             return;
         };
-        let topic = envelope.topic;
         match &forwarded.group {
             Some(group) => self.deliver_shared(&forwarded, group),
             None => {
