@@ -10,6 +10,7 @@
 mod content;
 mod field;
 mod frame;
+mod frequent;
 mod header;
 mod method;
 mod shown;
@@ -21,6 +22,7 @@ pub use frame::{
     Frame, FrameError, FrameKind, encode_body, encode_content_header, encode_heartbeat,
     encode_method, open_body, parse_frame,
 };
+pub use frequent::{BasicDeliver, encode_ack};
 pub use header::{PROTOCOL_HEADER, ProtocolHeader};
 pub use method::Method;
 pub use shown::{Octets, Shown};

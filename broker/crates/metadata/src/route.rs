@@ -94,7 +94,12 @@ impl Tree {
         let vhost = self.vhosts.get(vhost)?;
         let start = out.len();
         let counter = if exchange.is_empty() {
-            out.extend(keys.iter().filter_map(|key| vhost.queues.get(*key)));
+            // A loop, because `extend` of an iterator of unknown length costs more than one push.
+            for key in keys {
+                if let Some(queue) = vhost.queues.get(*key) {
+                    out.push(*queue);
+                }
+            }
             &vhost.default_exchange
         } else {
             let exchange = vhost.exchanges.get(exchange)?;

@@ -13,7 +13,7 @@ use crate::transaction::Transaction;
 use crate::unacked::UnackedDeliveries;
 use crate::wait::WaitReason;
 use bytes::{Bytes, BytesMut};
-use codec_amqp091::{Frame, FrameKind, Method};
+use codec_amqp091::{Frame, FrameKind, Method, encode_ack};
 use env::Time;
 use metadata::Name;
 use queue::{ConsumerId, Delivery, QueueId, RequestBody};
@@ -520,13 +520,7 @@ impl Channel {
             let tail = cx.out.tail();
             tail.truncate(tail.len().saturating_sub(ACK_FRAME));
         }
-        cx.send(
-            self.number,
-            &Method::BasicAck {
-                delivery_tag: tag,
-                multiple: merge,
-            },
-        );
+        encode_ack(cx.out.tail(), self.number, tag, merge);
         self.last_ack = settled.in_order.then(|| LastAck {
             position: cx.out.position(),
             tag,

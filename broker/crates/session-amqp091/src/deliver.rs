@@ -5,7 +5,8 @@ use crate::connection_state::{ConnectionState, StepContext};
 use crate::failure::{MethodResult, refuse};
 use crate::unacked::{DeliveryOrigin, UnackedDelivery};
 use codec_amqp091::{
-    FRAME_END, FRAME_OVERHEAD, HeaderEdit, Method, Properties, encode_content_header, open_body,
+    BasicDeliver, FRAME_END, FRAME_OVERHEAD, HeaderEdit, Method, Properties, encode_content_header,
+    open_body,
 };
 use conversion::{Part, amqp091};
 use env::Time;
@@ -158,14 +159,14 @@ impl Channel {
         self.last_served = consumer;
         let attempts = failed_attempts(delivery);
         let redelivered = delivery.redelivered || attempts.is_some();
-        let method = Method::BasicDeliver {
+        let deliver = BasicDeliver {
             consumer_tag: &to.tag,
             delivery_tag,
             redelivered,
-            exchange: delivery.message.exchange(),
-            routing_key: delivery.message.routing_key(),
+            exchange: delivery.message.raw_exchange(),
+            routing_key: delivery.message.raw_routing_key(),
         };
-        cx.send(self.number, &method);
+        deliver.encode(cx.out.tail(), self.number);
         send_content(self.number, delivery, attempts, conn, cx.out);
         if cx.broker.tree().traces() {
             conn.trace_delivery(self.number, queue, delivery, cx);

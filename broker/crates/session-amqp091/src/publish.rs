@@ -178,7 +178,7 @@ fn route(
     }
     check_user(&properties, conn)?;
 
-    let rewritten = rewrite(properties, &copies, channel.replies.as_deref())?;
+    let rewritten = rewrite(&properties, &copies, channel.replies.as_deref())?;
     let raw = rewritten.as_deref().unwrap_or(&assembly.properties);
     let builder = MessageBuilder {
         protocol: Protocol::Amqp091,
@@ -236,20 +236,21 @@ impl Envelope for PublishView<'_> {
 /// Rewrites properties that must not be forwarded as they are: removes the BCC header and replaces
 /// the direct reply-to address by the queue behind it. None: no change is needed.
 fn rewrite<'a>(
-    mut properties: Properties<'a, Short<'a>>,
+    properties: &Properties<'a, Short<'a>>,
     copies: &[table::Entry<'_>],
     replies: Option<&'a ReplyConsumer>,
 ) -> MethodResult<Option<BytesMut>> {
     let direct = properties.reply_to == Some(REPLY_TO.into());
+    let blind = copies.iter().any(|c| c.key == "BCC");
+    if !direct && !blind {
+        return Ok(None);
+    }
+    let mut properties = *properties;
     if direct {
         match replies {
             Some(replies) => properties.reply_to = Some((&*replies.queue).into()),
             None => refuse!(PreconditionFailed, "fast reply consumer does not exist"),
         }
-    }
-    let blind = copies.iter().any(|c| c.key == "BCC");
-    if !direct && !blind {
-        return Ok(None);
     }
     let edit = HeaderEdit {
         key: "BCC",
@@ -264,6 +265,9 @@ fn rewrite<'a>(
 /// them, at the end, are from BCC.
 fn copy_keys(copies: &[table::Entry<'_>]) -> MethodResult<(Vec<Value>, usize)> {
     let mut keys = Vec::new();
+    if copies.is_empty() {
+        return Ok((keys, 0));
+    }
     let mut cc_count = 0;
     // CC keys come before BCC keys, whatever their order in the table.
     for name in ["CC", "BCC"] {
