@@ -75,6 +75,9 @@ impl Tree {
             Change::EnableKnownFeature { name, known_by } => {
                 self.enable_known_feature(name, known_by)
             }
+            Change::PutClientAddresses { node, addresses } => {
+                self.put_client_addresses(*node, addresses)
+            }
             Change::Retain {
                 vhost,
                 topic,

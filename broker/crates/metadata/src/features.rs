@@ -25,9 +25,15 @@ pub const BASELINE: Feature = Feature {
     description: "Formats on disk and between nodes of version 0.2",
 };
 
+/// The metadata has the addresses under which clients reach each node ([`crate::Change::PutClientAddresses`]).
+pub const CLIENT_ADDRESSES: Feature = Feature {
+    name: "client_addresses",
+    description: "Nodes state the addresses of their client listeners in the metadata",
+};
+
 /// Flags that this version knows, ordered by name. A later version that changes a format adds a flag and reads both
 /// forms.
-pub const KNOWN: &[Feature] = &[BASELINE];
+pub const KNOWN: &[Feature] = &[BASELINE, CLIENT_ADDRESSES];
 
 /// The version of a node, with the flags that it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

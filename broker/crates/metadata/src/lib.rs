@@ -12,6 +12,7 @@
 mod access;
 mod apply;
 mod arguments;
+mod client_addresses;
 mod codec;
 mod cursor;
 mod equivalence;
@@ -35,6 +36,7 @@ mod traffic;
 mod tree;
 mod vhosts;
 
+pub use client_addresses::ClientAddress;
 pub use cursor::{
     BindingCursor, Cursor, ExchangeCursor, QueueCursor, QueuesById, SourceCursor, Step,
 };
@@ -495,6 +497,14 @@ pub enum Change {
         name: Name,
         /// Members that announced the flag.
         known_by: Vec<NodeId>,
+    },
+    /// Replaces the addresses under which clients reach a member. Refused without the feature flag
+    /// [`features::CLIENT_ADDRESSES`].
+    PutClientAddresses {
+        /// The member.
+        node: NodeId,
+        /// One for each client listener.
+        addresses: Vec<ClientAddress>,
     },
 }
 

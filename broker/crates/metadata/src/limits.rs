@@ -17,6 +17,8 @@ pub const PARAMETERS: usize = 1024;
 /// Number of feature flags. Nodes exchange their flags before they know each other, in a frame of at most
 /// `MAX_HANDSHAKE_FRAME` bytes.
 pub const FEATURES: usize = 100;
+/// Number of client addresses of a node: one for each listener.
+pub const CLIENT_ADDRESSES: usize = 64;
 /// Number of tags of a user or a vhost.
 pub const TAGS: usize = 32;
 /// Number of members of a queue's group.

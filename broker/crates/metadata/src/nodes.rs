@@ -95,6 +95,7 @@ impl Tree {
         }
         self.nodes.remove(&id);
         self.zones.remove(&id);
+        self.client_addresses.remove(&id);
         self.placed.remove(&id);
         self.events.push(TreeEvent::NodeRemoved(node));
         ChangeResult::Changed

@@ -7,8 +7,8 @@ use crate::policies::{EffectivePolicy, Policy};
 use crate::retained::Retained;
 use crate::traffic::TrafficCounter;
 use crate::{
-    BindingRecord, ExchangeRecord, Name, NodeRecord, PermissionRecord, PolicyRecord, PolicyScope,
-    QueueId, QueueRecord, QueueType, SessionId, TopicPermissionRecord, UserRecord,
+    BindingRecord, ClientAddress, ExchangeRecord, Name, NodeRecord, PermissionRecord, PolicyRecord,
+    PolicyScope, QueueId, QueueRecord, QueueType, SessionId, TopicPermissionRecord, UserRecord,
 };
 use bytes::Bytes;
 use env::{Incarnation, NodeId};
@@ -44,6 +44,8 @@ pub struct Tree {
     pub(crate) nodes: BTreeMap<NodeId, Arc<NodeRecord>>,
     /// Zones of the nodes with a known zone.
     pub(crate) zones: BTreeMap<NodeId, Name>,
+    /// Addresses of the client listeners of the nodes that stated any.
+    pub(crate) client_addresses: BTreeMap<NodeId, Vec<ClientAddress>>,
     /// Permanently removed nodes, and the index of the change that removed them.
     pub(crate) forgotten: BTreeMap<NodeId, u64>,
     /// Nodes that are or were members of replicated queues, and the index of the last change that made them a member of

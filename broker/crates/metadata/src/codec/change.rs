@@ -2,9 +2,9 @@
 //! this form.
 
 use crate::{
-    BindingRecord, Change, ChangeError, ExchangeRecord, Name, NodeRecord, PermissionRecord,
-    PolicyRecord, PolicyScope, QueueId, QueueRecord, QueueType, SessionId, TopicPermissionRecord,
-    UserRecord, limits,
+    BindingRecord, Change, ChangeError, ClientAddress, ExchangeRecord, Name, NodeRecord,
+    PermissionRecord, PolicyRecord, PolicyScope, QueueId, QueueRecord, QueueType, SessionId,
+    TopicPermissionRecord, UserRecord, limits,
 };
 use bytes::{Bytes, BytesMut};
 use env::{Incarnation, NodeId};
@@ -105,4 +105,6 @@ wire_enum!(Change, "a change" {
     38 = ForgetFreeNode { id: NodeId, seen: u64 },
     39 = ReplaceNode { old: NodeId, new: NodeRecord },
     40 = Barrier {},
+    // With the feature flag `client_addresses`.
+    41 = PutClientAddresses { node: NodeId, addresses: Vec<ClientAddress> },
 });

@@ -1,9 +1,9 @@
 //! Encodings of the tree's records.
 
 use crate::{
-    ApplyTo, BindingRecord, Destination, ExchangeRecord, Name, NodeRecord, PermissionRecord,
-    PolicyRecord, PolicyScope, QueueId, QueueRecord, QueueType, SessionId, TopicPermissionRecord,
-    UserRecord,
+    ApplyTo, BindingRecord, ClientAddress, Destination, ExchangeRecord, Name, NodeRecord,
+    PermissionRecord, PolicyRecord, PolicyScope, QueueId, QueueRecord, QueueType, SessionId,
+    TopicPermissionRecord, UserRecord,
 };
 use auth::PasswordHash;
 use env::NodeId;
@@ -82,5 +82,11 @@ wire_struct!(NodeRecord {
     address: Name,
     voter: bool,
     maintenance: bool,
+});
+wire_struct!(ClientAddress {
+    protocol: Name,
+    tls: bool,
+    host: Name,
+    port: u16,
 });
 wire_enum!(Destination, "a destination" { 1 = Queue(name: Name), 2 = Exchange(name: Name) });

@@ -1,7 +1,9 @@
 //! Snapshots of the tree: its whole content in an order that depends on nothing else.
 
 use crate::tree::VhostRecord;
-use crate::{BindingRecord, ExchangeRecord, Name, PolicyRecord, QueueRecord, QueueType, Tree};
+use crate::{
+    BindingRecord, ExchangeRecord, Name, PolicyRecord, QueueRecord, QueueType, Tree, features,
+};
 use bytes::{Bytes, BytesMut};
 use wire::{DecodeCause, Decoded, Reader, Wire, wire_struct};
 
@@ -56,6 +58,11 @@ impl Tree {
         placed.put(&mut out);
         let lost: Vec<_> = self.lost_queues().map(|(q, n)| (q, n.clone())).collect();
         lost.put(&mut out);
+        if self.feature_enabled(features::CLIENT_ADDRESSES.name) {
+            let addresses = self.client_addresses.iter();
+            let addresses = addresses.map(|(node, list)| (*node, list.clone()));
+            addresses.collect::<Vec<_>>().put(&mut out);
+        }
         out.freeze()
     }
 
@@ -112,6 +119,9 @@ impl Tree {
                 return Err(from.error(DecodeCause::Inconsistent("queue")));
             }
             tree.lost.insert(queue, node);
+        }
+        if tree.feature_enabled(features::CLIENT_ADDRESSES.name) {
+            tree.client_addresses = from.get::<Vec<_>>()?.into_iter().collect();
         }
         from.end()?;
         debug_assert!(tree.member_counts_are_right());

@@ -1,7 +1,7 @@
 //! Changes and snapshots as version 0.2 wrote them.
 
 use super::*;
-use crate::features::BASELINE;
+use crate::features::{BASELINE, CLIENT_ADDRESSES};
 use auth::PasswordHash;
 use bytes::Bytes;
 use std::fmt;
@@ -50,6 +50,7 @@ golden::variant_names! {
         Change::TraceVhost { .. } => "trace-vhost",
         Change::EnableFeature { .. } => "enable-feature",
         Change::EnableKnownFeature { .. } => "enable-known-feature",
+        Change::PutClientAddresses { .. } => "put-client-addresses",
     }
     fn queue_type_name(QueueType) {
         QueueType::Classic => "classic",
@@ -253,6 +254,10 @@ fn changes() -> Vec<Change> {
             maintenance: true,
             ..node(4)
         }),
+        Change::PutClientAddresses {
+            node: NodeId(4),
+            addresses: client_addresses(),
+        },
         Change::DeleteNode { id: NodeId(4) },
         Change::SetMaintenance {
             id: NodeId(4),
@@ -401,9 +406,37 @@ impl fmt::Debug for State {
             .field("forgotten", &tree.forgotten)
             .field("retained", &tree.all_retained().collect::<Vec<_>>())
             .field("placed", &tree.placed)
-            .field("lost", &tree.lost)
-            .finish()
+            .field("lost", &tree.lost);
+        if !tree.client_addresses.is_empty() {
+            all.field("client_addresses", &tree.client_addresses);
+        }
+        all.finish()
     }
+}
+
+fn client_addresses() -> Vec<ClientAddress> {
+    let address = |tls, host: &str, port| ClientAddress {
+        protocol: name("amqp"),
+        tls,
+        host: name(host),
+        port,
+    };
+    vec![
+        address(false, "c-0.example.org", 5672),
+        address(true, "2001:db8::1", 5671),
+    ]
+}
+
+fn tree_with_addresses() -> Tree {
+    let mut log = Log::new();
+    log.ok(Change::EnableFeature {
+        name: name(CLIENT_ADDRESSES.name),
+    });
+    log.ok(Change::PutClientAddresses {
+        node: NodeId(1),
+        addresses: client_addresses(),
+    });
+    log.tree
 }
 
 /// A tree in which no list is empty.
@@ -511,5 +544,11 @@ fn snapshots_of_version_0_2_are_restored() {
         let decode = |bytes: &[u8]| Tree::restore(bytes).map(State);
         files.check("full", &State(tree), encode, decode);
         files.check("empty", &State(Tree::default()), encode, decode);
+        files.check(
+            "client-addresses",
+            &State(tree_with_addresses()),
+            encode,
+            decode,
+        );
     });
 }

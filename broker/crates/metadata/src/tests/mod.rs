@@ -1,6 +1,7 @@
 //! Tests of the tree: effects of changes, refusals, listings and encodings.
 
 mod access;
+mod client_addresses;
 mod codec;
 mod cursor;
 mod declare;
