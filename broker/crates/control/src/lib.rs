@@ -25,7 +25,9 @@ pub use walk::{Collect, Progress, TreeWalk};
 use env::{NodeId, WallTime};
 use message::Message;
 use metadata::features::VersionFacts;
-use metadata::{Change, ChangeError, ChangeResult, Name, QueueId, QueueRecord, Tree};
+use metadata::{
+    Change, ChangeError, ChangeResult, ClientAddress, Name, QueueId, QueueRecord, Tree,
+};
 use queue::{Delivery, QueueCounters, QueueReply, QueueStats, RequestBody};
 
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -188,6 +190,8 @@ pub struct NodeFacts {
     pub address: String,
     /// `cluster.zone`; empty if not set.
     pub zone: String,
+    /// Addresses of its client listeners; empty if it has not stated any.
+    pub client_addresses: Vec<ClientAddress>,
     /// Seconds since the start; None for other nodes.
     pub uptime_s: Option<u64>,
     pub memory_alarm: bool,

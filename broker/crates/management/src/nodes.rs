@@ -11,6 +11,7 @@ use crate::{Config, LogLevels};
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
 use control::{ControlRequest, Counters, Forgetting, MembershipRequest, NodeFacts, NodeResources};
+use metadata::ClientAddress;
 use serde_json::{Value as Json, json as object};
 
 fn auth_mechanisms() -> Json {
@@ -45,6 +46,18 @@ fn plugins(config: &Config) -> Vec<&'static str> {
         .collect()
 }
 
+fn client_addresses(addresses: &[ClientAddress]) -> Json {
+    let show = |address: &ClientAddress| {
+        object!({
+            "protocol": &*address.protocol,
+            "tls": address.tls,
+            "host": &*address.host,
+            "port": address.port,
+        })
+    };
+    addresses.iter().map(show).collect()
+}
+
 fn show(api: &Api, node: &NodeFacts, own: &Counters) -> Json {
     let config = api.config();
     let mut shown = object!({
@@ -55,6 +68,7 @@ fn show(api: &Api, node: &NodeFacts, own: &Counters) -> Json {
         "voter": node.voter,
         "address": node.address,
         "zone": node.zone,
+        "client_addresses": client_addresses(&node.client_addresses),
         "mem_alarm": node.memory_alarm,
         "disk_free_alarm": node.disk_alarm,
         "partitions": [],

@@ -101,14 +101,21 @@ pub fn node_name(config: &Config) -> Result<String, AddressError> {
     Ok(config.cluster.node.clone())
 }
 
+/// The host under which others reach a listener of this node.
+pub fn advertised_host(config: &Config, bound: Option<SocketAddr>) -> Result<String, AddressError> {
+    match bound {
+        _ if !config.cluster.advertised_host.is_empty() => {
+            Ok(config.cluster.advertised_host.clone())
+        }
+        Some(address) if !address.ip().is_unspecified() => Ok(address.ip().to_string()),
+        Some(_) => host_name(),
+        None => Ok(Ipv4Addr::LOCALHOST.to_string()),
+    }
+}
+
 /// The host:port under which other nodes reach this one.
 pub fn advertised(config: &Config, bound: Option<SocketAddr>) -> Result<String, AddressError> {
-    let host = match bound {
-        _ if !config.cluster.advertised_host.is_empty() => config.cluster.advertised_host.clone(),
-        Some(address) if !address.ip().is_unspecified() => address.ip().to_string(),
-        Some(_) => host_name()?,
-        None => Ipv4Addr::LOCALHOST.to_string(),
-    };
+    let host = advertised_host(config, bound)?;
     let port = bound.map_or(0, |a| a.port());
     if host.contains(':') {
         return Ok(format!("[{host}]:{port}"));

@@ -3,6 +3,7 @@
 use crate::addresses::{self, AddressError};
 use crate::config::{Config, Listen};
 use crate::node::NodeError;
+use metadata::ClientAddress;
 use reactor::ClientListener;
 use session::{Protocol, ProtocolId, Protocols};
 use std::net::SocketAddr;
@@ -154,6 +155,30 @@ impl Clients {
         let names = protocol.map_or([""; 2], |protocol| protocol.listener_names());
         let name = names[usize::from(listener.tls.is_some())];
         (name, listener.socket.address())
+    }
+
+    /// The addresses of these listeners, as clients reach them. An address that the configuration
+    /// states takes precedence over the advertised host and the bound port. Listeners without
+    /// either are left out: the host has no name.
+    pub fn addresses(&self, config: &Config, listeners: &[ClientListener]) -> Vec<ClientAddress> {
+        let address = |listener: &ClientListener| {
+            let (name, bound) = self.port(listener);
+            let (host, port) = match config.advertised_listeners.get(name) {
+                Some(stated) => (stated.host.clone(), stated.port),
+                None => {
+                    let host = addresses::advertised_host(config, Some(bound)).ok()?;
+                    (host, bound.port())
+                }
+            };
+            let [protocol, _] = self.protocols.get(listener.protocol)?.listener_names();
+            Some(ClientAddress {
+                protocol: protocol.into(),
+                tls: listener.tls.is_some(),
+                host: host.into(),
+                port,
+            })
+        };
+        listeners.iter().filter_map(address).collect()
     }
 
     /// TLS of the HTTP API, if enabled.

@@ -36,6 +36,8 @@ pub struct Config {
     pub log: LogConfig,
     pub amqp: Listen,
     pub amqp_tls: Listen,
+    /// Addresses of client listeners as clients reach them, by the name of the listener.
+    pub advertised_listeners: BTreeMap<String, PeerAddress>,
     pub mqtt: MqttConfig,
     pub web_mqtt: WebMqttConfig,
     pub tls: TlsConfig,
@@ -243,6 +245,7 @@ impl Default for Config {
             },
             amqp: Listen::loopback(5672),
             amqp_tls: Listen::None,
+            advertised_listeners: BTreeMap::new(),
             mqtt: MqttConfig::default(),
             web_mqtt: WebMqttConfig::default(),
             tls: TlsConfig::default(),

@@ -19,7 +19,7 @@ use control::{ControlRequest, NodeResources, Readiness};
 use env::real::RealClock;
 use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
 use metadata::features::Version;
-use metadata::{NodeRecord, QueueType, UserRecord};
+use metadata::{ClientAddress, NodeRecord, QueueType, UserRecord};
 use reactor::Report;
 use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, StartCheck};
 use std::collections::BTreeSet;
@@ -156,6 +156,8 @@ struct Node {
     ready_file: Option<PathBuf>,
     /// For the ready file.
     ports: Vec<(&'static str, SocketAddr)>,
+    /// Of the client listeners, as clients reach them.
+    client_addresses: Vec<ClientAddress>,
     clients: Clients,
     last_look: Arc<LastLook>,
 }
@@ -238,6 +240,7 @@ impl Node {
             make_shard: parts.make_shard,
             ready_file: parts.ready_file,
             ports,
+            client_addresses: Vec::new(),
             clients,
             last_look,
         })
@@ -303,6 +306,7 @@ impl Node {
         if let Some(first) = listeners.first() {
             self.ports
                 .extend(first.iter().map(|l| self.clients.port(l)));
+            self.client_addresses = self.clients.addresses(&self.config, first);
         }
         let loop_config = self.loop_config();
         let pool = CheckPool::start(machine::cpus()).map_err(io_error("login threads"))?;
@@ -380,6 +384,7 @@ impl Node {
             },
             protocols: self.clients.protocols().clone(),
             program: self.version,
+            client_addresses: self.client_addresses.clone(),
             groups: group_limits(&self.config.limits),
         }
     }

@@ -137,8 +137,10 @@ fn check(file: PathBuf) -> ExitCode {
         file: Some(file),
         ..Sources::default()
     };
-    match load(&sources) {
-        Ok(_) => {
+    let loaded = load(&sources).map_err(|errors| errors.to_string());
+    let checked = loaded.and_then(|config| protocols::check_advertised_listeners(&config));
+    match checked {
+        Ok(()) => {
             println!("{name}: valid");
             ExitCode::SUCCESS
         }

@@ -42,6 +42,20 @@ pub(crate) fn registrations(config: &Config) -> Vec<Registration> {
     ]
 }
 
+/// Refuses a configuration that advertises a listener that no protocol has.
+pub(crate) fn check_advertised_listeners(config: &Config) -> Result<(), String> {
+    let registrations = registrations(config);
+    let all = registrations.iter().map(|r| r.protocol.listener_names());
+    let names: Vec<_> = all.flatten().collect();
+    let unknown = (config.advertised_listeners.keys()).find(|name| !names.contains(&name.as_str()));
+    unknown.map_or(Ok(()), |unknown| {
+        Err(format!(
+            "`advertised_listeners.{unknown}`: no such listener; expected one of {}",
+            names.join(", ")
+        ))
+    })
+}
+
 fn amqp(config: &Config) -> Amqp {
     let logins = Arc::new(Logins {
         mechanisms: config.mechanisms(),

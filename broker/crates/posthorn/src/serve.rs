@@ -1,7 +1,7 @@
 //! `posthorn serve`: loads the configuration, starts logging and signal handling, and runs a node.
 
 use crate::control_plane;
-use crate::protocols::registrations;
+use crate::protocols::{check_advertised_listeners, registrations};
 use crate::{EXIT_CONFIG, EXIT_FAILED, ServeArgs};
 use metadata::features::Version;
 use node::config::{Config, ConfigErrors, Sources, load};
@@ -41,14 +41,16 @@ pub fn serve(args: ServeArgs, version: Version) -> ExitCode {
     }
 }
 
-fn configuration(args: ServeArgs) -> Result<Config, ConfigErrors> {
+fn configuration(args: ServeArgs) -> Result<Config, String> {
     let variables = std::env::vars_os()
         .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     let mut config = load(&Sources {
         file: args.config,
         environment: variables.collect(),
         flags: args.set,
-    })?;
+    })
+    .map_err(|errors: ConfigErrors| errors.to_string())?;
+    check_advertised_listeners(&config)?;
     if let Some(dir) = args.data_dir {
         config.data_dir = dir;
     }

@@ -62,6 +62,7 @@ impl Fake {
             voter: true,
             address: "c-0:25672".into(),
             zone: "eu-1a".into(),
+            client_addresses: Vec::new(),
             uptime_s: Some(1),
             memory_alarm: false,
             disk_alarm: false,

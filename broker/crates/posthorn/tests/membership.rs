@@ -84,6 +84,20 @@ fn replicas_move_and_a_lost_node_is_forgotten() -> Result<()> {
         let (_, shown) = nodes.ask(0, "GET", &forget, &Json::Null).ok()?;
         (shown["running"] == true && shown["zone"] == format!("z{dead}")).then_some(())
     })?;
+    // Another node knows where clients reach it.
+    let amqp = nodes.address(dead, "amqp")?;
+    eventually("its client addresses", || {
+        let (_, shown) = nodes.ask(0, "GET", &forget, &Json::Null).ok()?;
+        let is_amqp = |address: &Json| {
+            let port = amqp.rsplit_once(':').map(|(_, port)| port.to_owned());
+            address["protocol"] == "amqp"
+                && address["tls"] == false
+                && address["host"] == "127.0.0.1"
+                && Some(address["port"].to_string()) == port
+        };
+        let addresses = shown["client_addresses"].as_array()?;
+        addresses.iter().any(is_amqp).then_some(())
+    })?;
     let all = eventually("all messages", || {
         nodes.queue("q").filter(|q| q["messages"] == 400)
     });

@@ -37,7 +37,23 @@ fn configuration_errors_have_exit_code_2_and_name_their_location() -> Result<()>
         .output()?;
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("environment POSTHORN_NO_SUCH: unknown key `no.such`"));
-    std::fs::write(&file, "listeners.tcp.default = 5672\n")?;
+    std::fs::write(&file, "advertised_listeners.ampq = host:5672\n")?;
+    for command in [
+        posthorn().arg("config").arg("check").arg(&file),
+        posthorn().arg("serve").arg("--config").arg(&file),
+    ] {
+        let output = command.output()?;
+        assert_eq!(output.status.code(), Some(2));
+        let text = stderr(&output);
+        assert!(
+            text.contains("`advertised_listeners.ampq`: no such listener; expected one of amqp, "),
+            "{text}"
+        );
+    }
+    std::fs::write(
+        &file,
+        "listeners.tcp.default = 5672\nadvertised_listeners.amqp/ssl = host:30671\n",
+    )?;
     assert!(
         posthorn()
             .arg("config")

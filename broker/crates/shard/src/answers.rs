@@ -79,6 +79,7 @@ impl Core {
             voter: n.voter,
             address: n.address.to_string(),
             zone: self.tree.zone(n.id).to_owned(),
+            client_addresses: self.tree.client_addresses(n.id).to_vec(),
             uptime_s: (n.id == me).then(|| self.now.since(self.started).as_secs()),
             memory_alarm: self.alarms.has(AlarmReason::Memory, n.id),
             disk_alarm: self.alarms.has(AlarmReason::Disk, n.id),

@@ -3,7 +3,7 @@
 use crate::budget::MemoryBudget;
 use env::{Incarnation, NodeId};
 use metadata::features::Version;
-use metadata::{Name, NodeRecord, QueueType, UserRecord};
+use metadata::{ClientAddress, Name, NodeRecord, QueueType, UserRecord};
 use session::Protocols;
 use std::collections::BTreeMap;
 use wal::{GroupId, RecoveredGroup};
@@ -33,6 +33,8 @@ pub struct ShardConfig {
     pub protocols: Protocols,
     /// What runs this node.
     pub program: Version,
+    /// Addresses of this node's client listeners.
+    pub client_addresses: Vec<ClientAddress>,
     /// Time and memory of the Raft groups.
     pub groups: consensus::Limits,
 }

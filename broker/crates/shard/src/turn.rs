@@ -315,6 +315,7 @@ impl Core {
             self.ask_for_joining_nodes();
             self.end_old_maintenance();
             self.tell_zone();
+            self.state_client_addresses();
         }
         self.reconcile_queue_members();
         self.review_departures();

@@ -215,7 +215,10 @@ fn feature_flags_are_enabled_and_unknown_flags_refused() {
         .flatten()
         .map(|f| (f["name"].as_str().unwrap(), f["state"].as_str().unwrap()))
         .collect();
-    assert_eq!(flags, [("baseline_0_2", "enabled"),]);
+    assert_eq!(
+        flags,
+        [("baseline_0_2", "enabled"), ("client_addresses", "enabled")]
+    );
     let enable = |name: &str| {
         server
             .ask("PUT", &format!("/api/feature-flags/{name}/enable"), None)

@@ -162,6 +162,7 @@ impl Fake {
                 voter: n.voter,
                 address: n.address.to_string(),
                 zone: self.tree.zone(n.id).to_owned(),
+                client_addresses: self.tree.client_addresses(n.id).to_vec(),
                 uptime_s: (n.id == NodeId(1)).then_some(5),
                 memory_alarm: false,
                 disk_alarm: self.disk_alarm && n.id == NodeId(2),

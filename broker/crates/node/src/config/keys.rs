@@ -268,6 +268,19 @@ const KEYS: &[Key] = &[
         set: |c, _, v| filled(v).map(|n| c.cluster.advertised_host = n.to_ascii_lowercase()),
     },
     Key {
+        name: "advertised_listeners.*",
+        accepts: "a host name or address, a colon and a port",
+        default: "",
+        doc: "Address under which clients reach this listener of this node, for example \
+              `advertised_listeners.amqp = broker-0.example.org:30672`, where it differs from \
+              `cluster.advertised_host` and the listener's port.",
+        set: |c, listener, v| {
+            let address = PeerAddress::parse_with_port(v)?;
+            c.advertised_listeners.insert(listener.to_owned(), address);
+            Some(())
+        },
+    },
+    Key {
         name: "cluster.auth.cacertfile",
         accepts: PATH,
         default: "",

@@ -405,8 +405,13 @@ mod tests {
                 ("POSTHORN_SERVICE_PORT_AMQP".into(), "5672".into()),
                 ("HOME".into(), "/".into()),
             ],
-            flags: vec!["heartbeat=5".into()],
+            flags: vec![
+                "heartbeat=5".into(),
+                "advertised_listeners.amqp/ssl=[2001:db8::1]:30671".into(),
+            ],
         })?;
+        let advertised = &config.advertised_listeners["amqp/ssl"];
+        assert_eq!(advertised.to_string(), "[2001:db8::1]:30671");
         assert_eq!(config.default_user, "b");
         assert_eq!(config.limits.channel_max, 3);
         assert_eq!(config.limits.frame_max, 10002);

@@ -55,6 +55,15 @@ pub(super) const DEFAULT_PEER_PORT: u16 = 25672;
 const MAX_HOST: usize = 253;
 
 impl PeerAddress {
+    /// Parses an address that has a port.
+    pub fn parse_with_port(text: &str) -> Option<PeerAddress> {
+        let has_port = match text.rsplit_once(']') {
+            Some((_, port)) => port.starts_with(':'),
+            None => text.contains(':'),
+        };
+        has_port.then(|| PeerAddress::parse(text)).flatten()
+    }
+
     pub fn parse(text: &str) -> Option<PeerAddress> {
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, "")) => (host, DEFAULT_PEER_PORT),

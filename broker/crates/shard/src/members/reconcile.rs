@@ -8,6 +8,7 @@ use crate::metadata_client::ChangeRequester;
 use crate::placement;
 use consensus::{GroupId, GroupStatus};
 use env::{NodeId, Time};
+use metadata::features::CLIENT_ADDRESSES;
 use metadata::{Change, NodeRecord, QueueId, QueueRecord};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -204,6 +205,20 @@ impl Core {
         let zone = self.config.placement.zone.clone();
         if self.tree.node(id).is_some() && self.tree.zone(id) != &*zone {
             self.ask(Change::SetZone { id, zone }, ChangeRequester::Nobody);
+        }
+    }
+
+    /// States the addresses of this node's client listeners, once every node can read them.
+    pub fn state_client_addresses(&mut self) {
+        let node = self.config.node;
+        let mut addresses = self.config.client_addresses.clone();
+        addresses.sort();
+        addresses.dedup();
+        let is_possible =
+            self.tree.feature_enabled(CLIENT_ADDRESSES.name) && self.tree.node(node).is_some();
+        if is_possible && self.tree.client_addresses(node) != addresses {
+            let change = Change::PutClientAddresses { node, addresses };
+            self.ask(change, ChangeRequester::Nobody);
         }
     }
 }

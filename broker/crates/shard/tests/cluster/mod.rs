@@ -745,6 +745,7 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
         placement: shard::Placement::default(),
         budget: shard::MemoryBudget::default(),
         program: metadata::features::Version::default(),
+        client_addresses: Vec::new(),
         protocols: protocols(MESSAGE_SIZE),
         groups: consensus::Limits::default(),
     }

@@ -357,6 +357,7 @@ impl Node {
                 ..shard::MemoryBudget::of(MEMORY_BUDGET)
             },
             program: self.identity.version,
+            client_addresses: Vec::new(),
             protocols: protocols(),
             groups: self.plan.limits.clone(),
         }
