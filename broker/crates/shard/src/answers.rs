@@ -31,12 +31,7 @@ impl Core {
                 self.gather_stats(None, StatsPurpose::TellOwn(Vec::new(), reply))
             }
             ControlRequest::Queue { queue, body, reply } => {
-                self.control_request(
-                    number(self.config.index, 0, CONTROL_KEY),
-                    queue,
-                    body,
-                    reply,
-                );
+                self.control_request(number(self.ctx.shard(), 0, CONTROL_KEY), queue, body, reply);
             }
             ControlRequest::Nodes { reply } => reply(self.node_facts()),
             ControlRequest::QuorumCritical { reply } => self.quorum_critical(reply),
@@ -70,7 +65,7 @@ impl Core {
     }
 
     fn node_facts(&self) -> Vec<NodeFacts> {
-        let me = self.config.node;
+        let me = self.ctx.node();
         let facts = self.tree.nodes().map(|n| NodeFacts {
             id: n.id,
             name: n.name.to_string(),
@@ -79,11 +74,11 @@ impl Core {
             voter: n.voter,
             address: n.address.to_string(),
             zone: self.tree.zone(n.id).to_owned(),
-            uptime_s: (n.id == me).then(|| self.now.since(self.started).as_secs()),
+            uptime_s: (n.id == me).then(|| self.ctx.now().since(self.ctx.started()).as_secs()),
             memory_alarm: self.alarms.has(AlarmReason::Memory, n.id),
             disk_alarm: self.alarms.has(AlarmReason::Disk, n.id),
             version: match n.id == me {
-                true => Some(self.config.program.facts()),
+                true => Some(self.ctx.config().program.facts()),
                 false => self.peers.program(n.id).cloned(),
             },
         });
@@ -92,7 +87,7 @@ impl Core {
 
     /// Groups that would be left without a majority of voters that are there (see `critical`).
     fn quorum_critical(&mut self, reply: Reply<Vec<QueueId>>) {
-        let me = self.config.node;
+        let me = self.ctx.node();
         let voters = self
             .local_queues
             .metadata_status()
@@ -121,7 +116,7 @@ impl Core {
         if self.draining {
             return not("draining");
         }
-        if !self.tree.nodes().any(|n| n.id == self.config.node) {
+        if !self.tree.nodes().any(|n| n.id == self.ctx.node()) {
             return not("joining: this node is not yet a member of the cluster");
         }
         if !self.caught_up {
@@ -196,28 +191,28 @@ impl Core {
     }
 
     fn gather_stats(&mut self, only: Option<QueueId>, then: StatsPurpose) {
-        let me = self.config.node;
+        let me = self.ctx.node();
         // This node's own life is among those known.
         let everywhere = !matches!(then, StatsPurpose::TellOwn(..));
         let peers = self.peers.all_up().filter(|n| *n != me && everywhere);
         let peers: Vec<NodeId> = peers.collect();
-        let shards = self.config.shards;
+        let shards = self.ctx.config().shards;
         let asked = usize::from(shards) * (peers.len() + 1);
         let counting = then.counting();
-        let (token, early) = self.stats.begin(self.now, only, asked, then);
+        let (token, early) = self.stats.begin(self.ctx.now(), only, asked, then);
         let frame = Frame::StatsRequest {
             token,
-            reply_shard: self.config.index,
+            reply_shard: self.ctx.shard(),
             only,
             counting,
         };
         for peer in peers {
             for shard in 0..shards {
-                self.send_to_peer(peer, Route::Shard(shard), &frame);
+                self.ctx.send_to_peer(peer, Route::Shard(shard), &frame);
             }
         }
-        self.send_to_other_shards(&frame);
-        let shard = self.config.index;
+        self.ctx.send_to_other_shards(&frame);
+        let shard = self.ctx.shard();
         let node = me;
         self.answer_stats(ReplyTo { node, shard, token }, (only, counting));
         if let Some(token) = early {
@@ -246,8 +241,8 @@ impl Core {
     /// At most [`MAX_STATS`] fit into a frame.
     pub fn tell_stats(&mut self, to: ReplyTo, told: ShardStats, last: bool) {
         const { assert!(STEP <= MAX_STATS) };
-        let (token, me) = (to.token, self.config.node);
-        if (to.node, to.shard) == (me, self.config.index) {
+        let (token, me) = (to.token, self.ctx.node());
+        if (to.node, to.shard) == (me, self.ctx.shard()) {
             return self.take_stats(me, token, last, told);
         }
         let ShardStats { stats, counting } = told;
@@ -258,32 +253,35 @@ impl Core {
             counting,
         };
         if to.node == me {
-            self.send_to_shard(to.shard, &frame);
+            self.ctx.send_to_shard(to.shard, &frame);
         } else {
-            self.send_to_peer(to.node, Route::Shard(to.shard), &frame);
+            self.ctx
+                .send_to_peer(to.node, Route::Shard(to.shard), &frame);
         }
     }
 
     pub fn take_stats(&mut self, from: NodeId, token: u64, last: bool, told: ShardStats) {
-        if self.stats.take(token, (from, self.now), last, told) {
+        if self.stats.take(token, (from, self.ctx.now()), last, told) {
             self.finish_gathering(token);
         }
     }
 
     pub fn tell_alarm(&mut self, peer: NodeId, reason: AlarmReason, on: bool) {
-        for shard in 0..self.config.shards {
-            self.send_to_peer(peer, Route::Shard(shard), &Frame::Alarm { reason, on });
+        for shard in 0..self.ctx.config().shards {
+            self.ctx
+                .send_to_peer(peer, Route::Shard(shard), &Frame::Alarm { reason, on });
         }
     }
 
     /// Drain or revive this node.
     pub fn set_maintenance(&mut self, on: bool) {
         if self.draining != on && self.caught_up && self.handshake.is_none() {
-            self.effects.push(Effect::Listen(!on));
+            self.ctx.push_effect(Effect::Listen(!on));
         }
         self.draining = on;
-        if self.config.index == 0 {
-            self.send_to_other_shards(&Frame::Members(MembershipMessage::Drain { on }));
+        if self.ctx.is_first_shard() {
+            self.ctx
+                .send_to_other_shards(&Frame::Members(MembershipMessage::Drain { on }));
             self.tell_maintenance();
         }
         if on {
@@ -293,7 +291,7 @@ impl Core {
 
     /// Sees to it that the cluster knows whether this node is drained.
     fn tell_maintenance(&mut self) {
-        let (id, on) = (self.config.node, self.draining);
+        let (id, on) = (self.ctx.node(), self.draining);
         if self.tree.node(id).is_some_and(|n| n.maintenance != on) {
             self.ask(Change::SetMaintenance { id, on }, ChangeRequester::Nobody);
         }
@@ -308,14 +306,14 @@ impl Core {
 
     pub fn start_draining(&mut self) {
         self.draining = true;
-        self.effects.push(Effect::Listen(false));
+        self.ctx.push_effect(Effect::Listen(false));
         self.move_leaders();
     }
 
     pub fn move_leaders(&mut self) {
         let avoid = self.drained();
         let transfer_targets = TransferTargets {
-            me: self.config.node,
+            me: self.ctx.node(),
             tree: &self.tree,
             peers: &self.peers,
             avoid: &avoid,

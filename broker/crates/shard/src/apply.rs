@@ -48,25 +48,25 @@ impl Core {
             let Some(directory) = &mut self.directory else {
                 return;
             };
-            let taken = directory.committed(self.now, entry.command);
+            let taken = directory.committed(self.ctx.now(), entry.command);
             self.applied = entry.index;
             let (change, asker) = match taken {
                 Ok(Some(taken)) => taken,
                 Ok(None) => continue,
                 Err(error) => {
-                    let program = self.config.program.version;
-                    return self.effects.push(Effect::Fatal(format!(
+                    let program = self.ctx.config().program.version;
+                    return self.ctx.push_effect(Effect::Fatal(format!(
                         "entry {} of the metadata log cannot be read by version {program}: {error}",
                         entry.index
                     )));
                 }
             };
-            if self.config.shards > 1 {
+            if self.ctx.config().shards > 1 {
                 let done_for = match &asker {
                     ChangeRequester::Shard { shard, token } => Some((*shard, *token)),
                     _ => None,
                 };
-                self.send_to_other_shards(&Frame::Applied {
+                self.ctx.send_to_other_shards(&Frame::Applied {
                     index: entry.index,
                     change: change.clone(),
                     done_for,
@@ -82,7 +82,7 @@ impl Core {
     /// whatever was committed before this life is applied too. In a node's very first life it must also be a member: that
     /// brings it what the cluster was founded with.
     fn open_when_caught_up(&mut self) {
-        let me = self.config.node;
+        let me = self.ctx.node();
         let heard = self
             .directory
             .as_ref()
@@ -90,15 +90,15 @@ impl Core {
         if self.caught_up || !heard || self.tree.node(me).is_none() {
             return;
         }
-        self.send_to_other_shards(&Frame::CaughtUp);
+        self.ctx.send_to_other_shards(&Frame::CaughtUp);
         self.is_caught_up();
     }
 
     pub fn is_caught_up(&mut self) {
         self.caught_up = true;
         self.handshake = Some(PeerHandshake {
-            meet_by: self.now + MEETING,
-            by: self.now + INTRODUCTION,
+            meet_by: self.ctx.now() + MEETING,
+            by: self.ctx.now() + INTRODUCTION,
         });
         self.tell_links();
         self.listen_when_introduced();
@@ -115,13 +115,13 @@ impl Core {
         let Some(PeerHandshake { meet_by, by }) = self.handshake else {
             return;
         };
-        let met = meet_by <= self.now || self.has_met_all();
-        if by > self.now && !(met && self.services.are_ready()) {
+        let met = meet_by <= self.ctx.now() || self.has_met_all();
+        if by > self.ctx.now() && !(met && self.services.are_ready()) {
             return;
         }
         self.handshake = None;
         if !self.draining {
-            self.effects.push(Effect::Listen(true));
+            self.ctx.push_effect(Effect::Listen(true));
         }
     }
 
@@ -135,7 +135,7 @@ impl Core {
         self.applied = index;
         let result = self.apply_change(index, change);
         let asker = done_for
-            .filter(|(shard, _)| *shard == self.config.index)
+            .filter(|(shard, _)| *shard == self.ctx.shard())
             .and_then(|(_, token)| self.asked.remove(&token));
         if let Some(asker) = asker {
             self.answer(asker, result);
@@ -214,10 +214,10 @@ impl Core {
     /// A queue is in the tree. `declared`: by the very entry being applied, so that its first members found its group;
     /// otherwise this node's replica, if it has none, starts empty and is filled by the leader.
     pub fn queue_added(&mut self, record: &Arc<QueueRecord>, declared: bool) {
-        if self.owner_shard(record.id) != self.config.index {
+        if self.ctx.owner_shard(record.id) != self.ctx.shard() {
             return;
         }
-        let is_member = record.members.contains(&self.config.node);
+        let is_member = record.members.contains(&self.ctx.node());
         let is_replicated = record.kind.is_replicated();
         let leftover = !is_member && is_replicated && self.local_queues.has_replica(record.id);
         if is_replicated && (is_member || leftover) {
@@ -234,7 +234,7 @@ impl Core {
 
     /// The queue's only copy is gone: what sessions wait for from it never comes.
     fn queue_lost(&mut self, record: &QueueRecord, node: &str) {
-        if self.config.index == 0 {
+        if self.ctx.is_first_shard() {
             tracing::error!(
                 event = "queue_lost",
                 queue = %record.name,
@@ -270,8 +270,8 @@ impl Core {
             let text = "the change was made, but what came of it is not known here";
             self.answer(asker, Err(ChangeError::Unavailable(text.into())));
         }
-        if self.config.shards > 1 {
-            self.send_to_other_shards(&Frame::Restored {
+        if self.ctx.config().shards > 1 {
+            self.ctx.send_to_other_shards(&Frame::Restored {
                 index,
                 tree: tree.clone(),
             });
@@ -321,30 +321,31 @@ impl Core {
 
     /// A member that went on without the command would differ from the others, and tell clients so: this node ends, and they go on.
     pub fn unreadable(&mut self, queue: QueueId, unreadable: &UnknownCommand) {
-        let program = self.config.program.version;
+        let program = self.ctx.config().program.version;
         let record = self.tree.queue_by_id(queue);
         let label = record.map_or_else(
             || "a queue".into(),
             |record| crate::local_queues::label(record),
         );
-        self.effects.push(Effect::Fatal(format!(
+        self.ctx.push_effect(Effect::Fatal(format!(
             "{label} (group {:016x}): {unreadable}: version {program} does not understand what a newer one wrote, run that one",
             queue.0
         )));
     }
 
     fn fatal_checkpoint(&mut self, error: &str) {
-        self.effects.push(Effect::Fatal(format!(
+        self.ctx.push_effect(Effect::Fatal(format!(
             "metadata checkpoint cannot be read: {error}"
         )));
     }
 
     /// A node that runs while it is removed is in no group any more, and hears of it in no other way.
     fn tell_removed(&mut self, node: &NodeRecord) {
-        let runs = self.config.index == 0 && self.peers.is_up(node.id);
+        let runs = self.ctx.is_first_shard() && self.peers.is_up(node.id);
         if runs && self.tree.is_forgotten(node.id) {
             let peer_message = Frame::Members(MembershipMessage::Removed);
-            self.send_to_peer(node.id, Route::Shard(0), &peer_message);
+            self.ctx
+                .send_to_peer(node.id, Route::Shard(0), &peer_message);
         }
     }
 
@@ -355,18 +356,18 @@ impl Core {
             let tree = &self.tree;
             (self.local_queues).end_removed(queue, |node| tree.is_forgotten(node));
         }
-        if self.tree.is_forgotten(self.config.node) {
+        if self.tree.is_forgotten(self.ctx.node()) {
             self.end_removed();
         }
         self.tell_links();
     }
 
     fn tell_links(&mut self) {
-        if self.config.index != 0 {
+        if !self.ctx.is_first_shard() {
             return;
         }
         let enabled = || self.tree.enabled_features().cloned().collect();
-        self.effects.push(Effect::Nodes(ClusterView {
+        self.ctx.push_effect(Effect::Nodes(ClusterView {
             nodes: self.tree.nodes().map(|n| (**n).clone()).collect(),
             enabled: self.caught_up.then(enabled),
         }));
@@ -375,10 +376,10 @@ impl Core {
     /// A flag that this program does not know means that it would go on differently from the others.
     fn features_changed(&mut self) {
         let enabled = self.tree.enabled_features().map(|f| &**f);
-        if let Some(why) = self.config.program.misfit(enabled)
+        if let Some(why) = self.ctx.config().program.misfit(enabled)
             && !planted::is(Bug::MisfitGoesOn)
         {
-            return self.effects.push(Effect::Fatal(why));
+            return self.ctx.push_effect(Effect::Fatal(why));
         }
         self.each_service(|service, view| service.features_changed(view));
         self.tell_all_limit_usage();
@@ -410,7 +411,7 @@ impl Core {
             None => MetadataLeader::Unknown,
         };
         let mut sends: Vec<ProposalAction> = Vec::new();
-        directory.leader_changed(self.now, leader, &mut sends);
+        directory.leader_changed(self.ctx.now(), leader, &mut sends);
         self.carry_out(sends);
     }
 
@@ -423,7 +424,7 @@ impl Core {
         if !leads || self.bootstrapping || self.tree.nodes().next().is_some() {
             return;
         }
-        let Some(founding) = self.config.founding.clone() else {
+        let Some(founding) = self.ctx.config().founding.clone() else {
             return;
         };
         self.bootstrapping = true;
@@ -452,7 +453,9 @@ impl Core {
         if self.tree.is_forgotten(node.id) && !planted::is(Bug::RemovedReturns) {
             tracing::warn!(event = "node_was_removed", name = %node.name, id = node.id.0);
             let peer_message = Frame::Members(MembershipMessage::Removed);
-            return self.send_to_peer(node.id, Route::Shard(0), &peer_message);
+            return self
+                .ctx
+                .send_to_peer(node.id, Route::Shard(0), &peer_message);
         }
         self.joining_nodes.ask(&node);
         self.join(node);
@@ -473,7 +476,8 @@ impl Core {
         match directory.leader() {
             MetadataLeader::Me => self.admit_node(node),
             MetadataLeader::Other(to) => {
-                self.send_to_peer(to, Route::Shard(0), &Frame::Join { node })
+                self.ctx
+                    .send_to_peer(to, Route::Shard(0), &Frame::Join { node })
             }
             // Whoever is linked to it asks again.
             MetadataLeader::Unknown => {}

@@ -478,7 +478,7 @@ fn victims(
 impl Shard {
     /// Brings the account up to date, and closes connections while the budget is exceeded.
     pub(crate) fn keep_budget(&mut self) {
-        let now = self.core.now;
+        let now = self.core.ctx.now();
         self.core.budget.admitted = 0;
         if !self.core.budget.touched.is_empty() {
             self.charge_touched(now);
@@ -502,7 +502,7 @@ impl Shard {
     #[cold]
     pub(crate) fn note_input(&mut self, key: ConnectionKey, partial: usize, is_framed: bool) {
         if let Some(slot) = self.sessions.get(key) {
-            let now = self.core.now;
+            let now = self.core.ctx.now();
             self.core.budget.heard(key, partial, is_framed, now);
             slot.marks.set_charged(true);
             self.core.budget.touch(key, slot);

@@ -218,7 +218,7 @@ impl Core {
                     seq: RequestSeq(0),
                     answer,
                 };
-                self.notices.push_back((number, notification.into()));
+                self.ctx.notify(number, notification.into());
                 0
             }
         }
@@ -241,7 +241,7 @@ impl Core {
                 if wanted.is_some() {
                     let why = RejectReason::Unavailable;
                     let notification = QueueNotification::NotPublished { queue, tag, why };
-                    self.notices.push_back((number, notification.into()));
+                    self.ctx.notify(number, notification.into());
                 }
                 FlowState::Steady
             }
@@ -265,7 +265,7 @@ impl Core {
 
     /// None: the queue is deleted or lost.
     fn client_link(&mut self, number: u64, queue: QueueId) -> Option<&mut QueueLink> {
-        let session = self.session(number);
+        let session = self.ctx.session(number);
         let record = self.tree.queue_by_id(queue)?;
         if self.tree.lost_on(queue).is_some() {
             return None;
@@ -281,7 +281,7 @@ impl Core {
                     record.kind,
                     record.members.clone(),
                     owner,
-                    self.now,
+                    self.ctx.now(),
                 );
                 place.insert(QueueLink {
                     client,
@@ -374,7 +374,7 @@ impl Core {
             });
             return;
         }
-        self.notices.push_back((number, notification.into()));
+        self.ctx.notify(number, notification.into());
     }
 
     fn keep_books(&mut self, number: u64, queue: QueueId) -> FlowState {
@@ -425,7 +425,7 @@ impl Core {
 
     /// A queue's word for a session of this shard.
     pub fn take_event(&mut self, from: NodeId, number: u64, queue: QueueId, event: QueueEvent) {
-        let now = self.now;
+        let now = self.ctx.now();
         let mut told = std::mem::take(&mut self.clients.told);
         if let Some(link) = self.clients.link(number, queue) {
             link.client.event(now, from, event, &mut told);
@@ -435,7 +435,7 @@ impl Core {
     }
 
     pub fn tick_clients(&mut self) {
-        let now = self.now;
+        let now = self.ctx.now();
         while let Some((at, number, queue)) = self
             .clients
             .due
@@ -454,7 +454,7 @@ impl Core {
 
     /// This node's own replica of a queue has heard of a leader.
     pub fn queue_leader_known(&mut self, queue: QueueId, leader: NodeId) {
-        let now = self.now;
+        let now = self.ctx.now();
         for (number, queue) in self
             .clients
             .links(|q, l| q == queue && l.client.owner() != Some(leader))
@@ -476,7 +476,7 @@ impl Core {
 
     /// The link to a node is lost: a quorum queue that was led there is led elsewhere soon; a classic one is out of reach.
     pub fn clients_node_down(&mut self, node: NodeId) {
-        let now = self.now;
+        let now = self.ctx.now();
         for (number, queue) in self.clients.links(|_, l| l.client.owner() == Some(node)) {
             let mut told = std::mem::take(&mut self.clients.told);
             let hint = self.local_queues.leader_of(queue).filter(|l| *l != node);
@@ -492,7 +492,7 @@ impl Core {
 
     /// Frames may have been lost on the way to that node.
     pub fn clients_node_up(&mut self, node: NodeId) {
-        let now = self.now;
+        let now = self.ctx.now();
         for (number, queue) in self.clients.links(|_, l| l.client.owner() == Some(node)) {
             if let Some(link) = self.clients.link(number, queue) {
                 link.client.link_restored(now);
@@ -534,7 +534,7 @@ impl Core {
     }
 
     fn is_control(&self, number: u64) -> bool {
-        number == crate::sessions::number(self.config.index, 0, crate::sessions::CONTROL_KEY)
+        number == crate::sessions::number(self.ctx.shard(), 0, crate::sessions::CONTROL_KEY)
     }
 
     pub fn control_request(

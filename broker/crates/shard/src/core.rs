@@ -1,9 +1,10 @@
 //! Everything of a shard but its client connections: what a session reaches through [`session::Broker`].
 
+use crate::Route;
 use crate::apply::PeerHandshake;
 use crate::budget::Account;
 use crate::clients::QueueClients;
-use crate::config::ShardConfig;
+use crate::context::Context;
 use crate::counters::Counters;
 use crate::dead_letter::DeadLetters;
 use crate::evictions::RemovedAccount;
@@ -23,14 +24,12 @@ use crate::peers::{Alarms, Peers};
 use crate::services::Services;
 use crate::stats::StatsRequests;
 use crate::walks::StatsWalks;
-use crate::{Effect, Route, shard_of};
-use bytes::Bytes;
 use control::Reply;
-use env::{NodeId, Rng, SteadyWall, Time, WallTime};
+use env::{NodeId, Time};
 use hashbrown::HashMap;
-use metadata::{Change, ChangeError, ChangeResult, QueueId, SessionId, Tree};
+use metadata::{Change, ChangeError, ChangeResult, QueueId, Tree};
 use queue::{QueueEvent, QueueMessage};
-use session::{ControlEvent, SessionEvent};
+use session::ControlEvent;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Large CONNECTs that come at a time, of 196 KiB at most each by default.
@@ -38,23 +37,8 @@ const MOST_UNKNOWN: u32 = 64;
 
 pub type FixedState = foldhash::fast::FixedState;
 
-/// Where a queue's requests go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum QueueLocation {
-    /// On this shard.
-    Here,
-    /// On another shard of this node.
-    Shard(u16),
-    Node(NodeId),
-}
-
 pub struct Core {
-    pub config: ShardConfig,
-    pub now: Time,
-    /// Shown by `steady_wall`, so that nothing expires because somebody set the node's clock.
-    pub wall: WallTime,
-    pub steady_wall: SteadyWall,
-    pub rng: Box<dyn Rng + Send>,
+    pub ctx: Context,
     pub tree: Tree,
     /// Metadata log index that `tree` has applied.
     pub applied: u64,
@@ -71,12 +55,10 @@ pub struct Core {
     pub all_counters: Counters,
     pub internal_client: InternalClient,
     pub firehose: Firehose,
-    pub effects: Vec<Effect>,
     /// For queues of this shard, from sessions of this shard.
     pub requests: VecDeque<(QueueId, QueueMessage)>,
     /// For sessions of this shard, from queues of this shard or of elsewhere.
     pub events: VecDeque<(NodeId, u64, QueueId, QueueEvent)>,
-    pub notices: VecDeque<(u64, SessionEvent)>,
     /// Whose connections are to be closed.
     pub gone: VecDeque<RemovedAccount>,
     pub outgoing: Outgoing,
@@ -89,7 +71,6 @@ pub struct Core {
     pub caught_up: bool,
     /// Clients may come as soon as the services know those of other shards; None: they may, or the tree has not caught up.
     pub handshake: Option<PeerHandshake>,
-    pub started: Time,
     /// `Change::Bootstrap` is on its way.
     pub bootstrapping: bool,
     pub joining_nodes: JoiningNodes,
@@ -113,18 +94,6 @@ pub struct Core {
 }
 
 impl Core {
-    pub fn me(&self) -> NodeId {
-        self.config.node
-    }
-
-    pub fn session(&self, number: u64) -> SessionId {
-        SessionId {
-            node: self.config.node,
-            incarnation: self.config.incarnation,
-            number,
-        }
-    }
-
     /// See [`session::Broker::hold_unknown`].
     pub fn hold_unknown(&mut self, begins: bool) -> bool {
         if !begins {
@@ -134,38 +103,6 @@ impl Core {
         let room = self.unknown < MOST_UNKNOWN;
         self.unknown += u32::from(room);
         room
-    }
-
-    /// Which shard of this node owns a queue.
-    pub fn owner_shard(&self, queue: QueueId) -> u16 {
-        shard_of(queue.0, self.config.shards)
-    }
-
-    pub fn place_of(&self, queue: QueueId, node: NodeId) -> QueueLocation {
-        if node != self.config.node {
-            return QueueLocation::Node(node);
-        }
-        match self.owner_shard(queue) {
-            s if s == self.config.index => QueueLocation::Here,
-            s => QueueLocation::Shard(s),
-        }
-    }
-
-    pub fn send_to_peer(&mut self, to: NodeId, route: Route, frame: &Frame) {
-        self.effects.push(Effect::Peer {
-            to,
-            route,
-            frame: frame.encode(),
-        });
-    }
-
-    pub fn send_to_shard(&mut self, to: u16, frame: &Frame) {
-        let from = self.config.index;
-        self.effects.push(Effect::Shard {
-            to,
-            from,
-            frame: frame.encode(),
-        });
     }
 
     /// Asks for a metadata change; the asker hears when this shard has applied it.
@@ -185,15 +122,15 @@ impl Core {
             let token = self.next_token;
             self.asked.insert(token, asker);
             let frame = Frame::ChangeRequest {
-                shard: self.config.index,
+                shard: self.ctx.shard(),
                 token,
                 change,
             };
-            self.send_to_shard(0, &frame);
+            self.ctx.send_to_shard(0, &frame);
             return;
         };
         let mut sends = Vec::new();
-        let full = directory.ask(self.now, change, asker, &mut sends);
+        let full = directory.ask(self.ctx.now(), change, asker, &mut sends);
         self.carry_out(sends);
         if let Err(asker) = full {
             self.answer(
@@ -214,7 +151,7 @@ impl Core {
                     drop(self.local_queues.propose_metadata(command))
                 }
                 crate::metadata_client::ProposalAction::Forward { to, frame } => {
-                    self.send_to_peer(to, Route::Shard(0), &frame)
+                    self.ctx.send_to_peer(to, Route::Shard(0), &frame)
                 }
             }
         }
@@ -225,8 +162,8 @@ impl Core {
         match asker {
             ChangeRequester::Nobody => {}
             ChangeRequester::Session { number, token } => self
-                .notices
-                .push_back((number, ControlEvent::Changed { token, result }.into())),
+                .ctx
+                .notify(number, ControlEvent::Changed { token, result }.into()),
             ChangeRequester::Control(reply) => reply(result),
             ChangeRequester::Members { token, queue, to } => {
                 self.members_changed(token, queue, to, result)
@@ -247,7 +184,8 @@ impl Core {
             // It answers from its own tree when it applies, unless the change has not come through the log.
             ChangeRequester::Shard { shard, token } => {
                 if let Err(ChangeError::Unavailable(why)) = result {
-                    self.send_to_shard(shard, &Frame::ChangeRefused { token, why });
+                    self.ctx
+                        .send_to_shard(shard, &Frame::ChangeRefused { token, why });
                 }
             }
         }
@@ -259,18 +197,5 @@ impl Core {
         reply: Reply<Result<ChangeResult, ChangeError>>,
     ) {
         self.ask(change, ChangeRequester::Control(reply));
-    }
-
-    /// Broadcast to the other shards of this node.
-    pub fn send_to_other_shards(&mut self, frame: &Frame) {
-        let bytes: Bytes = frame.encode();
-        let from = self.config.index;
-        for to in (0..self.config.shards).filter(|s| *s != from) {
-            self.effects.push(Effect::Shard {
-                to,
-                from,
-                frame: bytes.clone(),
-            });
-        }
     }
 }

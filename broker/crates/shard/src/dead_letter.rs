@@ -321,7 +321,7 @@ impl QueueClients {
 
 impl Core {
     fn dead_letter_session(&self) -> u64 {
-        number(self.config.index, 0, DEAD_LETTER_KEY)
+        number(self.ctx.shard(), 0, DEAD_LETTER_KEY)
     }
 
     pub fn is_dead_letter_session(&self, number: u64) -> bool {
@@ -378,8 +378,8 @@ impl Core {
             };
             let late = source
                 .stalled_since
-                .is_some_and(|since| since + PATIENCE <= self.now);
-            let Some(routed) = route(&self.tree, &way, reason, &message, self.wall) else {
+                .is_some_and(|since| since + PATIENCE <= self.ctx.now());
+            let Some(routed) = route(&self.tree, &way, reason, &message, self.ctx.wall()) else {
                 continue;
             };
             let session = self.dead_letter_session();
@@ -389,7 +389,7 @@ impl Core {
                 if let Some(source) = self.dead_letters.sources.get_mut(&queue) {
                     source.held.push_front((reason, message));
                 }
-                self.dead_letters.stall(queue, self.now);
+                self.dead_letters.stall(queue, self.ctx.now());
                 return false;
             }
             self.pass_on_once(queue, &way, routed, blocked);
@@ -458,7 +458,7 @@ impl Core {
                     self.pass_on_surely(queue, id, reason, &message);
                 }
                 DeadRead::Gone => self.dead_letters.drop_pending(queue, id),
-                DeadRead::Shortage => self.dead_letters.try_again(queue, id, self.now),
+                DeadRead::Shortage => self.dead_letters.try_again(queue, id, self.ctx.now()),
             }
         }
         worked
@@ -482,9 +482,9 @@ impl Core {
         let tag = PublishTag(pending.tag);
         let routed = way
             .as_ref()
-            .and_then(|way| route(&self.tree, way, reason, message, self.wall));
+            .and_then(|way| route(&self.tree, way, reason, message, self.ctx.wall()));
         let (Some(way), Some(mut routed)) = (way, routed) else {
-            return self.dead_letters.try_again(queue, id, self.now);
+            return self.dead_letters.try_again(queue, id, self.ctx.now());
         };
         let unrouted = routed.routes.is_empty();
         routed.routes.retain(|q| !pending.knows(*q));
@@ -512,7 +512,7 @@ impl Core {
             return self.passed_on(queue, id);
         }
         if nowhere || !room || refused {
-            self.dead_letters.try_again(queue, id, self.now);
+            self.dead_letters.try_again(queue, id, self.ctx.now());
         }
         let early = planted::is(Bug::DeadLetterLost) && !routed.routes.is_empty();
         for target in routed.routes {
@@ -566,7 +566,7 @@ impl Core {
         };
         pending.waiting.retain(|q| *q != target);
         if !taken {
-            return self.dead_letters.try_again(queue, id, self.now);
+            return self.dead_letters.try_again(queue, id, self.ctx.now());
         }
         pending.confirmed.push(target);
         if pending.is_done() && !again {

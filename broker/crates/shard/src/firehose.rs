@@ -18,7 +18,7 @@ pub struct Firehose {
 
 impl Core {
     fn firehose_session(&self) -> u64 {
-        number(self.config.index, 0, FIREHOSE_KEY)
+        number(self.ctx.shard(), 0, FIREHOSE_KEY)
     }
 
     /// No queue of those who trace is behind any more.
@@ -63,7 +63,7 @@ impl Core {
             let names = names.map(|record| Value::from(&*record.name));
             more.set("routed_queues", Value::Array(names.collect()));
         }
-        let node = self.config.name.clone();
+        let node = self.ctx.config().name.clone();
         let to = (EXCHANGE, key.as_str());
         let Some(copy) = conversion::trace::copy(message, to, &node, more) else {
             return;

@@ -104,7 +104,7 @@ impl Core {
             return;
         }
         // RabbitMQ's control plane has a connection without an address, too; its name is the node's.
-        let name = self.config.name.clone();
+        let name = self.ctx.config().name.clone();
         let traced = TracedMessage {
             vhost,
             user,
@@ -141,7 +141,7 @@ impl Core {
     }
 
     fn internal_session(&self) -> u64 {
-        number(self.config.index, 0, ERRAND_KEY)
+        number(self.ctx.shard(), 0, ERRAND_KEY)
     }
 
     pub fn is_internal_session(&self, number: u64) -> bool {
@@ -161,7 +161,7 @@ impl Core {
             let text = format!("publishers are blocked: the cluster is {alarm}");
             return reply(Err(ChangeError::Unavailable(text)));
         }
-        let message = match build(self.wall) {
+        let message = match build(self.ctx.wall()) {
             Ok(message) => message,
             Err(text) => return reply(Err(ChangeError::Invalid(text))),
         };
@@ -196,7 +196,7 @@ impl Core {
             vhost: vhost.clone(),
             left,
             taken: !announced.refused,
-            until: self.now + WITHIN,
+            until: self.ctx.now() + WITHIN,
             reply,
         };
         self.internal_client.publishing.insert(tag.0, publishing);
@@ -227,7 +227,7 @@ impl Core {
             settle,
             taken: Vec::new(),
             asked: (ConsumerId(0), 0),
-            until: self.now + WITHIN,
+            until: self.ctx.now() + WITHIN,
             reply,
         };
         self.internal_client.taking.insert(token, taking);
@@ -349,7 +349,7 @@ impl Core {
         if self.internal_client.publishing.is_empty() && self.internal_client.taking.is_empty() {
             return;
         }
-        let now = self.now;
+        let now = self.ctx.now();
         let late = |_: &u64, p: &mut PendingPublish| now >= p.until;
         let publishing: Vec<_> = self
             .internal_client

@@ -10,6 +10,7 @@ mod apply;
 mod budget;
 mod clients;
 pub mod config;
+mod context;
 mod core;
 mod counters;
 mod critical;

@@ -140,7 +140,7 @@ impl Core {
 
     /// A node that knows nothing yet, or has forgotten it.
     pub fn tell_limit_usage_to(&mut self, node: NodeId) {
-        if node != self.config.node {
+        if node != self.ctx.node() {
             for frame in self.use_frames(&self.limited_here()) {
                 self.send_limit_usage(node, &frame);
             }
@@ -152,15 +152,15 @@ impl Core {
         if self.limit_usage.changed.is_empty() {
             return;
         }
-        let holders = self.limit_usage.due(self.now);
+        let holders = self.limit_usage.due(self.ctx.now());
         if holders.is_empty() {
             return;
         }
-        let me = self.config.node;
+        let me = self.ctx.node();
         let peers = self.peers.all_up().filter(|node| *node != me);
         let peers: Vec<NodeId> = peers.collect();
         for frame in self.use_frames(&holders) {
-            self.send_to_other_shards(&frame);
+            self.ctx.send_to_other_shards(&frame);
             for peer in &peers {
                 self.send_limit_usage(*peer, &frame);
             }
@@ -168,8 +168,8 @@ impl Core {
     }
 
     fn send_limit_usage(&mut self, node: NodeId, frame: &Frame) {
-        for shard in 0..self.config.shards {
-            self.send_to_peer(node, Route::Shard(shard), frame);
+        for shard in 0..self.ctx.config().shards {
+            self.ctx.send_to_peer(node, Route::Shard(shard), frame);
         }
     }
 
@@ -183,7 +183,7 @@ impl Core {
             .collect();
         let frame = |part: &[(LimitSubject, OpenCounts)]| {
             Frame::Uses(LimitUsageFrame {
-                shard: self.config.index,
+                shard: self.ctx.shard(),
                 limit_usage: part.to_vec(),
             })
         };

@@ -168,31 +168,31 @@ impl Core {
         everywhere: bool,
         facts: ListingTarget,
     ) -> u64 {
-        let me = self.config.node;
+        let me = self.ctx.node();
         let peers = self.peers.all_up().filter(|n| *n != me && everywhere);
         let peers: Vec<NodeId> = peers.collect();
-        let shards = self.config.shards;
+        let shards = self.ctx.config().shards;
         let asked = usize::from(shards) * (peers.len() + 1);
-        let token = self.listings.begin(self.now, asked, facts);
+        let token = self.listings.begin(self.ctx.now(), asked, facts);
         let frame = Frame::Ask {
             token,
-            reply_shard: self.config.index,
+            reply_shard: self.ctx.shard(),
             question: Bytes::from(question.encode()),
         };
         for peer in peers {
             for shard in 0..shards {
-                self.send_to_peer(peer, Route::Shard(shard), &frame);
+                self.ctx.send_to_peer(peer, Route::Shard(shard), &frame);
             }
         }
-        self.send_to_other_shards(&frame);
+        self.ctx.send_to_other_shards(&frame);
         token
     }
 
     /// Tells what was asked, or a part of it.
     pub fn tell_facts(&mut self, to: ReplyTo, facts: ShardFacts, last: bool) {
         let token = to.token;
-        if (to.node, to.shard) == (self.config.node, self.config.index) {
-            let from = (to.node, self.now);
+        if (to.node, to.shard) == (self.ctx.node(), self.ctx.shard()) {
+            let from = (to.node, self.ctx.now());
             return self.listings.take(token, from, last, Some(facts));
         }
         let frame = Frame::Told {
@@ -200,10 +200,11 @@ impl Core {
             last,
             facts: Bytes::from(facts.encode()),
         };
-        if to.node == self.config.node {
-            self.send_to_shard(to.shard, &frame);
+        if to.node == self.ctx.node() {
+            self.ctx.send_to_shard(to.shard, &frame);
         } else {
-            self.send_to_peer(to.node, Route::Shard(to.shard), &frame);
+            self.ctx
+                .send_to_peer(to.node, Route::Shard(to.shard), &frame);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a turn has for other shards and nodes.
 
-use crate::core::{Core, QueueLocation};
+use crate::context::QueueLocation;
+use crate::core::Core;
 use crate::frame::Frame;
 use crate::{Route, sessions};
 use env::NodeId;
@@ -37,7 +38,7 @@ impl Outgoing {
 impl Core {
     /// A session's side has something for a queue whose owner is believed to be on `node`.
     pub fn send_request(&mut self, node: NodeId, queue: QueueId, message: QueueMessage) {
-        match self.place_of(queue, node) {
+        match self.ctx.locate(queue, node) {
             QueueLocation::Here => self.requests.push_back((queue, message)),
             elsewhere => self
                 .outgoing
@@ -51,7 +52,7 @@ impl Core {
     /// A queue's word for a session, wherever that is.
     pub fn send_event(&mut self, session: SessionId, queue: QueueId, event: QueueEvent) {
         let shard = sessions::shard_of_session(session);
-        if session.node != self.config.node {
+        if session.node != self.ctx.node() {
             return self.outgoing.event(
                 (QueueLocation::Node(session.node), shard),
                 session,
@@ -59,12 +60,12 @@ impl Core {
                 event,
             );
         }
-        if session.incarnation != self.config.incarnation {
+        if session.incarnation != self.ctx.config().incarnation {
             return;
         }
-        if shard == self.config.index {
+        if shard == self.ctx.shard() {
             self.events
-                .push_back((self.config.node, session.number, queue, event));
+                .push_back((self.ctx.node(), session.number, queue, event));
         } else {
             self.outgoing
                 .event((QueueLocation::Shard(shard), shard), session, queue, event);
@@ -99,8 +100,8 @@ impl Core {
     fn send_to(&mut self, place: QueueLocation, route: Route, frame: &Frame) {
         match place {
             QueueLocation::Here => {}
-            QueueLocation::Shard(shard) => self.send_to_shard(shard, frame),
-            QueueLocation::Node(node) => self.send_to_peer(node, route, frame),
+            QueueLocation::Shard(shard) => self.ctx.send_to_shard(shard, frame),
+            QueueLocation::Node(node) => self.ctx.send_to_peer(node, route, frame),
         }
     }
 }

@@ -121,7 +121,7 @@ impl Core {
     ) -> Option<R> {
         let service = *self.services.list.get(at)?;
         let mut view = View {
-            number: number(self.config.index, 0, SERVICE_KEY - at as u64),
+            number: number(self.ctx.shard(), 0, SERVICE_KEY - at as u64),
             origin: Origin::HERE,
             core: self,
         };
@@ -133,7 +133,7 @@ impl Core {
     pub fn tick_services(&mut self) {
         for at in 0..self.services.list.len() {
             let Services { list, states, .. } = &mut self.services;
-            let outcome = list[at].tick(states, self.now, self.wall);
+            let outcome = list[at].tick(states, self.ctx.now(), self.ctx.wall());
             if outcome != TickOutcome::Idle {
                 self.services.note_access();
             }
@@ -229,7 +229,7 @@ impl Core {
             incarnation,
             shard,
         };
-        if frame.to != self.config.incarnation || !self.shard_exists(from) {
+        if frame.to != self.ctx.config().incarnation || !self.shard_exists(from) {
             return Ok(());
         }
         // A node without this protocol has no subscribers of it.
@@ -241,8 +241,8 @@ impl Core {
     }
 
     fn shard_exists(&self, address: ShardAddress) -> bool {
-        if address.node == self.config.node {
-            return address.incarnation == self.config.incarnation;
+        if address.node == self.ctx.node() {
+            return address.incarnation == self.ctx.config().incarnation;
         }
         self.peers.is_up_as(address.node, address.incarnation)
     }
@@ -312,7 +312,7 @@ impl Core {
         let target = ListingTarget::Service(at, Box::default());
         let token = self.ask_shards(&ShardQuery::Counters, false, target);
         let own = ShardFacts::Counters(Box::new(self.counters()));
-        let me = (self.me(), self.now);
+        let me = (self.ctx.node(), self.ctx.now());
         self.listings.take(token, me, true, Some(own));
     }
 
@@ -385,18 +385,18 @@ impl Shard {
 impl ServiceHost for View<'_> {
     fn address(&self) -> ShardAddress {
         ShardAddress {
-            node: self.core.config.node,
-            incarnation: self.core.config.incarnation,
-            shard: self.core.config.index,
+            node: self.core.ctx.node(),
+            incarnation: self.core.ctx.config().incarnation,
+            shard: self.core.ctx.shard(),
         }
     }
 
     fn shards(&self) -> u16 {
-        self.core.config.shards
+        self.core.ctx.config().shards
     }
 
     fn nodes(&self) -> Vec<NodeStatus> {
-        let me = self.core.config.node;
+        let me = self.core.ctx.node();
         let others = self.core.peers.lives().filter(|(node, _)| *node != me);
         others
             .map(|(node, peer)| NodeStatus {
@@ -416,13 +416,13 @@ impl ServiceHost for View<'_> {
             return;
         };
         let core = &mut *self.core;
-        let from: (Incarnation, u16) = (core.config.incarnation, core.config.index);
+        let from: (Incarnation, u16) = (core.ctx.config().incarnation, core.ctx.shard());
         let service = core.services.list[at].id();
         let frame = ServiceFrame::encode_with(service, from, to.incarnation, write);
-        let effect = match to.node == core.config.node {
+        let effect = match to.node == core.ctx.node() {
             true => Effect::Shard {
                 to: to.shard,
-                from: core.config.index,
+                from: core.ctx.shard(),
                 frame,
             },
             false => Effect::Peer {
@@ -431,11 +431,11 @@ impl ServiceHost for View<'_> {
                 frame,
             },
         };
-        core.effects.push(effect);
+        core.ctx.push_effect(effect);
     }
 
     fn notify(&mut self, session: u64, event: ControlEvent) {
-        self.core.notices.push_back((session, event.into()));
+        self.core.ctx.notify(session, event.into());
     }
 
     fn reaches_exchange(&self, vhost: &str, message: &Message, exchange: &str) -> bool {
@@ -460,10 +460,10 @@ impl ServiceHost for View<'_> {
     }
 
     fn version(&self) -> &'static str {
-        self.core.config.program.version
+        self.core.ctx.config().program.version
     }
 
     fn started_at(&self) -> Time {
-        self.core.started
+        self.core.ctx.started()
     }
 }

@@ -10,7 +10,7 @@ use crate::sessions::{ActiveConnection, Sessions};
 use crate::stats::ShardStats;
 use crate::view::View;
 use crate::walks::ReplyTo;
-use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver, StartCheck};
+use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, ShardDriver, StartCheck};
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
 use control::{ControlRequest, ShardFacts, ShardQuery, TrafficFacts};
@@ -34,8 +34,8 @@ pub struct Shard {
 impl Shard {
     pub(crate) fn from_core(core: Core) -> Shard {
         Shard {
-            protocols: core.config.protocols.clone(),
-            sessions: Sessions::new(core.config.index),
+            protocols: core.ctx.config().protocols.clone(),
+            sessions: Sessions::new(core.ctx.shard()),
             core,
             dirty: Vec::new(),
             shutting_down: false,
@@ -93,7 +93,7 @@ impl Shard {
         };
         self.step(key, |s, view, out| {
             let mut session_state = s.session_event(session_event, view, out);
-            while let Some((_, next)) = view.core.notices.pop_front_if(|(n, _)| *n == number) {
+            while let Some(next) = view.core.ctx.next_notice_for(number) {
                 session_state = s.session_event(next, view, out);
             }
             session_state
@@ -125,7 +125,7 @@ impl Shard {
             }
             worked |= self.pass_on_service_outputs();
             worked |= self.evict();
-            while let Some((number, session_event)) = self.core.notices.pop_front() {
+            while let Some((number, session_event)) = self.core.ctx.next_notice() {
                 self.tell(number, session_event);
                 worked = true;
             }
@@ -155,10 +155,10 @@ impl Shard {
     }
 
     fn tick_sessions(&mut self) {
-        if !self.sessions.has_due(self.core.now) {
+        if !self.sessions.has_due(self.core.ctx.now()) {
             return;
         }
-        for key in self.sessions.due(self.core.now) {
+        for key in self.sessions.due(self.core.ctx.now()) {
             self.step(key, |s, view, out| s.tick(view, out));
         }
     }
@@ -176,8 +176,8 @@ impl Shard {
                 queue,
                 events,
             } => {
-                if session.node == self.core.me()
-                    && session.incarnation == self.core.config.incarnation
+                if session.node == self.core.ctx.node()
+                    && session.incarnation == self.core.ctx.config().incarnation
                 {
                     let number = session.number;
                     self.core
@@ -228,10 +228,10 @@ impl Shard {
             }
             Frame::Told { token, last, facts } => {
                 let facts = ShardFacts::decode(&facts);
-                let from = (from, self.core.now);
+                let from = (from, self.core.ctx.now());
                 self.core.listings.take(token, from, last, facts);
             }
-            Frame::Members(MembershipMessage::Drain { on }) if from == self.core.me() => {
+            Frame::Members(MembershipMessage::Drain { on }) if from == self.core.ctx.node() => {
                 self.drain(on)
             }
             Frame::Members(peer_message) => self.core.take_members_message(from, peer_message),
@@ -261,8 +261,8 @@ impl Shard {
     fn gather(&mut self, question: &ShardQuery, everywhere: bool, facts: ListingTarget) {
         let token = self.core.ask_shards(question, everywhere, facts);
         let to = ReplyTo {
-            node: self.core.me(),
-            shard: self.core.config.index,
+            node: self.core.ctx.node(),
+            shard: self.core.ctx.shard(),
             token,
         };
         self.answer(to, question);
@@ -343,8 +343,7 @@ impl Shard {
 
 impl ShardDriver for Shard {
     fn tick(&mut self, now: Time, wall: WallTime) {
-        self.core.now = now;
-        self.core.wall = self.core.steady_wall.read(now, wall);
+        self.core.ctx.set_time(now, wall);
         self.core.walks.begin_turn();
         self.core.tick();
         if self.core.budget.is_active() {
@@ -359,8 +358,8 @@ impl ShardDriver for Shard {
     }
 
     fn connected(&mut self, connection: ConnectionKey, info: ConnectionInfo) {
-        let session = self.protocols.session(&info, self.core.now);
-        let wall = self.core.wall;
+        let session = self.protocols.session(&info, self.core.ctx.now());
+        let wall = self.core.ctx.wall();
         self.sessions.insert(connection, session, &info, wall);
         if self.core.draining {
             self.step(connection, |s, view, out| {
@@ -393,7 +392,7 @@ impl ShardDriver for Shard {
 
     fn sealed(&mut self, connection: ConnectionKey, bytes: usize) {
         if let Some(slot) = self.sessions.get(connection) {
-            let now = self.core.now;
+            let now = self.core.ctx.now();
             self.core.budget.sealed(connection, bytes, now);
             slot.marks.set_charged(true);
             self.core.budget.touch(connection, slot);
@@ -440,7 +439,8 @@ impl ShardDriver for Shard {
     fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
         self.core.peer_up(node, incarnation);
         for reason in [AlarmReason::Memory, AlarmReason::Disk] {
-            if self.core.config.index == 0 && self.core.alarms.has(reason, self.core.me()) {
+            if self.core.ctx.is_first_shard() && self.core.alarms.has(reason, self.core.ctx.node())
+            {
                 self.core.tell_alarm(node, reason, true);
             }
         }
@@ -487,7 +487,7 @@ impl ShardDriver for Shard {
                     crate::metadata_client::ChangeRequester::Shard { shard, token },
                 );
             }
-            other => self.take_frame(self.core.me(), other),
+            other => self.take_frame(self.core.ctx.node(), other),
         }
     }
 
@@ -502,8 +502,8 @@ impl ShardDriver for Shard {
     fn job_done(&mut self, id: JobId, result: JobResult) {
         if let Err(error) = &result {
             self.core
-                .effects
-                .push(Effect::Fatal(format!("storage: {error}")));
+                .ctx
+                .push_effect(Effect::Fatal(format!("storage: {error}")));
             return;
         }
         self.core.local_queues.job_done(id, result);
@@ -511,10 +511,10 @@ impl ShardDriver for Shard {
 
     fn checked(&mut self, id: CheckId, right: bool) {
         let core = &mut self.core;
-        for session in core.passwords.checked(core.now, id, right) {
+        for session in core.passwords.checked(core.ctx.now(), id, right) {
             // One that has ended meanwhile is not there to hear it.
-            core.notices
-                .push_back((session, ControlEvent::Verified { right }.into()));
+            core.ctx
+                .notify(session, ControlEvent::Verified { right }.into());
         }
     }
 
@@ -534,12 +534,12 @@ impl ShardDriver for Shard {
         } else {
             AlarmReason::Memory
         };
-        let me = self.core.me();
+        let me = self.core.ctx.node();
         if reason == AlarmReason::Disk {
             self.core.local_queues.disk_is_short(on);
         }
         self.set_alarm(reason, me, on);
-        if self.core.config.index == 0 {
+        if self.core.ctx.is_first_shard() {
             let peers: Vec<_> = self.core.peers.all_up().collect();
             for peer in peers {
                 self.core.tell_alarm(peer, reason, on);
@@ -576,16 +576,9 @@ impl ShardDriver for Shard {
         self.core.flush_limit_usage();
         self.core.listen_when_introduced();
         self.core.flush_outgoing();
-        if !self.core.effects.is_empty() {
-            out.append(&mut self.core.effects);
-        }
+        self.core.ctx.drain_effects(out);
         if !self.dirty.is_empty() {
             out.extend(self.dirty.drain(..).map(Effect::Flush));
         }
     }
-}
-
-/// Frames for every shard of a peer go to the shard of the same index there.
-pub(crate) fn same_shard(core: &Core) -> Route {
-    Route::Shard(core.config.index)
 }

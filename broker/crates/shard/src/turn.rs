@@ -2,6 +2,7 @@
 
 use crate::budget::Account;
 use crate::config::{RecoveredShard, ShardConfig};
+use crate::context::Context;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::dead_letter::DeadLetters;
@@ -18,12 +19,12 @@ use crate::members::Members;
 use crate::metadata_client::{ChangeRequester, MetadataClient};
 use crate::outgoing::Outgoing;
 use crate::services::Services;
-use crate::shard::{Shard, same_shard};
-use crate::{Effect, clients::QueueClients, peers::Peers};
+use crate::shard::Shard;
+use crate::{Effect, Route, clients::QueueClients, peers::Peers};
 use consensus::{Host, HostConfig, RecoveryError};
 use env::planted::{self, Bug};
 use env::rng::SeededRng;
-use env::{Disk, Incarnation, Rng, SteadyWall, Time, WallTime};
+use env::{Disk, Incarnation, Rng, Time, WallTime};
 use hashbrown::HashMap;
 use metadata::{Change, ChangeError, QueueId, Tree};
 use queue::{QueueMessage, Timestamps};
@@ -70,10 +71,8 @@ impl Shard {
         let mut core = Core {
             passwords: Logins::new(key),
             services: Services::new(&config.protocols),
-            rng: Box::new(rng),
-            now,
-            wall,
-            steady_wall: SteadyWall::new(now, wall),
+            budget: Account::new(config.budget.clone(), config.shards),
+            ctx: Context::new(config, Box::new(rng), now, wall),
             tree: Tree::default(),
             applied: 0,
             directory,
@@ -89,17 +88,14 @@ impl Shard {
             internal_client: InternalClient::default(),
             firehose: Firehose::default(),
             gone: VecDeque::new(),
-            effects: Vec::new(),
             requests: VecDeque::new(),
             events: VecDeque::new(),
-            notices: VecDeque::new(),
             outgoing: Outgoing::default(),
             asked: HashMap::default(),
             next_token: 0,
             draining: false,
             caught_up: false,
             handshake: None,
-            started: now,
             bootstrapping: false,
             joining_nodes: JoiningNodes::default(),
             joining: BTreeSet::new(),
@@ -109,8 +105,6 @@ impl Shard {
             unknown: 0,
             accounts: LoggedInSessions::default(),
             limit_usage: LimitUsage::default(),
-            budget: Account::new(config.budget.clone(), config.shards),
-            config,
         };
         core.end_earlier_lives();
         core.each_service(|service, view| service.started(view));
@@ -122,8 +116,8 @@ impl Core {
     /// Sessions of this node's earlier lives are over, whatever they left. In the first life too: this change is what
     /// [`Core::open_when_caught_up`] waits for.
     fn end_earlier_lives(&mut self) {
-        let (node, life) = (self.config.node, self.config.incarnation);
-        if self.config.index == 0 {
+        let (node, life) = (self.ctx.node(), self.ctx.config().incarnation);
+        if self.ctx.is_first_shard() {
             let change = Change::EndIncarnation {
                 node,
                 incarnation: Incarnation(life.0.saturating_sub(1)),
@@ -206,15 +200,16 @@ impl Core {
     fn shard_output(&mut self, item: GroupOutput) {
         match item {
             GroupOutput::Append { token, records } => {
-                self.effects.push(Effect::Append { token, records })
+                self.ctx.push_effect(Effect::Append { token, records })
             }
-            GroupOutput::Job { id, job } => self.effects.push(Effect::Job { id, job }),
-            GroupOutput::WalFree { up_to } => self.effects.push(Effect::WalFree { up_to }),
-            GroupOutput::Fatal(text) => self.effects.push(Effect::Fatal(text)),
+            GroupOutput::Job { id, job } => self.ctx.push_effect(Effect::Job { id, job }),
+            GroupOutput::WalFree { up_to } => self.ctx.push_effect(Effect::WalFree { up_to }),
+            GroupOutput::Fatal(text) => self.ctx.push_effect(Effect::Fatal(text)),
             GroupOutput::Unreadable { queue, unreadable } => self.unreadable(queue, &unreadable),
             GroupOutput::Send { to, frame } => {
-                let route = same_shard(self);
-                self.send_to_peer(to, route, &Frame::Raft(frame));
+                // The shard of a peer with the same index has the other members of these groups.
+                let route = Route::Shard(self.ctx.shard());
+                self.ctx.send_to_peer(to, route, &Frame::Raft(frame));
             }
             GroupOutput::QueueLeader {
                 queue,
@@ -260,32 +255,32 @@ impl Core {
 
     pub fn tick(&mut self) {
         let at = Timestamps {
-            now: self.now,
-            wall: self.wall,
+            now: self.ctx.now(),
+            wall: self.ctx.wall(),
         };
         self.local_queues.set_time(at);
         self.local_queues.tick();
-        self.dead_letters.tick(self.now);
+        self.dead_letters.tick(self.ctx.now());
         if self.passwords.has_held() {
-            for session in self.passwords.due(self.now) {
+            for session in self.passwords.due(self.ctx.now()) {
                 // One that has ended meanwhile is not there to hear it.
                 let refused = session::ControlEvent::Verified { right: false };
-                self.notices.push_back((session, refused.into()));
+                self.ctx.notify(session, refused.into());
             }
         }
         self.tick_services();
         self.tick_clients();
         self.tick_directory();
         if self.stats.is_gathering() {
-            for token in self.stats.late(self.now) {
+            for token in self.stats.late(self.ctx.now()) {
                 self.finish_gathering(token);
             }
         }
-        self.listings.tick(self.now);
+        self.listings.tick(self.ctx.now());
         self.tick_internal_client();
-        self.members.questions.tick(self.now);
-        if self.now >= self.reconcile_at {
-            self.reconcile_at = self.now + RECONCILE_EVERY;
+        self.members.questions.tick(self.ctx.now());
+        if self.ctx.now() >= self.reconcile_at {
+            self.reconcile_at = self.ctx.now() + RECONCILE_EVERY;
             self.reconcile();
         }
         if self.members.review.is_due() {
@@ -299,7 +294,7 @@ impl Core {
         };
         if directory.has_pending() {
             let mut sends = Vec::new();
-            let late = directory.tick(self.now, &mut sends);
+            let late = directory.tick(self.ctx.now(), &mut sends);
             self.carry_out(sends);
             for asker in late {
                 let text = "the cluster did not answer in time; the change may still be made";
@@ -310,7 +305,7 @@ impl Core {
     }
 
     fn reconcile(&mut self) {
-        if self.config.index == 0 {
+        if self.ctx.is_first_shard() {
             self.reconcile_metadata_members();
             self.ask_for_joining_nodes();
             self.end_old_maintenance();
@@ -333,17 +328,17 @@ impl Core {
             self.local_queues.wake_at(),
             self.local_queues.host_wake(),
             self.clients.wake_at(),
-            self.dead_letters.wake_at(self.now),
+            self.dead_letters.wake_at(self.ctx.now()),
             self.passwords.wake_at(),
             self.services.wake_at(),
             directory,
             self.stats.wake_at(),
-            (!self.walks.is_empty()).then_some(self.now),
-            self.members.review.is_due().then_some(self.now),
+            (!self.walks.is_empty()).then_some(self.ctx.now()),
+            self.members.review.is_due().then_some(self.ctx.now()),
             self.listings.wake_at(),
             self.internal_client.wake_at(),
             self.members.questions.wake_at(),
-            self.handshake.map(|i| i.wake_at(self.now)),
+            self.handshake.map(|i| i.wake_at(self.ctx.now())),
             self.limit_usage.wake_at(),
             Some(self.reconcile_at),
         ];

@@ -23,7 +23,7 @@ pub struct View<'a> {
 
 impl Broker for View<'_> {
     fn id(&self) -> SessionId {
-        self.core.session(self.number)
+        self.core.ctx.session(self.number)
     }
 
     fn peer(&self) -> SocketAddr {
@@ -31,15 +31,15 @@ impl Broker for View<'_> {
     }
 
     fn now(&self) -> Time {
-        self.core.now
+        self.core.ctx.now()
     }
 
     fn wall(&self) -> WallTime {
-        self.core.wall
+        self.core.ctx.wall()
     }
 
     fn random(&mut self) -> u64 {
-        self.core.rng.next_u64()
+        self.core.ctx.random()
     }
 
     fn tree(&self) -> &Tree {
@@ -62,7 +62,7 @@ impl Broker for View<'_> {
 
     fn place(&mut self, _: QueueType, _: u32) -> Vec<NodeId> {
         // What needs no record lives where its client is.
-        vec![self.core.me()]
+        vec![self.core.ctx.node()]
     }
 
     fn place_queue(&mut self, queue: &QueueRecord) -> Vec<NodeId> {
@@ -94,7 +94,7 @@ impl Broker for View<'_> {
             return Some(node.clone());
         }
         let home = match &*queue.members {
-            [home] if !queue.kind.is_replicated() && *home != self.core.me() => *home,
+            [home] if !queue.kind.is_replicated() && *home != self.core.ctx.node() => *home,
             _ => return None,
         };
         let name = || self.core.tree.node(home).map(|n| n.name.clone());
@@ -181,6 +181,6 @@ impl Broker for View<'_> {
         let client = (self.number, self.origin.peer());
         let core = &mut *self.core;
         core.passwords
-            .verify(core.now, client, user, (hash, password))
+            .verify(core.ctx.now(), client, user, (hash, password))
     }
 }

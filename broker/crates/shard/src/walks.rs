@@ -160,7 +160,7 @@ impl Core {
     ) -> Progress {
         let mut part = Vec::new();
         let (mut looked_at, mut done) = (0, true);
-        let node = self.config.node;
+        let node = self.ctx.node();
         while let Some((key, facts)) = sessions.next_facts(*next, node, self.services.states()) {
             *next = key + 1;
             looked_at += COST_OF_CLIENT * (1 + facts.channels.len());

@@ -66,7 +66,11 @@ impl Core {
             for member in members.unwrap_or_default() {
                 if self.is_up(member) {
                     let peer_message = MembershipMessage::DepartureRequest { queue };
-                    self.send_to_peer(member, Route::Owner(queue.0), &Frame::Members(peer_message));
+                    self.ctx.send_to_peer(
+                        member,
+                        Route::Owner(queue.0),
+                        &Frame::Members(peer_message),
+                    );
                 }
             }
         }
@@ -76,12 +80,13 @@ impl Core {
     pub fn departure_asked(&mut self, from: NodeId, queue: QueueId) {
         if let Some(told) = self.local_queues.departure(queue, from) {
             let peer_message = MembershipMessage::Depart { queue, told };
-            self.send_to_peer(from, Route::Owner(queue.0), &Frame::Members(peer_message));
+            self.ctx
+                .send_to_peer(from, Route::Owner(queue.0), &Frame::Members(peer_message));
         }
     }
 
     pub fn depart(&mut self, queue: QueueId, told: Departure) {
-        let me = self.config.node;
+        let me = self.ctx.node();
         let is_out = |r: &QueueRecord| !r.members.contains(&me);
         let Some(record) = self.tree.queue_by_id(queue).filter(|r| is_out(r)) else {
             return;

@@ -281,7 +281,7 @@ impl Core {
     /// Whether a node that runs may be forgotten: it takes no clients, and hears of its end from the one that is asked.
     fn may_leave(&self, node: NodeId) -> Result<(), ChangeError> {
         let name = self.name_of(node);
-        if node == self.config.node {
+        if node == self.ctx.node() {
             return Err(ChangeError::PreconditionFailed(format!(
                 "node '{name}' cannot forget itself; ask another one"
             )));
@@ -330,18 +330,22 @@ impl Core {
     /// Asks the queue's leader to hand it over.
     fn ask_to_lead(&mut self, queue: QueueId, leader: NodeId, to: NodeId) {
         let peer_message = MembershipMessage::Lead { queue, to };
-        if leader != self.config.node {
-            return self.send_to_peer(leader, Route::Owner(queue.0), &Frame::Members(peer_message));
+        if leader != self.ctx.node() {
+            return self.ctx.send_to_peer(
+                leader,
+                Route::Owner(queue.0),
+                &Frame::Members(peer_message),
+            );
         }
-        match self.owner_shard(queue) {
-            shard if shard == self.config.index => self.local_queues.hand_over(queue, to),
-            shard => self.send_to_shard(shard, &Frame::Members(peer_message)),
+        match self.ctx.owner_shard(queue) {
+            shard if shard == self.ctx.shard() => self.local_queues.hand_over(queue, to),
+            shard => self.ctx.send_to_shard(shard, &Frame::Members(peer_message)),
         }
     }
 
     /// Leaders on this node that somebody else could take over.
     fn leaders_left(&self, facts: &[QueueFacts]) -> u32 {
-        let me = self.config.node;
+        let me = self.ctx.node();
         let movable = |l: &&LedQueue| l.leader == me && l.able.iter().any(|n| *n != me);
         let queues = self.led(facts).iter().filter(movable).count();
         let avoid = self.drained();
@@ -354,7 +358,7 @@ impl Core {
     /// Who may take over what is led here; `avoid`: nodes that are not to.
     pub fn transfer_targets<'a>(&'a self, avoid: &'a [NodeId]) -> TransferTargets<'a> {
         TransferTargets {
-            me: self.config.node,
+            me: self.ctx.node(),
             tree: &self.tree,
             peers: &self.peers,
             avoid,
@@ -369,14 +373,14 @@ impl Core {
 
     /// Members for a queue that is about to be declared, the one that is to lead it first.
     pub fn place(&self, queue: &QueueRecord) -> Vec<NodeId> {
-        let me = self.config.node;
+        let me = self.ctx.node();
         if !queue.kind.is_replicated() {
             return vec![me];
         }
         let placement_request = self.tree.placement_request(queue);
         let target = placement_request
             .target
-            .max(self.config.placement.target_group_size);
+            .max(self.ctx.config().placement.target_group_size);
         let replicas = match placement_request.initial {
             0 => target.max(placement::DEFAULT_REPLICAS),
             said => said,
@@ -407,9 +411,9 @@ impl Core {
 
     /// This node was removed from its cluster: what it has is no longer the cluster's, and it must serve nobody with it.
     pub fn end_removed(&mut self) {
-        self.effects.push(crate::Effect::Fatal(format!(
+        self.ctx.push_effect(crate::Effect::Fatal(format!(
             "node '{}' was removed from its cluster; empty its data directory and it joins as a new node",
-            self.config.name
+            self.ctx.config().name
         )));
     }
 }

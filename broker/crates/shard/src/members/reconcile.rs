@@ -67,19 +67,19 @@ impl MembershipReview {
 
 impl Core {
     pub fn is_up(&self, node: NodeId) -> bool {
-        node == self.config.node || self.peers.is_up(node)
+        node == self.ctx.node() || self.peers.is_up(node)
     }
 
     /// Leader of the metadata group: brings its members and the tree's node records together.
     pub fn reconcile_metadata_members(&mut self) {
-        let me = self.config.node;
+        let me = self.ctx.node();
         let Some(status) = self.local_queues.metadata_status().filter(|s| s.is_leader) else {
             self.joining.clear();
             return;
         };
         let nodes: Vec<NodeRecord> = self.tree.nodes().map(|n| (**n).clone()).collect();
         self.joining.retain(|id| !nodes.iter().any(|n| n.id == *id));
-        let out = self.members.releases.held(self.now);
+        let out = self.members.releases.held(self.ctx.now());
         let mut candidates = self.candidates();
         candidates.retain(|c| !out.contains(&c.node));
         let voters = placement::metadata_voters(&status.membership.voters, &candidates);
@@ -110,8 +110,8 @@ impl Core {
         let review = &mut self.members.review;
         let queues = std::mem::take(&mut review.queues);
         review.due.extend(queues);
-        if std::mem::take(&mut review.all) || self.now >= review.all_at {
-            review.all_at = self.now + ALL_EVERY;
+        if std::mem::take(&mut review.all) || self.ctx.now() >= review.all_at {
+            review.all_at = self.ctx.now() + ALL_EVERY;
             review.due.extend(self.local_queues.led_queues());
             self.check_counts();
         }
@@ -154,7 +154,7 @@ impl Core {
             learners: &[],
             drained: &self.drained(),
         };
-        match next_step(self.config.node, wanted, status) {
+        match next_step(self.ctx.node(), wanted, status) {
             MembershipStep::Done => true,
             step => {
                 self.local_queues
@@ -169,7 +169,7 @@ impl Core {
         let gone = |n: NodeId| self.tree.node(n).is_none();
         let lost = record.members.iter().any(|m| gone(*m));
         let placement_request = self.tree.placement_request(record).target;
-        let target = placement_request.max(self.config.placement.target_group_size);
+        let target = placement_request.max(self.ctx.config().placement.target_group_size);
         if !lost && record.members.len() >= target as usize {
             return None;
         }
@@ -200,8 +200,8 @@ impl Core {
 
     /// Tells the cluster where this node is.
     pub fn tell_zone(&mut self) {
-        let id = self.config.node;
-        let zone = self.config.placement.zone.clone();
+        let id = self.ctx.node();
+        let zone = self.ctx.config().placement.zone.clone();
         if self.tree.node(id).is_some() && self.tree.zone(id) != &*zone {
             self.ask(Change::SetZone { id, zone }, ChangeRequester::Nobody);
         }

@@ -40,7 +40,7 @@ impl Core {
             Some(MetadataLeader::Me) => self.release_asked(node),
             Some(MetadataLeader::Other(to)) => {
                 let peer_message = Frame::Members(MembershipMessage::Release { node });
-                self.send_to_peer(to, Route::Shard(0), &peer_message);
+                self.ctx.send_to_peer(to, Route::Shard(0), &peer_message);
             }
             Some(MetadataLeader::Unknown) | None => {}
         }
@@ -50,7 +50,7 @@ impl Core {
 
     pub fn release_asked(&mut self, node: NodeId) {
         if self.tree.node(node).is_some() {
-            self.members.releases.ask(self.now, node);
+            self.members.releases.ask(self.ctx.now(), node);
         }
     }
 }

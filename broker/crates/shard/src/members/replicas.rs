@@ -92,7 +92,7 @@ impl Core {
     /// Asks every node that can be reached: one that is no member may still have a replica.
     pub fn ask_replicas(&mut self, queue: QueueId, reply: Reply<Vec<ReplicaFacts>>) {
         let wanted = self.tree.queue_by_id(queue).map(|r| r.members.clone());
-        let me = self.config.node;
+        let me = self.ctx.node();
         let asked: BTreeSet<NodeId> = self.peers.all_up().chain([me]).collect();
         let questions = &mut self.members.questions;
         questions.next += 1;
@@ -102,7 +102,7 @@ impl Core {
             wanted: wanted.unwrap_or_default(),
             silent: asked.clone(),
             told: BTreeMap::new(),
-            until: self.now + GATHER_WITHIN,
+            until: self.ctx.now() + GATHER_WITHIN,
         };
         questions.open.insert(token, question);
         if questions.open.len() > MAX_OPEN
@@ -110,35 +110,36 @@ impl Core {
         {
             oldest.finish();
         }
-        let reply_shard = self.config.index;
+        let reply_shard = self.ctx.shard();
         let peer_message = MembershipMessage::ReplicaRequest {
             token,
             reply_shard,
             queue,
         };
         for node in asked.into_iter().filter(|n| *n != me) {
-            self.send_to_peer(
+            self.ctx.send_to_peer(
                 node,
                 Route::Owner(queue.0),
                 &Frame::Members(peer_message.clone()),
             );
         }
-        match self.owner_shard(queue) {
+        match self.ctx.owner_shard(queue) {
             shard if shard == reply_shard => self.replica_asked(me, token, reply_shard, queue),
-            shard => self.send_to_shard(shard, &Frame::Members(peer_message)),
+            shard => self.ctx.send_to_shard(shard, &Frame::Members(peer_message)),
         }
     }
 
     pub fn replica_asked(&mut self, from: NodeId, token: u64, reply_shard: u16, queue: QueueId) {
         let told = self.local_queues.tell_replica(queue);
-        if from == self.config.node && reply_shard == self.config.index {
+        if from == self.ctx.node() && reply_shard == self.ctx.shard() {
             return self.replica_told(from, token, told);
         }
         let frame = Frame::Members(MembershipMessage::Replica { token, told });
-        if from == self.config.node {
-            self.send_to_shard(reply_shard, &frame);
+        if from == self.ctx.node() {
+            self.ctx.send_to_shard(reply_shard, &frame);
         } else {
-            self.send_to_peer(from, Route::Shard(reply_shard), &frame);
+            self.ctx
+                .send_to_peer(from, Route::Shard(reply_shard), &frame);
         }
     }
 
