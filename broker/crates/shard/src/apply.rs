@@ -1,9 +1,7 @@
 //! The metadata log meets this shard: committed changes go into the tree, and what they made or removed is carried out.
 
 use crate::core::Core;
-use crate::evictions::RemovedAccount;
 use crate::frame::{Frame, Origin};
-use crate::limit_usage::LimitSubject;
 use crate::members::frame::MembershipMessage;
 use crate::metadata_client::{ChangeRequester, MetadataClient, MetadataLeader, ProposalAction};
 use crate::{ClusterView, Effect, Route};
@@ -154,17 +152,10 @@ impl Core {
         if result.is_ok() {
             self.each_service(|service, view| service.change_applied(view, change));
         }
-        match change {
-            Change::EnableFeature { .. } | Change::EnableKnownFeature { .. } => {
-                self.features_changed();
-            }
-            Change::SetVhostLimit { vhost, .. } => {
-                self.note_use(LimitSubject::Vhost(vhost.clone()));
-            }
-            Change::SetUserLimit { user, .. } => self.note_use(LimitSubject::User(user.clone())),
-            Change::PutUser(record) => self.note_use(LimitSubject::User(record.name.clone())),
-            _ => {}
+        if let Change::EnableFeature { .. } | Change::EnableKnownFeature { .. } = change {
+            self.features_changed();
         }
+        self.limits.handle_change(&self.tree, change);
         for event in self.tree.take_events() {
             self.carry_out_event(event);
         }
@@ -196,15 +187,12 @@ impl Core {
                 self.tell_removed(&node);
             }
             TreeEvent::VhostRemoved(name) => {
-                self.all_counters.vhost_removed(&name);
-                self.limit_usage.forget(&LimitSubject::Vhost(name.clone()));
-                self.gone.push_back(RemovedAccount::Vhost(name));
+                self.limits.handle_vhost_removed(name);
             }
             // Services look after these.
             TreeEvent::Retained { .. } => {}
             TreeEvent::PermissionsChanged { user } if self.tree.user(&user).is_none() => {
-                self.limit_usage.forget(&LimitSubject::User(user.clone()));
-                self.gone.push_back(RemovedAccount::User(user));
+                self.limits.handle_user_removed(user);
             }
             // Sessions look these up when they need them.
             TreeEvent::PermissionsChanged { .. } => {}
@@ -288,7 +276,7 @@ impl Core {
         };
         self.applied = index;
         self.tree.take_traffic(&before);
-        self.keep_counts();
+        self.limits.handle_new_tree(&self.tree);
         let removed: Vec<_> = before
             .all_queues()
             .filter(|q| self.tree.queue_by_id(q.id).is_none())
@@ -382,7 +370,7 @@ impl Core {
             return self.ctx.push_effect(Effect::Fatal(why));
         }
         self.each_service(|service, view| service.features_changed(view));
-        self.tell_all_limit_usage();
+        self.limits.announce_all_usage(&self.tree);
         self.tell_links();
     }
 
@@ -496,8 +484,7 @@ impl Core {
         }
         self.clients_node_up(node);
         self.each_service(|service, view| service.node_up(view, node, incarnation));
-        self.limit_usage.forget_node(node);
-        self.tell_limit_usage_to(node);
+        self.limits.handle_node_up(&mut self.ctx, &self.tree, node);
     }
 
     pub fn peer_down(&mut self, node: NodeId) {
@@ -508,6 +495,6 @@ impl Core {
         self.local_queues.peer_down(node);
         self.clients_node_down(node);
         self.each_service(|service, view| service.node_down(view, node));
-        self.limit_usage.forget_node(node);
+        self.limits.handle_node_down(node);
     }
 }

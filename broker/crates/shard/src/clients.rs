@@ -521,7 +521,7 @@ impl Core {
 
     /// The session is over: its queues are told, and forgotten when they know.
     pub fn session_gone(&mut self, number: u64) {
-        self.log_out(number);
+        self.limits.log_out(&self.tree, number);
         let Some(session) = self.clients.sessions.get_mut(&number) else {
             return;
         };

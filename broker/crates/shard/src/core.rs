@@ -2,21 +2,16 @@
 
 use crate::Route;
 use crate::apply::PeerHandshake;
-use crate::budget::Account;
 use crate::clients::QueueClients;
 use crate::context::Context;
-use crate::counters::Counters;
 use crate::dead_letter::DeadLetters;
-use crate::evictions::RemovedAccount;
 use crate::firehose::Firehose;
 use crate::frame::Frame;
 use crate::internal_client::InternalClient;
 use crate::joining_nodes::JoiningNodes;
-use crate::limit_usage::LimitUsage;
+use crate::limits::Limits;
 use crate::listings::Listings;
 use crate::local_queues::LocalQueues;
-use crate::logged_in::LoggedInSessions;
-use crate::logins::Logins;
 use crate::members::Members;
 use crate::metadata_client::{ChangeRequester, MetadataClient};
 use crate::outgoing::Outgoing;
@@ -31,9 +26,6 @@ use metadata::{Change, ChangeError, ChangeResult, QueueId, Tree};
 use queue::{QueueEvent, QueueMessage};
 use session::ControlEvent;
 use std::collections::{BTreeSet, VecDeque};
-
-/// Large CONNECTs that come at a time, of 196 KiB at most each by default.
-const MOST_UNKNOWN: u32 = 64;
 
 pub type FixedState = foldhash::fast::FixedState;
 
@@ -52,15 +44,12 @@ pub struct Core {
     pub stats: StatsRequests,
     pub walks: StatsWalks,
     pub listings: Listings,
-    pub all_counters: Counters,
     pub internal_client: InternalClient,
     pub firehose: Firehose,
     /// For queues of this shard, from sessions of this shard.
     pub requests: VecDeque<(QueueId, QueueMessage)>,
     /// For sessions of this shard, from queues of this shard or of elsewhere.
     pub events: VecDeque<(NodeId, u64, QueueId, QueueEvent)>,
-    /// Whose connections are to be closed.
-    pub gone: VecDeque<RemovedAccount>,
     pub outgoing: Outgoing,
     /// Other shards than 0: who asked for a change under which token.
     pub asked: HashMap<u64, ChangeRequester, FixedState>,
@@ -80,31 +69,12 @@ pub struct Core {
     /// Queues whose deletion is on its way to the tree because nobody else may see to it.
     pub deleting: BTreeSet<QueueId>,
     pub reconcile_at: Time,
-    pub passwords: Logins,
+    pub limits: Limits,
     /// Parts of protocols that have state on every shard.
     pub services: Services,
-    /// Clients of this shard that nobody knows yet and that send more than each may.
-    pub unknown: u32,
-    /// Sessions of this shard that are logged in, for users' limits.
-    pub accounts: LoggedInSessions,
-    /// What other shards have open for users and virtual hosts with limits.
-    pub limit_usage: LimitUsage,
-    /// Bytes that clients make this shard hold.
-    pub budget: Account,
 }
 
 impl Core {
-    /// See [`session::Broker::hold_unknown`].
-    pub fn hold_unknown(&mut self, begins: bool) -> bool {
-        if !begins {
-            self.unknown = self.unknown.saturating_sub(1);
-            return true;
-        }
-        let room = self.unknown < MOST_UNKNOWN;
-        self.unknown += u32::from(room);
-        room
-    }
-
     /// Asks for a metadata change; the asker hears when this shard has applied it.
     pub fn ask(&mut self, change: Change, asker: ChangeRequester) {
         if let Some(asker) = self.postpone_deletion(&change, asker) {

@@ -15,7 +15,7 @@ impl Shard {
     /// Closes this shard's connections of users and virtual hosts that are gone. True when any was.
     pub(crate) fn evict(&mut self) -> bool {
         let mut worked = false;
-        while let Some(gone) = self.core.gone.pop_front() {
+        while let Some(gone) = self.core.limits.next_removed() {
             worked = true;
             let text = match &gone {
                 RemovedAccount::User(name) => format!("user '{name}' is deleted"),

@@ -86,7 +86,8 @@ impl Core {
     fn count(&mut self, vhost: &Name, note: impl FnOnce(&mut MessageCounters)) {
         let mut message_counters = MessageCounters::default();
         note(&mut message_counters);
-        self.counters_in(vhost, PROTOCOL, &message_counters);
+        self.limits
+            .count_internal_messages(&self.tree, vhost, PROTOCOL, &message_counters);
     }
 
     /// A message with a confirm wanted, and returned if it has nowhere to go.

@@ -4,7 +4,6 @@
 //! [`Effect`]s. A shard never blocks, but for reads of entries that have left memory.
 #![forbid(unsafe_code)]
 
-mod admission;
 mod answers;
 mod apply;
 mod budget;
@@ -22,6 +21,7 @@ mod internal_client;
 mod joining_nodes;
 mod lease;
 mod limit_usage;
+mod limits;
 mod listener_origin;
 mod listings;
 mod local_queues;

@@ -224,14 +224,14 @@ impl Core {
     }
 
     pub fn counters(&mut self) -> Counters {
-        let (t, deaths) = (&self.all_counters, self.local_queues.deaths());
+        let (t, deaths) = (self.limits.counters(), self.local_queues.deaths());
         let mut counters = Counters {
             connections_opened: t.connections_opened,
             connections_closed: t.connections_closed,
             channels_opened: t.channels_opened,
             channels_closed: t.channels_closed,
-            connections: self.accounts.connections(),
-            channels: self.accounts.channels(),
+            connections: self.limits.sessions().connections(),
+            channels: self.limits.sessions().channels(),
             queues: self.local_queues.totals(),
             protocols: t.protocols(),
             logins: t.logins(),
@@ -252,7 +252,7 @@ impl Core {
     fn traffic(&self, of: &TrafficFilter) -> TrafficFacts {
         let mut facts = TrafficFacts::default();
         for vhost in of.vhosts.iter().filter(|v| self.tree.vhost_exists(v)) {
-            let counts = self.all_counters.messages(vhost);
+            let counts = self.limits.counters().messages(vhost);
             if counts != control::MessageCounts::default() {
                 facts.vhosts.insert(vhost.clone(), counts);
             }
@@ -262,7 +262,7 @@ impl Core {
                 continue;
             };
             // Sessions that publish to one exchange only do not count it in the tree.
-            let uncounted = self.all_counters.published_by(vhost, |protocol| {
+            let uncounted = self.limits.counters().published_by(vhost, |protocol| {
                 self.services.publishes_to(protocol) == Some(&**name)
             });
             let counts = ExchangeCounts {

@@ -44,7 +44,7 @@ impl Shard {
 
     /// Costly password checks are done by `start`, not on the thread that steps the shard.
     pub fn check_elsewhere(&mut self, start: StartCheck) {
-        self.core.passwords.check_elsewhere(start);
+        self.core.limits.check_passwords_with(start);
     }
 
     pub fn core(&self) -> &Core {
@@ -80,7 +80,7 @@ impl Shard {
         }
         // With bytes in its outbox that no flush is owed for, the flush of an earlier turn left something.
         if marks.is_charged() || !marks.is_dirty() && had > 0 {
-            self.core.budget.touch(key, slot);
+            self.core.limits.budget().touch(key, slot);
         }
         self.sessions.leave(key);
         after
@@ -240,7 +240,7 @@ impl Shard {
                     tracing::warn!(event = "peer_frame_unreadable", node = from.0, %error);
                 }
             }
-            Frame::Uses(told) => self.core.limit_usage.hear(from, told),
+            Frame::Uses(told) => self.core.limits.handle_usage_frame(from, told),
             // Words between shards of one node; another node has no business with them.
             Frame::Applied { .. }
             | Frame::Restored { .. }
@@ -346,7 +346,7 @@ impl ShardDriver for Shard {
         self.core.ctx.set_time(now, wall);
         self.core.walks.begin_turn();
         self.core.tick();
-        if self.core.budget.is_active() {
+        if self.core.limits.budget().is_active() {
             self.keep_budget();
         }
         self.tick_sessions();
@@ -393,14 +393,14 @@ impl ShardDriver for Shard {
     fn sealed(&mut self, connection: ConnectionKey, bytes: usize) {
         if let Some(slot) = self.sessions.get(connection) {
             let now = self.core.ctx.now();
-            self.core.budget.sealed(connection, bytes, now);
+            self.core.limits.budget().sealed(connection, bytes, now);
             slot.marks.set_charged(true);
-            self.core.budget.touch(connection, slot);
+            self.core.limits.budget().touch(connection, slot);
         }
     }
 
     fn handshakes(&mut self, bytes: usize) -> usize {
-        self.core.budget.handshakes(bytes)
+        self.core.limits.budget().handshakes(bytes)
     }
 
     fn drained(&mut self, connection: ConnectionKey) {
@@ -423,7 +423,7 @@ impl ShardDriver for Shard {
         };
         slot.session.gone(&mut view);
         if slot.marks.is_charged() {
-            self.core.budget.release(connection);
+            self.core.limits.budget().release(connection);
         }
         self.sessions.remove(connection);
         self.core.session_gone(number);
@@ -511,11 +511,7 @@ impl ShardDriver for Shard {
 
     fn checked(&mut self, id: CheckId, right: bool) {
         let core = &mut self.core;
-        for session in core.passwords.checked(core.ctx.now(), id, right) {
-            // One that has ended meanwhile is not there to hear it.
-            core.ctx
-                .notify(session, ControlEvent::Verified { right }.into());
-        }
+        core.limits.handle_check_result(&mut core.ctx, id, right);
     }
 
     fn control(&mut self, request: ControlRequest) {
@@ -573,7 +569,8 @@ impl ShardDriver for Shard {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }
         self.core.flush_services();
-        self.core.flush_limit_usage();
+        let core = &mut self.core;
+        core.limits.flush(&mut core.ctx, &core.tree, &core.peers);
         self.core.listen_when_introduced();
         self.core.flush_outgoing();
         self.core.ctx.drain_effects(out);

@@ -1,20 +1,16 @@
 //! A shard's life: how it is made, what a turn does with groups and queues, what time brings.
 
-use crate::budget::Account;
 use crate::config::{RecoveredShard, ShardConfig};
 use crate::context::Context;
 use crate::core::Core;
-use crate::counters::Counters;
 use crate::dead_letter::DeadLetters;
 use crate::firehose::Firehose;
 use crate::frame::Frame;
 use crate::internal_client::InternalClient;
 use crate::joining_nodes::JoiningNodes;
-use crate::limit_usage::LimitUsage;
+use crate::limits::Limits;
 use crate::listings::Listings;
 use crate::local_queues::{GroupOutput, LocalQueues, MetadataOutput};
-use crate::logged_in::LoggedInSessions;
-use crate::logins::Logins;
 use crate::members::Members;
 use crate::metadata_client::{ChangeRequester, MetadataClient};
 use crate::outgoing::Outgoing;
@@ -69,9 +65,8 @@ impl Shard {
             part.copy_from_slice(&rng.next_u64().to_le_bytes());
         }
         let mut core = Core {
-            passwords: Logins::new(key),
+            limits: Limits::new(&config, key),
             services: Services::new(&config.protocols),
-            budget: Account::new(config.budget.clone(), config.shards),
             ctx: Context::new(config, Box::new(rng), now, wall),
             tree: Tree::default(),
             applied: 0,
@@ -84,10 +79,8 @@ impl Shard {
             stats: crate::stats::StatsRequests::default(),
             walks: crate::walks::StatsWalks::default(),
             listings: Listings::default(),
-            all_counters: Counters::default(),
             internal_client: InternalClient::default(),
             firehose: Firehose::default(),
-            gone: VecDeque::new(),
             requests: VecDeque::new(),
             events: VecDeque::new(),
             outgoing: Outgoing::default(),
@@ -102,9 +95,6 @@ impl Shard {
             members: Members::default(),
             deleting: BTreeSet::new(),
             reconcile_at: now,
-            unknown: 0,
-            accounts: LoggedInSessions::default(),
-            limit_usage: LimitUsage::default(),
         };
         core.end_earlier_lives();
         core.each_service(|service, view| service.started(view));
@@ -261,13 +251,7 @@ impl Core {
         self.local_queues.set_time(at);
         self.local_queues.tick();
         self.dead_letters.tick(self.ctx.now());
-        if self.passwords.has_held() {
-            for session in self.passwords.due(self.ctx.now()) {
-                // One that has ended meanwhile is not there to hear it.
-                let refused = session::ControlEvent::Verified { right: false };
-                self.ctx.notify(session, refused.into());
-            }
-        }
+        self.limits.tick(&mut self.ctx);
         self.tick_services();
         self.tick_clients();
         self.tick_directory();
@@ -329,7 +313,7 @@ impl Core {
             self.local_queues.host_wake(),
             self.clients.wake_at(),
             self.dead_letters.wake_at(self.ctx.now()),
-            self.passwords.wake_at(),
+            self.limits.wake_at(),
             self.services.wake_at(),
             directory,
             self.stats.wake_at(),
@@ -339,7 +323,6 @@ impl Core {
             self.internal_client.wake_at(),
             self.members.questions.wake_at(),
             self.handshake.map(|i| i.wake_at(self.ctx.now())),
-            self.limit_usage.wake_at(),
             Some(self.reconcile_at),
         ];
         all.into_iter().flatten().min()

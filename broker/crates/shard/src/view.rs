@@ -111,41 +111,44 @@ impl Broker for View<'_> {
 
     fn account(&mut self, user: &str, vhost: &str) -> Arc<SessionOwner> {
         let core = &mut *self.core;
-        core.accounts.shared(user, vhost, &core.tree)
+        core.limits.owner(user, vhost, &core.tree)
     }
 
     fn admit(&mut self, user: &str) -> Result<(), u64> {
-        self.core.admit(self.number, user)
+        self.core.limits.admit(&self.core.tree, self.number, user)
     }
 
     fn admit_to(&mut self, vhost: &str) -> Result<(), u64> {
-        self.core.admit_to(self.number, vhost)
+        self.core
+            .limits
+            .admit_to(&self.core.tree, self.number, vhost)
     }
 
     fn hold_unknown(&mut self, begins: bool) -> bool {
-        self.core.hold_unknown(begins)
+        self.core.limits.hold_unknown(begins)
     }
 
     fn note_held(&mut self) {
         let key = crate::sessions::key_of(self.number);
-        self.core.budget.note(ConnectionKey(key));
+        self.core.limits.budget().note(ConnectionKey(key));
     }
 
     fn admit_unread(&mut self, waiting: usize, bytes: usize) -> bool {
-        self.core.budget.admit_unread(waiting, bytes)
+        self.core.limits.budget().admit_unread(waiting, bytes)
     }
 
     fn message_counters(&mut self, protocol: &'static str, message_counters: &MessageCounters) {
-        self.core
-            .message_counters(self.number, protocol, message_counters);
+        let core = &mut *self.core;
+        core.limits
+            .count_messages(&core.tree, self.number, protocol, message_counters);
     }
 
     fn open_channel(&mut self) -> Result<(), u64> {
-        self.core.open_channel(self.number)
+        self.core.limits.open_channel(&self.core.tree, self.number)
     }
 
     fn close_channel(&mut self) {
-        self.core.close_channel(self.number);
+        self.core.limits.close_channel(&self.core.tree, self.number);
     }
 
     fn services(&mut self) -> Option<&mut ServiceStates> {
@@ -174,13 +177,13 @@ impl Broker for View<'_> {
     }
 
     fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
-        self.core.all_counters.count_login(protocol, succeeded);
+        self.core.limits.count_login(protocol, succeeded);
     }
 
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> PasswordCheck {
         let client = (self.number, self.origin.peer());
         let core = &mut *self.core;
-        core.passwords
+        core.limits
             .verify(core.ctx.now(), client, user, (hash, password))
     }
 }
