@@ -7,7 +7,7 @@ use crate::local_queues::transfer_targets::TransferTargets;
 use crate::members::Plan;
 use crate::members::frame::MembershipMessage;
 use crate::metadata_client::{ChangeRequester, MetadataLeader};
-use crate::sessions::{CONTROL_KEY, number};
+use crate::sessions::InternalSession;
 use crate::stats::{Merge, Select, ShardStats, StatsPurpose, StatsResult};
 use crate::walks::{ReplyTo, STEP, Walk};
 use crate::{Effect, Route};
@@ -31,7 +31,15 @@ impl Core {
                 self.gather_stats(None, StatsPurpose::TellOwn(Vec::new(), reply))
             }
             ControlRequest::Queue { queue, body, reply } => {
-                self.control_request(number(self.ctx.shard(), 0, CONTROL_KEY), queue, body, reply);
+                let session = InternalSession::Control.number(self.ctx.shard());
+                self.queues.request_for_control(
+                    &mut self.ctx,
+                    &self.tree,
+                    session,
+                    queue,
+                    body,
+                    reply,
+                );
             }
             ControlRequest::Nodes { reply } => reply(self.node_facts()),
             ControlRequest::QuorumCritical { reply } => self.quorum_critical(reply),
@@ -48,7 +56,17 @@ impl Core {
                 bytes,
                 settle,
                 reply,
-            } => self.get_internal((queue, user), (count, bytes), settle, reply),
+            } => {
+                self.internal_client.begin_get(
+                    &self.ctx,
+                    &self.tree,
+                    (queue, user),
+                    (count, bytes),
+                    settle,
+                    reply,
+                );
+                self.route_internal_client();
+            }
             ControlRequest::Readiness { reply } => reply(self.readiness()),
             ControlRequest::Membership(request) => self.membership_request(request),
             ControlRequest::RebalanceQueues { reply } => {
@@ -89,7 +107,8 @@ impl Core {
     fn quorum_critical(&mut self, reply: Reply<Vec<QueueId>>) {
         let me = self.ctx.node();
         let voters = self
-            .local_queues
+            .queues
+            .local()
             .metadata_status()
             .map(|s| s.membership.voters);
         let up = |n| self.peers.is_up(n);
@@ -132,7 +151,7 @@ impl Core {
             MetadataLeader::Other(node) if !self.peers.is_up(node) => {
                 not("the metadata leader cannot be reached")
             }
-            _ if self.local_queues.recovering() => not("recovering"),
+            _ if self.queues.local().recovering() => not("recovering"),
             _ => Readiness::Ready,
         }
     }
@@ -140,7 +159,7 @@ impl Core {
     /// The progress of a node that catches up: entries applied, entries known, and the leader.
     fn catching_up(&self) -> String {
         let what = "catching up with what the cluster decided while this node was away";
-        let Some(status) = self.local_queues.metadata_status() else {
+        let Some(status) = self.queues.local().metadata_status() else {
             return format!("{what}: it has nothing of the metadata log yet");
         };
         let leader = match status.leader {
@@ -227,7 +246,7 @@ impl Core {
     ) {
         match only {
             Some(queue) => {
-                let told = self.local_queues.told(&[queue], None);
+                let told = self.queues.local().told(&[queue], None);
                 self.tell_stats(to, told, true);
             }
             None => self.walks.add(Walk::Figures {
@@ -318,6 +337,6 @@ impl Core {
             peers: &self.peers,
             avoid: &avoid,
         };
-        self.local_queues.move_leaders(&transfer_targets);
+        self.queues.local_mut().move_leaders(&transfer_targets);
     }
 }

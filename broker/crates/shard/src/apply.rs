@@ -172,7 +172,8 @@ impl Core {
                 self.members.leaders.members_changed(&self.tree, record.id);
                 self.members.review.queue(record.id);
                 self.queue_added(&record, false);
-                self.queue_members_changed(record.id, &record.members);
+                self.queues
+                    .handle_members_changed(record.id, &record.members);
             }
             TreeEvent::QueueLost { queue, node } => self.queue_lost(&queue, &node),
             TreeEvent::PolicyChanged(ids) => {
@@ -207,7 +208,7 @@ impl Core {
         }
         let is_member = record.members.contains(&self.ctx.node());
         let is_replicated = record.kind.is_replicated();
-        let leftover = !is_member && is_replicated && self.local_queues.has_replica(record.id);
+        let leftover = !is_member && is_replicated && self.queues.local().has_replica(record.id);
         if is_replicated && (is_member || leftover) {
             self.members.departures.note(record.id, is_member);
         }
@@ -216,7 +217,7 @@ impl Core {
         }
         let settings = self.tree.queue_settings(record).queue;
         let is_founding = declared && is_member;
-        self.local_queues.open(record, &settings, is_founding);
+        self.queues.local_mut().open(record, &settings, is_founding);
         self.refresh_settings(record.id);
     }
 
@@ -231,17 +232,17 @@ impl Core {
                 "the queue's only copy was on a node that lost its data directory; delete the queue, then declare it again"
             );
         }
-        self.clients_queue_removed(record.id);
+        self.end_queue_clients(record.id);
     }
 
     fn queue_removed(&mut self, record: &QueueRecord) {
-        self.deleting.remove(&record.id);
+        self.queues.end_deletion(record.id);
         self.members.departures.forget(record.id);
         self.members.review.forget(record.id);
         self.members.leaders.forget(record.id);
-        self.local_queues.remove(record.id);
+        self.queues.local_mut().remove(record.id);
         self.dead_letters.forget(record.id);
-        self.clients_queue_removed(record.id);
+        self.end_queue_clients(record.id);
     }
 
     /// Shard 0 has installed a checkpoint of the metadata group.
@@ -340,9 +341,11 @@ impl Core {
     fn nodes_changed(&mut self) {
         self.members.review.all();
         self.each_service(|service, view| service.nodes_changed(view));
-        for queue in self.local_queues.classic_queues() {
+        for queue in self.queues.local().classic_queues() {
             let tree = &self.tree;
-            (self.local_queues).end_removed(queue, |node| tree.is_forgotten(node));
+            self.queues
+                .local_mut()
+                .end_removed(queue, |node| tree.is_forgotten(node));
         }
         if self.tree.is_forgotten(self.ctx.node()) {
             self.end_removed();
@@ -383,7 +386,8 @@ impl Core {
         {
             // Refused when leadership is lost meanwhile; the asking node sends it again.
             drop(
-                self.local_queues
+                self.queues
+                    .local_mut()
                     .propose_metadata(crate::metadata_client::command(origin, change)),
             );
         }
@@ -475,14 +479,15 @@ impl Core {
     pub fn peer_up(&mut self, node: NodeId, incarnation: env::Incarnation) {
         let new_life = self.peers.up(node, incarnation);
         self.members.review.all();
-        self.local_queues.peer_up(node, incarnation);
+        self.queues.local_mut().peer_up(node, incarnation);
         if new_life {
-            self.local_queues.node_gone(DeadIncarnation {
+            self.queues.local_mut().node_gone(DeadIncarnation {
                 node,
                 before: incarnation,
             });
         }
-        self.clients_node_up(node);
+        self.queues.handle_node_up(&mut self.ctx, node);
+        self.route_queue_outputs();
         self.each_service(|service, view| service.node_up(view, node, incarnation));
         self.limits.handle_node_up(&mut self.ctx, &self.tree, node);
     }
@@ -492,8 +497,9 @@ impl Core {
         self.members.review.all();
         self.alarms.forget(node);
         self.joining_nodes.forget(node);
-        self.local_queues.peer_down(node);
-        self.clients_node_down(node);
+        self.queues.local_mut().peer_down(node);
+        self.queues.handle_node_down(&mut self.ctx, node);
+        self.route_queue_outputs();
         self.each_service(|service, view| service.node_down(view, node));
         self.limits.handle_node_down(node);
     }

@@ -6,7 +6,7 @@
 //! those without a login first, then those that hold most above their share.
 
 use crate::ConnectionKey;
-use crate::core::FixedState;
+use crate::FixedState;
 use crate::sessions::{ConnectionSlot, Sessions};
 use crate::shard::Shard;
 use env::Time;

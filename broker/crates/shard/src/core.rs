@@ -1,8 +1,8 @@
 //! Everything of a shard but its client connections: what a session reaches through [`session::Broker`].
 
+use crate::FixedState;
 use crate::Route;
 use crate::apply::PeerHandshake;
-use crate::clients::QueueClients;
 use crate::context::Context;
 use crate::dead_letter::DeadLetters;
 use crate::firehose::Firehose;
@@ -11,23 +11,19 @@ use crate::internal_client::InternalClient;
 use crate::joining_nodes::JoiningNodes;
 use crate::limits::Limits;
 use crate::listings::Listings;
-use crate::local_queues::LocalQueues;
 use crate::members::Members;
 use crate::metadata_client::{ChangeRequester, MetadataClient};
-use crate::outgoing::Outgoing;
 use crate::peers::{Alarms, Peers};
+use crate::queues::Queues;
 use crate::services::Services;
 use crate::stats::StatsRequests;
 use crate::walks::StatsWalks;
 use control::Reply;
 use env::{NodeId, Time};
 use hashbrown::HashMap;
-use metadata::{Change, ChangeError, ChangeResult, QueueId, Tree};
-use queue::{QueueEvent, QueueMessage};
+use metadata::{Change, ChangeError, ChangeResult, Tree};
 use session::ControlEvent;
-use std::collections::{BTreeSet, VecDeque};
-
-pub type FixedState = foldhash::fast::FixedState;
+use std::collections::BTreeSet;
 
 pub struct Core {
     pub ctx: Context,
@@ -36,8 +32,7 @@ pub struct Core {
     pub applied: u64,
     /// Shard 0 only.
     pub directory: Option<MetadataClient>,
-    pub clients: QueueClients,
-    pub local_queues: LocalQueues,
+    pub queues: Queues,
     pub dead_letters: DeadLetters,
     pub peers: Peers,
     pub alarms: Alarms,
@@ -46,11 +41,6 @@ pub struct Core {
     pub listings: Listings,
     pub internal_client: InternalClient,
     pub firehose: Firehose,
-    /// For queues of this shard, from sessions of this shard.
-    pub requests: VecDeque<(QueueId, QueueMessage)>,
-    /// For sessions of this shard, from queues of this shard or of elsewhere.
-    pub events: VecDeque<(NodeId, u64, QueueId, QueueEvent)>,
-    pub outgoing: Outgoing,
     /// Other shards than 0: who asked for a change under which token.
     pub asked: HashMap<u64, ChangeRequester, FixedState>,
     pub next_token: u64,
@@ -66,13 +56,14 @@ pub struct Core {
     /// Nodes whose `PutNode` is on its way.
     pub joining: BTreeSet<NodeId>,
     pub members: Members,
-    /// Queues whose deletion is on its way to the tree because nobody else may see to it.
-    pub deleting: BTreeSet<QueueId>,
     pub reconcile_at: Time,
     pub limits: Limits,
     /// Parts of protocols that have state on every shard.
     pub services: Services,
 }
+
+mod dead_letters;
+mod internal_client;
 
 impl Core {
     /// Asks for a metadata change; the asker hears when this shard has applied it.
@@ -118,7 +109,7 @@ impl Core {
             match send {
                 // A refusal means that leadership is lost; the directory sends again when it hears of the next leader.
                 crate::metadata_client::ProposalAction::Propose(command) => {
-                    drop(self.local_queues.propose_metadata(command))
+                    drop(self.queues.local_mut().propose_metadata(command))
                 }
                 crate::metadata_client::ProposalAction::Forward { to, frame } => {
                     self.ctx.send_to_peer(to, Route::Shard(0), &frame)
@@ -141,7 +132,7 @@ impl Core {
             ChangeRequester::Review(queue) => self.members.review.answered(queue),
             // The node that found it asks again.
             ChangeRequester::Deletion(queue) if result.is_err() => {
-                self.deleting.remove(&queue);
+                self.queues.end_deletion(queue);
             }
             ChangeRequester::Deletion(_) => {}
             ChangeRequester::Service { at, token } => {

@@ -1,6 +1,6 @@
 //! What the sessions of a shard have counted, by protocol and virtual host, those that are gone included.
 
-use crate::core::FixedState;
+use crate::FixedState;
 use control::{LoginCounts, ProtocolCounters};
 use hashbrown::HashMap;
 use metadata::{Name, Traffic};

@@ -34,6 +34,7 @@ mod outgoing;
 mod peers;
 mod placement;
 mod precedence;
+mod queues;
 mod services;
 mod sessions;
 mod shard;
@@ -56,6 +57,8 @@ use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::features::VersionFacts;
 use metadata::{Name, NodeRecord};
 use session::{ConnectionInfo, Outbox, SessionState};
+
+type FixedState = foldhash::fast::FixedState;
 
 /// A client connection's slot at the driver, unique among the shard's live connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

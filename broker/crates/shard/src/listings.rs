@@ -209,7 +209,7 @@ impl Core {
     }
 
     pub fn consumer_facts(&self, queue: QueueId) -> impl Iterator<Item = ConsumerFacts> {
-        let all = self.local_queues.consumers(queue).into_iter();
+        let all = self.queues.local().consumers(queue).into_iter();
         all.map(move |c| ConsumerFacts {
             queue: queue.0,
             session_node: c.session.node.0,
@@ -224,7 +224,7 @@ impl Core {
     }
 
     pub fn counters(&mut self) -> Counters {
-        let (t, deaths) = (self.limits.counters(), self.local_queues.deaths());
+        let (t, deaths) = (self.limits.counters(), self.queues.local().deaths());
         let mut counters = Counters {
             connections_opened: t.connections_opened,
             connections_closed: t.connections_closed,
@@ -232,13 +232,13 @@ impl Core {
             channels_closed: t.channels_closed,
             connections: self.limits.sessions().connections(),
             channels: self.limits.sessions().channels(),
-            queues: self.local_queues.totals(),
+            queues: self.queues.local().totals(),
             protocols: t.protocols(),
             logins: t.logins(),
             dead_letters: ByQueueType::from_fn(|queue_type| {
                 let confirms = queue_type.descriptor().dead_letter_at_least_once;
                 DeadLetterTotals {
-                    confirmed: u64::from(confirms) * self.dead_letters.counts.confirmed,
+                    confirmed: u64::from(confirms) * self.dead_letters.counts().confirmed,
                     ..DeadLetterTotals::of(deaths, queue_type)
                 }
             }),

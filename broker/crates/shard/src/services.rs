@@ -7,7 +7,7 @@ use crate::frame::{FrameError, ServiceFrame};
 use crate::listener_origin::Origin;
 use crate::listings::ListingTarget;
 use crate::metadata_client::ChangeRequester;
-use crate::sessions::{SERVICE_KEY, number, service_position};
+use crate::sessions::InternalSession;
 use crate::shard::Shard;
 use crate::view::View;
 use bytes::BytesMut;
@@ -33,7 +33,7 @@ struct PostponedDeletion {
 /// The services of a shard.
 #[derive(Default)]
 pub struct Services {
-    /// Their positions are those of their sessions ([`SERVICE_KEY`]).
+    /// Their positions are those of their sessions ([`InternalSession::Service`]).
     list: Vec<&'static dyn ShardService>,
     states: ServiceStates,
     /// False after all outputs were passed on, until a service can have another one.
@@ -77,7 +77,10 @@ impl Services {
 
     /// The position of the service whose session has this number.
     pub fn of_session(&self, number: u64) -> Option<usize> {
-        service_position(number).filter(|at| *at < self.list.len())
+        match InternalSession::from_number(number) {
+            Some(InternalSession::Service(at)) => (at < self.list.len()).then_some(at),
+            _ => None,
+        }
     }
 
     pub fn are_ready(&self) -> bool {
@@ -121,7 +124,7 @@ impl Core {
     ) -> Option<R> {
         let service = *self.services.list.get(at)?;
         let mut view = View {
-            number: number(self.ctx.shard(), 0, SERVICE_KEY - at as u64),
+            number: InternalSession::Service(at).number(self.ctx.shard()),
             origin: Origin::HERE,
             core: self,
         };
@@ -198,12 +201,13 @@ impl Core {
     /// Remote subscribers have what a session of the shard itself published. Returns false for
     /// sessions of clients.
     pub fn publish_confirmed(&mut self, session: u64, tag: PublishTag) -> bool {
-        if self.is_internal_session(session) {
-            self.internal_published(tag.0, true);
-        } else if self.is_dead_letter_session(session) {
-            self.dead_letter_confirmed(tag.0);
-        } else {
-            return false;
+        match InternalSession::from_number(session) {
+            Some(InternalSession::InternalClient) => {
+                self.internal_client.handle_publish_result(tag, true);
+                self.route_internal_client();
+            }
+            Some(InternalSession::DeadLetters) => self.handle_dead_letter_announced(tag.0),
+            _ => return false,
         }
         true
     }

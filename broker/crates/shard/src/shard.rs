@@ -6,7 +6,7 @@ use crate::frame::{AlarmReason, Frame};
 use crate::listings::ListingTarget;
 use crate::members::Plan;
 use crate::members::frame::MembershipMessage;
-use crate::sessions::{ActiveConnection, Sessions};
+use crate::sessions::{ActiveConnection, InternalSession, Sessions};
 use crate::stats::ShardStats;
 use crate::view::View;
 use crate::walks::ReplyTo;
@@ -112,15 +112,11 @@ impl Shard {
     /// Carries everything on until nothing is left; true when it stopped for the bound.
     fn settle(&mut self) -> bool {
         for _ in 0..MAX_ROUNDS {
-            let mut worked = false;
-            while let Some((queue, message)) = self.core.requests.pop_front() {
-                self.core.step_owner(queue, message);
-                worked = true;
-            }
+            let mut worked = self.core.queues.step_requests();
             worked |= self.core.poll_groups();
             worked |= self.core.pass_on_dead();
-            while let Some((from, number, queue, event)) = self.core.events.pop_front() {
-                self.core.take_event(from, number, queue, event);
+            while let Some((from, number, queue, event)) = self.core.queues.next_event() {
+                self.core.handle_queue_event(from, number, queue, event);
                 worked = true;
             }
             worked |= self.pass_on_service_outputs();
@@ -129,7 +125,7 @@ impl Shard {
                 self.tell(number, session_event);
                 worked = true;
             }
-            if self.core.clients.has_relieved() {
+            if self.core.queues.clients().has_relieved() {
                 worked |= self.tell_relieved();
             }
             if !worked {
@@ -142,8 +138,10 @@ impl Shard {
     /// Sessions may publish again. True when any was told.
     fn tell_relieved(&mut self) -> bool {
         let mut worked = false;
-        for number in self.core.clients.take_relieved() {
-            self.core.firehose_relieved(number);
+        for number in self.core.queues.clients_mut().take_relieved() {
+            if InternalSession::from_number(number) == Some(InternalSession::Firehose) {
+                self.core.firehose.relieve();
+            }
             if let Some(key) = self.sessions.by_number(number) {
                 self.step(key, |s, view, out| {
                     s.session_event(ControlEvent::Unblocked.into(), view, out)
@@ -165,11 +163,11 @@ impl Shard {
 
     fn take_frame(&mut self, from: NodeId, frame: Frame) {
         match frame {
-            Frame::Raft(bytes) => self.core.local_queues.receive_raft(from, bytes),
+            Frame::Raft(bytes) => self.core.queues.local_mut().receive_raft(from, bytes),
             Frame::ToQueue { queue, messages } => {
                 // A peer speaks for its own sessions alone.
                 let own = messages.into_iter().filter(|m| m.session().node == from);
-                self.core.requests.extend(own.map(|m| (queue, m)));
+                self.core.queues.handle_requests(queue, own);
             }
             Frame::Events {
                 session,
@@ -180,9 +178,7 @@ impl Shard {
                     && session.incarnation == self.core.ctx.config().incarnation
                 {
                     let number = session.number;
-                    self.core
-                        .events
-                        .extend(events.into_iter().map(|e| (from, number, queue, e)));
+                    self.core.queues.handle_events(from, number, queue, events);
                 }
             }
             Frame::Propose { origin, change } => self.core.propose_for(origin, &change),
@@ -426,9 +422,9 @@ impl ShardDriver for Shard {
             self.core.limits.budget().release(connection);
         }
         self.sessions.remove(connection);
-        self.core.session_gone(number);
+        self.core.end_session(number);
         if self.shutting_down && self.sessions.is_empty() {
-            self.core.local_queues.write_all();
+            self.core.queues.local_mut().write_all();
         }
     }
 
@@ -492,11 +488,11 @@ impl ShardDriver for Shard {
     }
 
     fn durable(&mut self, token: WalToken) {
-        self.core.local_queues.durable(token);
+        self.core.queues.local_mut().durable(token);
     }
 
     fn wal_rolled(&mut self, file: u64) {
-        self.core.local_queues.wal_rolled(file);
+        self.core.queues.local_mut().wal_rolled(file);
     }
 
     fn job_done(&mut self, id: JobId, result: JobResult) {
@@ -506,7 +502,7 @@ impl ShardDriver for Shard {
                 .push_effect(Effect::Fatal(format!("storage: {error}")));
             return;
         }
-        self.core.local_queues.job_done(id, result);
+        self.core.queues.local_mut().job_done(id, result);
     }
 
     fn checked(&mut self, id: CheckId, right: bool) {
@@ -532,7 +528,7 @@ impl ShardDriver for Shard {
         };
         let me = self.core.ctx.node();
         if reason == AlarmReason::Disk {
-            self.core.local_queues.disk_is_short(on);
+            self.core.queues.local_mut().disk_is_short(on);
         }
         self.set_alarm(reason, me, on);
         if self.core.ctx.is_first_shard() {
@@ -547,7 +543,7 @@ impl ShardDriver for Shard {
         self.shutting_down = true;
         self.core.start_draining();
         self.notify_all(&ControlEvent::Shutdown);
-        self.core.local_queues.write_all();
+        self.core.queues.local_mut().write_all();
     }
 
     fn drained_fully(&self) -> bool {
@@ -555,7 +551,8 @@ impl ShardDriver for Shard {
             && self.sessions.is_empty()
             && self
                 .core
-                .local_queues
+                .queues
+                .local()
                 .leaders_to_move(&self.core.transfer_targets(&[]))
                 == 0
     }
@@ -572,7 +569,8 @@ impl ShardDriver for Shard {
         let core = &mut self.core;
         core.limits.flush(&mut core.ctx, &core.tree, &core.peers);
         self.core.listen_when_introduced();
-        self.core.flush_outgoing();
+        let core = &mut self.core;
+        core.queues.flush(&mut core.ctx);
         self.core.ctx.drain_effects(out);
         if !self.dirty.is_empty() {
             out.extend(self.dirty.drain(..).map(Effect::Flush));

@@ -13,18 +13,20 @@ use crate::listings::Listings;
 use crate::local_queues::{GroupOutput, LocalQueues, MetadataOutput};
 use crate::members::Members;
 use crate::metadata_client::{ChangeRequester, MetadataClient};
-use crate::outgoing::Outgoing;
+use crate::queues::{Queues, QueuesOutput};
 use crate::services::Services;
 use crate::shard::Shard;
-use crate::{Effect, Route, clients::QueueClients, peers::Peers};
+use crate::{Effect, Route, peers::Peers};
 use consensus::{Host, HostConfig, RecoveryError};
 use env::planted::{self, Bug};
 use env::rng::SeededRng;
-use env::{Disk, Incarnation, Rng, Time, WallTime};
+use env::{Disk, Incarnation, NodeId, Rng, Time, WallTime};
 use hashbrown::HashMap;
+use message::Message;
 use metadata::{Change, ChangeError, QueueId, Tree};
-use queue::{QueueMessage, Timestamps};
-use std::collections::{BTreeSet, VecDeque};
+use queue::{QueueEvent, Timestamps};
+use session::{FlowState, PublishTag};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,8 +73,7 @@ impl Shard {
             tree: Tree::default(),
             applied: 0,
             directory,
-            clients: QueueClients::default(),
-            local_queues,
+            queues: Queues::new(local_queues),
             dead_letters: DeadLetters::default(),
             peers: Peers::default(),
             alarms: crate::peers::Alarms::default(),
@@ -81,9 +82,6 @@ impl Shard {
             listings: Listings::default(),
             internal_client: InternalClient::default(),
             firehose: Firehose::default(),
-            requests: VecDeque::new(),
-            events: VecDeque::new(),
-            outgoing: Outgoing::default(),
             asked: HashMap::default(),
             next_token: 0,
             draining: false,
@@ -93,7 +91,6 @@ impl Shard {
             joining_nodes: JoiningNodes::default(),
             joining: BTreeSet::new(),
             members: Members::default(),
-            deleting: BTreeSet::new(),
             reconcile_at: now,
         };
         core.end_earlier_lives();
@@ -120,34 +117,27 @@ impl Core {
     /// Carries groups and queues on; true when anything happened.
     pub fn poll_groups(&mut self) -> bool {
         let (mut metadata, mut shard) = (Vec::new(), Vec::new());
-        let mut worked = self.local_queues.poll_host(&mut metadata, &mut shard);
+        let mut worked = self.queues.local_mut().poll_host(&mut metadata, &mut shard);
         // Here and below: an empty list that is gone through costs too, in each round of each turn.
         if !metadata.is_empty() {
             for item in metadata {
                 self.metadata_output(item);
             }
         }
-        worked |= self.local_queues.turn(&mut shard);
+        worked |= self.queues.local_mut().turn(&mut shard);
         if !shard.is_empty() {
             for item in shard {
                 self.shard_output(item);
             }
         }
         // Some are unused because time went by: nothing else of this turn would carry their deletion on.
-        if self.local_queues.has_unused() {
+        if self.queues.local().has_unused() {
             worked = true;
-            for queue in self.local_queues.take_unused() {
+            for queue in self.queues.local_mut().take_unused() {
                 self.delete(queue);
             }
         }
-        if self.local_queues.has_events() {
-            worked = true;
-            let mut events = self.local_queues.take_events();
-            for (session, queue, event) in events.drain(..) {
-                self.send_event(session, queue, event);
-            }
-            self.local_queues.reuse_events(events);
-        }
+        worked |= self.queues.forward_events(&self.ctx);
         worked
     }
 
@@ -161,14 +151,70 @@ impl Core {
         }
     }
 
-    /// A queue takes its deletion first, then the session that asked takes its record out of the tree. When that session
-    /// ends in between the queue would be there for ever and take nothing.
     fn finish_deletions(&mut self) {
-        for queue in self.local_queues.over() {
-            if self.deleting.insert(queue) {
-                self.delete(queue);
+        for queue in self.queues.begin_overdue_deletions() {
+            self.delete(queue);
+        }
+    }
+
+    /// Passes on what queues have for sessions of the shard itself.
+    pub fn route_queue_outputs(&mut self) {
+        while let Some(output) = self.queues.next_output() {
+            match output {
+                QueuesOutput::DeadLetter(queue, event) => {
+                    self.handle_dead_letter_event(queue, &event)
+                }
+                QueuesOutput::DeadLettersRelieved => self.dead_letters.relieve(),
+                QueuesOutput::InternalClient(queue, event) => {
+                    self.handle_internal_client_event(queue, event);
+                }
+                QueuesOutput::Service(at, notification) => {
+                    self.with_service(at, |service, view| {
+                        service.queue_notification(view, notification);
+                    });
+                }
             }
         }
+    }
+
+    /// Publishes a message of a session of this shard to a queue.
+    pub fn publish(
+        &mut self,
+        session: u64,
+        queue: QueueId,
+        tag: PublishTag,
+        message: Message,
+    ) -> FlowState {
+        self.queues
+            .publish(&mut self.ctx, &self.tree, session, queue, tag, message)
+    }
+
+    /// Delivers an event of a queue to a session of this shard.
+    pub fn handle_queue_event(
+        &mut self,
+        from: NodeId,
+        session: u64,
+        queue: QueueId,
+        event: QueueEvent,
+    ) {
+        self.queues
+            .handle_event(&mut self.ctx, from, session, queue, event);
+        self.route_queue_outputs();
+    }
+
+    /// The queue is removed or lost: nothing sent to it will be answered.
+    pub fn end_queue_clients(&mut self, queue: QueueId) {
+        self.queues.handle_queue_removed(&mut self.ctx, queue);
+        self.route_queue_outputs();
+        self.internal_client.handle_queue_removed(queue);
+        self.route_internal_client();
+    }
+
+    pub fn end_session(&mut self, number: u64) {
+        self.limits.log_out(&self.tree, number);
+        self.queues
+            .handle_session_end(&mut self.ctx, &self.tree, number);
+        self.route_queue_outputs();
     }
 
     fn metadata_output(&mut self, item: MetadataOutput) {
@@ -181,7 +227,9 @@ impl Core {
             MetadataOutput::CheckpointDue => {
                 if let Some(directory) = &self.directory {
                     let state = directory.snapshot(&self.tree.snapshot());
-                    self.local_queues.checkpoint_metadata(self.applied, state);
+                    self.queues
+                        .local_mut()
+                        .checkpoint_metadata(self.applied, state);
                 }
             }
         }
@@ -207,31 +255,29 @@ impl Core {
                 is_me,
             } => {
                 if is_me {
-                    self.local_queues.tell_peers(queue, &self.peers);
+                    self.queues.local_mut().tell_peers(queue, &self.peers);
                     self.members.review.queue(queue);
                     self.refresh_settings(queue);
                     let led_before = |core: &Core| {
-                        core.local_queues
+                        core.queues
+                            .local()
                             .led_status(queue)
                             .is_some_and(|s| s.term > 1)
                     };
                     if planted::is(Bug::ExpiryForgotten) && led_before(self) {
-                        self.local_queues.set_expires(queue, None);
+                        self.queues.local_mut().set_expires(queue, None);
                     }
                 }
                 self.members.leaders.heard(&self.tree, queue, leader);
-                self.queue_leader_known(queue, leader);
+                self.queues.handle_leader(&mut self.ctx, queue, leader);
+                self.route_queue_outputs();
             }
         }
     }
 
-    pub fn step_owner(&mut self, queue: QueueId, message: QueueMessage) {
-        self.local_queues.step(queue, message);
-    }
-
     /// The settings that arguments and policies give a queue now.
     pub fn refresh_settings(&mut self, queue: QueueId) {
-        if !self.local_queues.has(queue) {
+        if !self.queues.local().has(queue) {
             return;
         }
         let Some(record) = self.tree.queue_by_id(queue) else {
@@ -239,8 +285,10 @@ impl Core {
         };
         let settings = self.tree.queue_settings(record);
         self.dead_letters.set_way(record, &settings);
-        self.local_queues.set_expires(queue, settings.expires_ms);
-        self.local_queues.configure(queue, &settings.queue);
+        self.queues
+            .local_mut()
+            .set_expires(queue, settings.expires_ms);
+        self.queues.local_mut().configure(queue, &settings.queue);
     }
 
     pub fn tick(&mut self) {
@@ -248,12 +296,13 @@ impl Core {
             now: self.ctx.now(),
             wall: self.ctx.wall(),
         };
-        self.local_queues.set_time(at);
-        self.local_queues.tick();
+        self.queues.local_mut().set_time(at);
+        self.queues.local_mut().tick();
         self.dead_letters.tick(self.ctx.now());
         self.limits.tick(&mut self.ctx);
         self.tick_services();
-        self.tick_clients();
+        self.queues.tick_clients(&mut self.ctx);
+        self.route_queue_outputs();
         self.tick_directory();
         if self.stats.is_gathering() {
             for token in self.stats.late(self.ctx.now()) {
@@ -261,7 +310,8 @@ impl Core {
             }
         }
         self.listings.tick(self.ctx.now());
-        self.tick_internal_client();
+        self.internal_client.tick(self.ctx.now());
+        self.route_internal_client();
         self.members.questions.tick(self.ctx.now());
         if self.ctx.now() >= self.reconcile_at {
             self.reconcile_at = self.ctx.now() + RECONCILE_EVERY;
@@ -299,7 +349,8 @@ impl Core {
         self.review_departures();
         self.finish_deletions();
         let tree = &self.tree;
-        self.local_queues
+        self.queues
+            .local_mut()
             .remove_deleted(self.applied, |q| tree.queue_by_id(q).is_some());
         if self.draining {
             self.move_leaders();
@@ -309,9 +360,7 @@ impl Core {
     pub fn wake_at(&self) -> Option<Time> {
         let directory = self.directory.as_ref().and_then(MetadataClient::wake_at);
         let all = [
-            self.local_queues.wake_at(),
-            self.local_queues.host_wake(),
-            self.clients.wake_at(),
+            self.queues.wake_at(),
             self.dead_letters.wake_at(self.ctx.now()),
             self.limits.wake_at(),
             self.services.wake_at(),

@@ -70,23 +70,37 @@ impl Broker for View<'_> {
     }
 
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState {
-        self.core.publish(self.number, queue, tag, message)
+        let core = &mut *self.core;
+        core.queues
+            .publish(&mut core.ctx, &core.tree, self.number, queue, tag, message)
     }
 
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq {
-        RequestSeq(self.core.request(self.number, queue, body))
+        let core = &mut *self.core;
+        RequestSeq(
+            core.queues
+                .request(&mut core.ctx, &core.tree, self.number, queue, body),
+        )
     }
 
     fn send_after(&mut self, earlier: u64) {
-        self.core.clients.send_after(self.number, earlier);
+        self.core
+            .queues
+            .clients_mut()
+            .send_after(self.number, earlier);
     }
 
     fn received(&mut self, queue: QueueId, consumer: ConsumerId, up_to: u64) {
-        self.core.received(self.number, queue, consumer, up_to);
+        let core = &mut *self.core;
+        core.queues
+            .handle_deliveries_sent(&mut core.ctx, self.number, queue, consumer, up_to);
     }
 
     fn settling(&self, queue: QueueId, consumer: ConsumerId) -> Vec<(u64, u64)> {
-        self.core.clients.settling(self.number, queue, consumer)
+        self.core
+            .queues
+            .clients()
+            .settling(self.number, queue, consumer)
     }
 
     fn unreachable_home(&self, queue: &QueueRecord) -> Option<Name> {

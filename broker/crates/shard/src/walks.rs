@@ -127,9 +127,9 @@ impl Core {
         next: &mut QueueId,
         limit: usize,
     ) -> Progress {
-        let queues: Vec<QueueId> = self.local_queues.ids_from(*next).take(limit).collect();
+        let queues: Vec<QueueId> = self.queues.local().ids_from(*next).take(limit).collect();
         let progress = progress(&queues, limit, next);
-        let told: ShardStats = self.local_queues.told(&queues, counting);
+        let told: ShardStats = self.queues.local().told(&queues, counting);
         self.tell_stats(to, told, progress.done);
         progress
     }
@@ -137,7 +137,7 @@ impl Core {
     fn step_consumers(&mut self, to: ReplyTo, next: &mut QueueId, limit: usize) -> Progress {
         let mut part = Vec::new();
         let (mut looked_at, mut done) = (0, true);
-        for queue in self.local_queues.ids_from(*next) {
+        for queue in self.queues.local().ids_from(*next) {
             if looked_at >= limit {
                 done = false;
                 break;

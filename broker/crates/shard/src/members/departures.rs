@@ -49,11 +49,11 @@ impl Core {
     /// Goes on with replicas that are to go: what is gone is forgotten, leaders are asked about the others.
     pub fn review_departures(&mut self) {
         for queue in self.members.departures.leaving.clone() {
-            if self.local_queues.has_replica(queue) {
+            if self.queues.local().has_replica(queue) {
                 continue;
             }
             self.members.departures.forget(queue);
-            self.local_queues.departed(queue);
+            self.queues.local_mut().departed(queue);
             self.members.leaders.forget(queue);
             if let Some(record) = self.tree.queue_by_id(queue).cloned() {
                 tracing::info!(event = "replica_deleted", queue = %record.name, vhost = %record.vhost);
@@ -78,7 +78,7 @@ impl Core {
 
     /// Another node has a replica of a queue that may be led here.
     pub fn departure_asked(&mut self, from: NodeId, queue: QueueId) {
-        if let Some(told) = self.local_queues.departure(queue, from) {
+        if let Some(told) = self.queues.local().departure(queue, from) {
             let peer_message = MembershipMessage::Depart { queue, told };
             self.ctx
                 .send_to_peer(from, Route::Owner(queue.0), &Frame::Members(peer_message));
@@ -92,7 +92,7 @@ impl Core {
             return;
         };
         tracing::debug!(event = "replica_departs", queue = %record.name, ?told);
-        if self.local_queues.depart(queue, told) {
+        if self.queues.local_mut().depart(queue, told) {
             self.dead_letters.forget(queue);
             self.members.departures.leaving.insert(queue);
         }

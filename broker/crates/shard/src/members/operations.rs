@@ -338,7 +338,7 @@ impl Core {
             );
         }
         match self.ctx.owner_shard(queue) {
-            shard if shard == self.ctx.shard() => self.local_queues.hand_over(queue, to),
+            shard if shard == self.ctx.shard() => self.queues.local_mut().hand_over(queue, to),
             shard => self.ctx.send_to_shard(shard, &Frame::Members(peer_message)),
         }
     }
@@ -350,7 +350,8 @@ impl Core {
         let queues = self.led(facts).iter().filter(movable).count();
         let avoid = self.drained();
         let metadata = self
-            .local_queues
+            .queues
+            .local()
             .metadata_is_movable(&self.transfer_targets(&avoid));
         queues as u32 + u32::from(metadata)
     }
@@ -393,7 +394,7 @@ impl Core {
 
     pub fn take_members_message(&mut self, from: NodeId, peer_message: MembershipMessage) {
         match peer_message {
-            MembershipMessage::Lead { queue, to } => self.local_queues.hand_over(queue, to),
+            MembershipMessage::Lead { queue, to } => self.queues.local_mut().hand_over(queue, to),
             MembershipMessage::ReplicaRequest {
                 token,
                 reply_shard,

@@ -73,7 +73,12 @@ impl Core {
     /// Leader of the metadata group: brings its members and the tree's node records together.
     pub fn reconcile_metadata_members(&mut self) {
         let me = self.ctx.node();
-        let Some(status) = self.local_queues.metadata_status().filter(|s| s.is_leader) else {
+        let Some(status) = self
+            .queues
+            .local()
+            .metadata_status()
+            .filter(|s| s.is_leader)
+        else {
             self.joining.clear();
             return;
         };
@@ -90,7 +95,8 @@ impl Core {
             learners: &learners,
             drained: &self.drained(),
         };
-        self.local_queues
+        self.queues
+            .local_mut()
             .membership_step(GroupId(0), next_step(me, wanted, &status));
         self.replace_old_selves(&nodes);
         self.end_lost_sessions();
@@ -112,7 +118,7 @@ impl Core {
         review.due.extend(queues);
         if std::mem::take(&mut review.all) || self.ctx.now() >= review.all_at {
             review.all_at = self.ctx.now() + ALL_EVERY;
-            review.due.extend(self.local_queues.led_queues());
+            review.due.extend(self.queues.local().led_queues());
             self.check_counts();
         }
     }
@@ -124,7 +130,7 @@ impl Core {
                 return;
             };
             self.members.review.looked_at += 1;
-            let status = self.local_queues.led_status(id);
+            let status = self.queues.local().led_status(id);
             let record = self.tree.queue_by_id(id).cloned();
             if let (Some(status), Some(record)) = (status, record)
                 && !self.reconcile_queue(&record, &status)
@@ -137,7 +143,10 @@ impl Core {
     /// True when nothing is to be done any more.
     fn reconcile_queue(&mut self, record: &Arc<QueueRecord>, status: &GroupStatus) -> bool {
         let tree = &self.tree;
-        let ended = (self.local_queues).end_removed(record.id, |node| tree.is_forgotten(node));
+        let ended = self
+            .queues
+            .local_mut()
+            .end_removed(record.id, |node| tree.is_forgotten(node));
         // There may be more sessions in what is yet to be applied.
         let all_known = status.applied == status.last_index;
         self.members_are_right(record, status) && ended && all_known
@@ -157,7 +166,8 @@ impl Core {
         match next_step(self.ctx.node(), wanted, status) {
             MembershipStep::Done => true,
             step => {
-                self.local_queues
+                self.queues
+                    .local_mut()
                     .membership_step(GroupId(record.id.0), step);
                 false
             }

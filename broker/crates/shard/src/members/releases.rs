@@ -44,7 +44,7 @@ impl Core {
             }
             Some(MetadataLeader::Unknown) | None => {}
         }
-        let members = self.local_queues.metadata_status().map(|s| s.membership);
+        let members = self.queues.local().metadata_status().map(|s| s.membership);
         members.is_some_and(|m| !m.voters.contains(&node) && !m.learners.contains(&node))
     }
 

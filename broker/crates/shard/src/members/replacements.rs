@@ -121,12 +121,12 @@ impl Core {
         let lost = self.tree.lost_queues().filter_map(|(id, node)| {
             let record = self.tree.queue_by_id(id)?;
             let client = self.services.client_of(record)?;
-            (!self.deleting.contains(&id)).then(|| (id, client.to_owned(), node.clone()))
+            (!self.queues.is_deleting(id)).then(|| (id, client.to_owned(), node.clone()))
         });
         let lost: Vec<(QueueId, String, _)> = lost.take(END_AT_ONCE).collect();
         for (id, client_id, node) in lost {
             tracing::warn!(event = "session_lost", client_id, %node);
-            self.deleting.insert(id);
+            self.queues.begin_deletion(id);
             self.delete(id);
         }
     }

@@ -130,7 +130,7 @@ impl Core {
     }
 
     pub fn replica_asked(&mut self, from: NodeId, token: u64, reply_shard: u16, queue: QueueId) {
-        let told = self.local_queues.tell_replica(queue);
+        let told = self.queues.local().tell_replica(queue);
         if from == self.ctx.node() && reply_shard == self.ctx.shard() {
             return self.replica_told(from, token, told);
         }
