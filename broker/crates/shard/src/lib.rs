@@ -4,17 +4,13 @@
 //! [`Effect`]s. A shard never blocks, but for reads of entries that have left memory.
 #![forbid(unsafe_code)]
 
-mod answers;
-mod apply;
-mod budget;
 mod clients;
+mod cluster;
 pub mod config;
 mod context;
-mod core;
 mod counters;
 mod critical;
 mod dead_letter;
-mod evictions;
 mod firehose;
 mod frame;
 mod internal_client;
@@ -23,33 +19,28 @@ mod lease;
 mod limit_usage;
 mod limits;
 mod listener_origin;
-mod listings;
 mod local_queues;
 mod logged_in;
 mod logins;
 mod members;
 mod membership;
 mod metadata_client;
+mod metadata_replica;
 mod outgoing;
 mod peers;
 mod placement;
 mod precedence;
 mod queues;
-mod services;
 mod sessions;
 mod shard;
 mod stats;
-mod turn;
-mod view;
 mod wake_times;
-mod walks;
 
-pub use budget::{MemoryBudget, NodeMemory};
 pub use config::{Founding, Placement, RecoveredShard, ShardConfig};
 #[doc(hidden)]
 pub use frame::{Frame, FrameError};
 pub use logins::{Check, CheckId, StartCheck};
-pub use shard::Shard;
+pub use shard::{MemoryBudget, NodeMemory, Shard};
 
 use bytes::{Bytes, BytesMut};
 use control::ControlRequest;

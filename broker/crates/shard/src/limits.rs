@@ -9,17 +9,17 @@
 //! Outputs: usage frames through the [`Context`], refusals as return values, [`RemovedAccount`]s that the loop takes one by
 //! one.
 
-use crate::budget::Account;
 use crate::config::ShardConfig;
 use crate::context::Context;
 use crate::counters::Counters;
-use crate::evictions::RemovedAccount;
 use crate::limit_usage::frame::LimitUsageFrame;
 use crate::limit_usage::{LimitSubject, LimitUsage, OpenCounts};
 use crate::logged_in::{EndedLogin, LoggedInSessions};
 use crate::logins::{CheckId, Logins, StartCheck};
 use crate::peers::Peers;
 use crate::sessions::key_of;
+use crate::shard::Account;
+use crate::shard::RemovedAccount;
 use auth::PasswordHash;
 use env::{NodeId, Time};
 use metadata::{Change, Name, Tree};

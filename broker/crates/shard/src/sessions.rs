@@ -1,7 +1,7 @@
 //! The shard's client connections: a slot each, found by the number in a [`SessionId`] without a search.
 
 use crate::listener_origin::{ListenerOrigins, Origin, PeerAddress};
-use crate::listings::channel_counts;
+use crate::shard::channel_counts;
 use crate::wake_times::{NEVER, WakeTimes};
 use crate::{ConnectionInfo, ConnectionKey};
 use control::{ChannelFacts, ConnectionFacts};

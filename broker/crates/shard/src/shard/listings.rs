@@ -1,10 +1,10 @@
 //! Facts that shard 0 gathers from all shards of all nodes for the control plane: connections, consumers, counters; and
 //! the connection that one of them is to close.
 
+use super::ShardState;
 use crate::Route;
-use crate::core::Core;
 use crate::frame::Frame;
-use crate::walks::{ReplyTo, Walk};
+use crate::shard::walks::{ReplyTo, Walk};
 use bytes::Bytes;
 use control::{
     ConnectionFacts, ConsumerFacts, Counters, DeadLetterTotals, ExchangeCounts, Reply, ShardFacts,
@@ -160,7 +160,7 @@ pub fn channel_counts(
     }
 }
 
-impl Core {
+impl ShardState {
     /// Sends a question to all shards but this one, of all nodes or of this one; returns its token.
     pub fn ask_shards(
         &mut self,
@@ -169,7 +169,11 @@ impl Core {
         facts: ListingTarget,
     ) -> u64 {
         let me = self.ctx.node();
-        let peers = self.peers.all_up().filter(|n| *n != me && everywhere);
+        let peers = self
+            .cluster
+            .peers
+            .all_up()
+            .filter(|n| *n != me && everywhere);
         let peers: Vec<NodeId> = peers.collect();
         let shards = self.ctx.config().shards;
         let asked = usize::from(shards) * (peers.len() + 1);
@@ -251,14 +255,18 @@ impl Core {
     /// Of what is asked for and was used at all.
     fn traffic(&self, of: &TrafficFilter) -> TrafficFacts {
         let mut facts = TrafficFacts::default();
-        for vhost in of.vhosts.iter().filter(|v| self.tree.vhost_exists(v)) {
+        for vhost in of
+            .vhosts
+            .iter()
+            .filter(|v| self.metadata.tree().vhost_exists(v))
+        {
             let counts = self.limits.counters().messages(vhost);
             if counts != control::MessageCounts::default() {
                 facts.vhosts.insert(vhost.clone(), counts);
             }
         }
         for (vhost, name) in &of.exchanges {
-            let Some(counted) = self.tree.traffic(vhost, name) else {
+            let Some(counted) = self.metadata.tree().traffic(vhost, name) else {
                 continue;
             };
             // Sessions that publish to one exchange only do not count it in the tree.

@@ -1,37 +1,31 @@
 //! A shard's life: how it is made, what a turn does with groups and queues, what time brings.
 
+use super::ShardState;
+use crate::cluster::{Cluster, Topology};
 use crate::config::{RecoveredShard, ShardConfig};
 use crate::context::Context;
-use crate::core::Core;
 use crate::dead_letter::DeadLetters;
 use crate::firehose::Firehose;
 use crate::frame::Frame;
 use crate::internal_client::InternalClient;
-use crate::joining_nodes::JoiningNodes;
 use crate::limits::Limits;
-use crate::listings::Listings;
 use crate::local_queues::{GroupOutput, LocalQueues, MetadataOutput};
-use crate::members::Members;
-use crate::metadata_client::{ChangeRequester, MetadataClient};
+use crate::metadata_client::ChangeRequester;
+use crate::metadata_replica::{MetadataReplica, end_of_earlier_incarnations};
 use crate::queues::{Queues, QueuesOutput};
-use crate::services::Services;
 use crate::shard::Shard;
-use crate::{Effect, Route, peers::Peers};
+use crate::shard::listings::Listings;
+use crate::shard::services::Services;
+use crate::{Effect, Route};
 use consensus::{Host, HostConfig, RecoveryError};
 use env::planted::{self, Bug};
 use env::rng::SeededRng;
-use env::{Disk, Incarnation, NodeId, Rng, Time, WallTime};
-use hashbrown::HashMap;
+use env::{Disk, NodeId, Rng, Time, WallTime};
 use message::Message;
-use metadata::{Change, ChangeError, QueueId, Tree};
+use metadata::{Change, QueueId};
 use queue::{QueueEvent, Timestamps};
 use session::{FlowState, PublishTag};
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How often members of groups are compared with what they should be, and leaders told of dead nodes.
-const RECONCILE_EVERY: Duration = Duration::from_secs(1);
 
 impl Shard {
     /// Puts a shard together from what the log had of its groups. An error means that data this node has answered for
@@ -52,8 +46,6 @@ impl Shard {
         let host = Host::new(host_config, Arc::clone(&disk), recovered.groups)?;
         let mut local_queues = LocalQueues::new(config.node, config.incarnation, host, disk);
         local_queues.set_time(Timestamps { now, wall });
-        let directory =
-            (config.index == 0).then(|| MetadataClient::new(config.node, config.incarnation));
         if config.index == 0 {
             let voters = config
                 .founding
@@ -66,52 +58,35 @@ impl Shard {
         for part in key.chunks_exact_mut(8) {
             part.copy_from_slice(&rng.next_u64().to_le_bytes());
         }
-        let mut core = Core {
-            limits: Limits::new(&config, key),
-            services: Services::new(&config.protocols),
-            ctx: Context::new(config, Box::new(rng), now, wall),
-            tree: Tree::default(),
-            applied: 0,
-            directory,
+        let ctx = Context::new(config, Box::new(rng), now, wall);
+        let mut state = ShardState {
+            limits: Limits::new(ctx.config(), key),
+            services: Services::new(&ctx.config().protocols),
+            metadata: MetadataReplica::new(&ctx),
+            cluster: Cluster::new(now),
+            ctx,
             queues: Queues::new(local_queues),
             dead_letters: DeadLetters::default(),
-            peers: Peers::default(),
-            alarms: crate::peers::Alarms::default(),
             stats: crate::stats::StatsRequests::default(),
-            walks: crate::walks::StatsWalks::default(),
+            walks: crate::shard::walks::StatsWalks::default(),
             listings: Listings::default(),
             internal_client: InternalClient::default(),
             firehose: Firehose::default(),
-            asked: HashMap::default(),
-            next_token: 0,
-            draining: false,
-            caught_up: false,
-            handshake: None,
-            bootstrapping: false,
-            joining_nodes: JoiningNodes::default(),
-            joining: BTreeSet::new(),
-            members: Members::default(),
-            reconcile_at: now,
         };
-        core.end_earlier_lives();
-        core.each_service(|service, view| service.started(view));
-        Ok(Shard::from_core(core))
+        state.end_earlier_incarnations();
+        state.each_service(|service, view| service.started(view));
+        Ok(Shard::from_state(state))
     }
 }
 
-impl Core {
-    /// Sessions of this node's earlier lives are over, whatever they left. In the first life too: this change is what
-    /// [`Core::open_when_caught_up`] waits for.
-    fn end_earlier_lives(&mut self) {
-        let (node, life) = (self.ctx.node(), self.ctx.config().incarnation);
+impl ShardState {
+    fn end_earlier_incarnations(&mut self) {
+        let (node, incarnation) = (self.ctx.node(), self.ctx.config().incarnation);
         if self.ctx.is_first_shard() {
-            let change = Change::EndIncarnation {
-                node,
-                incarnation: Incarnation(life.0.saturating_sub(1)),
-            };
+            let change = end_of_earlier_incarnations(node, incarnation);
             self.ask(change, ChangeRequester::Nobody);
         }
-        self.peers.up(node, life);
+        self.cluster.peers.up(node, incarnation);
     }
 
     /// Carries groups and queues on; true when anything happened.
@@ -141,9 +116,13 @@ impl Core {
         worked
     }
 
+    pub fn topology(&self) -> Topology<'_> {
+        self.cluster.topology(&self.ctx, self.metadata.tree())
+    }
+
     /// Takes a queue out of the tree.
     pub fn delete(&mut self, queue: QueueId) {
-        if let Some(record) = self.tree.queue_by_id(queue) {
+        if let Some(record) = self.metadata.tree().queue_by_id(queue) {
             let (vhost, name) = (record.vhost.clone(), record.name.clone());
             let id = Some(queue);
             let change = Change::DeleteQueue { vhost, name, id };
@@ -185,8 +164,14 @@ impl Core {
         tag: PublishTag,
         message: Message,
     ) -> FlowState {
-        self.queues
-            .publish(&mut self.ctx, &self.tree, session, queue, tag, message)
+        self.queues.publish(
+            &mut self.ctx,
+            self.metadata.tree(),
+            session,
+            queue,
+            tag,
+            message,
+        )
     }
 
     /// Delivers an event of a queue to a session of this shard.
@@ -211,9 +196,9 @@ impl Core {
     }
 
     pub fn end_session(&mut self, number: u64) {
-        self.limits.log_out(&self.tree, number);
+        self.limits.log_out(self.metadata.tree(), number);
         self.queues
-            .handle_session_end(&mut self.ctx, &self.tree, number);
+            .handle_session_end(&mut self.ctx, self.metadata.tree(), number);
         self.route_queue_outputs();
     }
 
@@ -222,14 +207,11 @@ impl Core {
             MetadataOutput::Committed(entries) => self.apply_metadata(entries),
             MetadataOutput::Restore { index, state } => self.restore_metadata(index, state),
             MetadataOutput::Leadership { leader, is_leader } => {
-                self.metadata_leadership(leader, is_leader)
+                self.handle_metadata_leader(leader, is_leader)
             }
             MetadataOutput::CheckpointDue => {
-                if let Some(directory) = &self.directory {
-                    let state = directory.snapshot(&self.tree.snapshot());
-                    self.queues
-                        .local_mut()
-                        .checkpoint_metadata(self.applied, state);
+                if let Some((index, state)) = self.metadata.checkpoint() {
+                    self.queues.local_mut().checkpoint_metadata(index, state);
                 }
             }
         }
@@ -255,11 +237,14 @@ impl Core {
                 is_me,
             } => {
                 if is_me {
-                    self.queues.local_mut().tell_peers(queue, &self.peers);
-                    self.members.review.queue(queue);
+                    self.queues
+                        .local_mut()
+                        .tell_peers(queue, &self.cluster.peers);
+                    self.cluster.members.review.queue(queue);
                     self.refresh_settings(queue);
-                    let led_before = |core: &Core| {
-                        core.queues
+                    let led_before = |state: &ShardState| {
+                        state
+                            .queues
                             .local()
                             .led_status(queue)
                             .is_some_and(|s| s.term > 1)
@@ -268,7 +253,10 @@ impl Core {
                         self.queues.local_mut().set_expires(queue, None);
                     }
                 }
-                self.members.leaders.heard(&self.tree, queue, leader);
+                self.cluster
+                    .members
+                    .leaders
+                    .heard(self.metadata.tree(), queue, leader);
                 self.queues.handle_leader(&mut self.ctx, queue, leader);
                 self.route_queue_outputs();
             }
@@ -280,10 +268,10 @@ impl Core {
         if !self.queues.local().has(queue) {
             return;
         }
-        let Some(record) = self.tree.queue_by_id(queue) else {
+        let Some(record) = self.metadata.tree().queue_by_id(queue) else {
             return;
         };
-        let settings = self.tree.queue_settings(record);
+        let settings = self.metadata.tree().queue_settings(record);
         self.dead_letters.set_way(record, &settings);
         self.queues
             .local_mut()
@@ -303,7 +291,7 @@ impl Core {
         self.tick_services();
         self.queues.tick_clients(&mut self.ctx);
         self.route_queue_outputs();
-        self.tick_directory();
+        self.tick_metadata();
         if self.stats.is_gathering() {
             for token in self.stats.late(self.ctx.now()) {
                 self.finish_gathering(token);
@@ -312,30 +300,13 @@ impl Core {
         self.listings.tick(self.ctx.now());
         self.internal_client.tick(self.ctx.now());
         self.route_internal_client();
-        self.members.questions.tick(self.ctx.now());
-        if self.ctx.now() >= self.reconcile_at {
-            self.reconcile_at = self.ctx.now() + RECONCILE_EVERY;
+        self.cluster.members.questions.tick(self.ctx.now());
+        if self.cluster.begin_reconciliation(self.ctx.now()) {
             self.reconcile();
         }
-        if self.members.review.is_due() {
+        if self.cluster.members.review.is_due() {
             self.reconcile_due_queues();
         }
-    }
-
-    fn tick_directory(&mut self) {
-        let Some(directory) = &mut self.directory else {
-            return;
-        };
-        if directory.has_pending() {
-            let mut sends = Vec::new();
-            let late = directory.tick(self.ctx.now(), &mut sends);
-            self.carry_out(sends);
-            for asker in late {
-                let text = "the cluster did not answer in time; the change may still be made";
-                self.answer(asker, Err(ChangeError::Unavailable(text.into())));
-            }
-        }
-        self.bootstrap_if_new();
     }
 
     fn reconcile(&mut self) {
@@ -348,31 +319,27 @@ impl Core {
         self.reconcile_queue_members();
         self.review_departures();
         self.finish_deletions();
-        let tree = &self.tree;
+        let tree = self.metadata.tree();
         self.queues
             .local_mut()
-            .remove_deleted(self.applied, |q| tree.queue_by_id(q).is_some());
-        if self.draining {
+            .remove_deleted(self.metadata.applied(), |q| tree.queue_by_id(q).is_some());
+        if self.cluster.is_draining {
             self.move_leaders();
         }
     }
 
     pub fn wake_at(&self) -> Option<Time> {
-        let directory = self.directory.as_ref().and_then(MetadataClient::wake_at);
         let all = [
             self.queues.wake_at(),
             self.dead_letters.wake_at(self.ctx.now()),
             self.limits.wake_at(),
             self.services.wake_at(),
-            directory,
+            self.metadata.wake_at(self.ctx.now()),
             self.stats.wake_at(),
             (!self.walks.is_empty()).then_some(self.ctx.now()),
-            self.members.review.is_due().then_some(self.ctx.now()),
             self.listings.wake_at(),
             self.internal_client.wake_at(),
-            self.members.questions.wake_at(),
-            self.handshake.map(|i| i.wake_at(self.ctx.now())),
-            Some(self.reconcile_at),
+            self.cluster.wake_at(self.ctx.now()),
         ];
         all.into_iter().flatten().min()
     }

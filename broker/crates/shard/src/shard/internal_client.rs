@@ -1,6 +1,6 @@
 //! Carries out what the internal client wants done, and publishes copies of traced messages.
 
-use super::Core;
+use super::ShardState;
 use crate::firehose::TracedCopy;
 use crate::internal_client::{BuildMessage, InternalClientOutput, PROTOCOL, TracedEvent};
 use crate::sessions::InternalSession;
@@ -10,17 +10,22 @@ use queue::client::ClientEvent;
 use session::{FlowState, PublishTag, TraceEvent, TracedMessage};
 use std::fmt::Display;
 
-impl Core {
+impl ShardState {
     pub fn publish_internal(
         &mut self,
         publisher: (&Name, &Name),
         build: BuildMessage,
         reply: Reply<Result<PublishResult, ChangeError>>,
     ) {
-        let alarm = self.alarms.in_force();
-        let begun = self
-            .internal_client
-            .begin_publish(&self.ctx, &self.tree, alarm, publisher, build, reply);
+        let alarm = self.cluster.alarms.in_force();
+        let begun = self.internal_client.begin_publish(
+            &self.ctx,
+            self.metadata.tree(),
+            alarm,
+            publisher,
+            build,
+            reply,
+        );
         let Some(mut publish) = begun else {
             return;
         };
@@ -28,7 +33,7 @@ impl Core {
         let published = (&*publish.vhost, &publish.message);
         let announced = self.announce(session, publish.tag, published, &mut publish.routes);
         self.internal_client
-            .finish_publish(&self.ctx, &self.tree, publish, announced);
+            .finish_publish(&self.ctx, self.metadata.tree(), publish, announced);
         self.route_internal_client();
     }
 
@@ -45,15 +50,24 @@ impl Core {
                     self.publish(session, queue, tag, message);
                 }
                 InternalClientOutput::Request { queue, body, get } => {
-                    let seq =
-                        (self.queues).request(&mut self.ctx, &self.tree, session, queue, body);
+                    let seq = (self.queues).request(
+                        &mut self.ctx,
+                        self.metadata.tree(),
+                        session,
+                        queue,
+                        body,
+                    );
                     if let Some(get) = get {
                         self.internal_client.note_request(get, seq);
                     }
                 }
                 InternalClientOutput::Count { vhost, counted } => {
-                    self.limits
-                        .count_internal_messages(&self.tree, &vhost, PROTOCOL, &counted);
+                    self.limits.count_internal_messages(
+                        self.metadata.tree(),
+                        &vhost,
+                        PROTOCOL,
+                        &counted,
+                    );
                 }
                 InternalClientOutput::Trace {
                     vhost,
@@ -91,7 +105,8 @@ impl Core {
     }
 
     pub fn handle_internal_client_event(&mut self, queue: QueueId, event: ClientEvent<PublishTag>) {
-        self.internal_client.handle_event(&self.tree, queue, event);
+        self.internal_client
+            .handle_event(self.metadata.tree(), queue, event);
         self.route_internal_client();
     }
 
@@ -99,7 +114,7 @@ impl Core {
     pub fn trace(&mut self, connection: &dyn Display, traced: &TracedMessage<'_>) {
         let copy = self
             .firehose
-            .copy(&self.ctx, &self.tree, connection, traced);
+            .copy(&self.ctx, self.metadata.tree(), connection, traced);
         let Some(TracedCopy { routes, message }) = copy else {
             return;
         };

@@ -1,6 +1,6 @@
 //! The control plane's requests, answered by shard 0 from its tree, its groups and what the others tell.
 
-use crate::core::Core;
+use super::ShardState;
 use crate::critical;
 use crate::frame::{AlarmReason, Frame, MAX_STATS};
 use crate::local_queues::transfer_targets::TransferTargets;
@@ -8,22 +8,22 @@ use crate::members::Plan;
 use crate::members::frame::MembershipMessage;
 use crate::metadata_client::{ChangeRequester, MetadataLeader};
 use crate::sessions::InternalSession;
+use crate::shard::walks::{ReplyTo, STEP, Walk};
 use crate::stats::{Merge, Select, ShardStats, StatsPurpose, StatsResult};
-use crate::walks::{ReplyTo, STEP, Walk};
 use crate::{Effect, Route};
 use control::{ControlRequest, NodeFacts, QueueFacts, Readiness, Reply};
 use env::NodeId;
 use metadata::{Change, ChangeError, QueueId, QueueRecord};
 
-impl Core {
+impl ShardState {
     pub fn control(&mut self, request: ControlRequest) {
         match request {
-            ControlRequest::Read(job) => job(&self.tree),
+            ControlRequest::Read(job) => job(self.metadata.tree()),
             ControlRequest::Walk(walk) => self.walks.add(Walk::Tree(walk)),
             ControlRequest::Change { change, reply } => {
                 self.ask(change, ChangeRequester::Control(reply))
             }
-            ControlRequest::PlaceQueue { record, reply } => reply(self.place(&record)),
+            ControlRequest::PlaceQueue { record, reply } => reply(self.topology().place(&record)),
             ControlRequest::Queues { only, reply } => {
                 self.gather_stats(only, StatsPurpose::Tell(reply))
             }
@@ -34,7 +34,7 @@ impl Core {
                 let session = InternalSession::Control.number(self.ctx.shard());
                 self.queues.request_for_control(
                     &mut self.ctx,
-                    &self.tree,
+                    self.metadata.tree(),
                     session,
                     queue,
                     body,
@@ -59,7 +59,7 @@ impl Core {
             } => {
                 self.internal_client.begin_get(
                     &self.ctx,
-                    &self.tree,
+                    self.metadata.tree(),
                     (queue, user),
                     (count, bytes),
                     settle,
@@ -84,20 +84,20 @@ impl Core {
 
     fn node_facts(&self) -> Vec<NodeFacts> {
         let me = self.ctx.node();
-        let facts = self.tree.nodes().map(|n| NodeFacts {
+        let facts = self.metadata.tree().nodes().map(|n| NodeFacts {
             id: n.id,
             name: n.name.to_string(),
-            running: n.id == me || self.peers.is_up(n.id),
+            running: n.id == me || self.cluster.peers.is_up(n.id),
             maintenance: n.maintenance,
             voter: n.voter,
             address: n.address.to_string(),
-            zone: self.tree.zone(n.id).to_owned(),
+            zone: self.metadata.tree().zone(n.id).to_owned(),
             uptime_s: (n.id == me).then(|| self.ctx.now().since(self.ctx.started()).as_secs()),
-            memory_alarm: self.alarms.has(AlarmReason::Memory, n.id),
-            disk_alarm: self.alarms.has(AlarmReason::Disk, n.id),
+            memory_alarm: self.cluster.alarms.has(AlarmReason::Memory, n.id),
+            disk_alarm: self.cluster.alarms.has(AlarmReason::Disk, n.id),
             version: match n.id == me {
                 true => Some(self.ctx.config().program.facts()),
-                false => self.peers.program(n.id).cloned(),
+                false => self.cluster.peers.program(n.id).cloned(),
             },
         });
         facts.collect()
@@ -111,7 +111,7 @@ impl Core {
             .local()
             .metadata_status()
             .map(|s| s.membership.voters);
-        let up = |n| self.peers.is_up(n);
+        let up = |n| self.cluster.peers.is_up(n);
         if voters
             .as_ref()
             .is_some_and(|v| critical::is_cut_off(me, v, up))
@@ -129,26 +129,31 @@ impl Core {
 
     fn readiness(&self) -> Readiness {
         let not = |why: &str| Readiness::NotReady(why.to_string());
-        let Some(directory) = &self.directory else {
+        let Some(leader) = self.metadata.leader() else {
             return not("asked the wrong shard");
         };
-        if self.draining {
+        if self.cluster.is_draining {
             return not("draining");
         }
-        if !self.tree.nodes().any(|n| n.id == self.ctx.node()) {
+        if !self
+            .metadata
+            .tree()
+            .nodes()
+            .any(|n| n.id == self.ctx.node())
+        {
             return not("joining: this node is not yet a member of the cluster");
         }
-        if !self.caught_up {
+        if !self.metadata.is_caught_up() {
             return Readiness::NotReady(self.catching_up());
         }
-        if self.handshake.is_some() {
+        if self.metadata.is_in_handshake() {
             return not("learning what clients of the other nodes have subscribed to");
         }
-        match directory.leader() {
+        match leader {
             MetadataLeader::Unknown => {
                 not("the metadata group has no leader that this node can reach")
             }
-            MetadataLeader::Other(node) if !self.peers.is_up(node) => {
+            MetadataLeader::Other(node) if !self.cluster.peers.is_up(node) => {
                 not("the metadata leader cannot be reached")
             }
             _ if self.queues.local().recovering() => not("recovering"),
@@ -183,7 +188,7 @@ impl Core {
             None => {}
             Some(StatsResult::Own(facts, reply)) => reply(facts),
             Some(StatsResult::Merge(mut merge)) if merge.is_single() => {
-                merge.step(&self.tree, 1);
+                merge.step(self.metadata.tree(), 1);
                 self.merged(merge);
             }
             Some(StatsResult::Merge(merge)) => self.walks.add(Walk::Merge(Box::new(merge))),
@@ -213,7 +218,11 @@ impl Core {
         let me = self.ctx.node();
         // This node's own life is among those known.
         let everywhere = !matches!(then, StatsPurpose::TellOwn(..));
-        let peers = self.peers.all_up().filter(|n| *n != me && everywhere);
+        let peers = self
+            .cluster
+            .peers
+            .all_up()
+            .filter(|n| *n != me && everywhere);
         let peers: Vec<NodeId> = peers.collect();
         let shards = self.ctx.config().shards;
         let asked = usize::from(shards) * (peers.len() + 1);
@@ -294,10 +303,13 @@ impl Core {
 
     /// Drain or revive this node.
     pub fn set_maintenance(&mut self, on: bool) {
-        if self.draining != on && self.caught_up && self.handshake.is_none() {
+        if self.cluster.is_draining != on
+            && self.metadata.is_caught_up()
+            && !self.metadata.is_in_handshake()
+        {
             self.ctx.push_effect(Effect::Listen(!on));
         }
-        self.draining = on;
+        self.cluster.is_draining = on;
         if self.ctx.is_first_shard() {
             self.ctx
                 .send_to_other_shards(&Frame::Members(MembershipMessage::Drain { on }));
@@ -310,31 +322,36 @@ impl Core {
 
     /// Sees to it that the cluster knows whether this node is drained.
     fn tell_maintenance(&mut self) {
-        let (id, on) = (self.ctx.node(), self.draining);
-        if self.tree.node(id).is_some_and(|n| n.maintenance != on) {
+        let (id, on) = (self.ctx.node(), self.cluster.is_draining);
+        if self
+            .metadata
+            .tree()
+            .node(id)
+            .is_some_and(|n| n.maintenance != on)
+        {
             self.ask(Change::SetMaintenance { id, on }, ChangeRequester::Nobody);
         }
     }
 
     /// A restart ends maintenance: what an earlier life of this node told the cluster no longer holds.
     pub fn end_old_maintenance(&mut self) {
-        if !self.draining {
+        if !self.cluster.is_draining {
             self.tell_maintenance();
         }
     }
 
     pub fn start_draining(&mut self) {
-        self.draining = true;
+        self.cluster.is_draining = true;
         self.ctx.push_effect(Effect::Listen(false));
         self.move_leaders();
     }
 
     pub fn move_leaders(&mut self) {
-        let avoid = self.drained();
+        let avoid = self.topology().drained();
         let transfer_targets = TransferTargets {
             me: self.ctx.node(),
-            tree: &self.tree,
-            peers: &self.peers,
+            tree: self.metadata.tree(),
+            peers: &self.cluster.peers,
             avoid: &avoid,
         };
         self.queues.local_mut().move_leaders(&transfer_targets);

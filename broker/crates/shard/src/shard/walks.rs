@@ -4,7 +4,7 @@
 //! listing. An item that is there during the whole listing is told of once; one that goes meanwhile may be left out, and one that
 //! comes meanwhile may be missing.
 
-use crate::core::Core;
+use super::ShardState;
 use crate::sessions::Sessions;
 use crate::stats::{Merge, ShardStats};
 use control::{Progress, ShardFacts, TreeWalk};
@@ -99,7 +99,7 @@ impl StatsWalks {
     }
 }
 
-impl Core {
+impl ShardState {
     /// Goes on with listings, as far as the turn's share allows.
     pub fn walk_on(&mut self, sessions: &Sessions) {
         while let Some((mut walk, limit)) = self.walks.take() {
@@ -109,8 +109,8 @@ impl Core {
                 }
                 Walk::Consumers { to, next } => self.step_consumers(*to, next, limit),
                 Walk::Connections { to, next } => self.step_connections(sessions, *to, next, limit),
-                Walk::Merge(merge) => merge.step(&self.tree, limit),
-                Walk::Tree(walk) => walk.step(&self.tree, limit),
+                Walk::Merge(merge) => merge.step(self.metadata.tree(), limit),
+                Walk::Tree(walk) => walk.step(self.metadata.tree(), limit),
             };
             self.walks.count(progress);
             match walk {

@@ -1,6 +1,6 @@
 //! Routes dead letters: from the queues that drop messages to their targets, and the confirms of the targets back.
 
-use super::Core;
+use super::ShardState;
 use crate::dead_letter::{BATCH, BATCH_BYTES, Confirmation, HeldDeadLetter};
 use crate::sessions::InternalSession;
 use env::planted::{self, Bug};
@@ -11,7 +11,7 @@ use queue::client::ClientEvent;
 use queue::quorum::DeadRead;
 use session::PublishTag;
 
-impl Core {
+impl ShardState {
     /// Publishes the dead letters of queues. Returns true if there were any.
     pub fn pass_on_dead(&mut self) -> bool {
         let mut worked = false;
@@ -54,7 +54,7 @@ impl Core {
             let clients = self.queues.clients();
             let next = self
                 .dead_letters
-                .next_held(&self.ctx, &self.tree, clients, queue);
+                .next_held(&self.ctx, self.metadata.tree(), clients, queue);
             let mut letter = match next {
                 HeldDeadLetter::None => return true,
                 HeldDeadLetter::Stalled => return false,
@@ -95,9 +95,9 @@ impl Core {
     fn pass_on_confirmed(&mut self, queue: QueueId, id: u64, dead: (DeadReason, &Message)) {
         let session = InternalSession::DeadLetters.number(self.ctx.shard());
         let clients = self.queues.clients();
-        let prepared = self
-            .dead_letters
-            .prepare(&self.ctx, &self.tree, clients, (queue, id), dead);
+        let prepared =
+            self.dead_letters
+                .prepare(&self.ctx, self.metadata.tree(), clients, (queue, id), dead);
         let Some(mut letter) = prepared else {
             return;
         };

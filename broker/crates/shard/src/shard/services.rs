@@ -1,15 +1,15 @@
 //! Shard services: the parts of protocols that have state on every shard ([`session::ShardService`]).
 
+use super::ShardState;
 use crate::Effect;
 use crate::Route;
-use crate::core::Core;
 use crate::frame::{FrameError, ServiceFrame};
 use crate::listener_origin::Origin;
-use crate::listings::ListingTarget;
 use crate::metadata_client::ChangeRequester;
 use crate::sessions::InternalSession;
 use crate::shard::Shard;
-use crate::view::View;
+use crate::shard::listings::ListingTarget;
+use crate::shard::view::View;
 use bytes::BytesMut;
 use control::{ShardFacts, ShardQuery};
 use env::{Incarnation, NodeId, Time};
@@ -109,7 +109,7 @@ impl Services {
     }
 }
 
-impl Core {
+impl ShardState {
     /// Calls a function of each service.
     pub fn each_service(&mut self, mut call: impl FnMut(&dyn ShardService, &mut View<'_>)) {
         for at in 0..self.services.list.len() {
@@ -126,7 +126,7 @@ impl Core {
         let mut view = View {
             number: InternalSession::Service(at).number(self.ctx.shard()),
             origin: Origin::HERE,
-            core: self,
+            state: self,
         };
         Some(call(service, &mut view))
     }
@@ -248,7 +248,9 @@ impl Core {
         if address.node == self.ctx.node() {
             return address.incarnation == self.ctx.config().incarnation;
         }
-        self.peers.is_up_as(address.node, address.incarnation)
+        self.cluster
+            .peers
+            .is_up_as(address.node, address.incarnation)
     }
 
     /// Asks each service whether the deletion of a queue must wait. `None`: it waits, and the
@@ -265,11 +267,11 @@ impl Core {
         if matches!(requester, ChangeRequester::Shard { .. }) {
             return Some(requester);
         }
-        let Some(record) = self.tree.queue(vhost, name).cloned() else {
+        let Some(record) = self.metadata.tree().queue(vhost, name).cloned() else {
             return Some(requester);
         };
         let queue = record.id;
-        if id.is_some_and(|id| id != queue) || self.tree.lost_on(queue).is_some() {
+        if id.is_some_and(|id| id != queue) || self.metadata.tree().lost_on(queue).is_some() {
             return Some(requester);
         }
         if let Some(postponed) = self.services.postponed.get_mut(&queue) {
@@ -333,22 +335,22 @@ impl Shard {
     /// Passes the outputs of services on, one by one: an output that a session has not received when
     /// it ends stays with the service. Returns true if there were any.
     pub(crate) fn pass_on_service_outputs(&mut self) -> bool {
-        self.core.pass_on_collected_counters();
-        if !std::mem::take(&mut self.core.services.may_have_outputs) {
+        self.state.pass_on_collected_counters();
+        if !std::mem::take(&mut self.state.services.may_have_outputs) {
             return false;
         }
         let mut worked = false;
-        for at in 0..self.core.services.list.len() {
-            let service = self.core.services.list[at];
-            let place = self.core.services.events[at].take();
+        for at in 0..self.state.services.list.len() {
+            let service = self.state.services.list[at];
+            let place = self.state.services.events[at].take();
             let Some(mut event) = place else { continue };
             while let Some(output) =
-                service.next_output(&mut self.core.services.states, &mut *event)
+                service.next_output(&mut self.state.services.states, &mut *event)
             {
                 worked = true;
                 self.pass_on_output(at, output, &mut *event);
             }
-            self.core.services.events[at] = Some(event);
+            self.state.services.events[at] = Some(event);
         }
         worked
     }
@@ -361,7 +363,7 @@ impl Shard {
                 }
             }
             ServiceOutput::Confirmed { session, tag } => {
-                if !self.core.publish_confirmed(session, tag) {
+                if !self.state.publish_confirmed(session, tag) {
                     self.notify(session, ServiceNotification::Confirmed { tag }.into());
                 }
             }
@@ -369,7 +371,7 @@ impl Shard {
                 self.notify(session, ControlEvent::Unblocked.into());
             }
             ServiceOutput::Work => {
-                self.core
+                self.state
                     .with_service(at, |service, view| service.carry_out(view, event));
             }
         }
@@ -381,7 +383,7 @@ impl Shard {
             Some(key) => {
                 self.step(key, |s, view, out| s.session_event(event, view, out));
             }
-            None => self.core.late_session_event(number, &event),
+            None => self.state.late_session_event(number, &event),
         }
     }
 }
@@ -389,19 +391,24 @@ impl Shard {
 impl ServiceHost for View<'_> {
     fn address(&self) -> ShardAddress {
         ShardAddress {
-            node: self.core.ctx.node(),
-            incarnation: self.core.ctx.config().incarnation,
-            shard: self.core.ctx.shard(),
+            node: self.state.ctx.node(),
+            incarnation: self.state.ctx.config().incarnation,
+            shard: self.state.ctx.shard(),
         }
     }
 
     fn shards(&self) -> u16 {
-        self.core.ctx.config().shards
+        self.state.ctx.config().shards
     }
 
     fn nodes(&self) -> Vec<NodeStatus> {
-        let me = self.core.ctx.node();
-        let others = self.core.peers.lives().filter(|(node, _)| *node != me);
+        let me = self.state.ctx.node();
+        let others = self
+            .state
+            .cluster
+            .peers
+            .lives()
+            .filter(|(node, _)| *node != me);
         others
             .map(|(node, peer)| NodeStatus {
                 node,
@@ -412,21 +419,21 @@ impl ServiceHost for View<'_> {
     }
 
     fn is_up(&self, node: NodeId) -> bool {
-        self.core.peers.is_up(node)
+        self.state.cluster.peers.is_up(node)
     }
 
     fn send(&mut self, to: ShardAddress, write: &mut dyn FnMut(&mut BytesMut)) {
-        let Some(at) = self.core.services.of_session(self.number) else {
+        let Some(at) = self.state.services.of_session(self.number) else {
             return;
         };
-        let core = &mut *self.core;
-        let from: (Incarnation, u16) = (core.ctx.config().incarnation, core.ctx.shard());
-        let service = core.services.list[at].id();
+        let state = &mut *self.state;
+        let from: (Incarnation, u16) = (state.ctx.config().incarnation, state.ctx.shard());
+        let service = state.services.list[at].id();
         let frame = ServiceFrame::encode_with(service, from, to.incarnation, write);
-        let effect = match to.node == core.ctx.node() {
+        let effect = match to.node == state.ctx.node() {
             true => Effect::Shard {
                 to: to.shard,
-                from: core.ctx.shard(),
+                from: state.ctx.shard(),
                 frame,
             },
             false => Effect::Peer {
@@ -435,11 +442,11 @@ impl ServiceHost for View<'_> {
                 frame,
             },
         };
-        core.ctx.push_effect(effect);
+        state.ctx.push_effect(effect);
     }
 
     fn notify(&mut self, session: u64, event: ControlEvent) {
-        self.core.ctx.notify(session, event.into());
+        self.state.ctx.notify(session, event.into());
     }
 
     fn reaches_exchange(&self, vhost: &str, message: &Message, exchange: &str) -> bool {
@@ -450,24 +457,27 @@ impl ServiceHost for View<'_> {
             deaths: deaths.as_ref(),
         };
         let way = (message.exchange(), exchange);
-        self.core.tree.comes_by(vhost, way, &keys, &envelope)
+        self.state
+            .metadata
+            .tree()
+            .comes_by(vhost, way, &keys, &envelope)
     }
 
     fn delete_postponed(&mut self, queue: QueueId) {
-        self.core.delete_postponed(queue);
+        self.state.delete_postponed(queue);
     }
 
     fn collect_counters(&mut self) {
-        if let Some(at) = self.core.services.of_session(self.number) {
-            self.core.collect_counters(at);
+        if let Some(at) = self.state.services.of_session(self.number) {
+            self.state.collect_counters(at);
         }
     }
 
     fn version(&self) -> &'static str {
-        self.core.ctx.config().program.version
+        self.state.ctx.config().program.version
     }
 
     fn started_at(&self) -> Time {
-        self.core.ctx.started()
+        self.state.ctx.started()
     }
 }
