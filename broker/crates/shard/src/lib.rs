@@ -19,6 +19,7 @@ mod lease;
 mod limit_usage;
 mod limits;
 mod listener_origin;
+mod listings;
 mod local_queues;
 mod logged_in;
 mod logins;
@@ -31,10 +32,12 @@ mod peers;
 mod placement;
 mod precedence;
 mod queues;
+mod reports;
 mod sessions;
 mod shard;
 mod stats;
 mod wake_times;
+mod walks;
 
 pub use config::{Founding, Placement, RecoveredShard, ShardConfig};
 #[doc(hidden)]

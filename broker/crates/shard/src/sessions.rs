@@ -1,10 +1,11 @@
 //! The shard's client connections: a slot each, found by the number in a [`SessionId`] without a search.
 
 use crate::listener_origin::{ListenerOrigins, Origin, PeerAddress};
-use crate::shard::channel_counts;
+use crate::listings::channel_counts;
 use crate::wake_times::{NEVER, WakeTimes};
+use crate::walks::COST_OF_CLIENT;
 use crate::{ConnectionInfo, ConnectionKey};
-use control::{ChannelFacts, ConnectionFacts};
+use control::{ChannelFacts, ConnectionFacts, Progress};
 use env::{NodeId, Time, WallTime};
 use metadata::SessionId;
 use session::{BufferPool, Outbox, ServiceStates, Session, SessionState};
@@ -398,6 +399,28 @@ impl Sessions {
             }
         }
         due
+    }
+
+    /// Facts about the connections from `next` on.
+    pub fn facts_from(
+        &self,
+        next: &mut usize,
+        node: NodeId,
+        services: &ServiceStates,
+        limit: usize,
+    ) -> (Vec<ConnectionFacts>, Progress) {
+        let mut part = Vec::new();
+        let (mut looked_at, mut done) = (0, true);
+        while let Some((key, facts)) = self.next_facts(*next, node, services) {
+            *next = key + 1;
+            looked_at += COST_OF_CLIENT * (1 + facts.channels.len());
+            part.push(facts);
+            if looked_at >= limit {
+                done = false;
+                break;
+            }
+        }
+        (part, Progress { looked_at, done })
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionKey, &mut ConnectionSlot)> {

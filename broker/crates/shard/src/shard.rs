@@ -6,7 +6,6 @@ mod control_requests;
 mod dead_letters;
 mod evictions;
 mod internal_client;
-mod listings;
 mod metadata_log;
 mod operations;
 mod reconcile;
@@ -14,20 +13,18 @@ mod services;
 mod state;
 mod turn;
 mod view;
-mod walks;
 
 pub use budget::{Account, MemoryBudget, NodeMemory};
 pub use evictions::RemovedAccount;
-pub use listings::channel_counts;
 pub use state::ShardState;
 
 use crate::frame::{AlarmReason, Frame};
+use crate::listings::ListingTarget;
 use crate::members::Plan;
 use crate::members::frame::MembershipMessage;
 use crate::sessions::{ActiveConnection, InternalSession, Sessions};
-use crate::shard::listings::ListingTarget;
-use crate::shard::walks::ReplyTo;
 use crate::stats::ShardStats;
+use crate::walks::ReplyTo;
 use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, ShardDriver, StartCheck};
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
@@ -214,7 +211,10 @@ impl Shard {
                     shard: reply_shard,
                     token,
                 };
-                self.state.answer_stats(to, (only, counting));
+                let state = &mut self.state;
+                let sources = (state.metadata.tree(), state.queues.local());
+                (state.reports).answer_stats(&mut state.ctx, sources, to, (only, counting));
+                state.route_reports();
             }
             Frame::StatsReply {
                 token,
@@ -223,7 +223,10 @@ impl Shard {
                 counting,
             } => {
                 let told = ShardStats { stats, counting };
-                self.state.take_stats(from, token, last, told);
+                let state = &mut self.state;
+                let from = (from, state.ctx.now());
+                (state.reports).handle_stats(state.metadata.tree(), from, token, last, told);
+                state.route_reports();
             }
             Frame::Alarm { reason, on } => self.set_alarm(reason, from, on),
             Frame::Join { node } => self.state.join(node),
@@ -240,13 +243,20 @@ impl Shard {
                 match ShardQuery::decode(&question) {
                     Some(question) => self.answer(to, &question),
                     // A newer node's: an answer with nothing in it is better than none.
-                    None => self.state.tell_facts(to, ShardFacts::Closed(false), true),
+                    None => self.state.reports.tell_facts(
+                        &mut self.state.ctx,
+                        to,
+                        ShardFacts::Closed(false),
+                        true,
+                    ),
                 }
             }
             Frame::Told { token, last, facts } => {
                 let facts = ShardFacts::decode(&facts);
-                let from = (from, self.state.ctx.now());
-                self.state.listings.take(token, from, last, facts);
+                let now = self.state.ctx.now();
+                self.state
+                    .reports
+                    .handle_facts(now, from, token, last, facts);
             }
             Frame::Members(MembershipMessage::Drain { on }) if from == self.state.ctx.node() => {
                 self.drain(on)
@@ -278,7 +288,13 @@ impl Shard {
 
     /// Asks every shard of every node, or of this one, this shard first.
     fn gather(&mut self, question: &ShardQuery, everywhere: bool, facts: ListingTarget) {
-        let token = self.state.ask_shards(question, everywhere, facts);
+        let token = self.state.reports.ask_shards(
+            &mut self.state.ctx,
+            &self.state.cluster.peers,
+            question,
+            everywhere,
+            facts,
+        );
         let to = ReplyTo {
             node: self.state.ctx.node(),
             shard: self.state.ctx.shard(),
@@ -299,8 +315,12 @@ impl Shard {
                 s.session_event(ControlEvent::Close { text }.into(), view, out)
             });
         }
-        self.state
-            .tell_facts(to, ShardFacts::Closed(key.is_some()), true);
+        self.state.reports.tell_facts(
+            &mut self.state.ctx,
+            to,
+            ShardFacts::Closed(key.is_some()),
+            true,
+        );
     }
 
     /// Maintenance begins or ends.
@@ -363,7 +383,7 @@ impl Shard {
 impl ShardDriver for Shard {
     fn tick(&mut self, now: Time, wall: WallTime) {
         self.state.ctx.set_time(now, wall);
-        self.state.walks.begin_turn();
+        self.state.reports.begin_turn();
         self.state.tick();
         if self.state.limits.budget().is_active() {
             self.keep_budget();
@@ -461,7 +481,9 @@ impl ShardDriver for Shard {
             if self.state.ctx.is_first_shard()
                 && self.state.cluster.alarms.has(reason, self.state.ctx.node())
             {
-                self.state.tell_alarm(node, reason, true);
+                self.state
+                    .ctx
+                    .send_to_shards_of_peer(node, &Frame::Alarm { reason, on: true });
             }
         }
     }
@@ -558,7 +580,9 @@ impl ShardDriver for Shard {
         if self.state.ctx.is_first_shard() {
             let peers: Vec<_> = self.state.cluster.peers.all_up().collect();
             for peer in peers {
-                self.state.tell_alarm(peer, reason, on);
+                self.state
+                    .ctx
+                    .send_to_shards_of_peer(peer, &Frame::Alarm { reason, on: on });
             }
         }
     }
@@ -583,8 +607,12 @@ impl ShardDriver for Shard {
 
     fn poll(&mut self, out: &mut Vec<Effect>) {
         self.state.dead_letters.begin_turn();
-        if !self.state.walks.is_empty() {
-            self.state.walk_on(&self.sessions);
+        if self.state.reports.has_walks() {
+            let state = &mut self.state;
+            let queues = (state.metadata.tree(), state.queues.local());
+            let sessions = (&self.sessions, state.services.states());
+            state.reports.walk(&mut state.ctx, queues, sessions);
+            state.route_reports();
         }
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);

@@ -1,25 +1,29 @@
 //! The control plane's requests, answered by shard 0 from its tree, its groups and what the others tell.
 
 use super::ShardState;
+use crate::Effect;
 use crate::critical;
-use crate::frame::{AlarmReason, Frame, MAX_STATS};
+use crate::frame::{AlarmReason, Frame};
 use crate::local_queues::transfer_targets::TransferTargets;
 use crate::members::Plan;
 use crate::members::frame::MembershipMessage;
 use crate::metadata_client::{ChangeRequester, MetadataLeader};
 use crate::sessions::InternalSession;
-use crate::shard::walks::{ReplyTo, STEP, Walk};
-use crate::stats::{Merge, Select, ShardStats, StatsPurpose, StatsResult};
-use crate::{Effect, Route};
-use control::{ControlRequest, NodeFacts, QueueFacts, Readiness, Reply};
-use env::NodeId;
+use crate::stats::{Merge, Select, StatsPurpose};
+use crate::walks::{ReplyTo, Walk};
+use consensus::GroupStatus;
+use control::{
+    ControlRequest, Counters, DeadLetterTotals, ExchangeCounts, NodeFacts, QueueFacts, Readiness,
+    Reply, ShardFacts, ShardQuery, TrafficFacts, TrafficFilter,
+};
 use metadata::{Change, ChangeError, QueueId, QueueRecord};
+use queue::ByQueueType;
 
 impl ShardState {
     pub fn control(&mut self, request: ControlRequest) {
         match request {
             ControlRequest::Read(job) => job(self.metadata.tree()),
-            ControlRequest::Walk(walk) => self.walks.add(Walk::Tree(walk)),
+            ControlRequest::Walk(walk) => self.reports.add_walk(Walk::Tree(walk)),
             ControlRequest::Change { change, reply } => {
                 self.ask(change, ChangeRequester::Control(reply))
             }
@@ -144,7 +148,7 @@ impl ShardState {
             return not("joining: this node is not yet a member of the cluster");
         }
         if !self.metadata.is_caught_up() {
-            return Readiness::NotReady(self.catching_up());
+            return Readiness::NotReady(catching_up(self.queues.local().metadata_status()));
         }
         if self.metadata.is_in_handshake() {
             return not("learning what clients of the other nodes have subscribed to");
@@ -158,40 +162,6 @@ impl ShardState {
             }
             _ if self.queues.local().recovering() => not("recovering"),
             _ => Readiness::Ready,
-        }
-    }
-
-    /// The progress of a node that catches up: entries applied, entries known, and the leader.
-    fn catching_up(&self) -> String {
-        let what = "catching up with what the cluster decided while this node was away";
-        let Some(status) = self.queues.local().metadata_status() else {
-            return format!("{what}: it has nothing of the metadata log yet");
-        };
-        let leader = match status.leader {
-            Some(node) => format!("the leader is node {:016x}", node.0),
-            None => "no leader is known".to_owned(),
-        };
-        format!(
-            "{what}: {} of {} entries of the metadata log that it knows of are applied, {leader}",
-            status.applied, status.last_index
-        )
-    }
-
-    /// Carries something out with what all owners tell.
-    pub fn gather_for(&mut self, only: Option<QueueId>, plan: Plan) {
-        self.gather_stats(only, StatsPurpose::CarryOut(plan));
-    }
-
-    /// All have told, or their time is up.
-    pub fn finish_gathering(&mut self, token: u64) {
-        match self.stats.finish(token) {
-            None => {}
-            Some(StatsResult::Own(facts, reply)) => reply(facts),
-            Some(StatsResult::Merge(mut merge)) if merge.is_single() => {
-                merge.step(self.metadata.tree(), 1);
-                self.merged(merge);
-            }
-            Some(StatsResult::Merge(merge)) => self.walks.add(Walk::Merge(Box::new(merge))),
         }
     }
 
@@ -211,93 +181,6 @@ impl ShardState {
                 reply(Err(ChangeError::Unavailable(text.into())));
             }
             StatsPurpose::CarryOut(plan) => self.carry_out_plan(plan, &facts),
-        }
-    }
-
-    fn gather_stats(&mut self, only: Option<QueueId>, then: StatsPurpose) {
-        let me = self.ctx.node();
-        // This node's own life is among those known.
-        let everywhere = !matches!(then, StatsPurpose::TellOwn(..));
-        let peers = self
-            .cluster
-            .peers
-            .all_up()
-            .filter(|n| *n != me && everywhere);
-        let peers: Vec<NodeId> = peers.collect();
-        let shards = self.ctx.config().shards;
-        let asked = usize::from(shards) * (peers.len() + 1);
-        let counting = then.counting();
-        let (token, early) = self.stats.begin(self.ctx.now(), only, asked, then);
-        let frame = Frame::StatsRequest {
-            token,
-            reply_shard: self.ctx.shard(),
-            only,
-            counting,
-        };
-        for peer in peers {
-            for shard in 0..shards {
-                self.ctx.send_to_peer(peer, Route::Shard(shard), &frame);
-            }
-        }
-        self.ctx.send_to_other_shards(&frame);
-        let shard = self.ctx.shard();
-        let node = me;
-        self.answer_stats(ReplyTo { node, shard, token }, (only, counting));
-        if let Some(token) = early {
-            self.finish_gathering(token);
-        }
-    }
-
-    pub fn answer_stats(
-        &mut self,
-        to: ReplyTo,
-        (only, counting): (Option<QueueId>, Option<NodeId>),
-    ) {
-        match only {
-            Some(queue) => {
-                let told = self.queues.local().told(&[queue], None);
-                self.tell_stats(to, told, true);
-            }
-            None => self.walks.add(Walk::Figures {
-                to,
-                counting,
-                next: QueueId::NONE,
-            }),
-        }
-    }
-
-    /// At most [`MAX_STATS`] fit into a frame.
-    pub fn tell_stats(&mut self, to: ReplyTo, told: ShardStats, last: bool) {
-        const { assert!(STEP <= MAX_STATS) };
-        let (token, me) = (to.token, self.ctx.node());
-        if (to.node, to.shard) == (me, self.ctx.shard()) {
-            return self.take_stats(me, token, last, told);
-        }
-        let ShardStats { stats, counting } = told;
-        let frame = Frame::StatsReply {
-            token,
-            last,
-            stats,
-            counting,
-        };
-        if to.node == me {
-            self.ctx.send_to_shard(to.shard, &frame);
-        } else {
-            self.ctx
-                .send_to_peer(to.node, Route::Shard(to.shard), &frame);
-        }
-    }
-
-    pub fn take_stats(&mut self, from: NodeId, token: u64, last: bool, told: ShardStats) {
-        if self.stats.take(token, (from, self.ctx.now()), last, told) {
-            self.finish_gathering(token);
-        }
-    }
-
-    pub fn tell_alarm(&mut self, peer: NodeId, reason: AlarmReason, on: bool) {
-        for shard in 0..self.ctx.config().shards {
-            self.ctx
-                .send_to_peer(peer, Route::Shard(shard), &Frame::Alarm { reason, on });
         }
     }
 
@@ -356,4 +239,128 @@ impl ShardState {
         };
         self.queues.local_mut().move_leaders(&transfer_targets);
     }
+
+    /// Gathers statistics of queues.
+    fn gather_stats(&mut self, only: Option<QueueId>, then: StatsPurpose) {
+        let sources = (
+            self.metadata.tree(),
+            self.queues.local(),
+            &self.cluster.peers,
+        );
+        self.reports
+            .gather_stats(&mut self.ctx, sources, only, then);
+        self.route_reports();
+    }
+
+    /// Carries out a plan with the statistics of queues.
+    pub fn gather_for(&mut self, only: Option<QueueId>, plan: Plan) {
+        self.gather_stats(only, StatsPurpose::CarryOut(plan));
+    }
+
+    /// Uses the statistics that are complete.
+    pub fn route_reports(&mut self) {
+        while let Some(merge) = self.reports.next_complete() {
+            self.merged(merge);
+        }
+    }
+
+    pub fn counters(&mut self) -> Counters {
+        let (t, deaths) = (self.limits.counters(), self.queues.local().deaths());
+        let mut counters = Counters {
+            connections_opened: t.connections_opened,
+            connections_closed: t.connections_closed,
+            channels_opened: t.channels_opened,
+            channels_closed: t.channels_closed,
+            connections: self.limits.sessions().connections(),
+            channels: self.limits.sessions().channels(),
+            queues: self.queues.local().totals(),
+            protocols: t.protocols(),
+            logins: t.logins(),
+            dead_letters: ByQueueType::from_fn(|queue_type| {
+                let confirms = queue_type.descriptor().dead_letter_at_least_once;
+                DeadLetterTotals {
+                    confirmed: u64::from(confirms) * self.dead_letters.counts().confirmed,
+                    ..DeadLetterTotals::of(deaths, queue_type)
+                }
+            }),
+            ..Counters::default()
+        };
+        self.each_service(|service, view| service.add_counters(view, &mut counters));
+        counters
+    }
+
+    /// Of what is asked for and was used at all.
+    fn traffic(&self, of: &TrafficFilter) -> TrafficFacts {
+        let mut facts = TrafficFacts::default();
+        for vhost in of
+            .vhosts
+            .iter()
+            .filter(|v| self.metadata.tree().vhost_exists(v))
+        {
+            let counts = self.limits.counters().messages(vhost);
+            if counts != control::MessageCounts::default() {
+                facts.vhosts.insert(vhost.clone(), counts);
+            }
+        }
+        for (vhost, name) in &of.exchanges {
+            let Some(counted) = self.metadata.tree().traffic(vhost, name) else {
+                continue;
+            };
+            // Sessions that publish to one exchange only do not count it in the tree.
+            let uncounted = self.limits.counters().published_by(vhost, |protocol| {
+                self.services.publishes_to(protocol) == Some(&**name)
+            });
+            let counts = ExchangeCounts {
+                publish_in: counted.published + uncounted.published,
+                publish_out: counted.routed + uncounted.routed,
+            };
+            if counts != ExchangeCounts::default() {
+                let theirs = facts.exchanges.entry(vhost.clone()).or_default();
+                theirs.insert(name.clone(), counts);
+            }
+        }
+        facts
+    }
+
+    /// Answers a question of another shard, or of this one. There may be many connections and consumers: that takes several turns.
+    pub fn answer_question(&mut self, to: ReplyTo, question: &ShardQuery) {
+        match question {
+            ShardQuery::Connections => self.reports.add_walk(Walk::Connections { to, next: 0 }),
+            ShardQuery::Consumers => {
+                let next = QueueId::NONE;
+                self.reports.add_walk(Walk::Consumers { to, next });
+            }
+            ShardQuery::Counters => {
+                let counters = Box::new(self.counters());
+                self.reports
+                    .tell_facts(&mut self.ctx, to, ShardFacts::Counters(counters), true);
+            }
+            ShardQuery::Traffic(of) => {
+                let traffic = self.traffic(of);
+                self.reports
+                    .tell_facts(&mut self.ctx, to, ShardFacts::Traffic(traffic), true);
+            }
+            // The shard carries it out itself.
+            ShardQuery::Close { .. } => {
+                self.reports
+                    .tell_facts(&mut self.ctx, to, ShardFacts::Closed(false), true)
+            }
+        }
+    }
+}
+
+/// The progress of a node that catches up: entries applied, entries known, and the leader.
+fn catching_up(status: Option<GroupStatus>) -> String {
+    let what = "catching up with what the cluster decided while this node was away";
+    let Some(status) = status else {
+        return format!("{what}: it has nothing of the metadata log yet");
+    };
+    let leader = match status.leader {
+        Some(node) => format!("the leader is node {:016x}", node.0),
+        None => "no leader is known".to_owned(),
+    };
+    format!(
+        "{what}: {} of {} entries of the metadata log that it knows of are applied, {leader}",
+        status.applied, status.last_index
+    )
 }

@@ -5,10 +5,10 @@ use crate::Effect;
 use crate::Route;
 use crate::frame::{FrameError, ServiceFrame};
 use crate::listener_origin::Origin;
+use crate::listings::ListingTarget;
 use crate::metadata_client::ChangeRequester;
 use crate::sessions::InternalSession;
 use crate::shard::Shard;
-use crate::shard::listings::ListingTarget;
 use crate::shard::view::View;
 use bytes::BytesMut;
 use control::{ShardFacts, ShardQuery};
@@ -316,14 +316,21 @@ impl ShardState {
     /// Collects the counters of this node's shards for a service, those of this shard first.
     fn collect_counters(&mut self, at: usize) {
         let target = ListingTarget::Service(at, Box::default());
-        let token = self.ask_shards(&ShardQuery::Counters, false, target);
+        let token = self.reports.ask_shards(
+            &mut self.ctx,
+            &self.cluster.peers,
+            &ShardQuery::Counters,
+            false,
+            target,
+        );
         let own = ShardFacts::Counters(Box::new(self.counters()));
         let me = (self.ctx.node(), self.ctx.now());
-        self.listings.take(token, me, true, Some(own));
+        self.reports
+            .handle_facts(me.1, me.0, token, true, Some(own));
     }
 
     fn pass_on_collected_counters(&mut self) {
-        while let Some((at, counters)) = self.listings.take_collected() {
+        while let Some((at, counters)) = self.reports.next_collected() {
             self.with_service(at, |service, view| {
                 service.counters_collected(view, &counters);
             });

@@ -12,7 +12,7 @@
 //! | [`InternalClient`], [`Firehose`] | messages of the control plane; copies of traced messages |
 //! | [`Limits`] | logins, limit usage, counters, the memory account |
 //! | [`Cluster`] | other nodes, alarms, changes of group members, maintenance |
-//! | [`Listings`] | statistics and listings that are gathered from all shards |
+//! | [`Reports`] | statistics and listings that are gathered from all shards |
 //! | [`Services`] | parts of protocols with state on every shard |
 
 use crate::clients::QueueClients;
@@ -25,7 +25,7 @@ use crate::limits::Limits;
 use crate::local_queues::LocalQueues;
 use crate::metadata_replica::MetadataReplica;
 use crate::queues::Queues;
-use crate::shard::listings::Listings;
+use crate::reports::Reports;
 use crate::shard::services::Services;
 use env::NodeId;
 use metadata::Tree;
@@ -40,9 +40,7 @@ pub struct ShardState {
     pub(super) firehose: Firehose,
     pub(super) limits: Limits,
     pub(super) cluster: Cluster,
-    pub(super) stats: crate::stats::StatsRequests,
-    pub(super) walks: crate::shard::walks::StatsWalks,
-    pub(super) listings: Listings,
+    pub(super) reports: Reports,
     pub(super) services: Services,
 }
 
@@ -80,6 +78,6 @@ impl ShardState {
 
     /// The number of items that listings have visited.
     pub fn listed_items(&self) -> u64 {
-        self.walks.looked_at()
+        self.reports.listed_items()
     }
 }

@@ -13,8 +13,8 @@ use crate::local_queues::{GroupOutput, LocalQueues, MetadataOutput};
 use crate::metadata_client::ChangeRequester;
 use crate::metadata_replica::{MetadataReplica, end_of_earlier_incarnations};
 use crate::queues::{Queues, QueuesOutput};
+use crate::reports::Reports;
 use crate::shard::Shard;
-use crate::shard::listings::Listings;
 use crate::shard::services::Services;
 use crate::{Effect, Route};
 use consensus::{Host, HostConfig, RecoveryError};
@@ -67,9 +67,7 @@ impl Shard {
             ctx,
             queues: Queues::new(local_queues),
             dead_letters: DeadLetters::default(),
-            stats: crate::stats::StatsRequests::default(),
-            walks: crate::shard::walks::StatsWalks::default(),
-            listings: Listings::default(),
+            reports: Reports::default(),
             internal_client: InternalClient::default(),
             firehose: Firehose::default(),
         };
@@ -292,12 +290,8 @@ impl ShardState {
         self.queues.tick_clients(&mut self.ctx);
         self.route_queue_outputs();
         self.tick_metadata();
-        if self.stats.is_gathering() {
-            for token in self.stats.late(self.ctx.now()) {
-                self.finish_gathering(token);
-            }
-        }
-        self.listings.tick(self.ctx.now());
+        self.reports.tick(self.ctx.now(), self.metadata.tree());
+        self.route_reports();
         self.internal_client.tick(self.ctx.now());
         self.route_internal_client();
         self.cluster.members.questions.tick(self.ctx.now());
@@ -335,9 +329,7 @@ impl ShardState {
             self.limits.wake_at(),
             self.services.wake_at(),
             self.metadata.wake_at(self.ctx.now()),
-            self.stats.wake_at(),
-            (!self.walks.is_empty()).then_some(self.ctx.now()),
-            self.listings.wake_at(),
+            self.reports.wake_at(self.ctx.now()),
             self.internal_client.wake_at(),
             self.cluster.wake_at(self.ctx.now()),
         ];
