@@ -5,30 +5,39 @@
 //!
 //! Inputs: links that come and go, frames about members, requests of operators, time. The tree is a read-only argument.
 //!
-//! Outputs: what is read through [`Topology`] and the queries; the loop requests changes of the tree and steps of groups.
+//! Outputs: changes of the tree as [`ChangeRequest`]s, frames through the [`Context`], and decisions through [`Topology`].
 
+use crate::Route;
 use crate::context::Context;
-use crate::joining_nodes::JoiningNodes;
+use crate::frame::Frame;
+use crate::joining_nodes::{JoiningNodes, is_member};
 use crate::local_queues::transfer_targets::TransferTargets;
 use crate::members::Members;
+use crate::members::frame::MembershipMessage;
+use crate::metadata_client::{ChangeRequester, MetadataLeader};
+use crate::metadata_replica::MetadataReplica;
 use crate::peers::{Alarms, Peers};
 use crate::placement::{self, Candidate};
-use env::{NodeId, Time};
-use metadata::{QueueRecord, Tree};
+use env::planted::{self, Bug};
+use env::{Incarnation, NodeId, Time};
+use metadata::{Change, ChangeError, ChangeResult, NodeRecord, QueueRecord, Tree};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How often members of groups are compared with the tree, and leaders told of dead nodes.
 const RECONCILE_EVERY: Duration = Duration::from_secs(1);
 
+/// A change of the tree that the loop requests.
+pub type ChangeRequest = (Change, ChangeRequester);
+
 pub struct Cluster {
-    pub(crate) peers: Peers,
-    pub(crate) alarms: Alarms,
-    pub(crate) joining_nodes: JoiningNodes,
+    peers: Peers,
+    alarms: Alarms,
+    joining_nodes: JoiningNodes,
     /// Nodes whose `PutNode` was requested.
-    pub(crate) joining: BTreeSet<NodeId>,
-    pub(crate) members: Members,
-    pub(crate) is_draining: bool,
+    joining: BTreeSet<NodeId>,
+    members: Members,
+    is_draining: bool,
     reconcile_at: Time,
 }
 
@@ -61,6 +70,171 @@ impl Cluster {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    pub fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    pub fn peers_mut(&mut self) -> &mut Peers {
+        &mut self.peers
+    }
+
+    pub fn alarms(&self) -> &Alarms {
+        &self.alarms
+    }
+
+    pub fn alarms_mut(&mut self) -> &mut Alarms {
+        &mut self.alarms
+    }
+
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    pub fn members_mut(&mut self) -> &mut Members {
+        &mut self.members
+    }
+
+    /// Returns true while this node is in maintenance or shuts down.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
+    pub fn set_draining(&mut self, on: bool) {
+        self.is_draining = on;
+    }
+
+    /// A node is linked. Returns true if its incarnation is a new one: sessions of earlier ones are over.
+    pub fn handle_node_up(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.members.review.all();
+        self.peers.up(node, incarnation)
+    }
+
+    pub fn handle_node_down(&mut self, node: NodeId) {
+        self.peers.down(node);
+        self.members.review.all();
+        self.alarms.forget(node);
+        self.joining_nodes.forget(node);
+    }
+
+    /// A linked node requests to join. The request is repeated until the tree has the node.
+    pub fn begin_join(
+        &mut self,
+        ctx: &mut Context,
+        metadata: &MetadataReplica,
+        node: NodeRecord,
+    ) -> Vec<ChangeRequest> {
+        if metadata.tree().is_forgotten(node.id) && !planted::is(Bug::RemovedReturns) {
+            tracing::warn!(event = "node_was_removed", name = %node.name, id = node.id.0);
+            let removed = Frame::Members(MembershipMessage::Removed);
+            ctx.send_to_peer(node.id, Route::Shard(0), &removed);
+            return Vec::new();
+        }
+        self.joining_nodes.ask(&node);
+        self.join(ctx, metadata, node)
+    }
+
+    /// Repeats the requests of nodes that are not members yet.
+    pub fn repeat_joins(
+        &mut self,
+        ctx: &mut Context,
+        metadata: &MetadataReplica,
+    ) -> Vec<ChangeRequest> {
+        let waiting = self.joining_nodes.waiting(metadata.tree()).into_iter();
+        waiting
+            .flat_map(|node| self.join(ctx, metadata, node))
+            .collect()
+    }
+
+    /// A node requests to join, here or through another node: the leader of the metadata group admits it.
+    pub fn join(
+        &mut self,
+        ctx: &mut Context,
+        metadata: &MetadataReplica,
+        node: NodeRecord,
+    ) -> Vec<ChangeRequest> {
+        match metadata.leader() {
+            Some(MetadataLeader::Me) => return self.admit(ctx, metadata.tree(), node),
+            Some(MetadataLeader::Other(to)) => {
+                ctx.send_to_peer(to, Route::Shard(0), &Frame::Join { node });
+            }
+            // The node to which it is linked repeats the request.
+            Some(MetadataLeader::Unknown) | None => {}
+        }
+        Vec::new()
+    }
+
+    fn admit(&mut self, ctx: &Context, tree: &Tree, node: NodeRecord) -> Vec<ChangeRequest> {
+        if is_member(tree, &node) || self.joining.contains(&node.id) {
+            return Vec::new();
+        }
+        // A new cluster gets its first contents before it has members: a member lets clients in, and would know no users. The
+        // node repeats its request.
+        if tree.nodes().next().is_none() {
+            return Vec::new();
+        }
+        // The same name under another id: the node lost its directory and comes back as a new node.
+        let same_name = tree
+            .nodes()
+            .filter(|n| n.name == node.name && n.id != node.id);
+        let replaced: Vec<NodeId> = same_name.map(|n| n.id).collect();
+        let topology = self.topology(ctx, tree);
+        if replaced.iter().any(|id| topology.is_up(*id)) {
+            // The end of the earlier node is not noticed yet, or two processes have one name. The node repeats its request.
+            tracing::warn!(event = "node_name_taken", name = %node.name, id = node.id.0);
+            return Vec::new();
+        }
+        let voter = tree.node(node.id).is_some_and(|n| n.voter);
+        let (id, new) = (node.id, NodeRecord { voter, ..node });
+        // The change that removes the earlier node adds the new one.
+        if !replaced.is_empty() {
+            let requests = replaced.iter().filter_map(|old| self.replace(*old, &new));
+            return requests.collect();
+        }
+        tracing::info!(event = "node_joins", name = %new.name, id = id.0);
+        self.joining.insert(id);
+        vec![(Change::PutNode(new), ChangeRequester::Join(id))]
+    }
+
+    /// The outcome of a node's request to join. A refused node repeats it.
+    pub fn handle_join_result(&mut self, node: NodeId, result: &Result<ChangeResult, ChangeError>) {
+        self.joining.remove(&node);
+        if let Err(why) = result {
+            tracing::warn!(event = "node_join_refused", id = node.0, %why);
+        }
+    }
+
+    /// Another node leads the metadata group: it admits nodes.
+    pub fn forget_joins(&mut self) {
+        self.joining.clear();
+    }
+
+    /// Compares joining nodes with those of the tree. Of two nodes with one name the one that is down is replaced.
+    pub fn review_nodes(
+        &mut self,
+        ctx: &Context,
+        tree: &Tree,
+        nodes: &[NodeRecord],
+    ) -> Vec<ChangeRequest> {
+        self.joining.retain(|id| !nodes.iter().any(|n| n.id == *id));
+        self.members.replacements.retain(nodes);
+        let topology = self.topology(ctx, tree);
+        let (up, down): (Vec<_>, Vec<_>) = nodes.iter().partition(|n| topology.is_up(n.id));
+        let replaced = down.into_iter().filter_map(|old| {
+            let new = up.iter().find(|n| n.name == old.name)?;
+            self.replace(old.id, new)
+        });
+        replaced.collect()
+    }
+
+    /// Requests the removal of `old`, whose name `new` has.
+    fn replace(&mut self, old: NodeId, new: &NodeRecord) -> Option<ChangeRequest> {
+        self.members.replacements.begin(old, new).then(|| {
+            let new = new.clone();
+            let change = Change::ReplaceNode { old, new };
+            (change, ChangeRequester::Replacement(old))
+        })
     }
 
     pub fn topology<'a>(&'a self, ctx: &'a Context, tree: &'a Tree) -> Topology<'a> {

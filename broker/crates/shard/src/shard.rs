@@ -229,7 +229,7 @@ impl Shard {
                 state.route_reports();
             }
             Frame::Alarm { reason, on } => self.set_alarm(reason, from, on),
-            Frame::Join { node } => self.state.join(node),
+            Frame::Join { node } => self.state.handle_join(node),
             Frame::Ask {
                 token,
                 reply_shard,
@@ -278,11 +278,13 @@ impl Shard {
     }
 
     fn set_alarm(&mut self, reason: AlarmReason, node: NodeId, on: bool) {
-        let before = self.state.cluster.alarms.in_force();
-        if self.state.cluster.alarms.set(reason, node, on)
-            && self.state.cluster.alarms.in_force() != before
+        let before = self.state.cluster.alarms().in_force();
+        if self.state.cluster.alarms_mut().set(reason, node, on)
+            && self.state.cluster.alarms().in_force() != before
         {
-            self.notify_all(&ControlEvent::Blocked(self.state.cluster.alarms.in_force()));
+            self.notify_all(&ControlEvent::Blocked(
+                self.state.cluster.alarms().in_force(),
+            ));
         }
     }
 
@@ -290,7 +292,7 @@ impl Shard {
     fn gather(&mut self, question: &ShardQuery, everywhere: bool, facts: ListingTarget) {
         let token = self.state.reports.ask_shards(
             &mut self.state.ctx,
-            &self.state.cluster.peers,
+            &self.state.cluster.peers(),
             question,
             everywhere,
             facts,
@@ -400,7 +402,7 @@ impl ShardDriver for Shard {
         let session = self.protocols.session(&info, self.state.ctx.now());
         let wall = self.state.ctx.wall();
         self.sessions.insert(connection, session, &info, wall);
-        if self.state.cluster.is_draining {
+        if self.state.cluster.is_draining() {
             self.step(connection, |s, view, out| {
                 s.session_event(ControlEvent::Shutdown.into(), view, out)
             });
@@ -472,14 +474,18 @@ impl ShardDriver for Shard {
     }
 
     fn peer_program(&mut self, node: NodeId, program: Option<VersionFacts>) {
-        self.state.cluster.peers.told(node, program);
+        self.state.cluster.peers_mut().told(node, program);
     }
 
     fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
         self.state.peer_up(node, incarnation);
         for reason in [AlarmReason::Memory, AlarmReason::Disk] {
             if self.state.ctx.is_first_shard()
-                && self.state.cluster.alarms.has(reason, self.state.ctx.node())
+                && self
+                    .state
+                    .cluster
+                    .alarms()
+                    .has(reason, self.state.ctx.node())
             {
                 self.state
                     .ctx
@@ -489,10 +495,12 @@ impl ShardDriver for Shard {
     }
 
     fn peer_down(&mut self, node: NodeId) {
-        let before = self.state.cluster.alarms.in_force();
+        let before = self.state.cluster.alarms().in_force();
         self.state.peer_down(node);
-        if self.state.cluster.alarms.in_force() != before {
-            self.notify_all(&ControlEvent::Blocked(self.state.cluster.alarms.in_force()));
+        if self.state.cluster.alarms().in_force() != before {
+            self.notify_all(&ControlEvent::Blocked(
+                self.state.cluster.alarms().in_force(),
+            ));
         }
     }
 
@@ -563,7 +571,7 @@ impl ShardDriver for Shard {
     }
 
     fn join_requested(&mut self, node: NodeRecord) {
-        self.state.join_requested(node);
+        self.state.begin_join(node);
     }
 
     fn alarm(&mut self, reason: &'static str, on: bool) {
@@ -578,7 +586,7 @@ impl ShardDriver for Shard {
         }
         self.set_alarm(reason, me, on);
         if self.state.ctx.is_first_shard() {
-            let peers: Vec<_> = self.state.cluster.peers.all_up().collect();
+            let peers: Vec<_> = self.state.cluster.peers().all_up().collect();
             for peer in peers {
                 self.state
                     .ctx
@@ -621,7 +629,7 @@ impl ShardDriver for Shard {
         let state = &mut self.state;
         state
             .limits
-            .flush(&mut state.ctx, state.metadata.tree(), &state.cluster.peers);
+            .flush(&mut state.ctx, state.metadata.tree(), state.cluster.peers());
         self.state.listen_when_ready();
         let state = &mut self.state;
         state.queues.flush(&mut state.ctx);

@@ -91,17 +91,17 @@ impl ShardState {
         let facts = self.metadata.tree().nodes().map(|n| NodeFacts {
             id: n.id,
             name: n.name.to_string(),
-            running: n.id == me || self.cluster.peers.is_up(n.id),
+            running: n.id == me || self.cluster.peers().is_up(n.id),
             maintenance: n.maintenance,
             voter: n.voter,
             address: n.address.to_string(),
             zone: self.metadata.tree().zone(n.id).to_owned(),
             uptime_s: (n.id == me).then(|| self.ctx.now().since(self.ctx.started()).as_secs()),
-            memory_alarm: self.cluster.alarms.has(AlarmReason::Memory, n.id),
-            disk_alarm: self.cluster.alarms.has(AlarmReason::Disk, n.id),
+            memory_alarm: self.cluster.alarms().has(AlarmReason::Memory, n.id),
+            disk_alarm: self.cluster.alarms().has(AlarmReason::Disk, n.id),
             version: match n.id == me {
                 true => Some(self.ctx.config().program.facts()),
-                false => self.cluster.peers.program(n.id).cloned(),
+                false => self.cluster.peers().program(n.id).cloned(),
             },
         });
         facts.collect()
@@ -115,7 +115,7 @@ impl ShardState {
             .local()
             .metadata_status()
             .map(|s| s.membership.voters);
-        let up = |n| self.cluster.peers.is_up(n);
+        let up = |n| self.cluster.peers().is_up(n);
         if voters
             .as_ref()
             .is_some_and(|v| critical::is_cut_off(me, v, up))
@@ -136,7 +136,7 @@ impl ShardState {
         let Some(leader) = self.metadata.leader() else {
             return not("asked the wrong shard");
         };
-        if self.cluster.is_draining {
+        if self.cluster.is_draining() {
             return not("draining");
         }
         if !self
@@ -157,7 +157,7 @@ impl ShardState {
             MetadataLeader::Unknown => {
                 not("the metadata group has no leader that this node can reach")
             }
-            MetadataLeader::Other(node) if !self.cluster.peers.is_up(node) => {
+            MetadataLeader::Other(node) if !self.cluster.peers().is_up(node) => {
                 not("the metadata leader cannot be reached")
             }
             _ if self.queues.local().recovering() => not("recovering"),
@@ -186,13 +186,13 @@ impl ShardState {
 
     /// Drain or revive this node.
     pub fn set_maintenance(&mut self, on: bool) {
-        if self.cluster.is_draining != on
+        if self.cluster.is_draining() != on
             && self.metadata.is_caught_up()
             && !self.metadata.is_in_handshake()
         {
             self.ctx.push_effect(Effect::Listen(!on));
         }
-        self.cluster.is_draining = on;
+        self.cluster.set_draining(on);
         if self.ctx.is_first_shard() {
             self.ctx
                 .send_to_other_shards(&Frame::Members(MembershipMessage::Drain { on }));
@@ -205,7 +205,7 @@ impl ShardState {
 
     /// Sees to it that the cluster knows whether this node is drained.
     fn tell_maintenance(&mut self) {
-        let (id, on) = (self.ctx.node(), self.cluster.is_draining);
+        let (id, on) = (self.ctx.node(), self.cluster.is_draining());
         if self
             .metadata
             .tree()
@@ -218,13 +218,13 @@ impl ShardState {
 
     /// A restart ends maintenance: what an earlier life of this node told the cluster no longer holds.
     pub fn end_old_maintenance(&mut self) {
-        if !self.cluster.is_draining {
+        if !self.cluster.is_draining() {
             self.tell_maintenance();
         }
     }
 
     pub fn start_draining(&mut self) {
-        self.cluster.is_draining = true;
+        self.cluster.set_draining(true);
         self.ctx.push_effect(Effect::Listen(false));
         self.move_leaders();
     }
@@ -234,7 +234,7 @@ impl ShardState {
         let transfer_targets = TransferTargets {
             me: self.ctx.node(),
             tree: self.metadata.tree(),
-            peers: &self.cluster.peers,
+            peers: self.cluster.peers(),
             avoid: &avoid,
         };
         self.queues.local_mut().move_leaders(&transfer_targets);
@@ -245,7 +245,7 @@ impl ShardState {
         let sources = (
             self.metadata.tree(),
             self.queues.local(),
-            &self.cluster.peers,
+            self.cluster.peers(),
         );
         self.reports
             .gather_stats(&mut self.ctx, sources, only, then);

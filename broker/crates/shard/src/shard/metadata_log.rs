@@ -1,13 +1,15 @@
 //! Routes the metadata log: requested changes to the group, and the effects of applied changes to the services.
 
 use super::ShardState;
+use crate::cluster::ChangeRequest;
 use crate::frame::{Frame, Origin};
 use crate::members::frame::MembershipMessage;
-use crate::metadata_client::{ChangeRequester, MetadataLeader};
+use crate::metadata_client::ChangeRequester;
 use crate::metadata_replica::MetadataAction;
 use crate::{Effect, Route};
 use bytes::Bytes;
 use consensus::Committed;
+use control::MemberOutcome;
 use env::NodeId;
 use env::planted::{self, Bug};
 use metadata::{Change, ChangeError, ChangeResult, NodeRecord, QueueId, QueueRecord, TreeEvent};
@@ -21,6 +23,12 @@ impl ShardState {
     pub fn ask(&mut self, change: Change, requester: ChangeRequester) {
         if let Some(requester) = self.postpone_deletion(&change, requester) {
             self.ask_now(change, requester);
+        }
+    }
+
+    pub fn ask_all(&mut self, requests: Vec<ChangeRequest>) {
+        for (change, requester) in requests {
+            self.ask(change, requester);
         }
     }
 
@@ -52,9 +60,11 @@ impl ShardState {
             }
             ChangeRequester::Control(reply) => reply(result),
             ChangeRequester::Members { token, queue, to } => {
-                self.members_changed(token, queue, to, result)
+                let result = result.map(|_| to);
+                let outcome = MemberOutcome { queue, result };
+                self.cluster.members_mut().changes.take(token, outcome);
             }
-            ChangeRequester::Review(queue) => self.cluster.members.review.answered(queue),
+            ChangeRequester::Review(queue) => self.cluster.members_mut().review.answered(queue),
             // The node that found the queue asks again.
             ChangeRequester::Deletion(queue) if result.is_err() => self.queues.end_deletion(queue),
             ChangeRequester::Deletion(_) => {}
@@ -63,10 +73,12 @@ impl ShardState {
                     service.change_answered(view, token, result);
                 });
             }
-            ChangeRequester::Join(node) => self.join_answered(node, result),
-            ChangeRequester::Replacement(node) => {
-                self.cluster.members.replacements.answered(node, result)
-            }
+            ChangeRequester::Join(node) => self.cluster.handle_join_result(node, &result),
+            ChangeRequester::Replacement(node) => self
+                .cluster
+                .members_mut()
+                .replacements
+                .answered(node, result),
             // It answers from its own tree when it applies the change, unless the change has not come through the log.
             ChangeRequester::Shard { shard, token } => {
                 if let Err(ChangeError::Unavailable(why)) = result {
@@ -114,8 +126,8 @@ impl ShardState {
         let now = self.ctx.now();
         if self
             .metadata
-            .end_handshake(now, &self.cluster.peers, are_ready)
-            && !self.cluster.is_draining
+            .end_handshake(now, self.cluster.peers(), are_ready)
+            && !self.cluster.is_draining()
         {
             self.ctx.push_effect(Effect::Listen(true));
         }
@@ -162,10 +174,10 @@ impl ShardState {
             TreeEvent::QueueRemoved(record) => self.queue_removed(&record),
             TreeEvent::QueueMembersChanged(record) => {
                 self.cluster
-                    .members
+                    .members_mut()
                     .leaders
                     .members_changed(self.metadata.tree(), record.id);
-                self.cluster.members.review.queue(record.id);
+                self.cluster.members_mut().review.queue(record.id);
                 self.queue_added(&record, false);
                 self.queues
                     .handle_members_changed(record.id, &record.members);
@@ -174,7 +186,7 @@ impl ShardState {
             TreeEvent::PolicyChanged(ids) => {
                 for id in ids {
                     self.refresh_settings(id);
-                    self.cluster.members.review.queue(id);
+                    self.cluster.members_mut().review.queue(id);
                 }
             }
             TreeEvent::NodeAdded(_) | TreeEvent::NodeChanged(_) => self.nodes_changed(),
@@ -207,7 +219,10 @@ impl ShardState {
         let is_replicated = record.kind.is_replicated();
         let leftover = !is_member && is_replicated && self.queues.local().has_replica(record.id);
         if is_replicated && (is_member || leftover) {
-            self.cluster.members.departures.note(record.id, is_member);
+            self.cluster
+                .members_mut()
+                .departures
+                .note(record.id, is_member);
         }
         if !is_member && !leftover {
             return;
@@ -234,9 +249,9 @@ impl ShardState {
 
     fn queue_removed(&mut self, record: &QueueRecord) {
         self.queues.end_deletion(record.id);
-        self.cluster.members.departures.forget(record.id);
-        self.cluster.members.review.forget(record.id);
-        self.cluster.members.leaders.forget(record.id);
+        self.cluster.members_mut().departures.forget(record.id);
+        self.cluster.members_mut().review.forget(record.id);
+        self.cluster.members_mut().leaders.forget(record.id);
         self.queues.local_mut().remove(record.id);
         self.dead_letters.forget(record.id);
         self.end_queue_clients(record.id);
@@ -271,7 +286,10 @@ impl ShardState {
             self.service_tree_event(&TreeEvent::QueueRemoved(record.clone()));
             self.queue_removed(&record);
         }
-        self.cluster.members.leaders.restore(self.metadata.tree());
+        self.cluster
+            .members_mut()
+            .leaders
+            .restore(self.metadata.tree());
         let all: Vec<_> = self.metadata.tree().all_queues().cloned().collect();
         for record in all {
             self.queue_added(&record, false);
@@ -309,7 +327,7 @@ impl ShardState {
 
     /// A node that runs while it is removed is in no group any more, and hears of it in no other way.
     fn tell_removed(&mut self, node: &NodeRecord) {
-        let runs = self.ctx.is_first_shard() && self.cluster.peers.is_up(node.id);
+        let runs = self.ctx.is_first_shard() && self.cluster.peers().is_up(node.id);
         if runs && self.metadata.tree().is_forgotten(node.id) {
             let peer_message = Frame::Members(MembershipMessage::Removed);
             self.ctx
@@ -318,7 +336,7 @@ impl ShardState {
     }
 
     fn nodes_changed(&mut self) {
-        self.cluster.members.review.all();
+        self.cluster.members_mut().review.all();
         self.each_service(|service, view| service.nodes_changed(view));
         for queue in self.queues.local().classic_queues() {
             let tree = self.metadata.tree();
@@ -373,44 +391,22 @@ impl ShardState {
         }
     }
 
-    /// A linked node wants to be a member of the cluster, now or when it is possible.
-    pub fn join_requested(&mut self, node: NodeRecord) {
-        if self.metadata.tree().is_forgotten(node.id) && !planted::is(Bug::RemovedReturns) {
-            tracing::warn!(event = "node_was_removed", name = %node.name, id = node.id.0);
-            let peer_message = Frame::Members(MembershipMessage::Removed);
-            return self
-                .ctx
-                .send_to_peer(node.id, Route::Shard(0), &peer_message);
-        }
-        self.cluster.joining_nodes.ask(&node);
-        self.join(node);
+    /// A linked node requests to join the cluster.
+    pub fn begin_join(&mut self, node: NodeRecord) {
+        let requests = self.cluster.begin_join(&mut self.ctx, &self.metadata, node);
+        self.ask_all(requests);
     }
 
-    /// Asks once more for nodes that wait.
-    pub fn ask_for_joining_nodes(&mut self) {
-        for node in self.cluster.joining_nodes.waiting(self.metadata.tree()) {
-            self.join(node);
-        }
-    }
-
-    /// A node wants to be a member of the cluster: asked by itself here or through another node.
-    pub fn join(&mut self, node: NodeRecord) {
-        match self.metadata.leader() {
-            Some(MetadataLeader::Me) => self.admit_node(node),
-            Some(MetadataLeader::Other(to)) => {
-                self.ctx
-                    .send_to_peer(to, Route::Shard(0), &Frame::Join { node })
-            }
-            // The node to which it is linked asks again.
-            Some(MetadataLeader::Unknown) | None => {}
-        }
+    /// Another node passes on the request of a node to join.
+    pub fn handle_join(&mut self, node: NodeRecord) {
+        let requests = self.cluster.join(&mut self.ctx, &self.metadata, node);
+        self.ask_all(requests);
     }
 
     pub fn peer_up(&mut self, node: NodeId, incarnation: env::Incarnation) {
-        let new_life = self.cluster.peers.up(node, incarnation);
-        self.cluster.members.review.all();
+        let is_new = self.cluster.handle_node_up(node, incarnation);
         self.queues.local_mut().peer_up(node, incarnation);
-        if new_life {
+        if is_new {
             self.queues.local_mut().node_gone(DeadIncarnation {
                 node,
                 before: incarnation,
@@ -424,10 +420,7 @@ impl ShardState {
     }
 
     pub fn peer_down(&mut self, node: NodeId) {
-        self.cluster.peers.down(node);
-        self.cluster.members.review.all();
-        self.cluster.alarms.forget(node);
-        self.cluster.joining_nodes.forget(node);
+        self.cluster.handle_node_down(node);
         self.queues.local_mut().peer_down(node);
         self.queues.handle_node_down(&mut self.ctx, node);
         self.route_queue_outputs();

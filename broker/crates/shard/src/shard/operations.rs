@@ -78,7 +78,7 @@ impl ShardState {
         reply: Reply<Vec<MemberOutcome>>,
     ) {
         let decided = self.topology().decide_members(&queues, change, facts);
-        let changes = &mut self.cluster.members.changes;
+        let changes = &mut self.cluster.members_mut().changes;
         let token = changes.begin(decided.len(), reply);
         for (queue, from, result) in decided {
             match result {
@@ -92,24 +92,10 @@ impl ShardState {
                 }
                 result => {
                     let outcome = MemberOutcome { queue, result };
-                    self.cluster.members.changes.take(token, outcome);
+                    self.cluster.members_mut().changes.take(token, outcome);
                 }
             }
         }
-    }
-
-    pub fn members_changed(
-        &mut self,
-        token: u64,
-        queue: QueueId,
-        to: Vec<NodeId>,
-        result: Result<ChangeResult, ChangeError>,
-    ) {
-        let result = result.map(|_| to);
-        self.cluster
-            .members
-            .changes
-            .take(token, MemberOutcome { queue, result });
     }
 
     /// A step towards a cluster without this node; asked again until it is forgotten.
@@ -214,7 +200,9 @@ impl ShardState {
                 reply_shard,
                 queue,
             } => self.replica_asked(from, token, reply_shard, queue),
-            MembershipMessage::Replica { token, told } => self.replica_told(from, token, told),
+            MembershipMessage::Replica { token, told } => {
+                self.cluster.members_mut().questions.take(from, token, told)
+            }
             MembershipMessage::DepartureRequest { queue } => self.departure_asked(from, queue),
             MembershipMessage::Depart { queue, told } => self.depart(queue, told),
             MembershipMessage::Removed => self.end_removed(),

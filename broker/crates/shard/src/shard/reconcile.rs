@@ -4,16 +4,15 @@
 use super::ShardState;
 use crate::Route;
 use crate::frame::Frame;
-use crate::joining_nodes::is_member;
 use crate::members::REVIEWS_PER_TURN;
-use crate::members::frame::{MembershipMessage, ReplicaReport};
+use crate::members::frame::MembershipMessage;
 use crate::membership::{MembershipStep, WantedMembers, next_step};
 use crate::metadata_client::{ChangeRequester, MetadataLeader};
 use crate::placement;
 use consensus::{Departure, GroupId, GroupStatus};
 use control::{ReplicaFacts, Reply};
 use env::NodeId;
-use metadata::{Change, ChangeError, ChangeResult, NodeRecord, QueueId, QueueRecord};
+use metadata::{Change, NodeRecord, QueueId, QueueRecord};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -30,7 +29,7 @@ impl ShardState {
             .metadata_status()
             .filter(|s| s.is_leader)
         else {
-            self.cluster.joining.clear();
+            self.cluster.forget_joins();
             return;
         };
         let nodes: Vec<NodeRecord> = self
@@ -39,10 +38,7 @@ impl ShardState {
             .nodes()
             .map(|n| (**n).clone())
             .collect();
-        self.cluster
-            .joining
-            .retain(|id| !nodes.iter().any(|n| n.id == *id));
-        let out = self.cluster.members.releases.held(self.ctx.now());
+        let out = self.cluster.members_mut().releases.held(self.ctx.now());
         let mut candidates = self.topology().candidates();
         candidates.retain(|c| !out.contains(&c.node));
         let voters = placement::metadata_voters(&status.membership.voters, &candidates);
@@ -56,7 +52,9 @@ impl ShardState {
         self.queues
             .local_mut()
             .membership_step(GroupId(0), next_step(me, wanted, &status));
-        self.replace_old_selves(&nodes);
+        let tree = self.metadata.tree();
+        let requests = self.cluster.review_nodes(&self.ctx, tree, &nodes);
+        self.ask_all(requests);
         self.end_lost_sessions();
         for node in nodes {
             let voter = status.membership.voters.contains(&node.id);
@@ -72,7 +70,7 @@ impl ShardState {
     /// Finds the groups that are to be looked at in the turns that follow.
     pub fn reconcile_queue_members(&mut self) {
         let local = self.queues.local();
-        let review = &mut self.cluster.members.review;
+        let review = &mut self.cluster.members_mut().review;
         if review.plan(self.ctx.now(), || local.led_queues()) {
             self.topology().check_counts();
         }
@@ -81,7 +79,7 @@ impl ShardState {
     /// Looks at as many of them as one turn may.
     pub fn reconcile_due_queues(&mut self) {
         for _ in 0..REVIEWS_PER_TURN {
-            let Some(id) = self.cluster.members.review.next() else {
+            let Some(id) = self.cluster.members_mut().review.next() else {
                 return;
             };
             let status = self.queues.local().led_status(id);
@@ -89,7 +87,7 @@ impl ShardState {
             if let (Some(status), Some(record)) = (status, record)
                 && !self.reconcile_queue(&record, &status)
             {
-                self.cluster.members.review.queue(id);
+                self.cluster.members_mut().review.queue(id);
             }
         }
     }
@@ -130,7 +128,7 @@ impl ShardState {
 
     fn ask_for_members(&mut self, record: &QueueRecord, to: Vec<NodeId>) {
         let id = record.id;
-        if to.is_empty() || !self.cluster.members.review.begin_change(id) {
+        if to.is_empty() || !self.cluster.members_mut().review.begin_change(id) {
             return;
         }
         tracing::info!(event = "queue_members_change", queue = %record.name, vhost = %record.vhost, ?to);
@@ -153,17 +151,17 @@ impl ShardState {
     /// Goes on with replicas that are to go: what is gone is forgotten, leaders are asked about the others.
     pub fn review_departures(&mut self) {
         let local = self.queues.local();
-        let departures = &mut self.cluster.members.departures;
+        let departures = &mut self.cluster.members_mut().departures;
         for queue in departures.take_deleted(|queue| local.has_replica(queue)) {
             self.queues.local_mut().departed(queue);
-            self.cluster.members.leaders.forget(queue);
+            self.cluster.members_mut().leaders.forget(queue);
             if let Some(record) = self.metadata.tree().queue_by_id(queue).cloned() {
                 tracing::info!(event = "replica_deleted", queue = %record.name, vhost = %record.vhost);
                 // This node may be a member again by now.
                 self.queue_added(&record, false);
             }
         }
-        for queue in self.cluster.members.departures.turn() {
+        for queue in self.cluster.members_mut().departures.turn() {
             let members = self
                 .metadata
                 .tree()
@@ -205,7 +203,7 @@ impl ShardState {
         tracing::debug!(event = "replica_departs", queue = %record.name, ?told);
         if self.queues.local_mut().depart(queue, told) {
             self.dead_letters.forget(queue);
-            self.cluster.members.departures.begin_leaving(queue);
+            self.cluster.members_mut().departures.begin_leaving(queue);
         }
     }
 
@@ -225,69 +223,10 @@ impl ShardState {
 
     pub fn release_asked(&mut self, node: NodeId) {
         if self.metadata.tree().node(node).is_some() {
-            self.cluster.members.releases.ask(self.ctx.now(), node);
-        }
-    }
-
-    pub fn admit_node(&mut self, node: NodeRecord) {
-        if is_member(self.metadata.tree(), &node) || self.cluster.joining.contains(&node.id) {
-            return;
-        }
-        // A new cluster has its first contents before it has members: these let clients in, and would know no users. The node asks again.
-        if self.metadata.tree().nodes().next().is_none() {
-            return;
-        }
-        // The same name under another id: it lost its directory and comes back as a new node.
-        let same_name = self
-            .metadata
-            .tree()
-            .nodes()
-            .filter(|n| n.name == node.name && n.id != node.id);
-        let replaced: Vec<NodeId> = same_name.map(|n| n.id).collect();
-        if replaced.iter().any(|id| self.topology().is_up(*id)) {
-            // Its end has not been noticed yet, or two processes have one name. The node asks again.
-            tracing::warn!(event = "node_name_taken", name = %node.name, id = node.id.0);
-            return;
-        }
-        let voter = self.metadata.tree().node(node.id).is_some_and(|n| n.voter);
-        let (id, new) = (node.id, NodeRecord { voter, ..node });
-        for old in &replaced {
-            self.replace_node(*old, &new);
-        }
-        // Otherwise the same change takes it in.
-        if replaced.is_empty() {
-            tracing::info!(event = "node_joins", name = %new.name, id = id.0);
-            self.cluster.joining.insert(id);
-            self.ask(Change::PutNode(new), ChangeRequester::Join(id));
-        }
-    }
-
-    /// Takes the outcome of a node's request to join. A refused node asks again.
-    pub fn join_answered(&mut self, node: NodeId, result: Result<ChangeResult, ChangeError>) {
-        self.cluster.joining.remove(&node);
-        if let Err(why) = result {
-            tracing::warn!(event = "node_join_refused", id = node.0, %why);
-        }
-    }
-
-    /// Asks for the removal of `old`, whose name `new` has.
-    fn replace_node(&mut self, old: NodeId, new: &NodeRecord) {
-        if !self.cluster.members.replacements.begin(old, new) {
-            return;
-        }
-        let new = new.clone();
-        let change = Change::ReplaceNode { old, new };
-        self.ask(change, ChangeRequester::Replacement(old));
-    }
-
-    /// Two nodes of one name: the one that is down is the other's old self.
-    pub fn replace_old_selves(&mut self, nodes: &[NodeRecord]) {
-        self.cluster.members.replacements.retain(nodes);
-        let (up, down): (Vec<_>, Vec<_>) = nodes.iter().partition(|n| self.topology().is_up(n.id));
-        for old in down {
-            if let Some(new) = up.iter().find(|n| n.name == old.name) {
-                self.replace_node(old.id, new);
-            }
+            self.cluster
+                .members_mut()
+                .releases
+                .ask(self.ctx.now(), node);
         }
     }
 
@@ -315,9 +254,9 @@ impl ShardState {
             .queue_by_id(queue)
             .map(|r| r.members.clone());
         let me = self.ctx.node();
-        let asked: BTreeSet<NodeId> = self.cluster.peers.all_up().chain([me]).collect();
+        let asked: BTreeSet<NodeId> = self.cluster.peers().all_up().chain([me]).collect();
         let now = self.ctx.now();
-        let queries = &mut self.cluster.members.questions;
+        let queries = &mut self.cluster.members_mut().questions;
         let token = queries.begin(now, asked.clone(), wanted.unwrap_or_default(), reply);
         let reply_shard = self.ctx.shard();
         let peer_message = MembershipMessage::ReplicaRequest {
@@ -341,7 +280,7 @@ impl ShardState {
     pub fn replica_asked(&mut self, from: NodeId, token: u64, reply_shard: u16, queue: QueueId) {
         let told = self.queues.local().tell_replica(queue);
         if from == self.ctx.node() && reply_shard == self.ctx.shard() {
-            return self.replica_told(from, token, told);
+            return self.cluster.members_mut().questions.take(from, token, told);
         }
         let frame = Frame::Members(MembershipMessage::Replica { token, told });
         if from == self.ctx.node() {
@@ -350,9 +289,5 @@ impl ShardState {
             self.ctx
                 .send_to_peer(from, Route::Shard(reply_shard), &frame);
         }
-    }
-
-    pub fn replica_told(&mut self, from: NodeId, token: u64, told: ReplicaReport) {
-        self.cluster.members.questions.take(from, token, told);
     }
 }

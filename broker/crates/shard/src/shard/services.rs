@@ -101,6 +101,14 @@ impl Services {
         all.find_map(|service| service.publishes_to(&self.states, protocol))
     }
 
+    /// A service as the requester of a change. A service that the shard does not have gets no answer.
+    pub fn requester(&self, id: ServiceId, token: u64) -> ChangeRequester {
+        match self.position(id) {
+            Some(at) => ChangeRequester::Service { at, token },
+            None => ChangeRequester::Nobody,
+        }
+    }
+
     /// The client whose session the queue stores.
     pub fn client_of<'a>(&self, record: &'a QueueRecord) -> Option<&'a str> {
         self.list
@@ -233,7 +241,9 @@ impl ShardState {
             incarnation,
             shard,
         };
-        if frame.to != self.ctx.config().incarnation || !self.shard_exists(from) {
+        if frame.to != self.ctx.config().incarnation
+            || !self.cluster.peers().has_shard(&self.ctx, from)
+        {
             return Ok(());
         }
         // A node without this protocol has no subscribers of it.
@@ -242,15 +252,6 @@ impl ShardState {
         };
         let taken = self.with_service(at, |service, view| service.frame(view, from, frame.body));
         taken.unwrap_or(Ok(())).map_err(|_| FrameError)
-    }
-
-    fn shard_exists(&self, address: ShardAddress) -> bool {
-        if address.node == self.ctx.node() {
-            return address.incarnation == self.ctx.config().incarnation;
-        }
-        self.cluster
-            .peers
-            .is_up_as(address.node, address.incarnation)
     }
 
     /// Asks each service whether the deletion of a queue must wait. `None`: it waits, and the
@@ -305,20 +306,12 @@ impl ShardState {
         }
     }
 
-    /// A service as the requester of a change. A service that the shard does not have gets no answer.
-    pub fn service_requester(&self, id: ServiceId, token: u64) -> ChangeRequester {
-        match self.services.position(id) {
-            Some(at) => ChangeRequester::Service { at, token },
-            None => ChangeRequester::Nobody,
-        }
-    }
-
     /// Collects the counters of this node's shards for a service, those of this shard first.
     fn collect_counters(&mut self, at: usize) {
         let target = ListingTarget::Service(at, Box::default());
         let token = self.reports.ask_shards(
             &mut self.ctx,
-            &self.cluster.peers,
+            self.cluster.peers(),
             &ShardQuery::Counters,
             false,
             target,
@@ -413,7 +406,7 @@ impl ServiceHost for View<'_> {
         let others = self
             .state
             .cluster
-            .peers
+            .peers()
             .lives()
             .filter(|(node, _)| *node != me);
         others
@@ -426,7 +419,7 @@ impl ServiceHost for View<'_> {
     }
 
     fn is_up(&self, node: NodeId) -> bool {
-        self.state.cluster.peers.is_up(node)
+        self.state.cluster.peers().is_up(node)
     }
 
     fn send(&mut self, to: ShardAddress, write: &mut dyn FnMut(&mut BytesMut)) {

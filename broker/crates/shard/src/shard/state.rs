@@ -73,7 +73,7 @@ impl ShardState {
 
     /// The number of groups whose members were reviewed, each time counted.
     pub fn reviewed_groups(&self) -> u64 {
-        self.cluster.members.review.looked_at()
+        self.cluster.members().review.looked_at()
     }
 
     /// The number of items that listings have visited.

@@ -84,7 +84,7 @@ impl ShardState {
             let change = end_of_earlier_incarnations(node, incarnation);
             self.ask(change, ChangeRequester::Nobody);
         }
-        self.cluster.peers.up(node, incarnation);
+        self.cluster.peers_mut().up(node, incarnation);
     }
 
     /// Carries groups and queues on; true when anything happened.
@@ -237,8 +237,8 @@ impl ShardState {
                 if is_me {
                     self.queues
                         .local_mut()
-                        .tell_peers(queue, &self.cluster.peers);
-                    self.cluster.members.review.queue(queue);
+                        .tell_peers(queue, self.cluster.peers());
+                    self.cluster.members_mut().review.queue(queue);
                     self.refresh_settings(queue);
                     let led_before = |state: &ShardState| {
                         state
@@ -252,7 +252,7 @@ impl ShardState {
                     }
                 }
                 self.cluster
-                    .members
+                    .members_mut()
                     .leaders
                     .heard(self.metadata.tree(), queue, leader);
                 self.queues.handle_leader(&mut self.ctx, queue, leader);
@@ -294,11 +294,11 @@ impl ShardState {
         self.route_reports();
         self.internal_client.tick(self.ctx.now());
         self.route_internal_client();
-        self.cluster.members.questions.tick(self.ctx.now());
+        self.cluster.members_mut().questions.tick(self.ctx.now());
         if self.cluster.begin_reconciliation(self.ctx.now()) {
             self.reconcile();
         }
-        if self.cluster.members.review.is_due() {
+        if self.cluster.members_mut().review.is_due() {
             self.reconcile_due_queues();
         }
     }
@@ -306,7 +306,8 @@ impl ShardState {
     fn reconcile(&mut self) {
         if self.ctx.is_first_shard() {
             self.reconcile_metadata_members();
-            self.ask_for_joining_nodes();
+            let requests = self.cluster.repeat_joins(&mut self.ctx, &self.metadata);
+            self.ask_all(requests);
             self.end_old_maintenance();
             self.tell_zone();
         }
@@ -317,7 +318,7 @@ impl ShardState {
         self.queues
             .local_mut()
             .remove_deleted(self.metadata.applied(), |q| tree.queue_by_id(q).is_some());
-        if self.cluster.is_draining {
+        if self.cluster.is_draining() {
             self.move_leaders();
         }
     }

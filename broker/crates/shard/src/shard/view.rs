@@ -128,15 +128,15 @@ impl Broker for View<'_> {
                 .node(home)
                 .map(|n| n.name.clone())
         };
-        (!self.state.cluster.peers.is_up(home)).then(|| name().unwrap_or_else(|| "?".into()))
+        (!self.state.cluster.peers().is_up(home)).then(|| name().unwrap_or_else(|| "?".into()))
     }
 
     fn publishers_blocked(&self) -> Option<&'static str> {
-        self.state.cluster.alarms.in_force()
+        self.state.cluster.alarms().in_force()
     }
 
     fn draining(&self) -> bool {
-        self.state.cluster.is_draining
+        self.state.cluster.is_draining()
     }
 
     fn account(&mut self, user: &str, vhost: &str) -> Arc<SessionOwner> {
@@ -196,7 +196,7 @@ impl Broker for View<'_> {
     }
 
     fn change_by_service(&mut self, service: ServiceId, token: u64, change: Change) {
-        let requester = self.state.service_requester(service, token);
+        let requester = self.state.services.requester(service, token);
         self.state.ask(change, requester);
     }
 
