@@ -1,12 +1,15 @@
 //! The sessions' side of queues: for each session and queue a [`QueueClient`] that numbers and keeps requests.
 
-use crate::core::{Core, FixedState};
+use crate::FixedState;
+use crate::context::Context;
 use crate::precedence::Precedence;
+use crate::queues::{Queues, QueuesOutput};
+use crate::sessions::InternalSession;
 use control::Reply;
 use env::{NodeId, Time};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use metadata::{ChangeError, QueueId, QueueType};
+use metadata::{ChangeError, QueueId, QueueType, Tree};
 use queue::client::{ClientEvent, QueueClient};
 use queue::{ConsumerId, QueueEvent, QueueReply, RejectReason, RequestBody};
 use session::{FlowState, PublishTag, QueueNotification, RequestSeq};
@@ -197,28 +200,44 @@ impl QueueClients {
             self.sessions.remove(&number);
         }
     }
+
+    /// Answers a request of the control plane.
+    pub fn answer_control(&mut self, queue: QueueId, event: ClientEvent<PublishTag>) {
+        if let ClientEvent::Answer { seq, answer } = event
+            && let Some(reply) = self.control.remove(&(queue, seq))
+        {
+            reply(Ok(answer));
+        }
+    }
 }
 
-impl Core {
+impl Queues {
     /// A session's request to a queue; returns its number.
-    pub fn request(&mut self, number: u64, queue: QueueId, body: RequestBody) -> u64 {
-        match self.client_link(number, queue) {
+    pub fn request(
+        &mut self,
+        ctx: &mut Context,
+        tree: &Tree,
+        number: u64,
+        queue: QueueId,
+        body: RequestBody,
+    ) -> u64 {
+        match self.client_link(ctx, tree, number, queue) {
             Some(link) => {
                 let seq = link.client.request(body);
-                self.carry_on(number, queue);
+                self.carry_on(ctx, number, queue);
                 seq
             }
             None => {
                 let answer = QueueReply::Refused {
                     code: 404,
-                    text: format!("NOT_FOUND - {}", self.no_link_reason(queue)),
+                    text: format!("NOT_FOUND - {}", no_link_reason(tree, queue)),
                 };
                 let notification = QueueNotification::Answer {
                     queue,
                     seq: RequestSeq(0),
                     answer,
                 };
-                self.notices.push_back((number, notification.into()));
+                ctx.notify(number, notification.into());
                 0
             }
         }
@@ -226,22 +245,24 @@ impl Core {
 
     pub fn publish(
         &mut self,
+        ctx: &mut Context,
+        tree: &Tree,
         number: u64,
         queue: QueueId,
         tag: PublishTag,
         message: message::Message,
     ) -> FlowState {
         let wanted = tag.expects_confirm().then_some(tag);
-        match self.client_link(number, queue) {
+        match self.client_link(ctx, tree, number, queue) {
             Some(link) => {
                 link.client.publish(wanted, message);
-                self.carry_on(number, queue)
+                self.carry_on(ctx, number, queue)
             }
             None => {
                 if wanted.is_some() {
                     let why = RejectReason::Unavailable;
                     let notification = QueueNotification::NotPublished { queue, tag, why };
-                    self.notices.push_back((number, notification.into()));
+                    ctx.notify(number, notification.into());
                 }
                 FlowState::Steady
             }
@@ -249,25 +270,30 @@ impl Core {
     }
 
     /// A session's client was sent a consumer's deliveries up to this one.
-    pub fn received(&mut self, number: u64, queue: QueueId, consumer: ConsumerId, up_to: u64) {
+    pub fn handle_deliveries_sent(
+        &mut self,
+        ctx: &mut Context,
+        number: u64,
+        queue: QueueId,
+        consumer: ConsumerId,
+        up_to: u64,
+    ) {
         if let Some(link) = self.clients.link(number, queue) {
             link.client.received(consumer, up_to);
-            self.carry_on(number, queue);
+            self.carry_on(ctx, number, queue);
         }
     }
 
-    /// Why [`Core::client_link`] has none.
-    fn no_link_reason(&self, queue: QueueId) -> String {
-        let record = self.tree.queue_by_id(queue);
-        let lost = record.and_then(|record| self.tree.lost_reason(record));
-        lost.unwrap_or_else(|| "the queue is gone".into())
-    }
-
     /// None: the queue is deleted or lost.
-    fn client_link(&mut self, number: u64, queue: QueueId) -> Option<&mut QueueLink> {
-        let session = self.session(number);
-        let record = self.tree.queue_by_id(queue)?;
-        if self.tree.lost_on(queue).is_some() {
+    fn client_link(
+        &mut self,
+        ctx: &Context,
+        tree: &Tree,
+        number: u64,
+        queue: QueueId,
+    ) -> Option<&mut QueueLink> {
+        let record = tree.queue_by_id(queue)?;
+        if tree.lost_on(queue).is_some() {
             return None;
         }
         let waits = !self.clients.precedence.is_empty() && self.clients.must_wait(number, queue);
@@ -275,13 +301,13 @@ impl Core {
         Some(match links.queues.entry(queue) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => {
-                let owner = self.local_queues.leader_of(queue);
+                let owner = self.local.leader_of(queue);
                 let client = QueueClient::new(
-                    session,
+                    ctx.session(number),
                     record.kind,
                     record.members.clone(),
                     owner,
-                    self.now,
+                    ctx.now(),
                 );
                 place.insert(QueueLink {
                     client,
@@ -296,7 +322,7 @@ impl Core {
     }
 
     /// After anything happened to a link: sends what it wants sent, tells the session what it is told, keeps the books.
-    fn carry_on(&mut self, number: u64, queue: QueueId) -> FlowState {
+    fn carry_on(&mut self, ctx: &mut Context, number: u64, queue: QueueId) -> FlowState {
         while let Some(link) = self.clients.link(number, queue).filter(|link| !link.waits) {
             let Some(owner) = link.client.owner() else {
                 break;
@@ -304,81 +330,48 @@ impl Core {
             let Some(message) = link.client.poll_send() else {
                 break;
             };
-            self.send_request(owner, queue, message);
+            self.outgoing.send_request(ctx, owner, queue, message);
         }
         let mut told = std::mem::take(&mut self.clients.told);
         for peer_message in told.drain(..) {
-            self.tell(number, queue, peer_message);
+            self.tell(ctx, number, queue, peer_message);
         }
         self.clients.told = told;
         let flow = self.keep_books(number, queue);
         if !self.clients.precedence.is_empty() {
-            self.release_later(number, queue);
+            self.release_later(ctx, number, queue);
         }
         flow
     }
 
     /// Lets later sessions send what waited for this one's requests to a queue, if none is on its way.
     #[cold]
-    fn release_later(&mut self, number: u64, queue: QueueId) {
+    fn release_later(&mut self, ctx: &mut Context, number: u64, queue: QueueId) {
         let link = self.clients.link(number, queue);
         if link.is_some_and(|link| link.has_requests()) {
             return;
         }
         // The order of a client's connections ends the recursion.
         for later in self.clients.release(number, queue) {
-            self.carry_on(later, queue);
+            self.carry_on(ctx, later, queue);
         }
     }
 
-    fn tell(&mut self, number: u64, queue: QueueId, peer_message: ClientEvent<PublishTag>) {
-        if self.is_dead_letter_session(number) {
-            return self.dead_letter_told(queue, peer_message);
+    /// Passes an event of a queue on to its session.
+    fn tell(
+        &mut self,
+        ctx: &mut Context,
+        number: u64,
+        queue: QueueId,
+        event: ClientEvent<PublishTag>,
+    ) {
+        match InternalSession::from_number(number) {
+            None => ctx.notify(number, notification(queue, event).into()),
+            Some(session) => self.output_for(session, queue, event),
         }
-        if self.is_internal_session(number) {
-            return self.internal_told(queue, peer_message);
-        }
-        let notification = match peer_message {
-            ClientEvent::Published(tag) => QueueNotification::Published { queue, tag },
-            ClientEvent::NotPublished(tag, why) => {
-                QueueNotification::NotPublished { queue, tag, why }
-            }
-            ClientEvent::Answer { seq, answer } => {
-                if let Some(reply) = self
-                    .clients
-                    .control
-                    .remove(&(queue, seq))
-                    .filter(|_| self.is_control(number))
-                {
-                    return reply(Ok(answer));
-                }
-                QueueNotification::Answer {
-                    queue,
-                    seq: RequestSeq(seq),
-                    answer,
-                }
-            }
-            ClientEvent::Deliver {
-                consumer,
-                deliveries,
-            } => QueueNotification::Deliver {
-                queue,
-                consumer,
-                deliveries,
-            },
-            ClientEvent::Cancelled { consumer } => QueueNotification::Cancelled { queue, consumer },
-        };
-        if let Some(at) = self.services.of_session(number) {
-            self.with_service(at, |service, view| {
-                service.queue_notification(view, notification);
-            });
-            return;
-        }
-        self.notices.push_back((number, notification.into()));
     }
 
     fn keep_books(&mut self, number: u64, queue: QueueId) -> FlowState {
-        let passes_on = self.is_dead_letter_session(number);
         let Some(session) = self.clients.sessions.get_mut(&number) else {
             return FlowState::Steady;
         };
@@ -386,9 +379,7 @@ impl Core {
             return FlowState::Steady;
         };
         let bytes = link.client.in_flight_bytes();
-        if bytes < link.bytes && passes_on {
-            self.dead_letters.relieve();
-        }
+        let is_relieved = bytes < link.bytes;
         session.bytes = session.bytes - link.bytes + bytes;
         link.bytes = bytes;
         let full = link.client.is_full();
@@ -420,22 +411,33 @@ impl Core {
         if session.closing && link.client.in_flight() == 0 {
             self.clients.drop_link(number, queue);
         }
+        if is_relieved && InternalSession::from_number(number) == Some(InternalSession::DeadLetters)
+        {
+            self.push_output(QueuesOutput::DeadLettersRelieved);
+        }
         flow
     }
 
     /// A queue's word for a session of this shard.
-    pub fn take_event(&mut self, from: NodeId, number: u64, queue: QueueId, event: QueueEvent) {
-        let now = self.now;
+    pub fn handle_event(
+        &mut self,
+        ctx: &mut Context,
+        from: NodeId,
+        number: u64,
+        queue: QueueId,
+        event: QueueEvent,
+    ) {
+        let now = ctx.now();
         let mut told = std::mem::take(&mut self.clients.told);
         if let Some(link) = self.clients.link(number, queue) {
             link.client.event(now, from, event, &mut told);
         }
         self.clients.told = told;
-        self.carry_on(number, queue);
+        self.carry_on(ctx, number, queue);
     }
 
-    pub fn tick_clients(&mut self) {
-        let now = self.now;
+    pub fn tick_clients(&mut self, ctx: &mut Context) {
+        let now = ctx.now();
         while let Some((at, number, queue)) = self
             .clients
             .due
@@ -448,13 +450,13 @@ impl Core {
                 link.due = None;
                 link.client.tick(now);
             }
-            self.carry_on(number, queue);
+            self.carry_on(ctx, number, queue);
         }
     }
 
     /// This node's own replica of a queue has heard of a leader.
-    pub fn queue_leader_known(&mut self, queue: QueueId, leader: NodeId) {
-        let now = self.now;
+    pub fn handle_leader(&mut self, ctx: &mut Context, queue: QueueId, leader: NodeId) {
+        let now = ctx.now();
         for (number, queue) in self
             .clients
             .links(|q, l| q == queue && l.client.owner() != Some(leader))
@@ -462,11 +464,11 @@ impl Core {
             if let Some(link) = self.clients.link(number, queue) {
                 link.client.owner_is(now, Some(leader));
             }
-            self.carry_on(number, queue);
+            self.carry_on(ctx, number, queue);
         }
     }
 
-    pub fn queue_members_changed(&mut self, queue: QueueId, members: &[NodeId]) {
+    pub fn handle_members_changed(&mut self, queue: QueueId, members: &[NodeId]) {
         for (number, queue) in self.clients.links(|q, _| q == queue) {
             if let Some(link) = self.clients.link(number, queue) {
                 link.client.set_members(members.to_vec());
@@ -475,53 +477,51 @@ impl Core {
     }
 
     /// The link to a node is lost: a quorum queue that was led there is led elsewhere soon; a classic one is out of reach.
-    pub fn clients_node_down(&mut self, node: NodeId) {
-        let now = self.now;
+    pub fn handle_node_down(&mut self, ctx: &mut Context, node: NodeId) {
+        let now = ctx.now();
         for (number, queue) in self.clients.links(|_, l| l.client.owner() == Some(node)) {
             let mut told = std::mem::take(&mut self.clients.told);
-            let hint = self.local_queues.leader_of(queue).filter(|l| *l != node);
+            let hint = self.local.leader_of(queue).filter(|l| *l != node);
             match self.clients.link(number, queue) {
                 Some(link) if !link.kind.is_replicated() => link.client.owner_lost(&mut told),
                 Some(link) => link.client.owner_is(now, hint),
                 None => {}
             }
             self.clients.told = told;
-            self.carry_on(number, queue);
+            self.carry_on(ctx, number, queue);
         }
     }
 
     /// Frames may have been lost on the way to that node.
-    pub fn clients_node_up(&mut self, node: NodeId) {
-        let now = self.now;
+    pub fn handle_node_up(&mut self, ctx: &mut Context, node: NodeId) {
+        let now = ctx.now();
         for (number, queue) in self.clients.links(|_, l| l.client.owner() == Some(node)) {
             if let Some(link) = self.clients.link(number, queue) {
                 link.client.link_restored(now);
             }
-            self.carry_on(number, queue);
+            self.carry_on(ctx, number, queue);
         }
     }
 
     /// The queue is no more: nothing sent to it will be answered.
-    pub fn clients_queue_removed(&mut self, queue: QueueId) {
+    pub fn handle_queue_removed(&mut self, ctx: &mut Context, queue: QueueId) {
         for (number, queue) in self.clients.links(|q, _| q == queue) {
             let mut told = std::mem::take(&mut self.clients.told);
             if let Some(link) = self.clients.link(number, queue) {
                 link.client.owner_lost(&mut told);
             }
             for peer_message in told.drain(..) {
-                self.tell(number, queue, peer_message);
+                self.tell(ctx, number, queue, peer_message);
             }
             self.clients.told = told;
             self.clients.drop_link(number, queue);
-            self.release_later(number, queue);
+            self.release_later(ctx, number, queue);
         }
         self.clients.control.retain(|(q, _), _| *q != queue);
-        self.internal_client_queue_removed(queue);
     }
 
     /// The session is over: its queues are told, and forgotten when they know.
-    pub fn session_gone(&mut self, number: u64) {
-        self.log_out(number);
+    pub fn handle_session_end(&mut self, ctx: &mut Context, tree: &Tree, number: u64) {
         let Some(session) = self.clients.sessions.get_mut(&number) else {
             return;
         };
@@ -529,26 +529,53 @@ impl Core {
         let mut queues: Vec<QueueId> = session.queues.keys().copied().collect();
         queues.sort_unstable();
         for queue in queues {
-            self.request(number, queue, RequestBody::Close);
+            self.request(ctx, tree, number, queue, RequestBody::Close);
         }
     }
 
-    fn is_control(&self, number: u64) -> bool {
-        number == crate::sessions::number(self.config.index, 0, crate::sessions::CONTROL_KEY)
-    }
-
-    pub fn control_request(
+    pub fn request_for_control(
         &mut self,
+        ctx: &mut Context,
+        tree: &Tree,
         number: u64,
         queue: QueueId,
         body: RequestBody,
         reply: Reply<Result<QueueReply, ChangeError>>,
     ) {
-        let Some(link) = self.client_link(number, queue) else {
-            return reply(Err(ChangeError::NotFound(self.no_link_reason(queue))));
+        let Some(link) = self.client_link(ctx, tree, number, queue) else {
+            return reply(Err(ChangeError::NotFound(no_link_reason(tree, queue))));
         };
         let seq = link.client.request(body);
         self.clients.control.insert((queue, seq), reply);
-        self.carry_on(number, queue);
+        self.carry_on(ctx, number, queue);
+    }
+}
+
+/// Why a session gets no client of a queue.
+fn no_link_reason(tree: &Tree, queue: QueueId) -> String {
+    let record = tree.queue_by_id(queue);
+    let lost = record.and_then(|record| tree.lost_reason(record));
+    lost.unwrap_or_else(|| "the queue is gone".into())
+}
+
+/// The event of a queue client as its session gets it.
+pub fn notification(queue: QueueId, event: ClientEvent<PublishTag>) -> QueueNotification {
+    match event {
+        ClientEvent::Published(tag) => QueueNotification::Published { queue, tag },
+        ClientEvent::NotPublished(tag, why) => QueueNotification::NotPublished { queue, tag, why },
+        ClientEvent::Answer { seq, answer } => QueueNotification::Answer {
+            queue,
+            seq: RequestSeq(seq),
+            answer,
+        },
+        ClientEvent::Deliver {
+            consumer,
+            deliveries,
+        } => QueueNotification::Deliver {
+            queue,
+            consumer,
+            deliveries,
+        },
+        ClientEvent::Cancelled { consumer } => QueueNotification::Cancelled { queue, consumer },
     }
 }

@@ -1,6 +1,6 @@
 //! What a node gives each of its shards when it makes it.
 
-use crate::budget::MemoryBudget;
+use crate::shard::MemoryBudget;
 use env::{Incarnation, NodeId};
 use metadata::features::Version;
 use metadata::{ClientAddress, Name, NodeRecord, QueueType, UserRecord};

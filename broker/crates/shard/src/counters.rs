@@ -1,7 +1,6 @@
 //! What the sessions of a shard have counted, by protocol and virtual host, those that are gone included.
 
-use crate::core::{Core, FixedState};
-use crate::sessions::key_of;
+use crate::FixedState;
 use control::{LoginCounts, ProtocolCounters};
 use hashbrown::HashMap;
 use metadata::{Name, Traffic};
@@ -37,21 +36,21 @@ pub struct Counters {
 
 impl Counters {
     /// What belongs to no virtual host.
-    fn add(&mut self, protocol: &'static str, message_counters: &MessageCounters) {
+    pub fn add(&mut self, protocol: &'static str, message_counters: &MessageCounters) {
         match self.others.iter_mut().find(|(p, _)| *p == protocol) {
             Some((_, sum)) => sum.add(message_counters),
             None => self.others.push((protocol, *message_counters)),
         }
     }
 
-    fn add_at(&mut self, at: u32, message_counters: &MessageCounters) {
+    pub fn add_at(&mut self, at: u32, message_counters: &MessageCounters) {
         if let Some(sum) = self.sums.get_mut(at as usize) {
             sum.message_counters.add(message_counters);
         }
     }
 
     /// One session more counts there. Where.
-    fn join(&mut self, protocol: &'static str, vhost: &Name) -> u32 {
+    pub fn join(&mut self, protocol: &'static str, vhost: &Name) -> u32 {
         let there = self.by_vhost.entry(vhost.clone()).or_default();
         let found = there.iter().copied().find(|at| {
             let sum = self.sums.get(*at as usize);
@@ -187,45 +186,6 @@ fn traffic_counts(traffic: &session::TrafficCounters) -> control::TrafficCounts 
         bytes_out: traffic.bytes_out,
         payload_in: traffic.payload_in,
         payload_out: traffic.payload_out,
-    }
-}
-
-impl Core {
-    /// What a session has counted since it told last.
-    pub fn message_counters(
-        &mut self,
-        number: u64,
-        protocol: &'static str,
-        message_counters: &MessageCounters,
-    ) {
-        let key = key_of(number);
-        let at = match self.accounts.counted_at(key) {
-            Some(at) => at,
-            None => match self.accounts.vhost_of(key) {
-                Some(vhost) if self.tree.vhost_exists(vhost) => {
-                    let at = self.all_counters.join(protocol, vhost);
-                    self.accounts.count_at(key, at);
-                    at
-                }
-                _ => return self.all_counters.add(protocol, message_counters),
-            },
-        };
-        self.all_counters.add_at(at, message_counters);
-    }
-
-    /// What was done in a virtual host without a connection.
-    pub fn counters_in(
-        &mut self,
-        vhost: &Name,
-        protocol: &'static str,
-        message_counters: &MessageCounters,
-    ) {
-        if !self.tree.vhost_exists(vhost) {
-            return self.all_counters.add(protocol, message_counters);
-        }
-        let at = self.all_counters.join(protocol, vhost);
-        self.all_counters.add_at(at, message_counters);
-        self.all_counters.leave(at);
     }
 }
 

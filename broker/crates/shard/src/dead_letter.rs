@@ -1,29 +1,35 @@
-//! Dead messages on their way through dead letter exchanges (Q12).
+//! Dead letters on their way through dead letter exchanges.
 //!
-//! The shard that owns a queue takes its dead messages, routes them in its own tree and publishes them to the queues
-//! they go to, as a session of its own. At most once: when a queue on the other side takes no more, the source waits for
-//! [`PATIENCE`] and then goes on without it. At least once: the source keeps a message until every queue it goes to has
-//! confirmed it, and what has no way at the moment is tried again every [`RETRY_AFTER`].
+//! The shard that owns a queue takes its dead messages, routes them in its own tree and publishes them to their target queues in
+//! the session [`InternalSession::DeadLetters`]. At most once: if a target is full, the source waits for [`PATIENCE`] and then
+//! leaves it out. At least once: the source keeps a message until every target has confirmed it, and retries a message without
+//! a route every [`RETRY_AFTER`].
+//!
+//! Owns: for each source queue its target exchange, the messages that were taken and not published, and those that are not
+//! confirmed.
+//!
+//! Inputs: the settings of queues, messages that queues gave up, confirms of targets, time. The tree and the queue clients are
+//! read-only arguments.
+//!
+//! Outputs: return values that say what the loop publishes, and which messages the source queue may drop.
 
+use crate::FixedState;
 use crate::clients::QueueClients;
-use crate::core::{Core, FixedState};
-use crate::sessions::{DEAD_LETTER_KEY, number};
+use crate::context::Context;
+use crate::sessions::InternalSession;
 use env::Time;
-use env::planted::{self, Bug};
 use hashbrown::HashMap;
 use message::{DeadReason, Deaths, Dying, Message};
 use metadata::{EffectiveSettings, Name, QueueId, QueueRecord, QueueType, RouteResult, Tree};
-use queue::QueueOutput;
 use queue::client::ClientEvent;
-use queue::quorum::DeadRead;
-use session::PublishTag;
+use session::{AnnounceOutcome, PublishTag};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Messages, and about how many bytes of them, that are taken from a queue at a time.
-const BATCH: usize = 64;
-const BATCH_BYTES: usize = 1 << 20;
+pub const BATCH: usize = 64;
+pub const BATCH_BYTES: usize = 1 << 20;
 /// Messages passed on in one turn of the shard; the rest waits for the next.
 const TURN: usize = 1024;
 /// Bytes of messages on their way to all queues behind dead letter exchanges; beyond it they count as full.
@@ -114,7 +120,7 @@ pub struct DeadLetters {
     tags: HashMap<u64, (QueueId, u64), FixedState>,
     next_tag: u64,
     budget: usize,
-    pub counts: DeadLetterCounts,
+    counts: DeadLetterCounts,
 }
 
 impl DeadLetters {
@@ -171,6 +177,10 @@ impl DeadLetters {
         self.ready.append(&mut self.stalled);
     }
 
+    pub fn counts(&self) -> DeadLetterCounts {
+        self.counts
+    }
+
     pub fn begin_turn(&mut self) {
         self.budget = TURN;
     }
@@ -217,7 +227,7 @@ impl DeadLetters {
         }
     }
 
-    fn try_again(&mut self, queue: QueueId, id: u64, now: Time) {
+    pub fn try_again(&mut self, queue: QueueId, id: u64, now: Time) {
         let Some(source) = self.sources.get_mut(&queue) else {
             return;
         };
@@ -246,7 +256,7 @@ impl DeadLetters {
         announced.is_none()
     }
 
-    fn drop_pending(&mut self, queue: QueueId, id: u64) {
+    pub fn drop_pending(&mut self, queue: QueueId, id: u64) {
         let Some(source) = self.sources.get_mut(&queue) else {
             return;
         };
@@ -255,6 +265,304 @@ impl DeadLetters {
             self.tags.remove(&pending.tag);
         }
     }
+
+    /// The next source with work, while this turn may publish more.
+    pub fn next_source(&mut self) -> Option<QueueId> {
+        if self.budget == 0 {
+            return None;
+        }
+        self.ready.pop_first()
+    }
+
+    /// Messages that a queue has dropped, to be published at most once. Returns false if the queue has no dead letter exchange.
+    pub fn hold(&mut self, queue: QueueId, dead: Vec<(DeadReason, Message)>) -> bool {
+        let Some(source) = self.sources.get_mut(&queue) else {
+            return false;
+        };
+        source.held.extend(dead);
+        true
+    }
+
+    /// Counts messages that were taken from a queue in this turn.
+    pub fn count_taken(&mut self, taken: usize) {
+        self.budget = self.budget.saturating_sub(taken);
+    }
+
+    /// The next message to be published at most once.
+    pub fn next_held(
+        &mut self,
+        ctx: &Context,
+        tree: &Tree,
+        clients: &QueueClients,
+        queue: QueueId,
+    ) -> HeldDeadLetter {
+        let session = InternalSession::DeadLetters.number(ctx.shard());
+        loop {
+            let Some(source) = self.sources.get_mut(&queue) else {
+                return HeldDeadLetter::None;
+            };
+            let Some((reason, message)) = source.held.pop_front() else {
+                return HeldDeadLetter::None;
+            };
+            let Some(target) = source.way.clone() else {
+                continue;
+            };
+            let is_late = source
+                .stalled_since
+                .is_some_and(|since| since + PATIENCE <= ctx.now());
+            let Some(routed) = route(tree, &target, reason, &message, ctx.wall()) else {
+                continue;
+            };
+            let full = routed
+                .routes
+                .iter()
+                .filter(|q| clients.is_full(session, **q));
+            let full = full.count();
+            if full > 0 && !is_late {
+                source.held.push_front((reason, message));
+                self.stall(queue, ctx.now());
+                return HeldDeadLetter::Stalled;
+            }
+            return HeldDeadLetter::Ready(UnconfirmedDeadLetter {
+                target,
+                message: routed.message,
+                routes: routed.routes,
+                cycles: routed.cycles,
+                full,
+            });
+        }
+    }
+
+    /// Records a message that is published at most once. `receivers`: its subscribers without a queue.
+    pub fn record_unconfirmed(
+        &mut self,
+        queue: QueueId,
+        letter: &UnconfirmedDeadLetter,
+        receivers: usize,
+    ) {
+        let reached = letter.routes.len() + receivers;
+        self.warn(queue, &letter.target, letter.cycles, reached > 0);
+        self.counts.overflowed += letter.full as u64;
+        match reached {
+            0 => self.counts.unroutable += 1,
+            all if all > letter.full => self.counts.routed += 1,
+            _ => {}
+        }
+        if letter.full == 0
+            && let Some(source) = self.sources.get_mut(&queue)
+        {
+            source.stalled_since = None;
+        }
+    }
+
+    /// Warns once per queue and target about messages that are unroutable or go round in a cycle.
+    fn warn(&mut self, queue: QueueId, target: &DeadLetterTarget, cycles: usize, reached: bool) {
+        let Some(source) = self.sources.get_mut(&queue) else {
+            return;
+        };
+        let (name, vhost, exchange) = (&target.queue, &target.vhost, &target.exchange);
+        if cycles > 0 && !std::mem::replace(&mut source.told_of_cycle, true) {
+            tracing::warn!(event = "dead_letter_cycle", queue = %name, %vhost, %exchange);
+        }
+        if !reached && cycles == 0 && !std::mem::replace(&mut source.told_of_no_way, true) {
+            tracing::warn!(event = "dead_letter_unroutable", queue = %name, %vhost, %exchange);
+        }
+    }
+
+    /// Messages to be published at least once that are due for a retry.
+    pub fn take_retries(&mut self, queue: QueueId) -> BTreeSet<u64> {
+        match self.sources.get_mut(&queue) {
+            Some(source) if source.retry_at.is_none() => std::mem::take(&mut source.again),
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// Routes a message that its queue keeps until all targets have confirmed it. Returns `None` if it has no route and is
+    /// retried.
+    pub fn prepare(
+        &mut self,
+        ctx: &Context,
+        tree: &Tree,
+        clients: &QueueClients,
+        (queue, id): (QueueId, u64),
+        (reason, message): (DeadReason, &Message),
+    ) -> Option<ConfirmedDeadLetter> {
+        let session = InternalSession::DeadLetters.number(ctx.shard());
+        let source = self.sources.get_mut(&queue)?;
+        let pending = source.pending.entry(id).or_insert_with(|| {
+            self.next_tag += 1;
+            self.tags.insert(self.next_tag, (queue, id));
+            PendingDeadLetter {
+                tag: self.next_tag,
+                ..PendingDeadLetter::default()
+            }
+        });
+        let tag = PublishTag(pending.tag);
+        let target = source.way.clone();
+        let routed = target
+            .as_ref()
+            .and_then(|target| route(tree, target, reason, message, ctx.wall()));
+        let (Some(target), Some(routed)) = (target, routed) else {
+            self.try_again(queue, id, ctx.now());
+            return None;
+        };
+        let RoutedDeadLetter {
+            message,
+            mut routes,
+            cycles,
+        } = routed;
+        let is_unrouted = routes.is_empty();
+        routes.retain(|q| !pending.knows(*q));
+        let all = routes.len();
+        routes.retain(|q| !clients.is_full(session, *q));
+        let has_room = routes.len() == all;
+        Some(ConfirmedDeadLetter {
+            tag,
+            target,
+            message,
+            routes,
+            cycles,
+            is_unrouted,
+            has_room,
+            needs_announcement: has_room && pending.announced.is_none(),
+        })
+    }
+
+    /// Records a message whose targets are known now. `announced`: the outcome if it was announced to subscribers without a
+    /// queue. Returns its targets and whether it is confirmed by all.
+    pub fn record_prepared(
+        &mut self,
+        now: Time,
+        (queue, id): (QueueId, u64),
+        letter: &mut ConfirmedDeadLetter,
+        announced: Option<AnnounceOutcome>,
+    ) -> Option<Confirmation> {
+        let is_refused = announced.is_some_and(|outcome| {
+            let announced = Announcement {
+                has_receivers: outcome.receivers > 0,
+                awaited: outcome.awaited,
+            };
+            self.record_announcement(queue, id, (!outcome.refused).then_some(announced))
+        });
+        let pending = self.pending(queue, id)?;
+        // Once to each queue, also to one of a session that shares and subscribes: confirms are known by the queue's id.
+        letter.routes.sort_unstable();
+        letter.routes.dedup();
+        letter.routes.retain(|q| !pending.knows(*q));
+        pending.waiting.extend(letter.routes.iter().copied());
+        let is_nowhere = letter.is_unrouted && letter.routes.is_empty() && !pending.reached();
+        let is_complete = pending.is_done() && letter.has_room && !is_nowhere && !is_refused;
+        self.warn(queue, &letter.target, letter.cycles, !is_nowhere);
+        if is_complete {
+            return Some(Confirmation::Complete);
+        }
+        if is_nowhere || !letter.has_room || is_refused {
+            self.try_again(queue, id, now);
+        }
+        Some(Confirmation::Awaited)
+    }
+
+    /// All targets have confirmed a message.
+    pub fn complete(&mut self, queue: QueueId, id: u64) {
+        self.drop_pending(queue, id);
+        self.counts.confirmed += 1;
+    }
+
+    /// A target has confirmed or refused a message. Returns the message's queue and id if it is confirmed by all targets.
+    pub fn handle_target_event(
+        &mut self,
+        now: Time,
+        target: QueueId,
+        event: &ClientEvent<PublishTag>,
+    ) -> Option<(QueueId, u64)> {
+        let (tag, is_taken) = match event {
+            ClientEvent::Published(tag) => (tag.0, true),
+            ClientEvent::NotPublished(tag, _) => (tag.0, false),
+            ClientEvent::Answer { .. }
+            | ClientEvent::Deliver { .. }
+            | ClientEvent::Cancelled { .. } => return None,
+        };
+        let (queue, id) = *self.tags.get(&tag)?;
+        let source = self.sources.get_mut(&queue)?;
+        let is_retried = source.again.contains(&id);
+        let pending = source.pending.get_mut(&id)?;
+        pending.waiting.retain(|q| *q != target);
+        if !is_taken {
+            self.try_again(queue, id, now);
+            return None;
+        }
+        pending.confirmed.push(target);
+        (pending.is_done() && !is_retried).then_some((queue, id))
+    }
+
+    /// Another shard has a message for its subscribers. Returns as [`DeadLetters::handle_target_event`].
+    pub fn handle_announcement_confirmed(&mut self, tag: u64) -> Option<(QueueId, u64)> {
+        let (queue, id) = *self.tags.get(&tag)?;
+        let source = self.sources.get_mut(&queue)?;
+        let is_retried = source.again.contains(&id);
+        let pending = source.pending.get_mut(&id)?;
+        if let Some(announced) = &mut pending.announced {
+            announced.awaited = announced.awaited.saturating_sub(1);
+        }
+        (pending.is_done() && !is_retried).then_some((queue, id))
+    }
+}
+
+/// The next message of a source that is published at most once.
+pub enum HeldDeadLetter {
+    None,
+    /// A target is full: the source waits.
+    Stalled,
+    Ready(UnconfirmedDeadLetter),
+}
+
+/// A message that is published at most once.
+pub struct UnconfirmedDeadLetter {
+    target: DeadLetterTarget,
+    pub message: Message,
+    pub routes: Vec<QueueId>,
+    cycles: usize,
+    /// Targets that were full when it was routed.
+    full: usize,
+}
+
+impl UnconfirmedDeadLetter {
+    pub fn vhost(&self) -> &str {
+        &self.target.vhost
+    }
+
+    /// Returns true if the message goes to this target.
+    pub fn goes_to(&self, clients: &QueueClients, session: u64, target: QueueId) -> bool {
+        self.full == 0 || !clients.is_full(session, target)
+    }
+}
+
+/// A message that its source queue keeps until all targets have confirmed it.
+pub struct ConfirmedDeadLetter {
+    pub tag: PublishTag,
+    target: DeadLetterTarget,
+    pub message: Message,
+    pub routes: Vec<QueueId>,
+    cycles: usize,
+    /// The exchange had no queue for it.
+    is_unrouted: bool,
+    /// No target was full.
+    has_room: bool,
+    /// Subscribers without a queue do not have it yet.
+    pub needs_announcement: bool,
+}
+
+impl ConfirmedDeadLetter {
+    pub fn vhost(&self) -> &str {
+        &self.target.vhost
+    }
+}
+
+/// The state of a message that is published at least once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confirmation {
+    Awaited,
+    Complete,
 }
 
 /// A dead message with its history, and the queues it goes to.
@@ -313,282 +621,8 @@ fn closes_cycle(tree: &Tree, deaths: &Deaths, queue: QueueId) -> bool {
 }
 
 impl QueueClients {
-    /// Whether a queue behind a dead letter exchange should get no more for now.
-    fn is_full(&self, session: u64, queue: QueueId) -> bool {
+    /// Returns true if a target of dead letters should get no more for now.
+    pub fn is_full(&self, session: u64, queue: QueueId) -> bool {
         self.in_flight_bytes(session) >= MAX_BYTES || self.link_is_full(session, queue)
-    }
-}
-
-impl Core {
-    fn dead_letter_session(&self) -> u64 {
-        number(self.config.index, 0, DEAD_LETTER_KEY)
-    }
-
-    pub fn is_dead_letter_session(&self, number: u64) -> bool {
-        number == self.dead_letter_session()
-    }
-
-    /// Passes on what queues have; true when anything happened.
-    pub fn pass_on_dead(&mut self) -> bool {
-        let mut worked = false;
-        while let Some(queue) = self.local_queues.next_dying() {
-            self.dead_letters.note(queue);
-        }
-        while self.dead_letters.budget > 0
-            && let Some(queue) = self.dead_letters.ready.pop_first()
-        {
-            worked |= self.pass_on_from(queue);
-        }
-        worked
-    }
-
-    fn pass_on_from(&mut self, queue: QueueId) -> bool {
-        let mut worked = self.pass_on_again(queue);
-        let mut out = QueueOutput::default();
-        if self.pass_on_held(queue) {
-            self.local_queues
-                .take_dead(queue, BATCH, BATCH_BYTES, &mut out);
-            let taken = out.dead.len() + out.kept_dead.len();
-            worked |= taken > 0;
-            self.dead_letters.budget = self.dead_letters.budget.saturating_sub(taken);
-        }
-        for (id, reason, message) in out.kept_dead {
-            // Of an earlier leadership, perhaps.
-            self.dead_letters.drop_pending(queue, id);
-            self.pass_on_surely(queue, id, reason, &message);
-        }
-        if let Some(source) = self.dead_letters.sources.get_mut(&queue) {
-            source.held.extend(out.dead);
-            self.pass_on_held(queue);
-        }
-        worked
-    }
-
-    /// At most once; false when it has to wait.
-    fn pass_on_held(&mut self, queue: QueueId) -> bool {
-        loop {
-            let Some(source) = self.dead_letters.sources.get_mut(&queue) else {
-                return true;
-            };
-            let Some((reason, message)) = source.held.pop_front() else {
-                return true;
-            };
-            let Some(way) = source.way.clone() else {
-                continue;
-            };
-            let late = source
-                .stalled_since
-                .is_some_and(|since| since + PATIENCE <= self.now);
-            let Some(routed) = route(&self.tree, &way, reason, &message, self.wall) else {
-                continue;
-            };
-            let session = self.dead_letter_session();
-            let full = |q: &QueueId| self.clients.is_full(session, *q);
-            let blocked = routed.routes.iter().filter(|q| full(q)).count();
-            if blocked > 0 && !late {
-                if let Some(source) = self.dead_letters.sources.get_mut(&queue) {
-                    source.held.push_front((reason, message));
-                }
-                self.dead_letters.stall(queue, self.now);
-                return false;
-            }
-            self.pass_on_once(queue, &way, routed, blocked);
-        }
-    }
-
-    fn pass_on_once(
-        &mut self,
-        queue: QueueId,
-        way: &DeadLetterTarget,
-        mut routed: RoutedDeadLetter,
-        blocked: usize,
-    ) {
-        let session = self.dead_letter_session();
-        let nobody = PublishTag::NO_CONFIRM;
-        let published = (&*way.vhost, &routed.message);
-        let announced = self.announce(session, nobody, published, &mut routed.routes);
-        let reached = routed.routes.len() + announced.receivers;
-        self.warn_of(queue, way, routed.cycles, reached > 0);
-        let counts = &mut self.dead_letters.counts;
-        counts.overflowed += blocked as u64;
-        match reached {
-            0 => counts.unroutable += 1,
-            all if all > blocked => counts.routed += 1,
-            _ => {}
-        }
-        if blocked == 0
-            && let Some(source) = self.dead_letters.sources.get_mut(&queue)
-        {
-            source.stalled_since = None;
-        }
-        for target in routed.routes {
-            if blocked == 0 || !self.clients.is_full(session, target) {
-                self.publish(session, target, nobody, routed.message.clone());
-            }
-        }
-    }
-
-    /// Once per queue and way: messages that die here go nowhere, or round in a circle.
-    fn warn_of(&mut self, queue: QueueId, way: &DeadLetterTarget, cycles: usize, reached: bool) {
-        let Some(source) = self.dead_letters.sources.get_mut(&queue) else {
-            return;
-        };
-        let (name, vhost, exchange) = (&way.queue, &way.vhost, &way.exchange);
-        if cycles > 0 && !std::mem::replace(&mut source.told_of_cycle, true) {
-            tracing::warn!(event = "dead_letter_cycle", queue = %name, %vhost, %exchange);
-        }
-        if !reached && cycles == 0 && !std::mem::replace(&mut source.told_of_no_way, true) {
-            tracing::warn!(event = "dead_letter_unroutable", queue = %name, %vhost, %exchange);
-        }
-    }
-
-    /// At least once: what could not be passed on before.
-    fn pass_on_again(&mut self, queue: QueueId) -> bool {
-        let Some(source) = self.dead_letters.sources.get_mut(&queue) else {
-            return false;
-        };
-        if source.retry_at.is_some() {
-            return false;
-        }
-        let again = std::mem::take(&mut source.again);
-        let worked = !again.is_empty();
-        for id in again {
-            match self.local_queues.read_dead(queue, id) {
-                DeadRead::Message(reason, message) => {
-                    self.pass_on_surely(queue, id, reason, &message);
-                }
-                DeadRead::Gone => self.dead_letters.drop_pending(queue, id),
-                DeadRead::Shortage => self.dead_letters.try_again(queue, id, self.now),
-            }
-        }
-        worked
-    }
-
-    fn pass_on_surely(&mut self, queue: QueueId, id: u64, reason: DeadReason, message: &Message) {
-        let session = self.dead_letter_session();
-        let dead = &mut self.dead_letters;
-        let Some(source) = dead.sources.get_mut(&queue) else {
-            return;
-        };
-        let way = source.way.clone();
-        let pending = source.pending.entry(id).or_insert_with(|| {
-            dead.next_tag += 1;
-            dead.tags.insert(dead.next_tag, (queue, id));
-            PendingDeadLetter {
-                tag: dead.next_tag,
-                ..PendingDeadLetter::default()
-            }
-        });
-        let tag = PublishTag(pending.tag);
-        let routed = way
-            .as_ref()
-            .and_then(|way| route(&self.tree, way, reason, message, self.wall));
-        let (Some(way), Some(mut routed)) = (way, routed) else {
-            return self.dead_letters.try_again(queue, id, self.now);
-        };
-        let unrouted = routed.routes.is_empty();
-        routed.routes.retain(|q| !pending.knows(*q));
-        let all = routed.routes.len();
-        routed.routes.retain(|q| !self.clients.is_full(session, *q));
-        let room = routed.routes.len() == all;
-        let refused = room && pending.announced.is_none() && {
-            let published = (&*way.vhost, &routed.message);
-            let (announced, picked) = self.announce_dead_letter(session, tag, published);
-            routed.routes.extend(picked);
-            self.dead_letters.record_announcement(queue, id, announced)
-        };
-        let Some(pending) = self.dead_letters.pending(queue, id) else {
-            return;
-        };
-        // Once to each queue, also to one of a session that shares and subscribes: it is known by its id what has confirmed.
-        routed.routes.sort_unstable();
-        routed.routes.dedup();
-        routed.routes.retain(|q| !pending.knows(*q));
-        pending.waiting.extend(routed.routes.iter().copied());
-        let nowhere = unrouted && routed.routes.is_empty() && !pending.reached();
-        let done = pending.is_done() && room && !nowhere && !refused;
-        self.warn_of(queue, &way, routed.cycles, !nowhere);
-        if done {
-            return self.passed_on(queue, id);
-        }
-        if nowhere || !room || refused {
-            self.dead_letters.try_again(queue, id, self.now);
-        }
-        let early = planted::is(Bug::DeadLetterLost) && !routed.routes.is_empty();
-        for target in routed.routes {
-            self.publish(session, target, tag, routed.message.clone());
-        }
-        if early {
-            self.passed_on(queue, id);
-        }
-    }
-
-    fn passed_on(&mut self, queue: QueueId, id: u64) {
-        self.dead_letters.drop_pending(queue, id);
-        self.dead_letters.counts.confirmed += 1;
-        self.local_queues.passed_on(queue, id);
-    }
-
-    /// Announces a message to subscribers without a queue. Returns the announcement, `None` if it was refused, and the queues
-    /// that must receive the message because of them.
-    fn announce_dead_letter(
-        &mut self,
-        session: u64,
-        tag: PublishTag,
-        published: (&str, &Message),
-    ) -> (Option<Announcement>, Vec<QueueId>) {
-        let mut picked = Vec::new();
-        let outcome = self.announce(session, tag, published, &mut picked);
-        let announced = Announcement {
-            has_receivers: outcome.receivers > 0,
-            awaited: outcome.awaited,
-        };
-        ((!outcome.refused).then_some(announced), picked)
-    }
-
-    /// A queue behind a dead letter exchange tells what became of a message.
-    pub fn dead_letter_told(&mut self, target: QueueId, peer_message: ClientEvent<PublishTag>) {
-        let (tag, taken) = match peer_message {
-            ClientEvent::Published(tag) => (tag.0, true),
-            ClientEvent::NotPublished(tag, _) => (tag.0, false),
-            ClientEvent::Answer { .. }
-            | ClientEvent::Deliver { .. }
-            | ClientEvent::Cancelled { .. } => return,
-        };
-        let Some(&(queue, id)) = self.dead_letters.tags.get(&tag) else {
-            return;
-        };
-        let source = self.dead_letters.sources.get_mut(&queue);
-        let Some((pending, again)) =
-            source.and_then(|s| Some((s.pending.get_mut(&id)?, s.again.contains(&id))))
-        else {
-            return;
-        };
-        pending.waiting.retain(|q| *q != target);
-        if !taken {
-            return self.dead_letters.try_again(queue, id, self.now);
-        }
-        pending.confirmed.push(target);
-        if pending.is_done() && !again {
-            self.passed_on(queue, id);
-        }
-    }
-
-    /// Another shard has a dead letter for its subscribers.
-    pub fn dead_letter_confirmed(&mut self, tag: u64) {
-        let Some(&(queue, id)) = self.dead_letters.tags.get(&tag) else {
-            return;
-        };
-        let again = |s: &DeadLetterSource| s.again.contains(&id);
-        let again = self.dead_letters.sources.get(&queue).is_some_and(again);
-        let Some(pending) = self.dead_letters.pending(queue, id) else {
-            return;
-        };
-        if let Some(announced) = &mut pending.announced {
-            announced.awaited = announced.awaited.saturating_sub(1);
-        }
-        if pending.is_done() && !again {
-            self.passed_on(queue, id);
-        }
     }
 }

@@ -1,38 +1,50 @@
-//! The firehose: copies of what is published and delivered in a virtual host that is traced, to whoever has bound to its
-//! trace exchange.
+//! The firehose: copies of the messages that are published and delivered in a traced virtual host, for the queues that are
+//! bound to its trace exchange.
 
-use crate::core::Core;
-use crate::sessions::{FIREHOSE_KEY, number};
-use message::{Table, Value};
-use session::{FlowState, PublishTag, TraceEvent, TracedMessage};
+use crate::context::Context;
+use message::{Message, Table, Value};
+use metadata::{QueueId, Tree};
+use session::{TraceEvent, TracedMessage};
 use std::fmt::Display;
 
-/// As RabbitMQ calls it. What it is given itself is not traced.
+/// The exchange of the copies, named as in RabbitMQ. Messages published to it are not traced.
 const EXCHANGE: &str = "amq.rabbitmq.trace";
 
 #[derive(Default)]
 pub struct Firehose {
-    /// A queue of those who trace does not keep up: copies are left out until it has caught up.
-    behind: bool,
+    /// A queue that gets copies does not keep up: further copies are left out until it has caught up.
+    is_behind: bool,
 }
 
-impl Core {
-    fn firehose_session(&self) -> u64 {
-        number(self.config.index, 0, FIREHOSE_KEY)
+/// A copy of a traced message, for these queues.
+pub struct TracedCopy {
+    pub routes: Vec<QueueId>,
+    pub message: Message,
+}
+
+impl Firehose {
+    /// Queues that were behind take copies again.
+    pub fn relieve(&mut self) {
+        self.is_behind = false;
     }
 
-    /// No queue of those who trace is behind any more.
-    pub fn firehose_relieved(&mut self, session: u64) {
-        if session == self.firehose_session() {
-            self.firehose.behind = false;
-        }
+    /// A queue does not keep up.
+    pub fn fall_behind(&mut self, vhost: &str) {
+        tracing::warn!(event = "firehose_behind", vhost);
+        self.is_behind = true;
     }
 
-    /// Tells those who trace. At most once: nobody waits for it.
-    pub fn trace(&mut self, connection: &dyn Display, traced: &TracedMessage<'_>) {
+    /// The copy of a message that is traced, if a queue is bound to the trace exchange. Copies are published at most once.
+    pub fn copy(
+        &self,
+        ctx: &Context,
+        tree: &Tree,
+        connection: &dyn Display,
+        traced: &TracedMessage<'_>,
+    ) -> Option<TracedCopy> {
         let message = traced.message;
-        if self.firehose.behind || message.exchange() == EXCHANGE || !self.is_traced(traced.vhost) {
-            return;
+        if self.is_behind || message.exchange() == EXCHANGE || !is_traced(tree, traced.vhost) {
+            return None;
         }
         let key = match traced.what {
             TraceEvent::Published { .. } => format!("publish.{}", message.exchange()),
@@ -40,7 +52,7 @@ impl Core {
         };
         let mut routes = Vec::new();
         let headers = Table::default;
-        self.tree.route(
+        tree.route(
             traced.vhost,
             EXCHANGE,
             &[key.as_str()],
@@ -48,7 +60,7 @@ impl Core {
             &mut routes,
         );
         if routes.is_empty() {
-            return;
+            return None;
         }
         let mut more = Table::default();
         if let TraceEvent::Delivered { redelivered, .. } = traced.what {
@@ -59,26 +71,16 @@ impl Core {
         more.set("channel", Value::I32(traced.channel.into()));
         more.set("user", Value::from(traced.user));
         if let TraceEvent::Published { routes } = traced.what {
-            let names = routes.iter().filter_map(|id| self.tree.queue_by_id(*id));
+            let names = routes.iter().filter_map(|id| tree.queue_by_id(*id));
             let names = names.map(|record| Value::from(&*record.name));
             more.set("routed_queues", Value::Array(names.collect()));
         }
-        let node = self.config.name.clone();
         let to = (EXCHANGE, key.as_str());
-        let Some(copy) = conversion::trace::copy(message, to, &node, more) else {
-            return;
-        };
-        let nobody = PublishTag::NO_CONFIRM;
-        for queue in routes {
-            let flow = self.publish(self.firehose_session(), queue, nobody, copy.clone());
-            if flow == FlowState::Behind {
-                tracing::warn!(event = "firehose_behind", vhost = traced.vhost);
-                self.firehose.behind = true;
-            }
-        }
+        let message = conversion::trace::copy(message, to, &ctx.config().name, more)?;
+        Some(TracedCopy { routes, message })
     }
+}
 
-    fn is_traced(&self, vhost: &str) -> bool {
-        self.tree.vhost(vhost).is_some_and(|v| v.traced)
-    }
+fn is_traced(tree: &Tree, vhost: &str) -> bool {
+    tree.vhost(vhost).is_some_and(|v| v.traced)
 }

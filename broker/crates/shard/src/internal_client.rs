@@ -1,29 +1,35 @@
-//! Messages that the control plane publishes and takes, by a session of its own: a message put into an exchange from the
-//! HTTP API, and a look at what stands at the front of a queue. Counted and traced as what a client over AMQP 0.9.1 does:
-//! with RabbitMQ the control plane is one.
+//! The client of the control plane: it publishes the messages of the HTTP API to exchanges, and gets messages from queues.
 //!
-//! What was taken is settled here, together with the answer or when the time is up, so that nothing stays with a session
-//! whose asker is gone.
+//! Its publishes and gets are counted and traced like those of an AMQP 0.9.1 client, because the control plane of RabbitMQ is
+//! one. A message that it got is settled here, with the answer or when the time is up, so that no message stays with a session
+//! whose requester is gone.
+//!
+//! Owns: the publishes and gets that are not answered.
+//!
+//! Inputs: requests of the control plane, events of queues for the session [`InternalSession::InternalClient`], time.
+//!
+//! Outputs: answers to requesters, and [`InternalClientOutput`]s that the loop carries out.
+//!
+//! [`InternalSession::InternalClient`]: crate::sessions::InternalSession::InternalClient
 
-use crate::core::Core;
-use crate::sessions::{ERRAND_KEY, number};
+use crate::context::Context;
 use control::{PublishResult, Reply};
 use env::{Time, WallTime};
 use message::Message;
-use metadata::{ChangeError, Name, QueueId, RouteResult};
+use metadata::{ChangeError, Name, QueueId, RouteResult, Tree};
 use queue::client::ClientEvent;
 use queue::{ConsumerId, Delivery, QueueReply, RequestBody, SettlementOutcome};
-use session::{MessageCounters, PublishTag, TraceEvent, TracedMessage};
+use session::{AnnounceOutcome, MessageCounters, PublishTag};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// An answer is given by then, with what there is.
+/// A requester gets its answer after this time at the latest.
 const WITHIN: Duration = Duration::from_secs(3);
-/// Publishes, and takings, under way at once.
-const MAX_ERRANDS: usize = 256;
-/// What it counts as.
-const PROTOCOL: &str = "amqp091";
+/// Maximum number of pending publishes, and of pending gets.
+const MAX_PENDING: usize = 256;
+/// The protocol label of its messages.
+pub const PROTOCOL: &str = "amqp091";
 
 struct PendingPublish {
     vhost: Name,
@@ -48,12 +54,57 @@ struct PendingGet {
     reply: Reply<Result<Vec<Delivery>, ChangeError>>,
 }
 
+/// Builds the message at this time, or says why it is invalid.
+pub type BuildMessage = Box<dyn FnOnce(WallTime) -> Result<Message, String> + Send>;
+
+/// A message that is routed, and not announced to subscribers without a queue yet.
+pub struct RoutedPublish {
+    pub tag: PublishTag,
+    pub vhost: Name,
+    user: Name,
+    pub message: Message,
+    pub routes: Vec<QueueId>,
+    reply: Reply<Result<PublishResult, ChangeError>>,
+}
+
+/// What the loop does for the internal client.
+pub enum InternalClientOutput {
+    Publish {
+        queue: QueueId,
+        tag: PublishTag,
+        message: Message,
+    },
+    /// `get`: the get that waits for the answer; see [`InternalClient::note_request`].
+    Request {
+        queue: QueueId,
+        body: RequestBody,
+        get: Option<u64>,
+    },
+    Count {
+        vhost: Name,
+        counted: MessageCounters,
+    },
+    Trace {
+        vhost: Name,
+        user: Name,
+        message: Message,
+        event: TracedEvent,
+    },
+}
+
+/// A [`TraceEvent`] with its parts.
+pub enum TracedEvent {
+    Published(Vec<QueueId>),
+    Delivered { queue: Name, redelivered: bool },
+}
+
 #[derive(Default)]
 pub struct InternalClient {
     next_tag: u64,
     next_consumer: u32,
     publishing: BTreeMap<u64, PendingPublish>,
     taking: BTreeMap<u64, PendingGet>,
+    outputs: VecDeque<InternalClientOutput>,
 }
 
 impl InternalClient {
@@ -75,116 +126,94 @@ impl InternalClient {
             .find(|(_, t)| is(t))
             .map(|(token, _)| *token)
     }
-}
 
-fn too_many() -> ChangeError {
-    ChangeError::Unavailable("too many messages are on their way through the control plane".into())
-}
+    pub fn next_output(&mut self) -> Option<InternalClientOutput> {
+        self.outputs.pop_front()
+    }
 
-impl Core {
-    /// What the control plane did, among what clients did.
     fn count(&mut self, vhost: &Name, note: impl FnOnce(&mut MessageCounters)) {
-        let mut message_counters = MessageCounters::default();
-        note(&mut message_counters);
-        self.counters_in(vhost, PROTOCOL, &message_counters);
+        let mut counted = MessageCounters::default();
+        note(&mut counted);
+        let vhost = vhost.clone();
+        self.outputs
+            .push_back(InternalClientOutput::Count { vhost, counted });
     }
 
-    /// A message with a confirm wanted, and returned if it has nowhere to go.
-    fn count_published(&mut self, vhost: &Name, routes: usize) {
-        self.count(vhost, |message_counters| {
-            message_counters.publishes.received = 1;
-            message_counters.publishes.received_confirm = 1;
-            message_counters.publishes.routed = routes as u64;
-            message_counters.publishes.unroutable_returned = u64::from(routes == 0);
-        });
-    }
-
-    fn trace_internal(&mut self, vhost: &str, user: &str, message: &Message, what: TraceEvent<'_>) {
-        if !self.tree.traces() {
-            return;
+    fn trace(
+        &mut self,
+        tree: &Tree,
+        (vhost, user): (&Name, &Name),
+        message: &Message,
+        event: impl FnOnce() -> TracedEvent,
+    ) {
+        if tree.traces() {
+            self.outputs.push_back(InternalClientOutput::Trace {
+                vhost: vhost.clone(),
+                user: user.clone(),
+                message: message.clone(),
+                event: event(),
+            });
         }
-        // RabbitMQ's control plane has a connection without an address, too; its name is the node's.
-        let name = self.config.name.clone();
-        let traced = TracedMessage {
+    }
+
+    /// Routes a message that is to be published. Returns `None` if the request was refused. `alarm`: the alarm that blocks
+    /// publishers.
+    pub fn begin_publish(
+        &mut self,
+        ctx: &Context,
+        tree: &Tree,
+        alarm: Option<&'static str>,
+        (vhost, user): (&Name, &Name),
+        build: BuildMessage,
+        reply: Reply<Result<PublishResult, ChangeError>>,
+    ) -> Option<RoutedPublish> {
+        let routed = match self.publishing.len() {
+            MAX_PENDING.. => Err(too_many()),
+            _ => route(ctx, tree, alarm, vhost, build),
+        };
+        match routed {
+            Ok((message, routes)) => Some(RoutedPublish {
+                tag: PublishTag(self.tag()),
+                vhost: vhost.clone(),
+                user: user.clone(),
+                message,
+                routes,
+                reply,
+            }),
+            Err(refused) => {
+                reply(Err(refused));
+                None
+            }
+        }
+    }
+
+    /// Publishes a message that was announced to subscribers without a queue.
+    pub fn finish_publish(
+        &mut self,
+        ctx: &Context,
+        tree: &Tree,
+        publish: RoutedPublish,
+        announced: AnnounceOutcome,
+    ) {
+        let RoutedPublish {
+            tag,
             vhost,
             user,
-            channel: 1,
             message,
-            what,
-        };
-        self.trace(&format_args!("<{name}.http>"), &traced);
-    }
-
-    /// Tells of a message that was taken from a queue.
-    fn taken(&mut self, token: u64, delivery: &Delivery) {
-        let Some(taking) = self.internal_client.taking.get(&token) else {
-            return;
-        };
-        let (user, no_ack) = (
-            taking.user.clone(),
-            taking.settle == SettlementOutcome::Accepted,
-        );
-        let Some(record) = self.tree.queue_by_id(taking.queue).cloned() else {
-            return;
-        };
-        self.count(&record.vhost, |message_counters| {
-            let counts = message_counters.of(record.kind);
-            counts.get = u64::from(!no_ack);
-            counts.get_no_ack = u64::from(no_ack);
-            counts.redeliver = u64::from(delivery.redelivered);
-        });
-        let what = TraceEvent::Delivered {
-            queue: &record.name,
-            redelivered: delivery.redelivered,
-        };
-        self.trace_internal(&record.vhost, &user, &delivery.message, what);
-    }
-
-    fn internal_session(&self) -> u64 {
-        number(self.config.index, 0, ERRAND_KEY)
-    }
-
-    pub fn is_internal_session(&self, number: u64) -> bool {
-        number == self.internal_session()
-    }
-
-    pub fn publish_internal(
-        &mut self,
-        (vhost, user): (&Name, &Name),
-        build: Box<dyn FnOnce(WallTime) -> Result<Message, String> + Send>,
-        reply: Reply<Result<PublishResult, ChangeError>>,
-    ) {
-        if self.internal_client.publishing.len() >= MAX_ERRANDS {
-            return reply(Err(too_many()));
-        }
-        if let Some(alarm) = self.alarms.in_force() {
-            let text = format!("publishers are blocked: the cluster is {alarm}");
-            return reply(Err(ChangeError::Unavailable(text)));
-        }
-        let message = match build(self.wall) {
-            Ok(message) => message,
-            Err(text) => return reply(Err(ChangeError::Invalid(text))),
-        };
-        let mut routes = Vec::new();
-        let keys: SmallVec<[&str; 4]> = message.routing_keys().collect();
-        let envelope = conversion::MessageEnvelope {
-            message: &message,
-            deaths: None,
-        };
-        let result = (self.tree).publish(vhost, message.exchange(), &keys, &envelope, &mut routes);
-        drop(keys);
-        if result == RouteResult::NoExchange {
-            let exchange = message.exchange();
-            let text = format!("no exchange '{exchange}' in vhost '{vhost}'");
-            return reply(Err(ChangeError::NotFound(text)));
-        }
-        let tag = PublishTag(self.internal_client.tag());
-        let session = self.internal_session();
-        let announced = self.announce(session, tag, (vhost, &message), &mut routes);
+            routes,
+            reply,
+        } = publish;
         let routed = routes.len() + announced.receivers;
-        self.count_published(vhost, routed);
-        let what = TraceEvent::Published { routes: &routes };
-        self.trace_internal(vhost, user, &message, what);
+        // A confirm is expected, and the message is returned if it is unroutable.
+        self.count(&vhost, |counted| {
+            counted.publishes.received = 1;
+            counted.publishes.received_confirm = 1;
+            counted.publishes.routed = routed as u64;
+            counted.publishes.unroutable_returned = u64::from(routed == 0);
+        });
+        self.trace(tree, (&vhost, &user), &message, || {
+            TracedEvent::Published(routes.clone())
+        });
         let left = routes.len() + announced.awaited;
         if left == 0 {
             return reply(Ok(PublishResult {
@@ -193,32 +222,39 @@ impl Core {
             }));
         }
         let publishing = PendingPublish {
-            vhost: vhost.clone(),
+            vhost,
             left,
             taken: !announced.refused,
-            until: self.now + WITHIN,
+            until: ctx.now() + WITHIN,
             reply,
         };
-        self.internal_client.publishing.insert(tag.0, publishing);
-        for queue in routes {
-            self.publish(session, queue, tag, message.clone());
-        }
+        self.publishing.insert(tag.0, publishing);
+        let publishes = routes
+            .into_iter()
+            .map(|queue| InternalClientOutput::Publish {
+                queue,
+                tag,
+                message: message.clone(),
+            });
+        self.outputs.extend(publishes);
     }
 
-    pub fn get_internal(
+    pub fn begin_get(
         &mut self,
+        ctx: &Context,
+        tree: &Tree,
         (queue, user): (QueueId, Name),
         (count, bytes): (u32, usize),
         settle: SettlementOutcome,
         reply: Reply<Result<Vec<Delivery>, ChangeError>>,
     ) {
-        if self.internal_client.taking.len() >= MAX_ERRANDS {
+        if self.taking.len() >= MAX_PENDING {
             return reply(Err(too_many()));
         }
-        if self.tree.queue_by_id(queue).is_none() {
+        if tree.queue_by_id(queue).is_none() {
             return reply(Err(ChangeError::NotFound("the queue is gone".into())));
         }
-        let token = self.internal_client.tag();
+        let token = self.tag();
         let taking = PendingGet {
             queue,
             user,
@@ -227,45 +263,65 @@ impl Core {
             settle,
             taken: Vec::new(),
             asked: (ConsumerId(0), 0),
-            until: self.now + WITHIN,
+            until: ctx.now() + WITHIN,
             reply,
         };
-        self.internal_client.taking.insert(token, taking);
+        self.taking.insert(token, taking);
         self.take_next(token);
     }
 
-    /// Asks for one more, or ends it.
+    /// Requests one more message for a get, or ends it.
     fn take_next(&mut self, token: u64) {
-        let session = self.internal_session();
-        let Some(taking) = self.internal_client.taking.get(&token) else {
+        let Some(taking) = self.taking.get_mut(&token) else {
             return;
         };
         if taking.left == 0 || taking.bytes == 0 {
-            return self.end_taking(token, None);
+            return self.end_get(token, None);
         }
-        let queue = taking.queue;
+        self.next_consumer += 1;
+        let consumer = ConsumerId(self.next_consumer);
+        taking.asked = (consumer, 0);
         let no_ack = taking.settle == SettlementOutcome::Accepted;
-        self.internal_client.next_consumer += 1;
-        let consumer = ConsumerId(self.internal_client.next_consumer);
-        let seq = self.request(session, queue, RequestBody::Get { consumer, no_ack });
-        if let Some(taking) = self.internal_client.taking.get_mut(&token) {
-            taking.asked = (consumer, seq);
+        self.outputs.push_back(InternalClientOutput::Request {
+            queue: taking.queue,
+            body: RequestBody::Get { consumer, no_ack },
+            get: Some(token),
+        });
+    }
+
+    /// The request of a get has this number.
+    pub fn note_request(&mut self, token: u64, seq: u64) {
+        if let Some(taking) = self.taking.get_mut(&token) {
+            taking.asked.1 = seq;
         }
     }
 
-    /// Settles what was taken and answers: with a refusal only when nothing was.
-    fn end_taking(&mut self, token: u64, refused: Option<ChangeError>) {
-        let Some(taking) = self.internal_client.taking.remove(&token) else {
+    fn settle(
+        &mut self,
+        queue: QueueId,
+        consumer: ConsumerId,
+        outcome: SettlementOutcome,
+        delivery: &Delivery,
+    ) {
+        let body = RequestBody::Settle {
+            consumer,
+            outcome,
+            ids: vec![(delivery.id, delivery.id)],
+        };
+        self.outputs.push_back(InternalClientOutput::Request {
+            queue,
+            body,
+            get: None,
+        });
+    }
+
+    /// Settles the messages that were got and answers the requester: with the refusal only if there are none.
+    fn end_get(&mut self, token: u64, refused: Option<ChangeError>) {
+        let Some(taking) = self.taking.remove(&token) else {
             return;
         };
-        let session = self.internal_session();
         for (consumer, delivery) in &taking.taken {
-            let body = RequestBody::Settle {
-                consumer: *consumer,
-                outcome: taking.settle,
-                ids: vec![(delivery.id, delivery.id)],
-            };
-            self.request(session, taking.queue, body);
+            self.settle(taking.queue, *consumer, taking.settle, delivery);
         }
         let deliveries: Vec<Delivery> = taking.taken.into_iter().map(|(_, d)| d).collect();
         (taking.reply)(match refused {
@@ -274,47 +330,47 @@ impl Core {
         });
     }
 
-    /// A queue's word to the control plane's own session.
-    pub fn internal_told(&mut self, queue: QueueId, peer_message: ClientEvent<PublishTag>) {
-        match peer_message {
-            ClientEvent::Published(tag) => self.internal_published(tag.0, true),
-            ClientEvent::NotPublished(tag, _) => self.internal_published(tag.0, false),
+    /// An event of a queue.
+    pub fn handle_event(&mut self, tree: &Tree, queue: QueueId, event: ClientEvent<PublishTag>) {
+        match event {
+            ClientEvent::Published(tag) => self.handle_publish_result(tag, true),
+            ClientEvent::NotPublished(tag, _) => self.handle_publish_result(tag, false),
             ClientEvent::Deliver {
                 consumer,
                 deliveries,
             } => {
                 for delivery in deliveries {
-                    self.internal_delivery(queue, consumer, delivery);
+                    self.handle_delivery(tree, queue, consumer, delivery);
                 }
             }
             ClientEvent::Answer { seq, answer } => {
                 let asked = |t: &PendingGet| t.queue == queue && t.asked.1 == seq;
-                if let Some(token) = self.internal_client.find(asked) {
+                if let Some(token) = self.find(asked) {
                     let refused = match answer {
                         QueueReply::Refused { text, .. } => {
                             Some(ChangeError::PreconditionFailed(text))
                         }
                         _ => None,
                     };
-                    self.end_taking(token, refused);
+                    self.end_get(token, refused);
                 }
             }
             ClientEvent::Cancelled { .. } => {}
         }
     }
 
-    /// A queue has answered, or another shard for its subscribers.
-    pub fn internal_published(&mut self, tag: u64, taken: bool) {
-        let Some(publishing) = self.internal_client.publishing.get_mut(&tag) else {
+    /// A queue has confirmed or refused a message, or another shard has confirmed it for its subscribers.
+    pub fn handle_publish_result(&mut self, tag: PublishTag, is_taken: bool) {
+        let Some(publishing) = self.publishing.get_mut(&tag.0) else {
             return;
         };
-        publishing.taken &= taken;
+        publishing.taken &= is_taken;
         publishing.left = publishing.left.saturating_sub(1);
         if publishing.left == 0
-            && let Some(done) = self.internal_client.publishing.remove(&tag)
+            && let Some(done) = self.publishing.remove(&tag.0)
         {
-            self.count(&done.vhost, |message_counters| {
-                message_counters.publishes.confirmed += u64::from(done.taken);
+            self.count(&done.vhost, |counted| {
+                counted.publishes.confirmed += u64::from(done.taken);
             });
             (done.reply)(Ok(PublishResult {
                 routed: true,
@@ -323,20 +379,20 @@ impl Core {
         }
     }
 
-    fn internal_delivery(&mut self, queue: QueueId, consumer: ConsumerId, delivery: Delivery) {
+    fn handle_delivery(
+        &mut self,
+        tree: &Tree,
+        queue: QueueId,
+        consumer: ConsumerId,
+        delivery: Delivery,
+    ) {
         let asked = |t: &PendingGet| t.queue == queue && t.asked.0 == consumer;
-        let Some(token) = self.internal_client.find(asked) else {
-            // Nobody waits for it any more.
-            let body = RequestBody::Settle {
-                consumer,
-                outcome: SettlementOutcome::Released,
-                ids: vec![(delivery.id, delivery.id)],
-            };
-            self.request(self.internal_session(), queue, body);
-            return;
+        let Some(token) = self.find(asked) else {
+            // Its requester has got an answer already.
+            return self.settle(queue, consumer, SettlementOutcome::Released, &delivery);
         };
-        self.taken(token, &delivery);
-        if let Some(taking) = self.internal_client.taking.get_mut(&token) {
+        self.report_delivery(tree, token, &delivery);
+        if let Some(taking) = self.taking.get_mut(&token) {
             taking.left -= 1;
             taking.bytes = taking.bytes.saturating_sub(delivery.message.body_len());
             taking.taken.push((consumer, delivery));
@@ -344,38 +400,86 @@ impl Core {
         self.take_next(token);
     }
 
-    /// Answers those whose time is up.
-    pub fn tick_internal_client(&mut self) {
-        if self.internal_client.publishing.is_empty() && self.internal_client.taking.is_empty() {
+    /// Counts and traces a message that was got from a queue.
+    fn report_delivery(&mut self, tree: &Tree, token: u64, delivery: &Delivery) {
+        let Some(taking) = self.taking.get(&token) else {
+            return;
+        };
+        let is_settled = taking.settle == SettlementOutcome::Accepted;
+        let user = taking.user.clone();
+        let Some(record) = tree.queue_by_id(taking.queue) else {
+            return;
+        };
+        self.count(&record.vhost, |counted| {
+            let counts = counted.of(record.kind);
+            counts.get = u64::from(!is_settled);
+            counts.get_no_ack = u64::from(is_settled);
+            counts.redeliver = u64::from(delivery.redelivered);
+        });
+        self.trace(tree, (&record.vhost, &user), &delivery.message, || {
+            TracedEvent::Delivered {
+                queue: record.name.clone(),
+                redelivered: delivery.redelivered,
+            }
+        });
+    }
+
+    /// Answers the requests whose time is up.
+    pub fn tick(&mut self, now: Time) {
+        if self.publishing.is_empty() && self.taking.is_empty() {
             return;
         }
-        let now = self.now;
-        let late = |_: &u64, p: &mut PendingPublish| now >= p.until;
-        let publishing: Vec<_> = self
-            .internal_client
-            .publishing
-            .extract_if(.., late)
-            .collect();
+        let is_late = |_: &u64, p: &mut PendingPublish| now >= p.until;
+        let publishing: Vec<_> = self.publishing.extract_if(.., is_late).collect();
         for (_, publishing) in publishing {
             let text = "not every queue confirmed the message in time; it may still arrive";
             (publishing.reply)(Err(ChangeError::Unavailable(text.into())));
         }
-        let late = self
-            .internal_client
-            .taking
-            .iter()
-            .filter(|(_, t)| now >= t.until);
+        let late = self.taking.iter().filter(|(_, t)| now >= t.until);
         let late: Vec<u64> = late.map(|(token, _)| *token).collect();
         for token in late {
             let text = "the queue did not answer in time";
-            self.end_taking(token, Some(ChangeError::Unavailable(text.into())));
+            self.end_get(token, Some(ChangeError::Unavailable(text.into())));
         }
     }
 
-    pub fn internal_client_queue_removed(&mut self, queue: QueueId) {
-        while let Some(token) = self.internal_client.find(|t| t.queue == queue) {
+    pub fn handle_queue_removed(&mut self, queue: QueueId) {
+        while let Some(token) = self.find(|t| t.queue == queue) {
             let gone = ChangeError::NotFound("the queue is gone".into());
-            self.end_taking(token, Some(gone));
+            self.end_get(token, Some(gone));
         }
     }
+}
+
+/// Builds a message and finds its queues.
+fn route(
+    ctx: &Context,
+    tree: &Tree,
+    alarm: Option<&'static str>,
+    vhost: &Name,
+    build: BuildMessage,
+) -> Result<(Message, Vec<QueueId>), ChangeError> {
+    if let Some(alarm) = alarm {
+        let text = format!("publishers are blocked: the cluster is {alarm}");
+        return Err(ChangeError::Unavailable(text));
+    }
+    let message = build(ctx.wall()).map_err(ChangeError::Invalid)?;
+    let mut routes = Vec::new();
+    let keys: SmallVec<[&str; 4]> = message.routing_keys().collect();
+    let envelope = conversion::MessageEnvelope {
+        message: &message,
+        deaths: None,
+    };
+    let result = tree.publish(vhost, message.exchange(), &keys, &envelope, &mut routes);
+    drop(keys);
+    if result == RouteResult::NoExchange {
+        let exchange = message.exchange();
+        let text = format!("no exchange '{exchange}' in vhost '{vhost}'");
+        return Err(ChangeError::NotFound(text));
+    }
+    Ok((message, routes))
+}
+
+fn too_many() -> ChangeError {
+    ChangeError::Unavailable("too many messages are on their way through the control plane".into())
 }

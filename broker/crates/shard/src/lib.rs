@@ -4,23 +4,20 @@
 //! [`Effect`]s. A shard never blocks, but for reads of entries that have left memory.
 #![forbid(unsafe_code)]
 
-mod admission;
-mod answers;
-mod apply;
-mod budget;
 mod clients;
+mod cluster;
 pub mod config;
-mod core;
+mod context;
 mod counters;
 mod critical;
 mod dead_letter;
-mod evictions;
 mod firehose;
 mod frame;
 mod internal_client;
 mod joining_nodes;
 mod lease;
 mod limit_usage;
+mod limits;
 mod listener_origin;
 mod listings;
 mod local_queues;
@@ -29,25 +26,24 @@ mod logins;
 mod members;
 mod membership;
 mod metadata_client;
+mod metadata_replica;
 mod outgoing;
 mod peers;
 mod placement;
 mod precedence;
-mod services;
+mod queues;
+mod reports;
 mod sessions;
 mod shard;
 mod stats;
-mod turn;
-mod view;
 mod wake_times;
 mod walks;
 
-pub use budget::{MemoryBudget, NodeMemory};
 pub use config::{Founding, Placement, RecoveredShard, ShardConfig};
 #[doc(hidden)]
 pub use frame::{Frame, FrameError};
 pub use logins::{Check, CheckId, StartCheck};
-pub use shard::Shard;
+pub use shard::{MemoryBudget, NodeMemory, Shard};
 
 use bytes::{Bytes, BytesMut};
 use control::ControlRequest;
@@ -55,6 +51,8 @@ use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::features::VersionFacts;
 use metadata::{Name, NodeRecord};
 use session::{ConnectionInfo, Outbox, SessionState};
+
+type FixedState = foldhash::fast::FixedState;
 
 /// A client connection's slot at the driver, unique among the shard's live connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

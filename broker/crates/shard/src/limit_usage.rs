@@ -3,12 +3,13 @@
 
 pub mod frame;
 
-use crate::Route;
-use crate::core::Core;
+use crate::context::Context;
 use crate::frame::Frame;
+use crate::logged_in::LoggedInSessions;
+use crate::peers::Peers;
 use env::{NodeId, Time};
 use frame::{LimitUsageFrame, MAX_USES};
-use metadata::Name;
+use metadata::{Name, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Add;
 use std::time::Duration;
@@ -96,99 +97,99 @@ impl LimitUsage {
         self.tell_at = now + EVERY;
         std::mem::take(&mut self.changed)
     }
+
+    /// The usage of a user or a virtual host on this shard has changed, or its limits have. After a new limit other shards know
+    /// nothing or have old numbers, so every shard announces its usage, also if nothing is open.
+    pub fn note(&mut self, tree: &Tree, subject: LimitSubject) {
+        if is_limited(tree, &subject) {
+            self.changed.insert(subject);
+        }
+    }
+
+    /// As [`LimitUsage::note`] for everything that is open on this shard.
+    pub fn note_all(&mut self, tree: &Tree, sessions: &LoggedInSessions) {
+        self.changed.extend(limited_here(tree, sessions));
+    }
+
+    /// Sends all usage of this shard to a node that knows nothing of it, or has forgotten it.
+    pub fn send_to(
+        &self,
+        ctx: &mut Context,
+        tree: &Tree,
+        sessions: &LoggedInSessions,
+        node: NodeId,
+    ) {
+        if node != ctx.node() {
+            let subjects = limited_here(tree, sessions);
+            for frame in usage_frames(ctx.shard(), tree, sessions, &subjects) {
+                ctx.send_to_shards_of_peer(node, &frame);
+            }
+        }
+    }
+
+    /// Announces the changed usage to all other shards, at most once per [`EVERY`].
+    pub fn flush(
+        &mut self,
+        ctx: &mut Context,
+        tree: &Tree,
+        sessions: &LoggedInSessions,
+        peers: &Peers,
+    ) {
+        if self.changed.is_empty() {
+            return;
+        }
+        let subjects = self.due(ctx.now());
+        if subjects.is_empty() {
+            return;
+        }
+        let me = ctx.node();
+        for frame in usage_frames(ctx.shard(), tree, sessions, &subjects) {
+            ctx.send_to_other_shards(&frame);
+            for peer in peers.all_up().filter(|node| *node != me) {
+                ctx.send_to_shards_of_peer(peer, &frame);
+            }
+        }
+    }
 }
 
-impl Core {
-    fn is_limited(&self, holder: &LimitSubject) -> bool {
-        match holder {
-            LimitSubject::User(name) => self.tree.user(name).is_some_and(|u| !u.limits.is_empty()),
-            LimitSubject::Vhost(name) => {
-                let vhost = self.tree.vhost(name);
-                vhost.is_some_and(|v| v.limit("max-connections").is_some())
-            }
+fn is_limited(tree: &Tree, subject: &LimitSubject) -> bool {
+    match subject {
+        LimitSubject::User(name) => tree.user(name).is_some_and(|u| !u.limits.is_empty()),
+        LimitSubject::Vhost(name) => {
+            let vhost = tree.vhost(name);
+            vhost.is_some_and(|v| v.limit("max-connections").is_some())
         }
     }
+}
 
-    /// What it has open here is something else now; or it has other limits. If it had none others know nothing of it, or what is long
-    /// past: so all tell, also that nothing is open.
-    pub fn note_use(&mut self, holder: LimitSubject) {
-        if self.is_limited(&holder) {
-            self.limit_usage.changed.insert(holder);
-        }
-    }
+/// Everything under limits that is open on this shard.
+fn limited_here(tree: &Tree, sessions: &LoggedInSessions) -> BTreeSet<LimitSubject> {
+    let (users, vhosts) = sessions.names();
+    let users = users.cloned().map(LimitSubject::User);
+    let all = users.chain(vhosts.cloned().map(LimitSubject::Vhost));
+    all.filter(|subject| is_limited(tree, subject)).collect()
+}
 
-    /// The tree was replaced.
-    pub fn keep_counts(&mut self) {
-        let tree = &self.tree;
-        self.all_counters
-            .keep_vhosts(|name| tree.vhost_exists(name));
-        self.tell_all_limit_usage();
-    }
-
-    /// Everything that is open here under limits.
-    fn limited_here(&self) -> BTreeSet<LimitSubject> {
-        let (users, vhosts) = self.accounts.names();
-        let users = users.cloned().map(LimitSubject::User);
-        let all = users.chain(vhosts.cloned().map(LimitSubject::Vhost));
-        all.filter(|holder| self.is_limited(holder)).collect()
-    }
-
-    pub fn tell_all_limit_usage(&mut self) {
-        let all = self.limited_here();
-        self.limit_usage.changed.extend(all);
-    }
-
-    /// A node that knows nothing yet, or has forgotten it.
-    pub fn tell_limit_usage_to(&mut self, node: NodeId) {
-        if node != self.config.node {
-            for frame in self.use_frames(&self.limited_here()) {
-                self.send_limit_usage(node, &frame);
-            }
-        }
-    }
-
-    /// The end of a turn: others hear what has changed.
-    pub fn flush_limit_usage(&mut self) {
-        if self.limit_usage.changed.is_empty() {
-            return;
-        }
-        let holders = self.limit_usage.due(self.now);
-        if holders.is_empty() {
-            return;
-        }
-        let me = self.config.node;
-        let peers = self.peers.all_up().filter(|node| *node != me);
-        let peers: Vec<NodeId> = peers.collect();
-        for frame in self.use_frames(&holders) {
-            self.send_to_other_shards(&frame);
-            for peer in &peers {
-                self.send_limit_usage(*peer, &frame);
-            }
-        }
-    }
-
-    fn send_limit_usage(&mut self, node: NodeId, frame: &Frame) {
-        for shard in 0..self.config.shards {
-            self.send_to_peer(node, Route::Shard(shard), frame);
-        }
-    }
-
-    fn use_frames(&self, holders: &BTreeSet<LimitSubject>) -> Vec<Frame> {
-        let limited = holders.iter().filter(|holder| self.is_limited(holder));
-        let limit_usage: Vec<(LimitSubject, OpenCounts)> = limited
-            .map(|holder| match holder {
-                LimitSubject::User(name) => (holder.clone(), self.accounts.of_user(name)),
-                LimitSubject::Vhost(name) => (holder.clone(), self.accounts.of_vhost(name)),
-            })
-            .collect();
-        let frame = |part: &[(LimitSubject, OpenCounts)]| {
-            Frame::Uses(LimitUsageFrame {
-                shard: self.config.index,
-                limit_usage: part.to_vec(),
-            })
-        };
-        limit_usage.chunks(MAX_USES).map(frame).collect()
-    }
+fn usage_frames(
+    shard: u16,
+    tree: &Tree,
+    sessions: &LoggedInSessions,
+    subjects: &BTreeSet<LimitSubject>,
+) -> Vec<Frame> {
+    let limited = subjects.iter().filter(|subject| is_limited(tree, subject));
+    let limit_usage: Vec<(LimitSubject, OpenCounts)> = limited
+        .map(|subject| match subject {
+            LimitSubject::User(name) => (subject.clone(), sessions.of_user(name)),
+            LimitSubject::Vhost(name) => (subject.clone(), sessions.of_vhost(name)),
+        })
+        .collect();
+    let frame = |part: &[(LimitSubject, OpenCounts)]| {
+        Frame::Uses(LimitUsageFrame {
+            shard,
+            limit_usage: part.to_vec(),
+        })
+    };
+    limit_usage.chunks(MAX_USES).map(frame).collect()
 }
 
 #[cfg(test)]

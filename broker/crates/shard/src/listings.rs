@@ -1,17 +1,8 @@
 //! Facts that shard 0 gathers from all shards of all nodes for the control plane: connections, consumers, counters; and
 //! the connection that one of them is to close.
 
-use crate::Route;
-use crate::core::Core;
-use crate::frame::Frame;
-use crate::walks::{ReplyTo, Walk};
-use bytes::Bytes;
-use control::{
-    ConnectionFacts, ConsumerFacts, Counters, DeadLetterTotals, ExchangeCounts, Reply, ShardFacts,
-    ShardQuery, TrafficFacts, TrafficFilter,
-};
+use control::{ConnectionFacts, ConsumerFacts, Counters, Reply, ShardFacts, TrafficFacts};
 use env::{NodeId, Time};
-use queue::{ByQueueType, QueueId};
 use session::DeliveryCounters;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -90,7 +81,7 @@ impl Listings {
         self.collected.extend(done.facts.answer());
     }
 
-    fn begin(&mut self, now: Time, left: usize, facts: ListingTarget) -> u64 {
+    pub fn begin(&mut self, now: Time, left: usize, facts: ListingTarget) -> u64 {
         if self.open.len() >= MAX_GATHERING
             && let Some((_, oldest)) = self.open.pop_first()
         {
@@ -157,144 +148,6 @@ pub fn channel_counts(
         return_unroutable: publishes.unroutable_returned,
         drop_unroutable: publishes.unroutable_dropped,
         ..control::MessageCounts::from(deliveries)
-    }
-}
-
-impl Core {
-    /// Sends a question to all shards but this one, of all nodes or of this one; returns its token.
-    pub fn ask_shards(
-        &mut self,
-        question: &ShardQuery,
-        everywhere: bool,
-        facts: ListingTarget,
-    ) -> u64 {
-        let me = self.config.node;
-        let peers = self.peers.all_up().filter(|n| *n != me && everywhere);
-        let peers: Vec<NodeId> = peers.collect();
-        let shards = self.config.shards;
-        let asked = usize::from(shards) * (peers.len() + 1);
-        let token = self.listings.begin(self.now, asked, facts);
-        let frame = Frame::Ask {
-            token,
-            reply_shard: self.config.index,
-            question: Bytes::from(question.encode()),
-        };
-        for peer in peers {
-            for shard in 0..shards {
-                self.send_to_peer(peer, Route::Shard(shard), &frame);
-            }
-        }
-        self.send_to_other_shards(&frame);
-        token
-    }
-
-    /// Tells what was asked, or a part of it.
-    pub fn tell_facts(&mut self, to: ReplyTo, facts: ShardFacts, last: bool) {
-        let token = to.token;
-        if (to.node, to.shard) == (self.config.node, self.config.index) {
-            let from = (to.node, self.now);
-            return self.listings.take(token, from, last, Some(facts));
-        }
-        let frame = Frame::Told {
-            token,
-            last,
-            facts: Bytes::from(facts.encode()),
-        };
-        if to.node == self.config.node {
-            self.send_to_shard(to.shard, &frame);
-        } else {
-            self.send_to_peer(to.node, Route::Shard(to.shard), &frame);
-        }
-    }
-
-    pub fn consumer_facts(&self, queue: QueueId) -> impl Iterator<Item = ConsumerFacts> {
-        let all = self.local_queues.consumers(queue).into_iter();
-        all.map(move |c| ConsumerFacts {
-            queue: queue.0,
-            session_node: c.session.node.0,
-            session_number: c.session.number,
-            channel: c.spec.channel,
-            tag: c.spec.tag.to_string(),
-            exclusive: c.spec.exclusive,
-            prefetch: c.spec.prefetch,
-            active: c.active,
-            arguments: control::json::object(&c.spec.arguments),
-        })
-    }
-
-    pub fn counters(&mut self) -> Counters {
-        let (t, deaths) = (&self.all_counters, self.local_queues.deaths());
-        let mut counters = Counters {
-            connections_opened: t.connections_opened,
-            connections_closed: t.connections_closed,
-            channels_opened: t.channels_opened,
-            channels_closed: t.channels_closed,
-            connections: self.accounts.connections(),
-            channels: self.accounts.channels(),
-            queues: self.local_queues.totals(),
-            protocols: t.protocols(),
-            logins: t.logins(),
-            dead_letters: ByQueueType::from_fn(|queue_type| {
-                let confirms = queue_type.descriptor().dead_letter_at_least_once;
-                DeadLetterTotals {
-                    confirmed: u64::from(confirms) * self.dead_letters.counts.confirmed,
-                    ..DeadLetterTotals::of(deaths, queue_type)
-                }
-            }),
-            ..Counters::default()
-        };
-        self.each_service(|service, view| service.add_counters(view, &mut counters));
-        counters
-    }
-
-    /// Of what is asked for and was used at all.
-    fn traffic(&self, of: &TrafficFilter) -> TrafficFacts {
-        let mut facts = TrafficFacts::default();
-        for vhost in of.vhosts.iter().filter(|v| self.tree.vhost_exists(v)) {
-            let counts = self.all_counters.messages(vhost);
-            if counts != control::MessageCounts::default() {
-                facts.vhosts.insert(vhost.clone(), counts);
-            }
-        }
-        for (vhost, name) in &of.exchanges {
-            let Some(counted) = self.tree.traffic(vhost, name) else {
-                continue;
-            };
-            // Sessions that publish to one exchange only do not count it in the tree.
-            let uncounted = self.all_counters.published_by(vhost, |protocol| {
-                self.services.publishes_to(protocol) == Some(&**name)
-            });
-            let counts = ExchangeCounts {
-                publish_in: counted.published + uncounted.published,
-                publish_out: counted.routed + uncounted.routed,
-            };
-            if counts != ExchangeCounts::default() {
-                let theirs = facts.exchanges.entry(vhost.clone()).or_default();
-                theirs.insert(name.clone(), counts);
-            }
-        }
-        facts
-    }
-
-    /// Answers a question of another shard, or of this one. There may be many connections and consumers: that takes several turns.
-    pub fn answer_question(&mut self, to: ReplyTo, question: &ShardQuery) {
-        match question {
-            ShardQuery::Connections => self.walks.add(Walk::Connections { to, next: 0 }),
-            ShardQuery::Consumers => {
-                let next = QueueId::NONE;
-                self.walks.add(Walk::Consumers { to, next });
-            }
-            ShardQuery::Counters => {
-                let counters = Box::new(self.counters());
-                self.tell_facts(to, ShardFacts::Counters(counters), true);
-            }
-            ShardQuery::Traffic(of) => {
-                let traffic = self.traffic(of);
-                self.tell_facts(to, ShardFacts::Traffic(traffic), true);
-            }
-            // The shard carries it out itself.
-            ShardQuery::Close { .. } => self.tell_facts(to, ShardFacts::Closed(false), true),
-        }
     }
 }
 

@@ -9,7 +9,7 @@ mod replica;
 mod tests;
 pub mod transfer_targets;
 
-use crate::core::FixedState;
+use crate::FixedState;
 use crate::lease::Leases;
 use crate::peers::Peers;
 use bytes::Bytes;

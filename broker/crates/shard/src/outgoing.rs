@@ -1,20 +1,24 @@
-//! What a turn has for other shards and nodes.
+//! Requests and events between sessions and queues that are on their way in this turn.
 
-use crate::core::{Core, QueueLocation};
+use crate::context::{Context, QueueLocation};
 use crate::frame::Frame;
 use crate::{Route, sessions};
 use env::NodeId;
 use metadata::{QueueId, SessionId};
 use queue::{QueueEvent, QueueMessage};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// A frame takes nothing more once it has this many bytes of messages. With the largest message on top, and with a consumer's
 /// whole window, it stays well below what a link between nodes carries in one piece.
 const FULL: usize = 8 << 20;
 
-/// Gathered, so that a burst travels as one frame.
+/// What is for other shards and nodes is gathered, so that a burst travels as one frame.
 #[derive(Default)]
 pub struct Outgoing {
+    /// From sessions to queues of this shard.
+    pub(super) local_requests: VecDeque<(QueueId, QueueMessage)>,
+    /// To sessions of this shard: the node of the queue's owner, the session and the queue.
+    pub(super) local_events: VecDeque<(NodeId, u64, QueueId, QueueEvent)>,
     requests: BTreeMap<(QueueLocation, QueueId), Vec<QueueMessage>>,
     events: BTreeMap<((QueueLocation, u16), SessionId, QueueId), Vec<QueueEvent>>,
 }
@@ -34,13 +38,18 @@ impl Outgoing {
     }
 }
 
-impl Core {
-    /// A session's side has something for a queue whose owner is believed to be on `node`.
-    pub fn send_request(&mut self, node: NodeId, queue: QueueId, message: QueueMessage) {
-        match self.place_of(queue, node) {
-            QueueLocation::Here => self.requests.push_back((queue, message)),
+impl Outgoing {
+    /// A request of a session of this shard to a queue whose owner is believed to be on `node`.
+    pub fn send_request(
+        &mut self,
+        ctx: &Context,
+        node: NodeId,
+        queue: QueueId,
+        message: QueueMessage,
+    ) {
+        match ctx.locate(queue, node) {
+            QueueLocation::Here => self.local_requests.push_back((queue, message)),
             elsewhere => self
-                .outgoing
                 .requests
                 .entry((elsewhere, queue))
                 .or_default()
@@ -48,60 +57,60 @@ impl Core {
         }
     }
 
-    /// A queue's word for a session, wherever that is.
-    pub fn send_event(&mut self, session: SessionId, queue: QueueId, event: QueueEvent) {
+    /// An event of a queue of this shard for a session anywhere.
+    pub fn send_event(
+        &mut self,
+        ctx: &Context,
+        session: SessionId,
+        queue: QueueId,
+        event: QueueEvent,
+    ) {
         let shard = sessions::shard_of_session(session);
-        if session.node != self.config.node {
-            return self.outgoing.event(
+        if session.node != ctx.node() {
+            return self.event(
                 (QueueLocation::Node(session.node), shard),
                 session,
                 queue,
                 event,
             );
         }
-        if session.incarnation != self.config.incarnation {
+        if session.incarnation != ctx.config().incarnation {
             return;
         }
-        if shard == self.config.index {
-            self.events
-                .push_back((self.config.node, session.number, queue, event));
+        if shard == ctx.shard() {
+            self.local_events
+                .push_back((ctx.node(), session.number, queue, event));
         } else {
-            self.outgoing
-                .event((QueueLocation::Shard(shard), shard), session, queue, event);
+            self.event((QueueLocation::Shard(shard), shard), session, queue, event);
         }
     }
 
-    /// Sends what has gathered for other shards and nodes, a frame for each queue and direction, or some when it is much.
-    pub fn flush_outgoing(&mut self) {
-        if self.outgoing.requests.is_empty() && self.outgoing.events.is_empty() {
-            return;
-        }
-        let mut outgoing = std::mem::take(&mut self.outgoing);
-        for ((place, queue), all) in std::mem::take(&mut outgoing.requests) {
+    /// Sends what has gathered for other shards and nodes: a frame for each queue and direction, or several if it is much.
+    pub fn flush(&mut self, ctx: &mut Context) {
+        for ((location, queue), all) in std::mem::take(&mut self.requests) {
             for messages in pieces(all, QueueMessage::message_bytes) {
                 let frame = Frame::ToQueue { queue, messages };
-                self.send_to(place, Route::Owner(queue.0), &frame);
+                send_to(ctx, location, Route::Owner(queue.0), &frame);
             }
         }
-        for (((place, shard), session, queue), all) in std::mem::take(&mut outgoing.events) {
+        for (((location, shard), session, queue), all) in std::mem::take(&mut self.events) {
             for events in pieces(all, QueueEvent::message_bytes) {
                 let frame = Frame::Events {
                     session,
                     queue,
                     events,
                 };
-                self.send_to(place, Route::Shard(shard), &frame);
+                send_to(ctx, location, Route::Shard(shard), &frame);
             }
         }
-        self.outgoing = outgoing;
     }
+}
 
-    fn send_to(&mut self, place: QueueLocation, route: Route, frame: &Frame) {
-        match place {
-            QueueLocation::Here => {}
-            QueueLocation::Shard(shard) => self.send_to_shard(shard, frame),
-            QueueLocation::Node(node) => self.send_to_peer(node, route, frame),
-        }
+fn send_to(ctx: &mut Context, location: QueueLocation, route: Route, frame: &Frame) {
+    match location {
+        QueueLocation::Here => {}
+        QueueLocation::Shard(shard) => ctx.send_to_shard(shard, frame),
+        QueueLocation::Node(node) => ctx.send_to_peer(node, route, frame),
     }
 }
 

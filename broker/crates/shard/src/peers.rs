@@ -1,9 +1,11 @@
 //! Other nodes as this shard knows them, and the cluster-wide alarms.
 
+use crate::context::Context;
 use crate::frame::AlarmReason;
 use env::planted::{self, Bug};
 use env::{Incarnation, NodeId};
 use metadata::features::VersionFacts;
+use session::ShardAddress;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,14 @@ impl Peers {
     pub fn is_up_as(&self, node: NodeId, incarnation: Incarnation) -> bool {
         let peer = self.lives.get(&node);
         peer.is_some_and(|p| p.up && p.incarnation == incarnation)
+    }
+
+    /// Returns true if this shard exists: of this incarnation of the own node, or of one that is linked.
+    pub fn has_shard(&self, ctx: &Context, address: ShardAddress) -> bool {
+        if address.node == ctx.node() {
+            return address.incarnation == ctx.config().incarnation;
+        }
+        self.is_up_as(address.node, address.incarnation)
     }
 
     /// Whether it has been up in this life of the own node; the own node is known.

@@ -3,24 +3,22 @@
 use crate::listener_origin::{ListenerOrigins, Origin, PeerAddress};
 use crate::listings::channel_counts;
 use crate::wake_times::{NEVER, WakeTimes};
+use crate::walks::COST_OF_CLIENT;
 use crate::{ConnectionInfo, ConnectionKey};
-use control::{ChannelFacts, ConnectionFacts};
+use control::{ChannelFacts, ConnectionFacts, Progress};
 use env::{NodeId, Time, WallTime};
 use metadata::SessionId;
 use session::{BufferPool, Outbox, ServiceStates, Session, SessionState};
 use slots::Slots;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The key that the control plane's own session has in its number; no driver reaches it.
-pub const CONTROL_KEY: u64 = KEY_MASK;
-/// The same for the session that publishes dead messages.
-pub const DEAD_LETTER_KEY: u64 = KEY_MASK - 1;
-/// The same for messages that the control plane publishes and gets.
-pub const ERRAND_KEY: u64 = KEY_MASK - 2;
-/// The same for copies of messages that are traced.
-pub const FIREHOSE_KEY: u64 = KEY_MASK - 3;
-/// The same for the session of the first service. The sessions of further ones have the keys below.
-pub const SERVICE_KEY: u64 = KEY_MASK - 4;
+/// The keys in the numbers of the shard's own sessions; no driver reaches them.
+const CONTROL_KEY: u64 = KEY_MASK;
+const DEAD_LETTER_KEY: u64 = KEY_MASK - 1;
+const INTERNAL_CLIENT_KEY: u64 = KEY_MASK - 2;
+const FIREHOSE_KEY: u64 = KEY_MASK - 3;
+/// The key of the first service. Further services have the keys below.
+const SERVICE_KEY: u64 = KEY_MASK - 4;
 const KEY_BITS: u32 = 24;
 const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
 
@@ -29,12 +27,52 @@ pub fn number(shard: u16, serial: u32, key: u64) -> u64 {
     (u64::from(shard) << 56) | (u64::from(serial) << KEY_BITS) | (key & KEY_MASK)
 }
 
-/// The position of the service whose session has this number, if it is one's.
-pub fn service_position(number: u64) -> Option<usize> {
-    // Sessions of clients have a serial above 0.
-    let serial_and_key = number & ((1 << 56) - 1);
-    let at = SERVICE_KEY.checked_sub(serial_and_key)? as usize;
-    (at < session::MAX_SERVICES).then_some(at)
+/// A session of the shard itself, which belongs to no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InternalSession {
+    /// Sends the requests of the control plane to queues.
+    Control,
+    /// Publishes dead letters.
+    DeadLetters,
+    /// Publishes and gets messages for the control plane.
+    InternalClient,
+    /// Publishes copies of messages that are traced.
+    Firehose,
+    /// Of the service at this position.
+    Service(usize),
+}
+
+impl InternalSession {
+    pub fn number(self, shard: u16) -> u64 {
+        let key = match self {
+            InternalSession::Control => CONTROL_KEY,
+            InternalSession::DeadLetters => DEAD_LETTER_KEY,
+            InternalSession::InternalClient => INTERNAL_CLIENT_KEY,
+            InternalSession::Firehose => FIREHOSE_KEY,
+            InternalSession::Service(at) => SERVICE_KEY - at as u64,
+        };
+        number(shard, 0, key)
+    }
+
+    /// The internal session with this number. `None`: it is the session of a client.
+    #[inline]
+    pub fn from_number(number: u64) -> Option<InternalSession> {
+        let serial_and_key = number & ((1 << 56) - 1);
+        // Sessions of clients have a serial above 0.
+        if serial_and_key > KEY_MASK {
+            return None;
+        }
+        match serial_and_key {
+            CONTROL_KEY => Some(InternalSession::Control),
+            DEAD_LETTER_KEY => Some(InternalSession::DeadLetters),
+            INTERNAL_CLIENT_KEY => Some(InternalSession::InternalClient),
+            FIREHOSE_KEY => Some(InternalSession::Firehose),
+            key => {
+                let at = (SERVICE_KEY - key) as usize;
+                (at < session::MAX_SERVICES).then_some(InternalSession::Service(at))
+            }
+        }
+    }
 }
 
 /// The shard that has this session, on its node.
@@ -363,6 +401,28 @@ impl Sessions {
         due
     }
 
+    /// Facts about the connections from `next` on.
+    pub fn facts_from(
+        &self,
+        next: &mut usize,
+        node: NodeId,
+        services: &ServiceStates,
+        limit: usize,
+    ) -> (Vec<ConnectionFacts>, Progress) {
+        let mut part = Vec::new();
+        let (mut looked_at, mut done) = (0, true);
+        while let Some((key, facts)) = self.next_facts(*next, node, services) {
+            *next = key + 1;
+            looked_at += COST_OF_CLIENT * (1 + facts.channels.len());
+            part.push(facts);
+            if looked_at >= limit {
+                done = false;
+                break;
+            }
+        }
+        (part, Progress { looked_at, done })
+    }
+
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionKey, &mut ConnectionSlot)> {
         let all = self.slots.iter_mut();
         all.map(|(key, slot)| (ConnectionKey(key), slot))
@@ -374,18 +434,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_sessions_of_services_have_a_position() {
+    fn internal_sessions_are_known_by_their_numbers_and_clients_are_none() {
         for shard in [0, 3] {
-            for at in 0..session::MAX_SERVICES {
-                let service = number(shard, 0, SERVICE_KEY - at as u64);
-                assert_eq!(service_position(service), Some(at));
+            let services = (0..session::MAX_SERVICES).map(InternalSession::Service);
+            let all = [
+                InternalSession::Control,
+                InternalSession::DeadLetters,
+                InternalSession::InternalClient,
+                InternalSession::Firehose,
+            ];
+            for session in all.into_iter().chain(services) {
+                let number = session.number(shard);
+                assert_eq!(InternalSession::from_number(number), Some(session));
             }
-            let last = SERVICE_KEY - session::MAX_SERVICES as u64;
-            for key in [CONTROL_KEY, DEAD_LETTER_KEY, ERRAND_KEY, FIREHOSE_KEY, last] {
-                assert_eq!(service_position(number(shard, 0, key)), None);
+            let after_last = number(shard, 0, SERVICE_KEY - session::MAX_SERVICES as u64);
+            for client in [
+                after_last,
+                number(shard, 1, SERVICE_KEY),
+                number(shard, 1, CONTROL_KEY),
+            ] {
+                assert_eq!(InternalSession::from_number(client), None);
             }
-            let client = number(shard, 1, SERVICE_KEY);
-            assert_eq!(service_position(client), None);
         }
     }
 }

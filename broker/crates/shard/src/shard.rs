@@ -1,16 +1,31 @@
 //! The step function: what happened comes in, is carried through sessions, queues and groups until nothing is left
 //! to do, and leaves as effects.
 
-use crate::core::Core;
+mod budget;
+mod control_requests;
+mod dead_letters;
+mod evictions;
+mod internal_client;
+mod metadata_log;
+mod operations;
+mod reconcile;
+mod services;
+mod state;
+mod turn;
+mod view;
+
+pub use budget::{Account, MemoryBudget, NodeMemory};
+pub use evictions::RemovedAccount;
+pub use state::ShardState;
+
 use crate::frame::{AlarmReason, Frame};
 use crate::listings::ListingTarget;
 use crate::members::Plan;
 use crate::members::frame::MembershipMessage;
-use crate::sessions::{ActiveConnection, Sessions};
+use crate::sessions::{ActiveConnection, InternalSession, Sessions};
 use crate::stats::ShardStats;
-use crate::view::View;
 use crate::walks::ReplyTo;
-use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver, StartCheck};
+use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, ShardDriver, StartCheck};
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
 use control::{ControlRequest, ShardFacts, ShardQuery, TrafficFacts};
@@ -19,12 +34,13 @@ use metadata::NodeRecord;
 use metadata::features::VersionFacts;
 use session::{ControlEvent, Outbox, Session, SessionEvent, SessionState};
 use std::collections::BTreeMap;
+use view::View;
 
 /// Rounds of one poll: each round handles everything that the one before left, so a chain longer than this is a loop.
 const MAX_ROUNDS: usize = 64;
 
 pub struct Shard {
-    pub(crate) core: Core,
+    pub(crate) state: ShardState,
     protocols: session::Protocols,
     pub(crate) sessions: Sessions,
     dirty: Vec<ConnectionKey>,
@@ -32,11 +48,11 @@ pub struct Shard {
 }
 
 impl Shard {
-    pub(crate) fn from_core(core: Core) -> Shard {
+    pub(crate) fn from_state(state: ShardState) -> Shard {
         Shard {
-            protocols: core.config.protocols.clone(),
-            sessions: Sessions::new(core.config.index),
-            core,
+            protocols: state.ctx.config().protocols.clone(),
+            sessions: Sessions::new(state.ctx.shard()),
+            state,
             dirty: Vec::new(),
             shutting_down: false,
         }
@@ -44,11 +60,11 @@ impl Shard {
 
     /// Costly password checks are done by `start`, not on the thread that steps the shard.
     pub fn check_elsewhere(&mut self, start: StartCheck) {
-        self.core.passwords.check_elsewhere(start);
+        self.state.limits.check_passwords_with(start);
     }
 
-    pub fn core(&self) -> &Core {
-        &self.core
+    pub fn state(&self) -> &ShardState {
+        &self.state
     }
 
     pub(crate) fn step(
@@ -67,7 +83,7 @@ impl Shard {
         let had = slot.outbox.len();
         let before = slot.session_state;
         let mut view = View {
-            core: &mut self.core,
+            state: &mut self.state,
             number,
             origin,
         };
@@ -80,7 +96,7 @@ impl Shard {
         }
         // With bytes in its outbox that no flush is owed for, the flush of an earlier turn left something.
         if marks.is_charged() || !marks.is_dirty() && had > 0 {
-            self.core.budget.touch(key, slot);
+            self.state.limits.budget().touch(key, slot);
         }
         self.sessions.leave(key);
         after
@@ -89,11 +105,11 @@ impl Shard {
     /// A notice for a session, with those behind it that are for the same one: confirms and deliveries come in runs.
     fn tell(&mut self, number: u64, session_event: SessionEvent) {
         let Some(key) = self.sessions.by_number(number) else {
-            return self.core.late_session_event(number, &session_event);
+            return self.state.late_session_event(number, &session_event);
         };
         self.step(key, |s, view, out| {
             let mut session_state = s.session_event(session_event, view, out);
-            while let Some((_, next)) = view.core.notices.pop_front_if(|(n, _)| *n == number) {
+            while let Some(next) = view.state.ctx.next_notice_for(number) {
                 session_state = s.session_event(next, view, out);
             }
             session_state
@@ -112,24 +128,20 @@ impl Shard {
     /// Carries everything on until nothing is left; true when it stopped for the bound.
     fn settle(&mut self) -> bool {
         for _ in 0..MAX_ROUNDS {
-            let mut worked = false;
-            while let Some((queue, message)) = self.core.requests.pop_front() {
-                self.core.step_owner(queue, message);
-                worked = true;
-            }
-            worked |= self.core.poll_groups();
-            worked |= self.core.pass_on_dead();
-            while let Some((from, number, queue, event)) = self.core.events.pop_front() {
-                self.core.take_event(from, number, queue, event);
+            let mut worked = self.state.queues.step_requests();
+            worked |= self.state.poll_groups();
+            worked |= self.state.pass_on_dead();
+            while let Some((from, number, queue, event)) = self.state.queues.next_event() {
+                self.state.handle_queue_event(from, number, queue, event);
                 worked = true;
             }
             worked |= self.pass_on_service_outputs();
             worked |= self.evict();
-            while let Some((number, session_event)) = self.core.notices.pop_front() {
+            while let Some((number, session_event)) = self.state.ctx.next_notice() {
                 self.tell(number, session_event);
                 worked = true;
             }
-            if self.core.clients.has_relieved() {
+            if self.state.queues.clients().has_relieved() {
                 worked |= self.tell_relieved();
             }
             if !worked {
@@ -142,8 +154,10 @@ impl Shard {
     /// Sessions may publish again. True when any was told.
     fn tell_relieved(&mut self) -> bool {
         let mut worked = false;
-        for number in self.core.clients.take_relieved() {
-            self.core.firehose_relieved(number);
+        for number in self.state.queues.clients_mut().take_relieved() {
+            if InternalSession::from_number(number) == Some(InternalSession::Firehose) {
+                self.state.firehose.relieve();
+            }
             if let Some(key) = self.sessions.by_number(number) {
                 self.step(key, |s, view, out| {
                     s.session_event(ControlEvent::Unblocked.into(), view, out)
@@ -155,37 +169,37 @@ impl Shard {
     }
 
     fn tick_sessions(&mut self) {
-        if !self.sessions.has_due(self.core.now) {
+        if !self.sessions.has_due(self.state.ctx.now()) {
             return;
         }
-        for key in self.sessions.due(self.core.now) {
+        for key in self.sessions.due(self.state.ctx.now()) {
             self.step(key, |s, view, out| s.tick(view, out));
         }
     }
 
     fn take_frame(&mut self, from: NodeId, frame: Frame) {
         match frame {
-            Frame::Raft(bytes) => self.core.local_queues.receive_raft(from, bytes),
+            Frame::Raft(bytes) => self.state.queues.local_mut().receive_raft(from, bytes),
             Frame::ToQueue { queue, messages } => {
                 // A peer speaks for its own sessions alone.
                 let own = messages.into_iter().filter(|m| m.session().node == from);
-                self.core.requests.extend(own.map(|m| (queue, m)));
+                self.state.queues.handle_requests(queue, own);
             }
             Frame::Events {
                 session,
                 queue,
                 events,
             } => {
-                if session.node == self.core.me()
-                    && session.incarnation == self.core.config.incarnation
+                if session.node == self.state.ctx.node()
+                    && session.incarnation == self.state.ctx.config().incarnation
                 {
                     let number = session.number;
-                    self.core
-                        .events
-                        .extend(events.into_iter().map(|e| (from, number, queue, e)));
+                    self.state.queues.handle_events(from, number, queue, events);
                 }
             }
-            Frame::Propose { origin, change } => self.core.propose_for(origin, &change),
+            Frame::Propose { origin, change } => {
+                self.state.handle_forwarded_change(origin, &change)
+            }
             Frame::StatsRequest {
                 token,
                 reply_shard,
@@ -197,7 +211,10 @@ impl Shard {
                     shard: reply_shard,
                     token,
                 };
-                self.core.answer_stats(to, (only, counting));
+                let state = &mut self.state;
+                let sources = (state.metadata.tree(), state.queues.local());
+                (state.reports).answer_stats(&mut state.ctx, sources, to, (only, counting));
+                state.route_reports();
             }
             Frame::StatsReply {
                 token,
@@ -206,10 +223,13 @@ impl Shard {
                 counting,
             } => {
                 let told = ShardStats { stats, counting };
-                self.core.take_stats(from, token, last, told);
+                let state = &mut self.state;
+                let from = (from, state.ctx.now());
+                (state.reports).handle_stats(state.metadata.tree(), from, token, last, told);
+                state.route_reports();
             }
             Frame::Alarm { reason, on } => self.set_alarm(reason, from, on),
-            Frame::Join { node } => self.core.join(node),
+            Frame::Join { node } => self.state.handle_join(node),
             Frame::Ask {
                 token,
                 reply_shard,
@@ -223,24 +243,31 @@ impl Shard {
                 match ShardQuery::decode(&question) {
                     Some(question) => self.answer(to, &question),
                     // A newer node's: an answer with nothing in it is better than none.
-                    None => self.core.tell_facts(to, ShardFacts::Closed(false), true),
+                    None => self.state.reports.tell_facts(
+                        &mut self.state.ctx,
+                        to,
+                        ShardFacts::Closed(false),
+                        true,
+                    ),
                 }
             }
             Frame::Told { token, last, facts } => {
                 let facts = ShardFacts::decode(&facts);
-                let from = (from, self.core.now);
-                self.core.listings.take(token, from, last, facts);
+                let now = self.state.ctx.now();
+                self.state
+                    .reports
+                    .handle_facts(now, from, token, last, facts);
             }
-            Frame::Members(MembershipMessage::Drain { on }) if from == self.core.me() => {
+            Frame::Members(MembershipMessage::Drain { on }) if from == self.state.ctx.node() => {
                 self.drain(on)
             }
-            Frame::Members(peer_message) => self.core.take_members_message(from, peer_message),
+            Frame::Members(peer_message) => self.state.take_members_message(from, peer_message),
             Frame::Service(frame) => {
-                if let Err(error) = self.core.take_service_frame(from, frame) {
+                if let Err(error) = self.state.take_service_frame(from, frame) {
                     tracing::warn!(event = "peer_frame_unreadable", node = from.0, %error);
                 }
             }
-            Frame::Uses(told) => self.core.limit_usage.hear(from, told),
+            Frame::Uses(told) => self.state.limits.handle_usage_frame(from, told),
             // Words between shards of one node; another node has no business with them.
             Frame::Applied { .. }
             | Frame::Restored { .. }
@@ -251,18 +278,28 @@ impl Shard {
     }
 
     fn set_alarm(&mut self, reason: AlarmReason, node: NodeId, on: bool) {
-        let before = self.core.alarms.in_force();
-        if self.core.alarms.set(reason, node, on) && self.core.alarms.in_force() != before {
-            self.notify_all(&ControlEvent::Blocked(self.core.alarms.in_force()));
+        let before = self.state.cluster.alarms().in_force();
+        if self.state.cluster.alarms_mut().set(reason, node, on)
+            && self.state.cluster.alarms().in_force() != before
+        {
+            self.notify_all(&ControlEvent::Blocked(
+                self.state.cluster.alarms().in_force(),
+            ));
         }
     }
 
     /// Asks every shard of every node, or of this one, this shard first.
     fn gather(&mut self, question: &ShardQuery, everywhere: bool, facts: ListingTarget) {
-        let token = self.core.ask_shards(question, everywhere, facts);
+        let token = self.state.reports.ask_shards(
+            &mut self.state.ctx,
+            &self.state.cluster.peers(),
+            question,
+            everywhere,
+            facts,
+        );
         let to = ReplyTo {
-            node: self.core.me(),
-            shard: self.core.config.index,
+            node: self.state.ctx.node(),
+            shard: self.state.ctx.shard(),
             token,
         };
         self.answer(to, question);
@@ -271,7 +308,7 @@ impl Shard {
     /// Tells what this shard has to say; a connection that is to be closed is.
     fn answer(&mut self, to: ReplyTo, question: &ShardQuery) {
         let ShardQuery::Close { name, reason } = question else {
-            return self.core.answer_question(to, question);
+            return self.state.answer_question(to, question);
         };
         let key = self.sessions.by_name(name);
         if let Some(key) = key {
@@ -280,13 +317,17 @@ impl Shard {
                 s.session_event(ControlEvent::Close { text }.into(), view, out)
             });
         }
-        self.core
-            .tell_facts(to, ShardFacts::Closed(key.is_some()), true);
+        self.state.reports.tell_facts(
+            &mut self.state.ctx,
+            to,
+            ShardFacts::Closed(key.is_some()),
+            true,
+        );
     }
 
     /// Maintenance begins or ends.
     fn drain(&mut self, on: bool) {
-        self.core.set_maintenance(on);
+        self.state.set_maintenance(on);
         if on {
             self.notify_all(&ControlEvent::Shutdown);
         }
@@ -333,7 +374,7 @@ impl Shard {
                     connections_left,
                     reply,
                 };
-                self.core.gather_for(None, plan);
+                self.state.gather_for(None, plan);
             }
             other => return Some(other),
         }
@@ -343,11 +384,10 @@ impl Shard {
 
 impl ShardDriver for Shard {
     fn tick(&mut self, now: Time, wall: WallTime) {
-        self.core.now = now;
-        self.core.wall = self.core.steady_wall.read(now, wall);
-        self.core.walks.begin_turn();
-        self.core.tick();
-        if self.core.budget.is_active() {
+        self.state.ctx.set_time(now, wall);
+        self.state.reports.begin_turn();
+        self.state.tick();
+        if self.state.limits.budget().is_active() {
             self.keep_budget();
         }
         self.tick_sessions();
@@ -355,14 +395,14 @@ impl ShardDriver for Shard {
 
     fn wake_at(&self) -> Option<Time> {
         let sessions = self.sessions.wake_at();
-        [self.core.wake_at(), sessions].into_iter().flatten().min()
+        [self.state.wake_at(), sessions].into_iter().flatten().min()
     }
 
     fn connected(&mut self, connection: ConnectionKey, info: ConnectionInfo) {
-        let session = self.protocols.session(&info, self.core.now);
-        let wall = self.core.wall;
+        let session = self.protocols.session(&info, self.state.ctx.now());
+        let wall = self.state.ctx.wall();
         self.sessions.insert(connection, session, &info, wall);
-        if self.core.draining {
+        if self.state.cluster.is_draining() {
             self.step(connection, |s, view, out| {
                 s.session_event(ControlEvent::Shutdown.into(), view, out)
             });
@@ -393,15 +433,15 @@ impl ShardDriver for Shard {
 
     fn sealed(&mut self, connection: ConnectionKey, bytes: usize) {
         if let Some(slot) = self.sessions.get(connection) {
-            let now = self.core.now;
-            self.core.budget.sealed(connection, bytes, now);
+            let now = self.state.ctx.now();
+            self.state.limits.budget().sealed(connection, bytes, now);
             slot.marks.set_charged(true);
-            self.core.budget.touch(connection, slot);
+            self.state.limits.budget().touch(connection, slot);
         }
     }
 
     fn handshakes(&mut self, bytes: usize) -> usize {
-        self.core.budget.handshakes(bytes)
+        self.state.limits.budget().handshakes(bytes)
     }
 
     fn drained(&mut self, connection: ConnectionKey) {
@@ -418,39 +458,49 @@ impl ShardDriver for Shard {
             origin,
         } = entered;
         let mut view = View {
-            core: &mut self.core,
+            state: &mut self.state,
             number,
             origin,
         };
         slot.session.gone(&mut view);
         if slot.marks.is_charged() {
-            self.core.budget.release(connection);
+            self.state.limits.budget().release(connection);
         }
         self.sessions.remove(connection);
-        self.core.session_gone(number);
+        self.state.end_session(number);
         if self.shutting_down && self.sessions.is_empty() {
-            self.core.local_queues.write_all();
+            self.state.queues.local_mut().write_all();
         }
     }
 
     fn peer_program(&mut self, node: NodeId, program: Option<VersionFacts>) {
-        self.core.peers.told(node, program);
+        self.state.cluster.peers_mut().told(node, program);
     }
 
     fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
-        self.core.peer_up(node, incarnation);
+        self.state.peer_up(node, incarnation);
         for reason in [AlarmReason::Memory, AlarmReason::Disk] {
-            if self.core.config.index == 0 && self.core.alarms.has(reason, self.core.me()) {
-                self.core.tell_alarm(node, reason, true);
+            if self.state.ctx.is_first_shard()
+                && self
+                    .state
+                    .cluster
+                    .alarms()
+                    .has(reason, self.state.ctx.node())
+            {
+                self.state
+                    .ctx
+                    .send_to_shards_of_peer(node, &Frame::Alarm { reason, on: true });
             }
         }
     }
 
     fn peer_down(&mut self, node: NodeId) {
-        let before = self.core.alarms.in_force();
-        self.core.peer_down(node);
-        if self.core.alarms.in_force() != before {
-            self.notify_all(&ControlEvent::Blocked(self.core.alarms.in_force()));
+        let before = self.state.cluster.alarms().in_force();
+        self.state.peer_down(node);
+        if self.state.cluster.alarms().in_force() != before {
+            self.notify_all(&ControlEvent::Blocked(
+                self.state.cluster.alarms().in_force(),
+            ));
         }
     }
 
@@ -473,59 +523,55 @@ impl ShardDriver for Shard {
                 index,
                 change,
                 done_for,
-            } => self.core.applied_on_shard_0(index, &change, done_for),
-            Frame::Restored { index, tree } => self.core.restored_on_shard_0(index, &tree),
-            Frame::CaughtUp => self.core.is_caught_up(),
-            Frame::ChangeRefused { token, why } => self.core.refused_on_shard_0(token, why),
+            } => self.state.handle_applied(index, &change, done_for),
+            Frame::Restored { index, tree } => self.state.restore_tree(index, &tree),
+            Frame::CaughtUp => self.state.handle_caught_up(),
+            Frame::ChangeRefused { token, why } => self.state.handle_change_refused(token, why),
             Frame::ChangeRequest {
                 shard,
                 token,
                 change,
             } => {
-                self.core.ask(
+                self.state.ask(
                     change,
                     crate::metadata_client::ChangeRequester::Shard { shard, token },
                 );
             }
-            other => self.take_frame(self.core.me(), other),
+            other => self.take_frame(self.state.ctx.node(), other),
         }
     }
 
     fn durable(&mut self, token: WalToken) {
-        self.core.local_queues.durable(token);
+        self.state.queues.local_mut().durable(token);
     }
 
     fn wal_rolled(&mut self, file: u64) {
-        self.core.local_queues.wal_rolled(file);
+        self.state.queues.local_mut().wal_rolled(file);
     }
 
     fn job_done(&mut self, id: JobId, result: JobResult) {
         if let Err(error) = &result {
-            self.core
-                .effects
-                .push(Effect::Fatal(format!("storage: {error}")));
+            self.state
+                .ctx
+                .push_effect(Effect::Fatal(format!("storage: {error}")));
             return;
         }
-        self.core.local_queues.job_done(id, result);
+        self.state.queues.local_mut().job_done(id, result);
     }
 
     fn checked(&mut self, id: CheckId, right: bool) {
-        let core = &mut self.core;
-        for session in core.passwords.checked(core.now, id, right) {
-            // One that has ended meanwhile is not there to hear it.
-            core.notices
-                .push_back((session, ControlEvent::Verified { right }.into()));
-        }
+        let state = &mut self.state;
+        state.limits.handle_check_result(&mut state.ctx, id, right);
     }
 
     fn control(&mut self, request: ControlRequest) {
         if let Some(request) = self.control_connections(request) {
-            self.core.control(request);
+            self.state.control(request);
         }
     }
 
     fn join_requested(&mut self, node: NodeRecord) {
-        self.core.join_requested(node);
+        self.state.begin_join(node);
     }
 
     fn alarm(&mut self, reason: &'static str, on: bool) {
@@ -534,58 +580,62 @@ impl ShardDriver for Shard {
         } else {
             AlarmReason::Memory
         };
-        let me = self.core.me();
+        let me = self.state.ctx.node();
         if reason == AlarmReason::Disk {
-            self.core.local_queues.disk_is_short(on);
+            self.state.queues.local_mut().disk_is_short(on);
         }
         self.set_alarm(reason, me, on);
-        if self.core.config.index == 0 {
-            let peers: Vec<_> = self.core.peers.all_up().collect();
+        if self.state.ctx.is_first_shard() {
+            let peers: Vec<_> = self.state.cluster.peers().all_up().collect();
             for peer in peers {
-                self.core.tell_alarm(peer, reason, on);
+                self.state
+                    .ctx
+                    .send_to_shards_of_peer(peer, &Frame::Alarm { reason, on: on });
             }
         }
     }
 
     fn shut_down(&mut self) {
         self.shutting_down = true;
-        self.core.start_draining();
+        self.state.start_draining();
         self.notify_all(&ControlEvent::Shutdown);
-        self.core.local_queues.write_all();
+        self.state.queues.local_mut().write_all();
     }
 
     fn drained_fully(&self) -> bool {
         self.shutting_down
             && self.sessions.is_empty()
             && self
-                .core
-                .local_queues
-                .leaders_to_move(&self.core.transfer_targets(&[]))
+                .state
+                .queues
+                .local()
+                .leaders_to_move(&self.state.topology().transfer_targets(&[]))
                 == 0
     }
 
     fn poll(&mut self, out: &mut Vec<Effect>) {
-        self.core.dead_letters.begin_turn();
-        if !self.core.walks.is_empty() {
-            self.core.walk_on(&self.sessions);
+        self.state.dead_letters.begin_turn();
+        if self.state.reports.has_walks() {
+            let state = &mut self.state;
+            let queues = (state.metadata.tree(), state.queues.local());
+            let sessions = (&self.sessions, state.services.states());
+            state.reports.walk(&mut state.ctx, queues, sessions);
+            state.route_reports();
         }
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }
-        self.core.flush_services();
-        self.core.flush_limit_usage();
-        self.core.listen_when_introduced();
-        self.core.flush_outgoing();
-        if !self.core.effects.is_empty() {
-            out.append(&mut self.core.effects);
-        }
+        self.state.flush_services();
+        let state = &mut self.state;
+        state
+            .limits
+            .flush(&mut state.ctx, state.metadata.tree(), state.cluster.peers());
+        self.state.listen_when_ready();
+        let state = &mut self.state;
+        state.queues.flush(&mut state.ctx);
+        self.state.ctx.drain_effects(out);
         if !self.dirty.is_empty() {
             out.extend(self.dirty.drain(..).map(Effect::Flush));
         }
     }
-}
-
-/// Frames for every shard of a peer go to the shard of the same index there.
-pub(crate) fn same_shard(core: &Core) -> Route {
-    Route::Shard(core.config.index)
 }

@@ -4,10 +4,8 @@
 //! listing. An item that is there during the whole listing is told of once; one that goes meanwhile may be left out, and one that
 //! comes meanwhile may be missing.
 
-use crate::core::Core;
-use crate::sessions::Sessions;
-use crate::stats::{Merge, ShardStats};
-use control::{Progress, ShardFacts, TreeWalk};
+use crate::stats::Merge;
+use control::{Progress, TreeWalk};
 use env::NodeId;
 use metadata::QueueId;
 use std::collections::VecDeque;
@@ -15,7 +13,7 @@ use std::collections::VecDeque;
 /// Items that one turn looks at, of all listings together.
 pub const STEP: usize = 256;
 /// What a connection or a consumer costs in items: its facts are a dozen texts.
-const COST_OF_CLIENT: usize = 4;
+pub const COST_OF_CLIENT: usize = 4;
 /// Listings that wait for their turn, at most: one beyond that is not answered, and its asker does without.
 const MAX_WALKS: usize = 1_024;
 
@@ -79,104 +77,28 @@ impl StatsWalks {
     }
 
     /// The listing to go on with, and how many items it may look at. None: this turn has done its share.
-    fn take(&mut self) -> Option<(Walk, usize)> {
+    pub fn take(&mut self) -> Option<(Walk, usize)> {
         (self.left > 0).then_some(())?;
         Some((self.waiting.pop_front()?, self.left))
     }
 
     /// A listing has made a step.
-    fn count(&mut self, progress: Progress) {
+    pub fn count(&mut self, progress: Progress) {
         // Beginning one costs something, too.
         self.left = self.left.saturating_sub(progress.looked_at.max(1));
         self.looked_at += progress.looked_at as u64;
     }
 
     /// If a listing is not done it goes on after all others.
-    fn give_back(&mut self, walk: Walk, progress: Progress) {
+    pub fn give_back(&mut self, walk: Walk, progress: Progress) {
         if !progress.done {
             self.waiting.push_back(walk);
         }
     }
 }
 
-impl Core {
-    /// Goes on with listings, as far as the turn's share allows.
-    pub fn walk_on(&mut self, sessions: &Sessions) {
-        while let Some((mut walk, limit)) = self.walks.take() {
-            let progress = match &mut walk {
-                Walk::Figures { to, counting, next } => {
-                    self.step_figures(*to, *counting, next, limit)
-                }
-                Walk::Consumers { to, next } => self.step_consumers(*to, next, limit),
-                Walk::Connections { to, next } => self.step_connections(sessions, *to, next, limit),
-                Walk::Merge(merge) => merge.step(&self.tree, limit),
-                Walk::Tree(walk) => walk.step(&self.tree, limit),
-            };
-            self.walks.count(progress);
-            match walk {
-                Walk::Merge(merge) if progress.done => self.merged(*merge),
-                walk => self.walks.give_back(walk, progress),
-            }
-        }
-    }
-
-    fn step_figures(
-        &mut self,
-        to: ReplyTo,
-        counting: Option<NodeId>,
-        next: &mut QueueId,
-        limit: usize,
-    ) -> Progress {
-        let queues: Vec<QueueId> = self.local_queues.ids_from(*next).take(limit).collect();
-        let progress = progress(&queues, limit, next);
-        let told: ShardStats = self.local_queues.told(&queues, counting);
-        self.tell_stats(to, told, progress.done);
-        progress
-    }
-
-    fn step_consumers(&mut self, to: ReplyTo, next: &mut QueueId, limit: usize) -> Progress {
-        let mut part = Vec::new();
-        let (mut looked_at, mut done) = (0, true);
-        for queue in self.local_queues.ids_from(*next) {
-            if looked_at >= limit {
-                done = false;
-                break;
-            }
-            *next = QueueId(queue.0.saturating_add(1));
-            let before = part.len();
-            part.extend(self.consumer_facts(queue));
-            looked_at += 1 + COST_OF_CLIENT * (part.len() - before);
-        }
-        self.tell_facts(to, ShardFacts::Consumers(part), done);
-        Progress { looked_at, done }
-    }
-
-    fn step_connections(
-        &mut self,
-        sessions: &Sessions,
-        to: ReplyTo,
-        next: &mut usize,
-        limit: usize,
-    ) -> Progress {
-        let mut part = Vec::new();
-        let (mut looked_at, mut done) = (0, true);
-        let node = self.config.node;
-        while let Some((key, facts)) = sessions.next_facts(*next, node, self.services.states()) {
-            *next = key + 1;
-            looked_at += COST_OF_CLIENT * (1 + facts.channels.len());
-            part.push(facts);
-            if looked_at >= limit {
-                done = false;
-                break;
-            }
-        }
-        self.tell_facts(to, ShardFacts::Connections(part), done);
-        Progress { looked_at, done }
-    }
-}
-
 /// After a step over these queues: fewer than it asked for are the last ones.
-fn progress(queues: &[QueueId], limit: usize, next: &mut QueueId) -> Progress {
+pub fn progress(queues: &[QueueId], limit: usize, next: &mut QueueId) -> Progress {
     if let Some(last) = queues.last() {
         *next = QueueId(last.0.saturating_add(1));
     }

@@ -1,13 +1,7 @@
 //! Replicas of queues of which this node is no longer a member: kept until the queue's leader says that they are not
 //! needed, then deleted. A node that was down at that time learns of it from its metadata.
 
-use super::frame::MembershipMessage;
-use crate::Route;
-use crate::core::Core;
-use crate::frame::Frame;
-use consensus::Departure;
-use env::NodeId;
-use metadata::{QueueId, QueueRecord};
+use metadata::QueueId;
 use std::collections::BTreeSet;
 
 /// Leaders are asked about this many at a time; the others follow when these are gone or have been asked.
@@ -35,62 +29,26 @@ impl Departures {
         self.leaving.remove(&queue);
     }
 
+    /// Forgets the replicas that have been deleted, and returns their queues.
+    pub fn take_deleted(&mut self, has_replica: impl Fn(QueueId) -> bool) -> Vec<QueueId> {
+        let leaving = self.leaving.iter().copied();
+        let deleted: Vec<QueueId> = leaving.filter(|queue| !has_replica(*queue)).collect();
+        deleted.iter().for_each(|queue| self.forget(*queue));
+        deleted
+    }
+
+    /// The deletion of a replica has begun.
+    pub fn begin_leaving(&mut self, queue: QueueId) {
+        self.leaving.insert(queue);
+    }
+
     /// The next to ask about, going round.
-    fn turn(&mut self) -> Vec<QueueId> {
+    pub fn turn(&mut self) -> Vec<QueueId> {
         let later = self.leftovers.range(self.next..);
         let all = later.chain(self.leftovers.range(..self.next));
         let turn: Vec<QueueId> = all.take(ASK_AT_ONCE).copied().collect();
         self.next = turn.last().map_or(QueueId(0), |q| QueueId(q.0 + 1));
         turn
-    }
-}
-
-impl Core {
-    /// Goes on with replicas that are to go: what is gone is forgotten, leaders are asked about the others.
-    pub fn review_departures(&mut self) {
-        for queue in self.members.departures.leaving.clone() {
-            if self.local_queues.has_replica(queue) {
-                continue;
-            }
-            self.members.departures.forget(queue);
-            self.local_queues.departed(queue);
-            self.members.leaders.forget(queue);
-            if let Some(record) = self.tree.queue_by_id(queue).cloned() {
-                tracing::info!(event = "replica_deleted", queue = %record.name, vhost = %record.vhost);
-                // This node may be a member again by now.
-                self.queue_added(&record, false);
-            }
-        }
-        for queue in self.members.departures.turn() {
-            let members = self.tree.queue_by_id(queue).map(|r| r.members.clone());
-            for member in members.unwrap_or_default() {
-                if self.is_up(member) {
-                    let peer_message = MembershipMessage::DepartureRequest { queue };
-                    self.send_to_peer(member, Route::Owner(queue.0), &Frame::Members(peer_message));
-                }
-            }
-        }
-    }
-
-    /// Another node has a replica of a queue that may be led here.
-    pub fn departure_asked(&mut self, from: NodeId, queue: QueueId) {
-        if let Some(told) = self.local_queues.departure(queue, from) {
-            let peer_message = MembershipMessage::Depart { queue, told };
-            self.send_to_peer(from, Route::Owner(queue.0), &Frame::Members(peer_message));
-        }
-    }
-
-    pub fn depart(&mut self, queue: QueueId, told: Departure) {
-        let me = self.config.node;
-        let is_out = |r: &QueueRecord| !r.members.contains(&me);
-        let Some(record) = self.tree.queue_by_id(queue).filter(|r| is_out(r)) else {
-            return;
-        };
-        tracing::debug!(event = "replica_departs", queue = %record.name, ?told);
-        if self.local_queues.depart(queue, told) {
-            self.dead_letters.forget(queue);
-            self.members.departures.leaving.insert(queue);
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The number of quorum queues that each node leads, as far as this shard knows. It is updated when leaders are announced, so
 //! that placing a queue does not look at all others. A queue without a replica here counts for its first member.
 
-use crate::core::FixedState;
+use crate::FixedState;
 use env::NodeId;
 use hashbrown::HashMap;
 use metadata::{QueueId, Tree};

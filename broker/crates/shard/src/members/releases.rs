@@ -5,11 +5,6 @@
 //!
 //! Who is to leave is kept by the leader alone, and not for long: when nobody asks any more, the node is taken in again.
 
-use crate::Route;
-use crate::core::Core;
-use crate::frame::Frame;
-use crate::members::frame::MembershipMessage;
-use crate::metadata_client::{MetadataClient, MetadataLeader};
 use env::{NodeId, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +17,7 @@ const HELD_FOR: Duration = Duration::from_secs(60);
 pub struct NodeReleases(BTreeMap<NodeId, Time>);
 
 impl NodeReleases {
-    fn ask(&mut self, now: Time, node: NodeId) {
+    pub fn ask(&mut self, now: Time, node: NodeId) {
         self.0.insert(node, now + HELD_FOR);
     }
 
@@ -30,28 +25,6 @@ impl NodeReleases {
     pub fn held(&mut self, now: Time) -> Vec<NodeId> {
         self.0.retain(|_, until| now < *until);
         self.0.keys().copied().collect()
-    }
-}
-
-impl Core {
-    /// Sees to it that a node has no part in the metadata group. True when it has none, as far as is known here.
-    pub fn release(&mut self, node: NodeId) -> bool {
-        match self.directory.as_ref().map(MetadataClient::leader) {
-            Some(MetadataLeader::Me) => self.release_asked(node),
-            Some(MetadataLeader::Other(to)) => {
-                let peer_message = Frame::Members(MembershipMessage::Release { node });
-                self.send_to_peer(to, Route::Shard(0), &peer_message);
-            }
-            Some(MetadataLeader::Unknown) | None => {}
-        }
-        let members = self.local_queues.metadata_status().map(|s| s.membership);
-        members.is_some_and(|m| !m.voters.contains(&node) && !m.learners.contains(&node))
-    }
-
-    pub fn release_asked(&mut self, node: NodeId) {
-        if self.tree.node(node).is_some() {
-            self.members.releases.ask(self.now, node);
-        }
     }
 }
 

@@ -5,15 +5,9 @@
 //! Every request is made again until the tree shows its result: a node that joins asks again, and the leader of the metadata
 //! group looks once a second for two nodes of one name.
 
-use crate::core::Core;
-use crate::joining_nodes::is_member;
-use crate::metadata_client::ChangeRequester;
 use env::NodeId;
-use metadata::{Change, ChangeError, ChangeResult, NodeRecord, QueueId};
+use metadata::{ChangeError, ChangeResult, NodeRecord};
 use std::collections::BTreeSet;
-
-/// Maximum number of lost sessions that are ended at a time.
-const END_AT_ONCE: usize = 500;
 
 /// Old selves whose removal was asked for.
 #[derive(Debug, Default)]
@@ -38,96 +32,19 @@ impl NodeReplacements {
         }
     }
 
+    /// Notes that the removal of `old`, whose name `new` has, is requested. Returns false if it is on its way already.
+    pub fn begin(&mut self, old: NodeId, new: &NodeRecord) -> bool {
+        let is_new = self.asked.insert(old);
+        if is_new && !self.held.contains(&old) {
+            tracing::warn!(event = "node_replaced", name = %new.name, old = old.0, new = new.id.0);
+        }
+        is_new
+    }
+
     /// Forgets those that have left.
-    fn retain(&mut self, nodes: &[NodeRecord]) {
+    pub fn retain(&mut self, nodes: &[NodeRecord]) {
         let is_there = |id: &NodeId| nodes.iter().any(|n| n.id == *id);
         self.asked.retain(is_there);
         self.held.retain(is_there);
-    }
-}
-
-impl Core {
-    pub fn admit_node(&mut self, node: NodeRecord) {
-        if is_member(&self.tree, &node) || self.joining.contains(&node.id) {
-            return;
-        }
-        // A new cluster has its first contents before it has members: these let clients in, and would know no users. The node asks again.
-        if self.tree.nodes().next().is_none() {
-            return;
-        }
-        // The same name under another id: it lost its directory and comes back as a new node.
-        let same_name = self
-            .tree
-            .nodes()
-            .filter(|n| n.name == node.name && n.id != node.id);
-        let replaced: Vec<NodeId> = same_name.map(|n| n.id).collect();
-        if replaced.iter().any(|id| self.is_up(*id)) {
-            // Its end has not been noticed yet, or two processes have one name. The node asks again.
-            tracing::warn!(event = "node_name_taken", name = %node.name, id = node.id.0);
-            return;
-        }
-        let voter = self.tree.node(node.id).is_some_and(|n| n.voter);
-        let (id, new) = (node.id, NodeRecord { voter, ..node });
-        for old in &replaced {
-            self.replace_node(*old, &new);
-        }
-        // Otherwise the same change takes it in.
-        if replaced.is_empty() {
-            tracing::info!(event = "node_joins", name = %new.name, id = id.0);
-            self.joining.insert(id);
-            self.ask(Change::PutNode(new), ChangeRequester::Join(id));
-        }
-    }
-
-    /// Takes the outcome of a node's request to join. A refused node asks again.
-    pub fn join_answered(&mut self, node: NodeId, result: Result<ChangeResult, ChangeError>) {
-        self.joining.remove(&node);
-        if let Err(why) = result {
-            tracing::warn!(event = "node_join_refused", id = node.0, %why);
-        }
-    }
-
-    /// Asks for the removal of `old`, whose name `new` has.
-    fn replace_node(&mut self, old: NodeId, new: &NodeRecord) {
-        if self.members.replacements.asked.contains(&old) {
-            return;
-        }
-        let change = Change::ReplaceNode {
-            old,
-            new: new.clone(),
-        };
-        let replacements = &mut self.members.replacements;
-        replacements.asked.insert(old);
-        if !replacements.held.contains(&old) {
-            tracing::warn!(event = "node_replaced", name = %new.name, old = old.0, new = new.id.0);
-        }
-        self.ask(change, ChangeRequester::Replacement(old));
-    }
-
-    /// Two nodes of one name: the one that is down is the other's old self.
-    pub fn replace_old_selves(&mut self, nodes: &[NodeRecord]) {
-        self.members.replacements.retain(nodes);
-        let (up, down): (Vec<_>, Vec<_>) = nodes.iter().partition(|n| self.is_up(n.id));
-        for old in down {
-            if let Some(new) = up.iter().find(|n| n.name == old.name) {
-                self.replace_node(old.id, new);
-            }
-        }
-    }
-
-    /// Deletes lost queues that store sessions of clients: when the queue is lost, the session is over, and its client gets a new
-    /// one. No operator needs to decide that, and there may be thousands.
-    pub fn end_lost_sessions(&mut self) {
-        let lost = self.tree.lost_queues().filter_map(|(id, node)| {
-            let record = self.tree.queue_by_id(id)?;
-            let client = self.services.client_of(record)?;
-            (!self.deleting.contains(&id)).then(|| (id, client.to_owned(), node.clone()))
-        });
-        let lost: Vec<(QueueId, String, _)> = lost.take(END_AT_ONCE).collect();
-        for (id, client_id, node) in lost {
-            tracing::warn!(event = "session_lost", client_id, %node);
-            self.deleting.insert(id);
-            self.delete(id);
-        }
     }
 }

@@ -1,14 +1,10 @@
 //! The state that each replica of a queue reports: requested from all nodes that may have one, complete when all have
 //! answered or the time is up.
 
-use super::frame::{MembershipMessage, ReplicaReport};
-use crate::Route;
-use crate::core::Core;
-use crate::frame::Frame;
+use super::frame::ReplicaReport;
 use crate::stats::GATHER_WITHIN;
 use control::{ReplicaFacts, Reply, Vote};
 use env::{NodeId, Time};
-use metadata::QueueId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Questions that are open at the same time; the oldest is answered early beyond that.
@@ -43,7 +39,32 @@ impl ReplicaQueries {
         late.into_iter().for_each(ReplicaQuery::finish);
     }
 
-    fn take(&mut self, from: NodeId, token: u64, told: ReplicaReport) {
+    /// Begins a query of these nodes. `members`: the nodes that the answer names in any case. Returns its token.
+    pub fn begin(
+        &mut self,
+        now: Time,
+        asked: BTreeSet<NodeId>,
+        members: Vec<NodeId>,
+        reply: Reply<Vec<ReplicaFacts>>,
+    ) -> u64 {
+        self.next += 1;
+        let question = ReplicaQuery {
+            reply,
+            wanted: members,
+            silent: asked,
+            told: BTreeMap::new(),
+            until: now + GATHER_WITHIN,
+        };
+        self.open.insert(self.next, question);
+        if self.open.len() > MAX_OPEN
+            && let Some((_, oldest)) = self.open.pop_first()
+        {
+            oldest.finish();
+        }
+        self.next
+    }
+
+    pub fn take(&mut self, from: NodeId, token: u64, told: ReplicaReport) {
         let Some(question) = self.open.get_mut(&token) else {
             return;
         };
@@ -85,64 +106,5 @@ impl ReplicaQuery {
             replica: self.told.get(&node).and_then(|t| t.replica),
         });
         (self.reply)(facts.collect());
-    }
-}
-
-impl Core {
-    /// Asks every node that can be reached: one that is no member may still have a replica.
-    pub fn ask_replicas(&mut self, queue: QueueId, reply: Reply<Vec<ReplicaFacts>>) {
-        let wanted = self.tree.queue_by_id(queue).map(|r| r.members.clone());
-        let me = self.config.node;
-        let asked: BTreeSet<NodeId> = self.peers.all_up().chain([me]).collect();
-        let questions = &mut self.members.questions;
-        questions.next += 1;
-        let token = questions.next;
-        let question = ReplicaQuery {
-            reply,
-            wanted: wanted.unwrap_or_default(),
-            silent: asked.clone(),
-            told: BTreeMap::new(),
-            until: self.now + GATHER_WITHIN,
-        };
-        questions.open.insert(token, question);
-        if questions.open.len() > MAX_OPEN
-            && let Some((_, oldest)) = questions.open.pop_first()
-        {
-            oldest.finish();
-        }
-        let reply_shard = self.config.index;
-        let peer_message = MembershipMessage::ReplicaRequest {
-            token,
-            reply_shard,
-            queue,
-        };
-        for node in asked.into_iter().filter(|n| *n != me) {
-            self.send_to_peer(
-                node,
-                Route::Owner(queue.0),
-                &Frame::Members(peer_message.clone()),
-            );
-        }
-        match self.owner_shard(queue) {
-            shard if shard == reply_shard => self.replica_asked(me, token, reply_shard, queue),
-            shard => self.send_to_shard(shard, &Frame::Members(peer_message)),
-        }
-    }
-
-    pub fn replica_asked(&mut self, from: NodeId, token: u64, reply_shard: u16, queue: QueueId) {
-        let told = self.local_queues.tell_replica(queue);
-        if from == self.config.node && reply_shard == self.config.index {
-            return self.replica_told(from, token, told);
-        }
-        let frame = Frame::Members(MembershipMessage::Replica { token, told });
-        if from == self.config.node {
-            self.send_to_shard(reply_shard, &frame);
-        } else {
-            self.send_to_peer(from, Route::Shard(reply_shard), &frame);
-        }
-    }
-
-    pub fn replica_told(&mut self, from: NodeId, token: u64, told: ReplicaReport) {
-        self.members.questions.take(from, token, told);
     }
 }

@@ -246,12 +246,12 @@ impl Cluster {
 
     /// Items that listings of a node have looked at.
     pub fn looked_at(&self, at: usize) -> u64 {
-        self.nodes[at].shard.core().walks.looked_at()
+        self.nodes[at].shard.state().listed_items()
     }
 
     /// Groups that a node has reviewed.
     pub fn reviewed(&self, at: usize) -> u64 {
-        self.nodes[at].shard.core().members.review.looked_at()
+        self.nodes[at].shard.state().reviewed_groups()
     }
 
     fn is_ready(&mut self, at: usize) -> bool {
@@ -449,12 +449,16 @@ impl Cluster {
     /// Records of queues that a node has looked at one after the other.
     #[cfg(debug_assertions)]
     pub fn queues_walked(&self, at: usize) -> u64 {
-        self.nodes[at].shard.core().tree.queues_walked()
+        self.nodes[at].shard.state().tree().queues_walked()
     }
 
     /// Voters of the metadata group as a node knows them.
     pub fn metadata_voters(&self, at: usize) -> Vec<NodeId> {
-        let status = self.nodes[at].shard.core().local_queues.metadata_status();
+        let status = self.nodes[at]
+            .shard
+            .state()
+            .local_queues()
+            .metadata_status();
         status.map(|s| s.membership.voters).unwrap_or_default()
     }
 

@@ -22,8 +22,8 @@ pub struct MqttClient {
 
 impl Cluster {
     fn routers(&self) -> impl Iterator<Item = &MqttRouter> {
-        let services = self.nodes.iter().map(|n| &n.shard.core().services);
-        services.filter_map(|s| Some(&s.states().get::<MqttShard>()?.router))
+        let states = self.nodes.iter().map(|n| n.shard.state().service_states());
+        states.filter_map(|s| Some(&s.get::<MqttShard>()?.router))
     }
 
     /// Nodes that hold a client id of the vhost `/`.

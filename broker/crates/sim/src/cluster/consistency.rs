@@ -11,12 +11,12 @@ pub fn check_replicas_agree<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result
     let mut queues: BTreeMap<(QueueId, u64), u64> = BTreeMap::new();
     let mut trees: BTreeMap<u64, u64> = BTreeMap::new();
     for shard in nodes.flat_map(Node::shards) {
-        let core = shard.core();
-        let digest = core.tree.digest();
-        if *trees.entry(core.applied).or_insert(digest) != digest {
-            return Err(format!("trees differ after entry {}", core.applied));
+        let state = shard.state();
+        let digest = state.tree().digest();
+        if *trees.entry(state.applied()).or_insert(digest) != digest {
+            return Err(format!("trees differ after entry {}", state.applied()));
         }
-        for (queue, applied, digest) in core.local_queues.digests() {
+        for (queue, applied, digest) in state.local_queues().digests() {
             if *queues.entry((queue, applied)).or_insert(digest) != digest {
                 return Err(format!(
                     "replicas of queue {} differ after entry {applied}",
@@ -50,14 +50,14 @@ impl FoundingMembers {
         let mut newest: BTreeMap<QueueId, LedQueue> = BTreeMap::new();
         let mut empty: BTreeMap<(QueueId, NodeId), u64> = BTreeMap::new();
         for shard in nodes.flat_map(Node::shards) {
-            let (core, local_queues) = (shard.core(), &shard.core().local_queues);
-            for record in core.tree.all_queues() {
+            let (state, local_queues) = (shard.state(), shard.state().local_queues());
+            for record in state.tree().all_queues() {
                 self.0
                     .entry(record.id)
                     .or_insert_with(|| record.members.clone());
                 let replica = local_queues.tell_replica(record.id).replica;
                 if let Some(replica) = replica.filter(|r| r.last_index == 0) {
-                    empty.insert((record.id, core.me()), replica.term);
+                    empty.insert((record.id, state.node()), replica.term);
                 }
                 let known = newest.get(&record.id).map_or(0, |led| led.term);
                 let status = local_queues.led_status(record.id);
@@ -91,7 +91,7 @@ pub fn check_removed_nodes_stay_out<'a>(
     nodes: impl Iterator<Item = &'a Node>,
 ) -> Result<(), String> {
     for shard in nodes.flat_map(Node::shards) {
-        let tree = &shard.core().tree;
+        let tree = shard.state().tree();
         if let Some(back) = tree.nodes().find(|n| tree.is_forgotten(n.id)) {
             return Err(format!("node {} was removed and is a member", back.id.0));
         }
@@ -106,7 +106,7 @@ pub fn check_forgotten_nodes_have_no_queues<'a>(
     requested: &BTreeSet<NodeId>,
 ) -> Result<(), String> {
     for shard in nodes.flat_map(Node::shards) {
-        let tree = &shard.core().tree;
+        let tree = shard.state().tree();
         for node in requested.iter().filter(|n| tree.is_forgotten(**n)) {
             let queue = tree
                 .all_queues()
@@ -127,23 +127,28 @@ pub fn describe_in_flight<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<S
     let mut trees = BTreeSet::new();
     let mut queues: BTreeMap<QueueId, u64> = BTreeMap::new();
     for shard in nodes.flat_map(Node::shards) {
-        let core = shard.core();
-        let waiting = core.clients.in_flight();
+        let state = shard.state();
+        let waiting = state.queue_clients().in_flight();
         if waiting > 0 {
-            let name = |q| core.tree.queue_by_id(q).map(|r| r.name.to_string());
+            let name = |q| state.tree().queue_by_id(q).map(|r| r.name.to_string());
             let with_name =
                 |(s, q, owner, n)| (s, name(q).unwrap_or_else(|| format!("{q:?}")), owner, n);
-            let requests: Vec<_> = core.clients.waiting().into_iter().map(with_name).collect();
-            let id = core.me().0;
+            let requests: Vec<_> = state
+                .queue_clients()
+                .waiting()
+                .into_iter()
+                .map(with_name)
+                .collect();
+            let id = state.node().0;
             return Some(format!(
                 "{waiting} requests to queues from node {id}: {requests:?}"
             ));
         }
-        if core.local_queues.recovering() {
+        if state.local_queues().recovering() {
             return Some("replicas of queues that no tree has".to_owned());
         }
-        trees.insert(core.tree.digest());
-        for (queue, applied, _) in core.local_queues.digests() {
+        trees.insert(state.tree().digest());
+        for (queue, applied, _) in state.local_queues().digests() {
             if *queues.entry(queue).or_insert(applied) != applied {
                 return Some(format!("entries of queue {}", queue.0));
             }
@@ -158,7 +163,7 @@ pub fn check_routers<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), St
         .flat_map(|n| n.shards().map(|s| (n.id(), s)))
         .collect();
     for (node, shard) in &all {
-        let mqtt: Option<&MqttShard> = shard.core().services.states().get();
+        let mqtt: Option<&MqttShard> = shard.state().service_states().get();
         let others = mqtt.map_or(0, |mqtt| mqtt.router.counts().routers);
         if others + 1 != all.len() {
             let (node, total) = (node.0, all.len());
@@ -178,7 +183,7 @@ pub fn check_queue_exists<'a>(
 ) -> Result<(), String> {
     for node in nodes {
         for shard in node.shards() {
-            if shard.core().tree.queue("/", name).is_some() != expected {
+            if shard.state().tree().queue("/", name).is_some() != expected {
                 let problem = if expected { "lacks" } else { "still has" };
                 return Err(format!(
                     "the tree of node {} {problem} queue {name}",
@@ -195,11 +200,11 @@ pub fn describe_queues<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<String>
     let mut all = Vec::new();
     for node in nodes {
         for shard in node.shards() {
-            let core = shard.core();
-            let queues: Vec<QueueId> = core.local_queues.ids_from(QueueId::NONE).collect();
-            for queue_stats in core.local_queues.told(&queues, None).stats {
-                let name = core
-                    .tree
+            let state = shard.state();
+            let queues: Vec<QueueId> = state.local_queues().ids_from(QueueId::NONE).collect();
+            for queue_stats in state.local_queues().told(&queues, None).stats {
+                let name = state
+                    .tree()
                     .queue_by_id(queue_stats.queue)
                     .map(|q| q.name.clone());
                 let stats = queue_stats.stats;

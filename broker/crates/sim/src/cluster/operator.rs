@@ -307,8 +307,8 @@ pub fn send_operation<S: Scenario<Process = Node>>(
 pub fn newest_tree<S: Scenario<Process = Node>>(world: &World<S>) -> Option<&Tree> {
     let nodes = world.nodes().into_iter();
     let shards = nodes.filter_map(|n| world.process(n)?.shards().next());
-    let newest = shards.max_by_key(|s| s.core().applied)?;
-    Some(&newest.core().tree)
+    let newest = shards.max_by_key(|s| s.state().applied())?;
+    Some(newest.state().tree())
 }
 
 fn quorum_queues(tree: &Tree) -> impl Iterator<Item = &Arc<QueueRecord>> {
@@ -349,7 +349,7 @@ pub fn check_replication<S: Scenario<Process = Node>>(
     for node in world.nodes() {
         let process = world.process(node);
         for shard in process.iter().flat_map(|p| p.shards()) {
-            let local_queues = &shard.core().local_queues;
+            let local_queues = shard.state().local_queues();
             let queues = local_queues.led_queues().into_iter();
             let statuses = queues.filter_map(|q| Some((q, local_queues.led_status(q)?)));
             led.extend(statuses);
@@ -391,7 +391,7 @@ fn replicas<S: Scenario<Process = Node>>(world: &World<S>, queue: QueueId) -> Ve
     let mut all = Vec::new();
     for process in world.nodes().iter().filter_map(|n| world.process(*n)) {
         for shard in process.shards() {
-            let local_queues = &shard.core().local_queues;
+            let local_queues = shard.state().local_queues();
             if local_queues.has_replica(queue) {
                 let state = local_queues.tell_replica(queue);
                 all.push(format!("{}: {state:?}", process.id().0));

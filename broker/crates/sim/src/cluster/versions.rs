@@ -157,7 +157,7 @@ impl Versions {
         for node in nodes {
             let version = node.version();
             for shard in node.shards() {
-                let enabled = shard.core().tree.enabled_features();
+                let enabled = shard.state().tree().enabled_features();
                 if let Some(error) = version.misfit(enabled.map(|f| &**f)) {
                     return Err(format!("node {} goes on: {error}", node.id().0));
                 }
@@ -186,7 +186,7 @@ impl Versions {
         nodes.all(|node| {
             let is_enabled = |f: &Feature| {
                 let mut shards = node.shards();
-                shards.all(|s| s.core().tree.feature_enabled(f.name))
+                shards.all(|s| s.state().tree().feature_enabled(f.name))
             };
             node.version() == newest && newest.features.iter().all(is_enabled)
         })

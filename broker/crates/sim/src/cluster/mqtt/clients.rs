@@ -440,9 +440,9 @@ impl MqttClients {
         for mqtt_client in self.clients.iter_mut().filter(|d| d.plan.expiring_session) {
             let name = mqtt_client.queue().unwrap_or_default();
             let leaders = all().flat_map(Node::shards).filter_map(|shard| {
-                let core = shard.core();
-                let queue = core.tree.queue("/", &name)?.id;
-                Some((queue, core.local_queues.led_status(queue)?.term))
+                let state = shard.state();
+                let queue = state.tree().queue("/", &name)?.id;
+                Some((queue, state.local_queues().led_status(queue)?.term))
             });
             if let Some(leader) = leaders.max() {
                 mqtt_client.record_leader(now, leader);

@@ -24,7 +24,7 @@ pub fn find_bound_queue(
 ) -> Option<QueueId> {
     let process = process.filter(|p| p.incarnation() == location.incarnation);
     let shard = process.and_then(|p| p.shards().nth(location.shard as usize));
-    let tree = shard.map(|s| &s.core().tree)?;
+    let tree = shard.map(|s| s.state().tree())?;
     let record = tree.queue("/", queue)?;
     let bindings = tree.bindings_of_queue(record.id);
     let key = filter.replace('/', ".").replace('+', "*");

@@ -1,15 +1,15 @@
 //! Shard services: the parts of protocols that have state on every shard ([`session::ShardService`]).
 
+use super::ShardState;
 use crate::Effect;
 use crate::Route;
-use crate::core::Core;
 use crate::frame::{FrameError, ServiceFrame};
 use crate::listener_origin::Origin;
 use crate::listings::ListingTarget;
 use crate::metadata_client::ChangeRequester;
-use crate::sessions::{SERVICE_KEY, number, service_position};
+use crate::sessions::InternalSession;
 use crate::shard::Shard;
-use crate::view::View;
+use crate::shard::view::View;
 use bytes::BytesMut;
 use control::{ShardFacts, ShardQuery};
 use env::{Incarnation, NodeId, Time};
@@ -33,7 +33,7 @@ struct PostponedDeletion {
 /// The services of a shard.
 #[derive(Default)]
 pub struct Services {
-    /// Their positions are those of their sessions ([`SERVICE_KEY`]).
+    /// Their positions are those of their sessions ([`InternalSession::Service`]).
     list: Vec<&'static dyn ShardService>,
     states: ServiceStates,
     /// False after all outputs were passed on, until a service can have another one.
@@ -77,7 +77,10 @@ impl Services {
 
     /// The position of the service whose session has this number.
     pub fn of_session(&self, number: u64) -> Option<usize> {
-        service_position(number).filter(|at| *at < self.list.len())
+        match InternalSession::from_number(number) {
+            Some(InternalSession::Service(at)) => (at < self.list.len()).then_some(at),
+            _ => None,
+        }
     }
 
     pub fn are_ready(&self) -> bool {
@@ -98,6 +101,14 @@ impl Services {
         all.find_map(|service| service.publishes_to(&self.states, protocol))
     }
 
+    /// A service as the requester of a change. A service that the shard does not have gets no answer.
+    pub fn requester(&self, id: ServiceId, token: u64) -> ChangeRequester {
+        match self.position(id) {
+            Some(at) => ChangeRequester::Service { at, token },
+            None => ChangeRequester::Nobody,
+        }
+    }
+
     /// The client whose session the queue stores.
     pub fn client_of<'a>(&self, record: &'a QueueRecord) -> Option<&'a str> {
         self.list
@@ -106,7 +117,7 @@ impl Services {
     }
 }
 
-impl Core {
+impl ShardState {
     /// Calls a function of each service.
     pub fn each_service(&mut self, mut call: impl FnMut(&dyn ShardService, &mut View<'_>)) {
         for at in 0..self.services.list.len() {
@@ -121,9 +132,9 @@ impl Core {
     ) -> Option<R> {
         let service = *self.services.list.get(at)?;
         let mut view = View {
-            number: number(self.config.index, 0, SERVICE_KEY - at as u64),
+            number: InternalSession::Service(at).number(self.ctx.shard()),
             origin: Origin::HERE,
-            core: self,
+            state: self,
         };
         Some(call(service, &mut view))
     }
@@ -133,7 +144,7 @@ impl Core {
     pub fn tick_services(&mut self) {
         for at in 0..self.services.list.len() {
             let Services { list, states, .. } = &mut self.services;
-            let outcome = list[at].tick(states, self.now, self.wall);
+            let outcome = list[at].tick(states, self.ctx.now(), self.ctx.wall());
             if outcome != TickOutcome::Idle {
                 self.services.note_access();
             }
@@ -198,12 +209,13 @@ impl Core {
     /// Remote subscribers have what a session of the shard itself published. Returns false for
     /// sessions of clients.
     pub fn publish_confirmed(&mut self, session: u64, tag: PublishTag) -> bool {
-        if self.is_internal_session(session) {
-            self.internal_published(tag.0, true);
-        } else if self.is_dead_letter_session(session) {
-            self.dead_letter_confirmed(tag.0);
-        } else {
-            return false;
+        match InternalSession::from_number(session) {
+            Some(InternalSession::InternalClient) => {
+                self.internal_client.handle_publish_result(tag, true);
+                self.route_internal_client();
+            }
+            Some(InternalSession::DeadLetters) => self.handle_dead_letter_announced(tag.0),
+            _ => return false,
         }
         true
     }
@@ -229,7 +241,9 @@ impl Core {
             incarnation,
             shard,
         };
-        if frame.to != self.config.incarnation || !self.shard_exists(from) {
+        if frame.to != self.ctx.config().incarnation
+            || !self.cluster.peers().has_shard(&self.ctx, from)
+        {
             return Ok(());
         }
         // A node without this protocol has no subscribers of it.
@@ -238,13 +252,6 @@ impl Core {
         };
         let taken = self.with_service(at, |service, view| service.frame(view, from, frame.body));
         taken.unwrap_or(Ok(())).map_err(|_| FrameError)
-    }
-
-    fn shard_exists(&self, address: ShardAddress) -> bool {
-        if address.node == self.config.node {
-            return address.incarnation == self.config.incarnation;
-        }
-        self.peers.is_up_as(address.node, address.incarnation)
     }
 
     /// Asks each service whether the deletion of a queue must wait. `None`: it waits, and the
@@ -261,11 +268,11 @@ impl Core {
         if matches!(requester, ChangeRequester::Shard { .. }) {
             return Some(requester);
         }
-        let Some(record) = self.tree.queue(vhost, name).cloned() else {
+        let Some(record) = self.metadata.tree().queue(vhost, name).cloned() else {
             return Some(requester);
         };
         let queue = record.id;
-        if id.is_some_and(|id| id != queue) || self.tree.lost_on(queue).is_some() {
+        if id.is_some_and(|id| id != queue) || self.metadata.tree().lost_on(queue).is_some() {
             return Some(requester);
         }
         if let Some(postponed) = self.services.postponed.get_mut(&queue) {
@@ -299,25 +306,24 @@ impl Core {
         }
     }
 
-    /// A service as the requester of a change. A service that the shard does not have gets no answer.
-    pub fn service_requester(&self, id: ServiceId, token: u64) -> ChangeRequester {
-        match self.services.position(id) {
-            Some(at) => ChangeRequester::Service { at, token },
-            None => ChangeRequester::Nobody,
-        }
-    }
-
     /// Collects the counters of this node's shards for a service, those of this shard first.
     fn collect_counters(&mut self, at: usize) {
         let target = ListingTarget::Service(at, Box::default());
-        let token = self.ask_shards(&ShardQuery::Counters, false, target);
+        let token = self.reports.ask_shards(
+            &mut self.ctx,
+            self.cluster.peers(),
+            &ShardQuery::Counters,
+            false,
+            target,
+        );
         let own = ShardFacts::Counters(Box::new(self.counters()));
-        let me = (self.me(), self.now);
-        self.listings.take(token, me, true, Some(own));
+        let me = (self.ctx.node(), self.ctx.now());
+        self.reports
+            .handle_facts(me.1, me.0, token, true, Some(own));
     }
 
     fn pass_on_collected_counters(&mut self) {
-        while let Some((at, counters)) = self.listings.take_collected() {
+        while let Some((at, counters)) = self.reports.next_collected() {
             self.with_service(at, |service, view| {
                 service.counters_collected(view, &counters);
             });
@@ -329,22 +335,22 @@ impl Shard {
     /// Passes the outputs of services on, one by one: an output that a session has not received when
     /// it ends stays with the service. Returns true if there were any.
     pub(crate) fn pass_on_service_outputs(&mut self) -> bool {
-        self.core.pass_on_collected_counters();
-        if !std::mem::take(&mut self.core.services.may_have_outputs) {
+        self.state.pass_on_collected_counters();
+        if !std::mem::take(&mut self.state.services.may_have_outputs) {
             return false;
         }
         let mut worked = false;
-        for at in 0..self.core.services.list.len() {
-            let service = self.core.services.list[at];
-            let place = self.core.services.events[at].take();
+        for at in 0..self.state.services.list.len() {
+            let service = self.state.services.list[at];
+            let place = self.state.services.events[at].take();
             let Some(mut event) = place else { continue };
             while let Some(output) =
-                service.next_output(&mut self.core.services.states, &mut *event)
+                service.next_output(&mut self.state.services.states, &mut *event)
             {
                 worked = true;
                 self.pass_on_output(at, output, &mut *event);
             }
-            self.core.services.events[at] = Some(event);
+            self.state.services.events[at] = Some(event);
         }
         worked
     }
@@ -357,7 +363,7 @@ impl Shard {
                 }
             }
             ServiceOutput::Confirmed { session, tag } => {
-                if !self.core.publish_confirmed(session, tag) {
+                if !self.state.publish_confirmed(session, tag) {
                     self.notify(session, ServiceNotification::Confirmed { tag }.into());
                 }
             }
@@ -365,7 +371,7 @@ impl Shard {
                 self.notify(session, ControlEvent::Unblocked.into());
             }
             ServiceOutput::Work => {
-                self.core
+                self.state
                     .with_service(at, |service, view| service.carry_out(view, event));
             }
         }
@@ -377,7 +383,7 @@ impl Shard {
             Some(key) => {
                 self.step(key, |s, view, out| s.session_event(event, view, out));
             }
-            None => self.core.late_session_event(number, &event),
+            None => self.state.late_session_event(number, &event),
         }
     }
 }
@@ -385,19 +391,24 @@ impl Shard {
 impl ServiceHost for View<'_> {
     fn address(&self) -> ShardAddress {
         ShardAddress {
-            node: self.core.config.node,
-            incarnation: self.core.config.incarnation,
-            shard: self.core.config.index,
+            node: self.state.ctx.node(),
+            incarnation: self.state.ctx.config().incarnation,
+            shard: self.state.ctx.shard(),
         }
     }
 
     fn shards(&self) -> u16 {
-        self.core.config.shards
+        self.state.ctx.config().shards
     }
 
     fn nodes(&self) -> Vec<NodeStatus> {
-        let me = self.core.config.node;
-        let others = self.core.peers.lives().filter(|(node, _)| *node != me);
+        let me = self.state.ctx.node();
+        let others = self
+            .state
+            .cluster
+            .peers()
+            .lives()
+            .filter(|(node, _)| *node != me);
         others
             .map(|(node, peer)| NodeStatus {
                 node,
@@ -408,21 +419,21 @@ impl ServiceHost for View<'_> {
     }
 
     fn is_up(&self, node: NodeId) -> bool {
-        self.core.peers.is_up(node)
+        self.state.cluster.peers().is_up(node)
     }
 
     fn send(&mut self, to: ShardAddress, write: &mut dyn FnMut(&mut BytesMut)) {
-        let Some(at) = self.core.services.of_session(self.number) else {
+        let Some(at) = self.state.services.of_session(self.number) else {
             return;
         };
-        let core = &mut *self.core;
-        let from: (Incarnation, u16) = (core.config.incarnation, core.config.index);
-        let service = core.services.list[at].id();
+        let state = &mut *self.state;
+        let from: (Incarnation, u16) = (state.ctx.config().incarnation, state.ctx.shard());
+        let service = state.services.list[at].id();
         let frame = ServiceFrame::encode_with(service, from, to.incarnation, write);
-        let effect = match to.node == core.config.node {
+        let effect = match to.node == state.ctx.node() {
             true => Effect::Shard {
                 to: to.shard,
-                from: core.config.index,
+                from: state.ctx.shard(),
                 frame,
             },
             false => Effect::Peer {
@@ -431,11 +442,11 @@ impl ServiceHost for View<'_> {
                 frame,
             },
         };
-        core.effects.push(effect);
+        state.ctx.push_effect(effect);
     }
 
     fn notify(&mut self, session: u64, event: ControlEvent) {
-        self.core.notices.push_back((session, event.into()));
+        self.state.ctx.notify(session, event.into());
     }
 
     fn reaches_exchange(&self, vhost: &str, message: &Message, exchange: &str) -> bool {
@@ -446,24 +457,27 @@ impl ServiceHost for View<'_> {
             deaths: deaths.as_ref(),
         };
         let way = (message.exchange(), exchange);
-        self.core.tree.comes_by(vhost, way, &keys, &envelope)
+        self.state
+            .metadata
+            .tree()
+            .comes_by(vhost, way, &keys, &envelope)
     }
 
     fn delete_postponed(&mut self, queue: QueueId) {
-        self.core.delete_postponed(queue);
+        self.state.delete_postponed(queue);
     }
 
     fn collect_counters(&mut self) {
-        if let Some(at) = self.core.services.of_session(self.number) {
-            self.core.collect_counters(at);
+        if let Some(at) = self.state.services.of_session(self.number) {
+            self.state.collect_counters(at);
         }
     }
 
     fn version(&self) -> &'static str {
-        self.core.config.program.version
+        self.state.ctx.config().program.version
     }
 
     fn started_at(&self) -> Time {
-        self.core.started
+        self.state.ctx.started()
     }
 }

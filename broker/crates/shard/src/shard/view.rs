@@ -1,7 +1,7 @@
 //! The node as one session sees it: [`session::Broker`] over the shard's core.
 
+use super::ShardState;
 use crate::ConnectionKey;
-use crate::core::Core;
 use crate::listener_origin::Origin;
 use crate::metadata_client::ChangeRequester;
 use env::{NodeId, Time, WallTime};
@@ -16,14 +16,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub struct View<'a> {
-    pub core: &'a mut Core,
+    pub state: &'a mut ShardState,
     pub number: u64,
     pub origin: Origin<'a>,
 }
 
 impl Broker for View<'_> {
     fn id(&self) -> SessionId {
-        self.core.session(self.number)
+        self.state.ctx.session(self.number)
     }
 
     fn peer(&self) -> SocketAddr {
@@ -31,130 +31,173 @@ impl Broker for View<'_> {
     }
 
     fn now(&self) -> Time {
-        self.core.now
+        self.state.ctx.now()
     }
 
     fn wall(&self) -> WallTime {
-        self.core.wall
+        self.state.ctx.wall()
     }
 
     fn random(&mut self) -> u64 {
-        self.core.rng.next_u64()
+        self.state.ctx.random()
     }
 
     fn tree(&self) -> &Tree {
-        &self.core.tree
+        self.state.metadata.tree()
     }
 
     /// On a node alone the first shard's tree is the first to have a change.
     fn knows_all(&self) -> bool {
-        self.core.directory.is_some() && self.core.tree.nodes().nth(1).is_none()
+        self.state.metadata.knows_all()
     }
 
     fn change(&mut self, token: u64, change: Change) {
         let number = self.number;
-        let requester = match self.core.services.of_session(number) {
+        let requester = match self.state.services.of_session(number) {
             Some(at) => ChangeRequester::Service { at, token },
             None => ChangeRequester::Session { number, token },
         };
-        self.core.ask(change, requester);
+        self.state.ask(change, requester);
     }
 
     fn place(&mut self, _: QueueType, _: u32) -> Vec<NodeId> {
         // What needs no record lives where its client is.
-        vec![self.core.me()]
+        vec![self.state.ctx.node()]
     }
 
     fn place_queue(&mut self, queue: &QueueRecord) -> Vec<NodeId> {
-        self.core.place(queue)
+        self.state.topology().place(queue)
     }
 
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> FlowState {
-        self.core.publish(self.number, queue, tag, message)
+        let state = &mut *self.state;
+        state.queues.publish(
+            &mut state.ctx,
+            state.metadata.tree(),
+            self.number,
+            queue,
+            tag,
+            message,
+        )
     }
 
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq {
-        RequestSeq(self.core.request(self.number, queue, body))
+        let state = &mut *self.state;
+        RequestSeq(state.queues.request(
+            &mut state.ctx,
+            state.metadata.tree(),
+            self.number,
+            queue,
+            body,
+        ))
     }
 
     fn send_after(&mut self, earlier: u64) {
-        self.core.clients.send_after(self.number, earlier);
+        self.state
+            .queues
+            .clients_mut()
+            .send_after(self.number, earlier);
     }
 
     fn received(&mut self, queue: QueueId, consumer: ConsumerId, up_to: u64) {
-        self.core.received(self.number, queue, consumer, up_to);
+        let state = &mut *self.state;
+        state
+            .queues
+            .handle_deliveries_sent(&mut state.ctx, self.number, queue, consumer, up_to);
     }
 
     fn settling(&self, queue: QueueId, consumer: ConsumerId) -> Vec<(u64, u64)> {
-        self.core.clients.settling(self.number, queue, consumer)
+        self.state
+            .queues
+            .clients()
+            .settling(self.number, queue, consumer)
     }
 
     fn unreachable_home(&self, queue: &QueueRecord) -> Option<Name> {
-        if let Some(node) = self.core.tree.lost_on(queue.id) {
+        if let Some(node) = self.state.metadata.tree().lost_on(queue.id) {
             return Some(node.clone());
         }
         let home = match &*queue.members {
-            [home] if !queue.kind.is_replicated() && *home != self.core.me() => *home,
+            [home] if !queue.kind.is_replicated() && *home != self.state.ctx.node() => *home,
             _ => return None,
         };
-        let name = || self.core.tree.node(home).map(|n| n.name.clone());
-        (!self.core.peers.is_up(home)).then(|| name().unwrap_or_else(|| "?".into()))
+        let name = || {
+            self.state
+                .metadata
+                .tree()
+                .node(home)
+                .map(|n| n.name.clone())
+        };
+        (!self.state.cluster.peers().is_up(home)).then(|| name().unwrap_or_else(|| "?".into()))
     }
 
     fn publishers_blocked(&self) -> Option<&'static str> {
-        self.core.alarms.in_force()
+        self.state.cluster.alarms().in_force()
     }
 
     fn draining(&self) -> bool {
-        self.core.draining
+        self.state.cluster.is_draining()
     }
 
     fn account(&mut self, user: &str, vhost: &str) -> Arc<SessionOwner> {
-        let core = &mut *self.core;
-        core.accounts.shared(user, vhost, &core.tree)
+        let state = &mut *self.state;
+        state.limits.owner(user, vhost, state.metadata.tree())
     }
 
     fn admit(&mut self, user: &str) -> Result<(), u64> {
-        self.core.admit(self.number, user)
+        self.state
+            .limits
+            .admit(self.state.metadata.tree(), self.number, user)
     }
 
     fn admit_to(&mut self, vhost: &str) -> Result<(), u64> {
-        self.core.admit_to(self.number, vhost)
+        self.state
+            .limits
+            .admit_to(self.state.metadata.tree(), self.number, vhost)
     }
 
     fn hold_unknown(&mut self, begins: bool) -> bool {
-        self.core.hold_unknown(begins)
+        self.state.limits.hold_unknown(begins)
     }
 
     fn note_held(&mut self) {
         let key = crate::sessions::key_of(self.number);
-        self.core.budget.note(ConnectionKey(key));
+        self.state.limits.budget().note(ConnectionKey(key));
     }
 
     fn admit_unread(&mut self, waiting: usize, bytes: usize) -> bool {
-        self.core.budget.admit_unread(waiting, bytes)
+        self.state.limits.budget().admit_unread(waiting, bytes)
     }
 
     fn message_counters(&mut self, protocol: &'static str, message_counters: &MessageCounters) {
-        self.core
-            .message_counters(self.number, protocol, message_counters);
+        let state = &mut *self.state;
+        state.limits.count_messages(
+            state.metadata.tree(),
+            self.number,
+            protocol,
+            message_counters,
+        );
     }
 
     fn open_channel(&mut self) -> Result<(), u64> {
-        self.core.open_channel(self.number)
+        self.state
+            .limits
+            .open_channel(self.state.metadata.tree(), self.number)
     }
 
     fn close_channel(&mut self) {
-        self.core.close_channel(self.number);
+        self.state
+            .limits
+            .close_channel(self.state.metadata.tree(), self.number);
     }
 
     fn services(&mut self) -> Option<&mut ServiceStates> {
-        Some(self.core.services.states_mut())
+        Some(self.state.services.states_mut())
     }
 
     fn change_by_service(&mut self, service: ServiceId, token: u64, change: Change) {
-        let requester = self.core.service_requester(service, token);
-        self.core.ask(change, requester);
+        let requester = self.state.services.requester(service, token);
+        self.state.ask(change, requester);
     }
 
     fn announce(
@@ -165,22 +208,23 @@ impl Broker for View<'_> {
         routes: &mut Vec<QueueId>,
     ) -> AnnounceOutcome {
         let published = (vhost, message);
-        self.core.announce(self.number, tag, published, routes)
+        self.state.announce(self.number, tag, published, routes)
     }
 
     fn trace(&mut self, traced: &TracedMessage<'_>) {
         let name = self.origin.name();
-        self.core.trace(&format_args!("{name}"), traced);
+        self.state.trace(&format_args!("{name}"), traced);
     }
 
     fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
-        self.core.all_counters.count_login(protocol, succeeded);
+        self.state.limits.count_login(protocol, succeeded);
     }
 
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> PasswordCheck {
         let client = (self.number, self.origin.peer());
-        let core = &mut *self.core;
-        core.passwords
-            .verify(core.now, client, user, (hash, password))
+        let state = &mut *self.state;
+        state
+            .limits
+            .verify(state.ctx.now(), client, user, (hash, password))
     }
 }

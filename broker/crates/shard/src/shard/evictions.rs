@@ -15,7 +15,7 @@ impl Shard {
     /// Closes this shard's connections of users and virtual hosts that are gone. True when any was.
     pub(crate) fn evict(&mut self) -> bool {
         let mut worked = false;
-        while let Some(gone) = self.core.gone.pop_front() {
+        while let Some(gone) = self.state.limits.next_removed() {
             worked = true;
             let text = match &gone {
                 RemovedAccount::User(name) => format!("user '{name}' is deleted"),
@@ -23,7 +23,7 @@ impl Shard {
             };
             let all = self.sessions.iter_mut();
             let theirs = all.filter(|(_, slot)| {
-                let info = slot.session.info(self.core.services.states());
+                let info = slot.session.info(self.state.services.states());
                 match &gone {
                     RemovedAccount::User(name) => info.user == **name,
                     RemovedAccount::Vhost(name) => info.vhost == **name,

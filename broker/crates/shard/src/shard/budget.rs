@@ -6,7 +6,7 @@
 //! those without a login first, then those that hold most above their share.
 
 use crate::ConnectionKey;
-use crate::core::FixedState;
+use crate::FixedState;
 use crate::sessions::{ConnectionSlot, Sessions};
 use crate::shard::Shard;
 use env::Time;
@@ -478,22 +478,24 @@ fn victims(
 impl Shard {
     /// Brings the account up to date, and closes connections while the budget is exceeded.
     pub(crate) fn keep_budget(&mut self) {
-        let now = self.core.now;
-        self.core.budget.admitted = 0;
-        if !self.core.budget.touched.is_empty() {
+        let now = self.state.ctx.now();
+        self.state.limits.budget().admitted = 0;
+        if !self.state.limits.budget().touched.is_empty() {
             self.charge_touched(now);
         }
-        if self.core.budget.is_changed {
-            self.core.budget.publish();
+        if self.state.limits.budget().is_changed {
+            self.state.limits.budget().publish();
         }
-        if !self.core.budget.charges.is_empty() && now >= self.core.budget.check_at {
-            self.core.budget.check_at = now + CHECK_EVERY;
+        if !self.state.limits.budget().charges.is_empty()
+            && now >= self.state.limits.budget().check_at
+        {
+            self.state.limits.budget().check_at = now + CHECK_EVERY;
             self.end_unfinished(now);
         }
-        if self.core.budget.excess().is_some() {
+        if self.state.limits.budget().excess().is_some() {
             self.shed(now);
         }
-        let budget = &mut self.core.budget;
+        let budget = self.state.limits.budget();
         budget.is_active =
             !budget.charges.is_empty() || !budget.touched.is_empty() || budget.is_changed;
     }
@@ -502,35 +504,38 @@ impl Shard {
     #[cold]
     pub(crate) fn note_input(&mut self, key: ConnectionKey, partial: usize, is_framed: bool) {
         if let Some(slot) = self.sessions.get(key) {
-            let now = self.core.now;
-            self.core.budget.heard(key, partial, is_framed, now);
+            let now = self.state.ctx.now();
+            self.state
+                .limits
+                .budget()
+                .heard(key, partial, is_framed, now);
             slot.marks.set_charged(true);
-            self.core.budget.touch(key, slot);
+            self.state.limits.budget().touch(key, slot);
         }
     }
 
     fn charge_touched(&mut self, now: Time) {
-        let mut touched = std::mem::take(&mut self.core.budget.touched);
+        let mut touched = std::mem::take(&mut self.state.limits.budget().touched);
         for key in touched.drain(..) {
             if let Some(slot) = self.sessions.get(key) {
                 slot.marks.set_touched(false);
-                let is_charged = self.core.budget.charge(key, slot, now);
+                let is_charged = self.state.limits.budget().charge(key, slot, now);
                 slot.marks.set_charged(is_charged);
             }
         }
-        self.core.budget.touched = touched;
+        self.state.limits.budget().touched = touched;
     }
 
     fn shed(&mut self, now: Time) {
         let candidates = self.candidates(now);
-        self.core.budget.publish();
+        self.state.limits.budget().publish();
         // What connections share may have been the difference.
-        let Some(excess) = self.core.budget.excess() else {
+        let Some(excess) = self.state.limits.budget().excess() else {
             return;
         };
-        for victim in victims(candidates, &self.core.budget.limits, excess) {
+        for victim in victims(candidates, &self.state.limits.budget().limits, excess) {
             let (class, bytes) = (victim.class, victim.bytes);
-            let limits = &self.core.budget.limits;
+            let limits = &self.state.limits.budget().limits;
             let (setting, limit) = match (class, excess.0) {
                 (Class::Unauthenticated, 1..) => {
                     ("memory_budget.unauthenticated", limits.unauthenticated)
@@ -556,7 +561,7 @@ impl Shard {
 
     /// All connections with an entry. What several of them hold together is divided among them.
     fn candidates(&mut self, now: Time) -> Vec<Candidate> {
-        let mut keys: Vec<usize> = self.core.budget.charges.keys().copied().collect();
+        let mut keys: Vec<usize> = self.state.limits.budget().charges.keys().copied().collect();
         keys.sort_unstable();
         let mut holders: HashMap<usize, usize, FixedState> = HashMap::default();
         for &key in &keys {
@@ -568,7 +573,7 @@ impl Shard {
         }
         let (mut candidates, mut shared) = (Vec::new(), 0);
         for key in keys {
-            let Some(charge) = self.core.budget.charges.get(&key) else {
+            let Some(charge) = self.state.limits.budget().charges.get(&key) else {
                 continue;
             };
             let key = ConnectionKey(key);
@@ -591,14 +596,14 @@ impl Shard {
                 age: now.since(charge.since).as_millis() as u64,
             });
         }
-        self.core.budget.shared = (shared, self.core.budget.all);
+        self.state.limits.budget().shared = (shared, self.state.limits.budget().all);
         candidates
     }
 
     /// Ends connections whose client has begun a message and does not continue it.
     fn end_unfinished(&mut self, now: Time) {
-        for key in self.core.budget.late(&mut self.sessions, now) {
-            let limits = &self.core.budget.limits;
+        for key in self.state.limits.budget().late(&mut self.sessions, now) {
+            let limits = &self.state.limits.budget().limits;
             let patience = limits.unfinished_timeout.unwrap_or_default();
             tracing::warn!(
                 event = "memory_budget.unfinished_timeout",
@@ -636,7 +641,7 @@ impl Shard {
         // The driver frees what it keeps as soon as it has flushed the connection.
         if slot.session_state == SessionState::Closing && slot.marks.is_charged() {
             slot.marks.set_charged(false);
-            self.core.budget.release(key);
+            self.state.limits.budget().release(key);
         }
     }
 }

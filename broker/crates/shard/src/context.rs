@@ -1,0 +1,194 @@
+//! The context that a shard lends its services: the facts that they all need, and the outputs that they all have.
+//!
+//! A service gets it as an argument of each call, so that no service needs access to another one for the time, the identity
+//! of the shard, or for sending something.
+
+use crate::config::ShardConfig;
+use crate::frame::Frame;
+use crate::{Effect, Route, shard_of};
+use bytes::Bytes;
+use env::{NodeId, Rng, SteadyWall, Time, WallTime};
+use metadata::{QueueId, SessionId};
+use session::SessionEvent;
+use std::collections::VecDeque;
+
+/// The location of a queue, as seen from a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QueueLocation {
+    /// On this shard.
+    Here,
+    /// On another shard of this node.
+    Shard(u16),
+    Node(NodeId),
+}
+
+/// Configuration, time and random numbers of a shard, and its effects and notices of this turn.
+pub struct Context {
+    config: ShardConfig,
+    started: Time,
+    now: Time,
+    /// From `steady_wall`, so that nothing expires because somebody set the node's clock.
+    wall: WallTime,
+    steady_wall: SteadyWall,
+    rng: Box<dyn Rng + Send>,
+    effects: Vec<Effect>,
+    /// Events for sessions of this shard, by session number.
+    notices: VecDeque<(u64, SessionEvent)>,
+}
+
+impl Context {
+    pub fn new(
+        config: ShardConfig,
+        rng: Box<dyn Rng + Send>,
+        now: Time,
+        wall: WallTime,
+    ) -> Context {
+        Context {
+            config,
+            started: now,
+            now,
+            wall,
+            steady_wall: SteadyWall::new(now, wall),
+            rng,
+            effects: Vec::new(),
+            notices: VecDeque::new(),
+        }
+    }
+
+    pub fn set_time(&mut self, now: Time, wall: WallTime) {
+        self.now = now;
+        self.wall = self.steady_wall.read(now, wall);
+    }
+
+    pub fn config(&self) -> &ShardConfig {
+        &self.config
+    }
+
+    /// The time at which this incarnation of the shard began.
+    pub fn started(&self) -> Time {
+        self.started
+    }
+
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    pub fn wall(&self) -> WallTime {
+        self.wall
+    }
+
+    pub fn random(&mut self) -> u64 {
+        self.rng.next_u64()
+    }
+
+    /// This node.
+    pub fn node(&self) -> NodeId {
+        self.config.node
+    }
+
+    /// The index of this shard.
+    pub fn shard(&self) -> u16 {
+        self.config.index
+    }
+
+    /// Returns true for the shard that holds the metadata group.
+    pub fn is_first_shard(&self) -> bool {
+        self.config.index == 0
+    }
+
+    pub fn session(&self, number: u64) -> SessionId {
+        SessionId {
+            node: self.config.node,
+            incarnation: self.config.incarnation,
+            number,
+        }
+    }
+
+    /// The shard of a node that owns the queue.
+    pub fn owner_shard(&self, queue: QueueId) -> u16 {
+        shard_of(queue.0, self.config.shards)
+    }
+
+    /// Returns true if this shard owns the queue on this node.
+    pub fn owns(&self, queue: QueueId) -> bool {
+        self.owner_shard(queue) == self.config.index
+    }
+
+    /// The location of a queue whose owner is on `node`.
+    pub fn locate(&self, queue: QueueId, node: NodeId) -> QueueLocation {
+        if node != self.config.node {
+            return QueueLocation::Node(node);
+        }
+        match self.owner_shard(queue) {
+            shard if shard == self.config.index => QueueLocation::Here,
+            shard => QueueLocation::Shard(shard),
+        }
+    }
+
+    pub fn push_effect(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// Moves the effects of this turn to the driver.
+    pub fn drain_effects(&mut self, out: &mut Vec<Effect>) {
+        if !self.effects.is_empty() {
+            out.append(&mut self.effects);
+        }
+    }
+
+    /// Queues an event for a session of this shard.
+    #[inline]
+    pub fn notify(&mut self, session: u64, event: SessionEvent) {
+        self.notices.push_back((session, event));
+    }
+
+    pub fn next_notice(&mut self) -> Option<(u64, SessionEvent)> {
+        self.notices.pop_front()
+    }
+
+    /// The next notice if it is for this session: confirms and deliveries come in runs.
+    #[inline]
+    pub fn next_notice_for(&mut self, session: u64) -> Option<SessionEvent> {
+        let next = self
+            .notices
+            .pop_front_if(|(number, _)| *number == session)?;
+        Some(next.1)
+    }
+
+    pub fn send_to_peer(&mut self, to: NodeId, route: Route, frame: &Frame) {
+        let frame = frame.encode();
+        self.effects.push(Effect::Peer { to, route, frame });
+    }
+
+    /// Sends a frame to every shard of another node.
+    pub fn send_to_shards_of_peer(&mut self, to: NodeId, frame: &Frame) {
+        for shard in 0..self.config.shards {
+            self.send_to_peer(to, Route::Shard(shard), frame);
+        }
+    }
+
+    pub fn send_to_shard(&mut self, to: u16, frame: &Frame) {
+        let from = self.config.index;
+        let frame = frame.encode();
+        self.effects.push(Effect::Shard { to, from, frame });
+    }
+
+    /// Sends a frame to a shard of any node, this one included.
+    pub fn send_to(&mut self, node: NodeId, shard: u16, frame: &Frame) {
+        if node == self.config.node {
+            self.send_to_shard(shard, frame);
+        } else {
+            self.send_to_peer(node, Route::Shard(shard), frame);
+        }
+    }
+
+    /// Sends a frame to the other shards of this node.
+    pub fn send_to_other_shards(&mut self, frame: &Frame) {
+        let bytes: Bytes = frame.encode();
+        let from = self.config.index;
+        for to in (0..self.config.shards).filter(|shard| *shard != from) {
+            let frame = bytes.clone();
+            self.effects.push(Effect::Shard { to, from, frame });
+        }
+    }
+}

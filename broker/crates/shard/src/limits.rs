@@ -1,0 +1,324 @@
+//! The limits of users, virtual hosts and the node's memory, and the counters that depend on logins.
+//!
+//! Owns: the logged-in sessions with their open channels, the usage that other shards announce ([`LimitUsage`]), password
+//! checks under way, the counters of sessions, the memory account of the shard, and the accounts whose connections must end.
+//!
+//! Inputs: what sessions do (log in, open a channel, count messages), usage frames of other shards, changes of users and
+//! virtual hosts in the tree.
+//!
+//! Outputs: usage frames through the [`Context`], refusals as return values, [`RemovedAccount`]s that the loop takes one by
+//! one.
+
+use crate::config::ShardConfig;
+use crate::context::Context;
+use crate::counters::Counters;
+use crate::limit_usage::frame::LimitUsageFrame;
+use crate::limit_usage::{LimitSubject, LimitUsage, OpenCounts};
+use crate::logged_in::{EndedLogin, LoggedInSessions};
+use crate::logins::{CheckId, Logins, StartCheck};
+use crate::peers::Peers;
+use crate::sessions::key_of;
+use crate::shard::Account;
+use crate::shard::RemovedAccount;
+use auth::PasswordHash;
+use env::{NodeId, Time};
+use metadata::{Change, Name, Tree};
+use session::{MessageCounters, PasswordCheck, SessionOwner};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Maximum number of clients without a login that may send a large packet at the same time. A packet has 196 KiB at most by
+/// default.
+const MAX_UNKNOWN: u32 = 64;
+
+pub struct Limits {
+    sessions: LoggedInSessions,
+    usage: LimitUsage,
+    logins: Logins,
+    counters: Counters,
+    budget: Account,
+    /// Clients without a login that send a large packet.
+    unknown: u32,
+    /// Accounts whose connections must be closed.
+    removed: VecDeque<RemovedAccount>,
+}
+
+impl Limits {
+    /// `key` as for [`Logins::new`].
+    pub fn new(config: &ShardConfig, key: [u8; 32]) -> Limits {
+        Limits {
+            sessions: LoggedInSessions::default(),
+            usage: LimitUsage::default(),
+            logins: Logins::new(key),
+            counters: Counters::default(),
+            budget: Account::new(config.budget.clone(), config.shards),
+            unknown: 0,
+            removed: VecDeque::new(),
+        }
+    }
+
+    pub fn sessions(&self) -> &LoggedInSessions {
+        &self.sessions
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub fn budget(&mut self) -> &mut Account {
+        &mut self.budget
+    }
+
+    /// See [`session::Broker::hold_unknown`].
+    pub fn hold_unknown(&mut self, begins: bool) -> bool {
+        if !begins {
+            self.unknown = self.unknown.saturating_sub(1);
+            return true;
+        }
+        let has_room = self.unknown < MAX_UNKNOWN;
+        self.unknown += u32::from(has_room);
+        has_room
+    }
+
+    /// See [`session::Broker::account`].
+    pub fn owner(&mut self, user: &str, vhost: &str, tree: &Tree) -> Arc<SessionOwner> {
+        self.sessions.shared(user, vhost, tree)
+    }
+
+    /// Logs a session in. Returns the user's connection limit as the error if it is reached.
+    pub fn admit(&mut self, tree: &Tree, number: u64, user: &str) -> Result<(), u64> {
+        if let Some(limit) = user_limit(tree, user, "max-connections")
+            && self.open_by(user).connections >= limit
+        {
+            return Err(limit);
+        }
+        if let Some(ended) = self.sessions.log_in(key_of(number), user) {
+            self.end_login(tree, ended);
+        }
+        self.counters.connections_opened += 1;
+        self.note_user_usage(tree, number);
+        Ok(())
+    }
+
+    /// As [`Limits::admit`] for the limit of a virtual host.
+    pub fn admit_to(&mut self, tree: &Tree, number: u64, vhost: &str) -> Result<(), u64> {
+        let known = tree.vhost(vhost);
+        if let Some(limit) = known.and_then(|v| v.limit("max-connections")) {
+            let elsewhere = self.usage.elsewhere(&LimitSubject::Vhost(vhost.into()));
+            let open = self.sessions.of_vhost(vhost).connections + elsewhere.connections;
+            if open >= limit {
+                return Err(limit);
+            }
+        }
+        self.sessions.open_vhost(key_of(number), vhost);
+        self.usage.note(tree, LimitSubject::Vhost(vhost.into()));
+        Ok(())
+    }
+
+    /// Counts one more channel. Returns the user's channel limit as the error if it is reached.
+    pub fn open_channel(&mut self, tree: &Tree, number: u64) -> Result<(), u64> {
+        let Some(user) = self.sessions.user_of(key_of(number)) else {
+            return Ok(());
+        };
+        if let Some(limit) = user_limit(tree, user, "max-channels")
+            && self.open_by(user).channels >= limit
+        {
+            return Err(limit);
+        }
+        if self.sessions.count_channel(key_of(number), true) {
+            self.counters.channels_opened += 1;
+            self.note_user_usage(tree, number);
+        }
+        Ok(())
+    }
+
+    pub fn close_channel(&mut self, tree: &Tree, number: u64) {
+        if self.sessions.count_channel(key_of(number), false) {
+            self.counters.channels_closed += 1;
+            self.note_user_usage(tree, number);
+        }
+    }
+
+    /// Logs a session out that has ended.
+    pub fn log_out(&mut self, tree: &Tree, number: u64) {
+        if let Some(ended) = self.sessions.log_out(key_of(number)) {
+            self.counters.connections_closed += 1;
+            self.counters.channels_closed += u64::from(ended.channels);
+            self.end_login(tree, ended);
+        }
+    }
+
+    fn end_login(&mut self, tree: &Tree, ended: EndedLogin) {
+        if let Some(at) = ended.counted {
+            self.counters.leave(at);
+        }
+        self.usage.note(tree, LimitSubject::User(ended.user));
+        if let Some(vhost) = ended.vhost {
+            self.usage.note(tree, LimitSubject::Vhost(vhost));
+        }
+    }
+
+    /// The user's open connections and channels in the cluster, as far as this shard knows.
+    fn open_by(&self, user: &str) -> OpenCounts {
+        self.sessions.of_user(user) + self.usage.elsewhere(&LimitSubject::User(user.into()))
+    }
+
+    fn note_user_usage(&mut self, tree: &Tree, number: u64) {
+        if let Some(user) = self.sessions.user_of(key_of(number)) {
+            self.usage.note(tree, LimitSubject::User(user.clone()));
+        }
+    }
+
+    /// A change of the tree that was applied: new limits of a user or a virtual host are announced.
+    pub fn handle_change(&mut self, tree: &Tree, change: &Change) {
+        match change {
+            Change::SetVhostLimit { vhost, .. } => {
+                self.usage.note(tree, LimitSubject::Vhost(vhost.clone()));
+            }
+            Change::SetUserLimit { user, .. } => {
+                self.usage.note(tree, LimitSubject::User(user.clone()));
+            }
+            Change::PutUser(record) => {
+                self.usage
+                    .note(tree, LimitSubject::User(record.name.clone()));
+            }
+            _ => {}
+        }
+    }
+
+    /// The tree was replaced by a checkpoint.
+    pub fn handle_new_tree(&mut self, tree: &Tree) {
+        self.counters.keep_vhosts(|name| tree.vhost_exists(name));
+        self.announce_all_usage(tree);
+    }
+
+    pub fn handle_vhost_removed(&mut self, name: Name) {
+        self.counters.vhost_removed(&name);
+        self.usage.forget(&LimitSubject::Vhost(name.clone()));
+        self.removed.push_back(RemovedAccount::Vhost(name));
+    }
+
+    pub fn handle_user_removed(&mut self, name: Name) {
+        self.usage.forget(&LimitSubject::User(name.clone()));
+        self.removed.push_back(RemovedAccount::User(name));
+    }
+
+    /// The next account whose connections must be closed.
+    pub fn next_removed(&mut self) -> Option<RemovedAccount> {
+        self.removed.pop_front()
+    }
+
+    /// A node is linked. It gets the usage of this shard, and announces its own anew.
+    pub fn handle_node_up(&mut self, ctx: &mut Context, tree: &Tree, node: NodeId) {
+        self.usage.forget_node(node);
+        self.usage.send_to(ctx, tree, &self.sessions, node);
+    }
+
+    pub fn handle_node_down(&mut self, node: NodeId) {
+        self.usage.forget_node(node);
+    }
+
+    pub fn handle_usage_frame(&mut self, from: NodeId, frame: LimitUsageFrame) {
+        self.usage.hear(from, frame);
+    }
+
+    pub fn announce_all_usage(&mut self, tree: &Tree) {
+        self.usage.note_all(tree, &self.sessions);
+    }
+
+    /// Announces the changed usage at the end of a turn.
+    pub fn flush(&mut self, ctx: &mut Context, tree: &Tree, peers: &Peers) {
+        self.usage.flush(ctx, tree, &self.sessions, peers);
+    }
+
+    pub fn check_passwords_with(&mut self, start: StartCheck) {
+        self.logins.check_elsewhere(start);
+    }
+
+    /// See [`Logins::verify`].
+    pub fn verify(
+        &mut self,
+        now: Time,
+        client: (u64, SocketAddr),
+        user: &str,
+        hash_and_password: (&PasswordHash, &[u8]),
+    ) -> PasswordCheck {
+        self.logins.verify(now, client, user, hash_and_password)
+    }
+
+    /// The result of a password check: notifies the sessions that wait for it. A refusal may be held back until [`Limits::tick`].
+    pub fn handle_check_result(&mut self, ctx: &mut Context, id: CheckId, right: bool) {
+        for session in self.logins.checked(ctx.now(), id, right) {
+            // A session that has ended meanwhile ignores it.
+            ctx.notify(session, session::ControlEvent::Verified { right }.into());
+        }
+    }
+
+    pub fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
+        self.counters.count_login(protocol, succeeded);
+    }
+
+    /// Adds the messages that a session has counted since its last call.
+    pub fn count_messages(
+        &mut self,
+        tree: &Tree,
+        number: u64,
+        protocol: &'static str,
+        counted: &MessageCounters,
+    ) {
+        let key = key_of(number);
+        let at = match self.sessions.counted_at(key) {
+            Some(at) => at,
+            None => match self.sessions.vhost_of(key) {
+                Some(vhost) if tree.vhost_exists(vhost) => {
+                    let at = self.counters.join(protocol, vhost);
+                    self.sessions.count_at(key, at);
+                    at
+                }
+                _ => return self.counters.add(protocol, counted),
+            },
+        };
+        self.counters.add_at(at, counted);
+    }
+
+    /// Adds messages of a virtual host that belong to no connection.
+    pub fn count_internal_messages(
+        &mut self,
+        tree: &Tree,
+        vhost: &Name,
+        protocol: &'static str,
+        counted: &MessageCounters,
+    ) {
+        if !tree.vhost_exists(vhost) {
+            return self.counters.add(protocol, counted);
+        }
+        let at = self.counters.join(protocol, vhost);
+        self.counters.add_at(at, counted);
+        self.counters.leave(at);
+    }
+
+    /// Gives the refusals of logins that were held back until now.
+    pub fn tick(&mut self, ctx: &mut Context) {
+        if !self.logins.has_held() {
+            return;
+        }
+        for session in self.logins.due(ctx.now()) {
+            // A session that has ended meanwhile ignores it.
+            let refused = session::ControlEvent::Verified { right: false };
+            ctx.notify(session, refused.into());
+        }
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        let times = [self.logins.wake_at(), self.usage.wake_at()];
+        times.into_iter().flatten().min()
+    }
+}
+
+/// `None`: the user has no such limit. A negative one counts as none.
+fn user_limit(tree: &Tree, user: &str, name: &str) -> Option<u64> {
+    let limits = &tree.user(user)?.limits;
+    let limit = limits.iter().find(|(known, _)| &**known == name)?.1;
+    u64::try_from(limit).ok()
+}

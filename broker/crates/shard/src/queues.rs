@@ -1,0 +1,189 @@
+//! The queues of a shard and the clients of its sessions for queues anywhere.
+//!
+//! Owns: the replicas and the consensus host ([`LocalQueues`]), for each session and queue a client that numbers requests
+//! ([`QueueClients`]), the requests and events that are on their way in this turn ([`Outgoing`]), and the deletions that the
+//! shard has requested itself.
+//!
+//! Inputs: requests of sessions, frames of other shards, links that come and go, queues that the metadata log adds or removes.
+//! Lookups go to the tree, which is a read-only argument.
+//!
+//! Outputs: notices for sessions and frames through the [`Context`]; what concerns sessions of the shard itself as
+//! [`QueuesOutput`]s, which the loop passes on.
+
+use crate::clients::QueueClients;
+use crate::context::Context;
+use crate::local_queues::LocalQueues;
+use crate::outgoing::Outgoing;
+use crate::sessions::InternalSession;
+use env::{NodeId, Time};
+use metadata::{QueueId, SessionId};
+use queue::client::ClientEvent;
+use queue::{QueueEvent, QueueMessage};
+use session::{PublishTag, QueueNotification};
+use std::collections::{BTreeSet, VecDeque};
+
+/// An event for a session of the shard itself.
+pub enum QueuesOutput {
+    DeadLetter(QueueId, ClientEvent<PublishTag>),
+    /// A queue has taken a message of the dead letter session: further ones have room.
+    DeadLettersRelieved,
+    InternalClient(QueueId, ClientEvent<PublishTag>),
+    /// For the service at this position.
+    Service(usize, QueueNotification),
+}
+
+pub struct Queues {
+    pub(super) clients: QueueClients,
+    pub(super) local: LocalQueues,
+    pub(super) outgoing: Outgoing,
+    /// Queues whose deletion this shard has requested, because nobody else may do so.
+    deleting: BTreeSet<QueueId>,
+    outputs: VecDeque<QueuesOutput>,
+}
+
+impl Queues {
+    pub fn new(local: LocalQueues) -> Queues {
+        Queues {
+            clients: QueueClients::default(),
+            local,
+            outgoing: Outgoing::default(),
+            deleting: BTreeSet::new(),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    pub fn local(&self) -> &LocalQueues {
+        &self.local
+    }
+
+    pub fn local_mut(&mut self) -> &mut LocalQueues {
+        &mut self.local
+    }
+
+    pub fn clients(&self) -> &QueueClients {
+        &self.clients
+    }
+
+    pub fn clients_mut(&mut self) -> &mut QueueClients {
+        &mut self.clients
+    }
+
+    pub fn next_output(&mut self) -> Option<QueuesOutput> {
+        self.outputs.pop_front()
+    }
+
+    pub(super) fn push_output(&mut self, output: QueuesOutput) {
+        self.outputs.push_back(output);
+    }
+
+    /// Requests of another shard or node to a queue of this one.
+    pub fn handle_requests(
+        &mut self,
+        queue: QueueId,
+        messages: impl Iterator<Item = QueueMessage>,
+    ) {
+        let requests = messages.map(|message| (queue, message));
+        self.outgoing.local_requests.extend(requests);
+    }
+
+    /// Events of a queue on another shard or node for a session of this one.
+    pub fn handle_events(
+        &mut self,
+        from: NodeId,
+        session: u64,
+        queue: QueueId,
+        events: Vec<QueueEvent>,
+    ) {
+        let events = events
+            .into_iter()
+            .map(|event| (from, session, queue, event));
+        self.outgoing.local_events.extend(events);
+    }
+
+    /// Carries out the requests to queues of this shard. Returns true if there were any.
+    pub fn step_requests(&mut self) -> bool {
+        let mut worked = false;
+        while let Some((queue, message)) = self.outgoing.local_requests.pop_front() {
+            self.local.step(queue, message);
+            worked = true;
+        }
+        worked
+    }
+
+    /// The next event for a session of this shard, to be handed to [`Queues::handle_event`].
+    pub fn next_event(&mut self) -> Option<(NodeId, u64, QueueId, QueueEvent)> {
+        self.outgoing.local_events.pop_front()
+    }
+
+    /// Sends the events of this shard's queues to their sessions. Returns true if there were any.
+    pub fn forward_events(&mut self, ctx: &Context) -> bool {
+        if !self.local.has_events() {
+            return false;
+        }
+        let mut events: Vec<(SessionId, QueueId, QueueEvent)> = self.local.take_events();
+        for (session, queue, event) in events.drain(..) {
+            self.outgoing.send_event(ctx, session, queue, event);
+        }
+        self.local.reuse_events(events);
+        true
+    }
+
+    /// Sends the requests and events for other shards and nodes.
+    pub fn flush(&mut self, ctx: &mut Context) {
+        self.outgoing.flush(ctx);
+    }
+
+    /// Notes that this shard deletes a queue. Returns false if it does so already.
+    pub fn begin_deletion(&mut self, queue: QueueId) -> bool {
+        self.deleting.insert(queue)
+    }
+
+    pub fn is_deleting(&self, queue: QueueId) -> bool {
+        self.deleting.contains(&queue)
+    }
+
+    /// The deletion was refused, or the queue is removed from the tree.
+    pub fn end_deletion(&mut self, queue: QueueId) {
+        self.deleting.remove(&queue);
+    }
+
+    /// Queues whose deletion must be completed here.
+    ///
+    /// A queue takes its deletion first, then the session that requested it removes the record from the tree. If that session
+    /// ends in between, the queue would stay for ever and take nothing.
+    pub fn begin_overdue_deletions(&mut self) -> Vec<QueueId> {
+        let mut overdue = self.local.over();
+        overdue.retain(|queue| self.deleting.insert(*queue));
+        overdue
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        let times = [
+            self.local.wake_at(),
+            self.local.host_wake(),
+            self.clients.wake_at(),
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    /// Passes an event of a queue on to a session of the shard itself.
+    #[cold]
+    pub(super) fn output_for(
+        &mut self,
+        session: InternalSession,
+        queue: QueueId,
+        event: ClientEvent<PublishTag>,
+    ) {
+        let output = match session {
+            InternalSession::DeadLetters => QueuesOutput::DeadLetter(queue, event),
+            InternalSession::InternalClient => QueuesOutput::InternalClient(queue, event),
+            InternalSession::Service(at) => {
+                QueuesOutput::Service(at, crate::clients::notification(queue, event))
+            }
+            InternalSession::Control => return self.clients.answer_control(queue, event),
+            // Copies of traced messages ask for no confirm.
+            InternalSession::Firehose => return,
+        };
+        self.push_output(output);
+    }
+}

@@ -1,0 +1,320 @@
+//! Reports that the control plane gets about everything of a kind: statistics of queues, connections, consumers, counters.
+//!
+//! Owns: the requests to other shards whose answers are awaited, and the walks over this shard that are not done.
+//!
+//! Inputs: requests of the control plane, questions and answers of other shards, time. Queues, connections and the tree are
+//! read-only arguments.
+//!
+//! Outputs: frames through the [`Context`], answers to requesters, and what the loop does with complete statistics
+//! ([`Reports::next_complete`]) and counters ([`Reports::next_collected`]).
+
+use crate::context::Context;
+use crate::frame::{Frame, MAX_STATS};
+use crate::listings::{ListingTarget, Listings};
+use crate::local_queues::LocalQueues;
+use crate::peers::Peers;
+use crate::sessions::Sessions;
+use crate::stats::{Merge, ShardStats, StatsPurpose, StatsRequests, StatsResult};
+use crate::walks::{COST_OF_CLIENT, ReplyTo, STEP, StatsWalks, Walk, progress};
+use bytes::Bytes;
+use control::{ConsumerFacts, Counters, Progress, ShardFacts, ShardQuery};
+use env::{NodeId, Time};
+use metadata::{QueueId, Tree};
+use session::ServiceStates;
+use std::collections::VecDeque;
+
+/// Statistics of one queue, or of all, and the node that replicas are asked about.
+pub type StatsQuestion = (Option<QueueId>, Option<NodeId>);
+
+#[derive(Default)]
+pub struct Reports {
+    stats: StatsRequests,
+    listings: Listings,
+    walks: StatsWalks,
+    complete: VecDeque<Merge>,
+}
+
+impl Reports {
+    pub fn begin_turn(&mut self) {
+        self.walks.begin_turn();
+    }
+
+    /// Returns true if a walk is not done.
+    pub fn has_walks(&self) -> bool {
+        !self.walks.is_empty()
+    }
+
+    /// Items that walks have visited since the shard began.
+    pub fn listed_items(&self) -> u64 {
+        self.walks.looked_at()
+    }
+
+    pub fn add_walk(&mut self, walk: Walk) {
+        self.walks.add(walk);
+    }
+
+    /// Statistics that are complete.
+    pub fn next_complete(&mut self) -> Option<Merge> {
+        self.complete.pop_front()
+    }
+
+    /// Counters that were collected for the service at this position.
+    pub fn next_collected(&mut self) -> Option<(usize, Box<Counters>)> {
+        self.listings.take_collected()
+    }
+
+    /// Ends the requests whose time is up, with the answers that are there.
+    pub fn tick(&mut self, now: Time, tree: &Tree) {
+        if self.stats.is_gathering() {
+            for token in self.stats.late(now) {
+                self.finish_stats(tree, token);
+            }
+        }
+        self.listings.tick(now);
+    }
+
+    pub fn wake_at(&self, now: Time) -> Option<Time> {
+        let walks = self.has_walks().then_some(now);
+        let all = [self.stats.wake_at(), self.listings.wake_at(), walks];
+        all.into_iter().flatten().min()
+    }
+
+    /// Sends a question to all other shards of all nodes, or of this one. Returns its token.
+    pub fn ask_shards(
+        &mut self,
+        ctx: &mut Context,
+        peers: &Peers,
+        question: &ShardQuery,
+        everywhere: bool,
+        target: ListingTarget,
+    ) -> u64 {
+        let peers = asked_peers(ctx, peers, everywhere);
+        let asked = usize::from(ctx.config().shards) * (peers.len() + 1);
+        let token = self.listings.begin(ctx.now(), asked, target);
+        let frame = Frame::Ask {
+            token,
+            reply_shard: ctx.shard(),
+            question: Bytes::from(question.encode()),
+        };
+        for peer in peers {
+            ctx.send_to_shards_of_peer(peer, &frame);
+        }
+        ctx.send_to_other_shards(&frame);
+        token
+    }
+
+    /// Answers a question, or a part of it.
+    pub fn tell_facts(&mut self, ctx: &mut Context, to: ReplyTo, facts: ShardFacts, last: bool) {
+        let token = to.token;
+        if (to.node, to.shard) == (ctx.node(), ctx.shard()) {
+            let from = (to.node, ctx.now());
+            return self.listings.take(token, from, last, Some(facts));
+        }
+        let frame = Frame::Told {
+            token,
+            last,
+            facts: Bytes::from(facts.encode()),
+        };
+        ctx.send_to(to.node, to.shard, &frame);
+    }
+
+    /// Another shard has answered a question, or a part of it. `None`: it is a newer one, and its answer cannot be read.
+    pub fn handle_facts(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        token: u64,
+        last: bool,
+        facts: Option<ShardFacts>,
+    ) {
+        self.listings.take(token, (from, now), last, facts);
+    }
+
+    /// Gathers statistics of one queue, or of all, from their owners.
+    pub fn gather_stats(
+        &mut self,
+        ctx: &mut Context,
+        (tree, local, peers): (&Tree, &LocalQueues, &Peers),
+        only: Option<QueueId>,
+        then: StatsPurpose,
+    ) {
+        let everywhere = !matches!(then, StatsPurpose::TellOwn(..));
+        let peers = asked_peers(ctx, peers, everywhere);
+        let asked = usize::from(ctx.config().shards) * (peers.len() + 1);
+        let counting = then.counting();
+        let (token, early) = self.stats.begin(ctx.now(), only, asked, then);
+        let frame = Frame::StatsRequest {
+            token,
+            reply_shard: ctx.shard(),
+            only,
+            counting,
+        };
+        for peer in peers {
+            ctx.send_to_shards_of_peer(peer, &frame);
+        }
+        ctx.send_to_other_shards(&frame);
+        let to = ReplyTo {
+            node: ctx.node(),
+            shard: ctx.shard(),
+            token,
+        };
+        self.answer_stats(ctx, (tree, local), to, (only, counting));
+        if let Some(token) = early {
+            self.finish_stats(tree, token);
+        }
+    }
+
+    /// Answers a request for statistics of queues of this shard.
+    pub fn answer_stats(
+        &mut self,
+        ctx: &mut Context,
+        (tree, local): (&Tree, &LocalQueues),
+        to: ReplyTo,
+        (only, counting): StatsQuestion,
+    ) {
+        match only {
+            Some(queue) => {
+                let told = local.told(&[queue], None);
+                self.tell_stats(ctx, tree, to, told, true);
+            }
+            None => self.walks.add(Walk::Figures {
+                to,
+                counting,
+                next: QueueId::NONE,
+            }),
+        }
+    }
+
+    /// Sends statistics, at most [`MAX_STATS`] of them.
+    fn tell_stats(
+        &mut self,
+        ctx: &mut Context,
+        tree: &Tree,
+        to: ReplyTo,
+        told: ShardStats,
+        last: bool,
+    ) {
+        const { assert!(STEP <= MAX_STATS) };
+        let token = to.token;
+        if (to.node, to.shard) == (ctx.node(), ctx.shard()) {
+            let me = (to.node, ctx.now());
+            return self.handle_stats(tree, me, token, last, told);
+        }
+        let ShardStats { stats, counting } = told;
+        let frame = Frame::StatsReply {
+            token,
+            last,
+            stats,
+            counting,
+        };
+        ctx.send_to(to.node, to.shard, &frame);
+    }
+
+    /// A shard has sent statistics, or a part of them.
+    pub fn handle_stats(
+        &mut self,
+        tree: &Tree,
+        from: (NodeId, Time),
+        token: u64,
+        last: bool,
+        told: ShardStats,
+    ) {
+        if self.stats.take(token, from, last, told) {
+            self.finish_stats(tree, token);
+        }
+    }
+
+    fn finish_stats(&mut self, tree: &Tree, token: u64) {
+        match self.stats.finish(token) {
+            None => {}
+            Some(StatsResult::Own(facts, reply)) => reply(facts),
+            Some(StatsResult::Merge(mut merge)) if merge.is_single() => {
+                merge.step(tree, 1);
+                self.complete.push_back(merge);
+            }
+            Some(StatsResult::Merge(merge)) => self.walks.add(Walk::Merge(Box::new(merge))),
+        }
+    }
+
+    /// Continues the walks, as far as the turn's share allows.
+    pub fn walk(
+        &mut self,
+        ctx: &mut Context,
+        (tree, local): (&Tree, &LocalQueues),
+        (sessions, services): (&Sessions, &ServiceStates),
+    ) {
+        while let Some((mut walk, limit)) = self.walks.take() {
+            let progress = match &mut walk {
+                Walk::Figures { to, counting, next } => {
+                    let queues: Vec<QueueId> = local.ids_from(*next).take(limit).collect();
+                    let progress = progress(&queues, limit, next);
+                    let told = local.told(&queues, *counting);
+                    self.tell_stats(ctx, tree, *to, told, progress.done);
+                    progress
+                }
+                Walk::Consumers { to, next } => {
+                    let (part, progress) = consumers(local, next, limit);
+                    let facts = ShardFacts::Consumers(part);
+                    self.tell_facts(ctx, *to, facts, progress.done);
+                    progress
+                }
+                Walk::Connections { to, next } => {
+                    let (part, progress) = sessions.facts_from(next, ctx.node(), services, limit);
+                    let facts = ShardFacts::Connections(part);
+                    self.tell_facts(ctx, *to, facts, progress.done);
+                    progress
+                }
+                Walk::Merge(merge) => merge.step(tree, limit),
+                Walk::Tree(walk) => walk.step(tree, limit),
+            };
+            self.walks.count(progress);
+            match walk {
+                Walk::Merge(merge) if progress.done => self.complete.push_back(*merge),
+                walk => self.walks.give_back(walk, progress),
+            }
+        }
+    }
+}
+
+/// The other nodes to ask: all that are up, or none.
+fn asked_peers(ctx: &Context, peers: &Peers, everywhere: bool) -> Vec<NodeId> {
+    let me = ctx.node();
+    let others = peers.all_up().filter(|node| *node != me && everywhere);
+    others.collect()
+}
+
+/// Consumers of the queues from `next` on.
+fn consumers(
+    local: &LocalQueues,
+    next: &mut QueueId,
+    limit: usize,
+) -> (Vec<ConsumerFacts>, Progress) {
+    let mut part = Vec::new();
+    let (mut looked_at, mut done) = (0, true);
+    for queue in local.ids_from(*next) {
+        if looked_at >= limit {
+            done = false;
+            break;
+        }
+        *next = QueueId(queue.0.saturating_add(1));
+        let before = part.len();
+        part.extend(consumers_of(local, queue));
+        looked_at += 1 + COST_OF_CLIENT * (part.len() - before);
+    }
+    (part, Progress { looked_at, done })
+}
+
+fn consumers_of(local: &LocalQueues, queue: QueueId) -> impl Iterator<Item = ConsumerFacts> {
+    let all = local.consumers(queue).into_iter();
+    all.map(move |c| ConsumerFacts {
+        queue: queue.0,
+        session_node: c.session.node.0,
+        session_number: c.session.number,
+        channel: c.spec.channel,
+        tag: c.spec.tag.to_string(),
+        exclusive: c.spec.exclusive,
+        prefetch: c.spec.prefetch,
+        active: c.active,
+        arguments: control::json::object(&c.spec.arguments),
+    })
+}

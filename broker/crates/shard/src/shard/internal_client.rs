@@ -1,0 +1,130 @@
+//! Carries out what the internal client wants done, and publishes copies of traced messages.
+
+use super::ShardState;
+use crate::firehose::TracedCopy;
+use crate::internal_client::{BuildMessage, InternalClientOutput, PROTOCOL, TracedEvent};
+use crate::sessions::InternalSession;
+use control::{PublishResult, Reply};
+use metadata::{ChangeError, Name, QueueId};
+use queue::client::ClientEvent;
+use session::{FlowState, PublishTag, TraceEvent, TracedMessage};
+use std::fmt::Display;
+
+impl ShardState {
+    pub fn publish_internal(
+        &mut self,
+        publisher: (&Name, &Name),
+        build: BuildMessage,
+        reply: Reply<Result<PublishResult, ChangeError>>,
+    ) {
+        let alarm = self.cluster.alarms().in_force();
+        let begun = self.internal_client.begin_publish(
+            &self.ctx,
+            self.metadata.tree(),
+            alarm,
+            publisher,
+            build,
+            reply,
+        );
+        let Some(mut publish) = begun else {
+            return;
+        };
+        let session = InternalSession::InternalClient.number(self.ctx.shard());
+        let published = (&*publish.vhost, &publish.message);
+        let announced = self.announce(session, publish.tag, published, &mut publish.routes);
+        self.internal_client
+            .finish_publish(&self.ctx, self.metadata.tree(), publish, announced);
+        self.route_internal_client();
+    }
+
+    /// Carries out the outputs of the internal client.
+    pub fn route_internal_client(&mut self) {
+        let session = InternalSession::InternalClient.number(self.ctx.shard());
+        while let Some(output) = self.internal_client.next_output() {
+            match output {
+                InternalClientOutput::Publish {
+                    queue,
+                    tag,
+                    message,
+                } => {
+                    self.publish(session, queue, tag, message);
+                }
+                InternalClientOutput::Request { queue, body, get } => {
+                    let seq = (self.queues).request(
+                        &mut self.ctx,
+                        self.metadata.tree(),
+                        session,
+                        queue,
+                        body,
+                    );
+                    if let Some(get) = get {
+                        self.internal_client.note_request(get, seq);
+                    }
+                }
+                InternalClientOutput::Count { vhost, counted } => {
+                    self.limits.count_internal_messages(
+                        self.metadata.tree(),
+                        &vhost,
+                        PROTOCOL,
+                        &counted,
+                    );
+                }
+                InternalClientOutput::Trace {
+                    vhost,
+                    user,
+                    message,
+                    event,
+                } => self.trace_internal((&vhost, &user), &message, &event),
+            }
+        }
+    }
+
+    fn trace_internal(
+        &mut self,
+        (vhost, user): (&Name, &Name),
+        message: &message::Message,
+        event: &TracedEvent,
+    ) {
+        // The control plane of RabbitMQ has a connection without an address, too; its name is that of the node.
+        let name = self.ctx.config().name.clone();
+        let what = match event {
+            TracedEvent::Published(routes) => TraceEvent::Published { routes },
+            TracedEvent::Delivered { queue, redelivered } => TraceEvent::Delivered {
+                queue,
+                redelivered: *redelivered,
+            },
+        };
+        let traced = TracedMessage {
+            vhost,
+            user,
+            channel: 1,
+            message,
+            what,
+        };
+        self.trace(&format_args!("<{name}.http>"), &traced);
+    }
+
+    pub fn handle_internal_client_event(&mut self, queue: QueueId, event: ClientEvent<PublishTag>) {
+        self.internal_client
+            .handle_event(self.metadata.tree(), queue, event);
+        self.route_internal_client();
+    }
+
+    /// Publishes a copy of a message that is traced.
+    pub fn trace(&mut self, connection: &dyn Display, traced: &TracedMessage<'_>) {
+        let copy = self
+            .firehose
+            .copy(&self.ctx, self.metadata.tree(), connection, traced);
+        let Some(TracedCopy { routes, message }) = copy else {
+            return;
+        };
+        let session = InternalSession::Firehose.number(self.ctx.shard());
+        for queue in routes {
+            let no_confirm = PublishTag::NO_CONFIRM;
+            let flow = self.publish(session, queue, no_confirm, message.clone());
+            if flow == FlowState::Behind {
+                self.firehose.fall_behind(traced.vhost);
+            }
+        }
+    }
+}
