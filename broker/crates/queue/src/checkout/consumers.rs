@@ -1,4 +1,4 @@
-//! Consumers: windows, turns, the single active one, settling.
+//! Consumers: delivery limits, the rotation, the single active consumer, and settlement.
 
 use super::{
     Checkout, DeliveryFlow, Dequeued, FlowWindow, HandedOut, MAX_WINDOW, MessageStore, Outstanding,
@@ -12,44 +12,46 @@ use env::planted::{self, Bug};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// A message that is out.
+/// A delivered message that is not settled.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct UnsettledMessage<I> {
     pub item: I,
     pub attempts: u32,
     pub redelivered: bool,
-    /// For a `Get`: messages left when it was taken.
+    /// For a `Get`: messages left in the queue when it was taken.
     pub left: u64,
 }
 
+/// A consumer, or the consumer number of a `Get`.
 #[derive(Debug)]
 pub(crate) struct Consumer<I> {
     pub session: SessionId,
     pub id: ConsumerId,
     pub spec: ConsumerSpec,
-    /// Made by a `Get`: holds one message and is gone with it.
+    /// Created by a `Get`: gets one message and ends when that is settled.
     pub get: bool,
     pub cancelled: bool,
     pub suspended: bool,
-    /// Of a session that outlives its connections ([`EpochConsumer`](crate::Succession)).
+    /// Belongs to a session that outlives its connections ([`EpochConsumer`](crate::EpochConsumer)).
     pub lasting: bool,
-    /// Over, for such a session has another one. It is here for its connection to hear of that.
+    /// Replaced by a consumer of a later connection. It is kept so that its own connection can learn of that.
     pub succeeded: bool,
-    /// Its settling is no acknowledgement: the client was not asked for one.
+    /// Settlements are not counted as acknowledgements: the client does not acknowledge.
     pub uncounted: bool,
+    /// Id of the next delivery.
     pub next_id: u64,
     pub out: Outstanding<UnsettledMessage<I>>,
-    /// No delivery beyond this id.
+    /// The last delivery id that the credit allows.
     pub credit: u64,
-    /// Its place in `Checkout::service`.
+    /// Position in `Checkout::service`, if it is there.
     pub ticket: Option<u64>,
-    /// No part of the queue's state, see there. A quorum queue's log decides who gets what; its leader sends it as there is
-    /// room. A classic queue gives nothing to a consumer without room.
+    /// Not part of the replicated state. The log of a quorum queue assigns messages to consumers, and its
+    /// leader sends them as the window allows. A classic queue assigns nothing to a consumer without room.
     pub flow: DeliveryFlow,
 }
 
 impl<I: Weighed> Consumer<I> {
-    pub fn new(session: SessionId, id: ConsumerId, spec: ConsumerSpec, get: bool) -> Self {
+    pub(crate) fn new(session: SessionId, id: ConsumerId, spec: ConsumerSpec, get: bool) -> Self {
         let credit = match spec.flow_mode {
             FlowMode::Prefetch => u64::MAX,
             FlowMode::Credit => 0,
@@ -72,7 +74,7 @@ impl<I: Weighed> Consumer<I> {
         }
     }
 
-    /// Most deliveries that may be unsettled.
+    /// Most unsettled deliveries.
     fn window(&self, rules: &ConsumerRules) -> usize {
         if self.spec.flow_mode == FlowMode::Credit && !self.spec.no_ack {
             return rules.unlimited_prefetch.max(MAX_WINDOW as usize);
@@ -88,25 +90,29 @@ impl<I: Weighed> Consumer<I> {
         }
     }
 
-    /// Returns true if its credit and its unsettled deliveries allow another delivery.
+    /// Returns true if the credit and the unsettled deliveries allow another delivery.
     pub(super) fn may_receive(&self, rules: &ConsumerRules) -> bool {
         let over = usize::from(planted::is(Bug::OverCredit));
         self.next_id <= self.credit && self.out.len() < self.window(rules).saturating_add(over)
     }
 
-    pub fn has_room(&self, rules: &ConsumerRules, flow: FlowWindow) -> bool {
+    /// Returns true if it can get another delivery now.
+    pub(crate) fn has_room(&self, rules: &ConsumerRules, flow: FlowWindow) -> bool {
         self.may_receive(rules) && (!rules.adjustable_credit || self.flow.has_room(flow))
     }
 
-    /// Whether a new consumer with this spec, of a session that outlives its connections, is in its place.
-    pub fn precedes(&self, spec: &ConsumerSpec) -> bool {
+    /// Returns true if a new consumer with this spec, of a later connection of the same session, replaces this
+    /// one.
+    pub(crate) fn precedes(&self, spec: &ConsumerSpec) -> bool {
         self.lasting && !self.succeeded && self.spec.tag == spec.tag
     }
 
-    pub fn takes_turns(&self) -> bool {
+    /// Returns true if it can be served at all.
+    pub(crate) fn takes_turns(&self) -> bool {
         !self.get && !self.cancelled && !self.suspended
     }
 
+    /// Assigns a message, and sends it if the flow window allows it.
     pub(super) fn hand<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -122,7 +128,7 @@ impl<I: Weighed> Consumer<I> {
             redelivered: taken.redelivered,
             left,
         };
-        // Behind what waits to be sent.
+        // Not before earlier deliveries that wait for the window.
         if self.get || (self.flow.sent + 1 == id && self.flow.has_room(window)) {
             store.deliver(self.handed(id, &out), &out.item);
             self.flow.send(id, out.item.body());
@@ -130,7 +136,7 @@ impl<I: Weighed> Consumer<I> {
         self.out.push(id, out);
     }
 
-    /// What is out from this id on, once more, as far as there is room.
+    /// Sends the unsettled deliveries from this id on again, as far as the flow window allows.
     pub(super) fn hand_again<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -144,7 +150,7 @@ impl<I: Weighed> Consumer<I> {
         self.send_on(store, window);
     }
 
-    /// Sends what is out and was not sent, as far as there is room.
+    /// Sends the unsettled deliveries that were not sent yet, as far as the flow window allows.
     pub(super) fn send_on<S: MessageStore<Item = I>>(&mut self, store: &mut S, window: FlowWindow) {
         if self.cancelled || self.flow.sent + 1 >= self.next_id {
             return;
@@ -157,7 +163,7 @@ impl<I: Weighed> Consumer<I> {
             store.deliver(handed(to, id, out), &out.item);
             self.flow.send(id, out.item.body());
         }
-        // What came after that was given back.
+        // Later deliveries, if any, have been requeued since.
         self.flow.sent = self.next_id - 1;
     }
 
@@ -194,8 +200,8 @@ fn handed<I>(
 }
 
 impl<I: Weighed> Checkout<I> {
-    /// The queue's consumers, in the order in which they came.
-    pub fn listing(&self) -> Vec<ConsumerInfo> {
+    /// The consumers for listings, in order of creation.
+    pub(crate) fn listing(&self) -> Vec<ConsumerInfo> {
         let shown = |c: &&Consumer<I>| !c.get && !c.cancelled;
         let info = |c: &Consumer<I>| ConsumerInfo {
             session: c.session,
@@ -207,8 +213,8 @@ impl<I: Weighed> Checkout<I> {
         self.consumers.values().filter(shown).map(info).collect()
     }
 
-    /// Has a consumer that can be reached.
-    pub fn in_use(&self) -> bool {
+    /// Returns true if there is a consumer whose node can be reached.
+    pub(crate) fn in_use(&self) -> bool {
         !self.candidates.is_empty()
     }
 
@@ -218,7 +224,7 @@ impl<I: Weighed> Checkout<I> {
             .is_some_and(|c| c.session == consumer.session && c.id == consumer.id)
     }
 
-    /// Adds a consumer; the caller has checked that it may.
+    /// Adds a consumer. The caller has checked that it is allowed.
     pub(super) fn add(&mut self, consumer: Consumer<I>) -> u64 {
         let number = self.next_consumer;
         self.next_consumer += 1;
@@ -237,7 +243,7 @@ impl<I: Weighed> Checkout<I> {
         number
     }
 
-    /// Its unsettled deliveries stay with the session.
+    /// Cancels a consumer. Its unsettled deliveries stay with the session.
     pub(super) fn cancel<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -252,7 +258,7 @@ impl<I: Weighed> Checkout<I> {
         self.finish_drain(store, number);
         if let Some(consumer) = self.consumers.get_mut(&number) {
             consumer.cancelled = true;
-            // Its session knows, and nobody follows it.
+            // Its session asked for the cancel, and no later connection replaces it any more.
             consumer.succeeded = false;
             consumer.lasting = false;
         }
@@ -260,7 +266,7 @@ impl<I: Weighed> Checkout<I> {
         self.elect();
     }
 
-    /// Goes with all that it holds.
+    /// Cancels a consumer and requeues its unsettled deliveries.
     pub(super) fn leave<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -273,6 +279,7 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
+    /// Settles deliveries with one outcome.
     pub(super) fn settle<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -293,7 +300,7 @@ impl<I: Weighed> Checkout<I> {
             };
             let mut from = from;
             while let Some((id, out)) = self.take_out(number, from, to) {
-                // What is settled is not looked at again.
+                // Ids up to this one need not be searched again.
                 from = from.max(id) + 1;
                 self.counters.deliveries.ack += u64::from(counted);
                 match outcome {
@@ -320,7 +327,7 @@ impl<I: Weighed> Checkout<I> {
         self.settled(store, number);
     }
 
-    /// As [`settle`](Self::settle), with the outcome `modified`.
+    /// Settles deliveries with the outcome `modified`.
     pub(super) fn modify<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -353,7 +360,7 @@ impl<I: Weighed> Checkout<I> {
         self.settled(store, number);
     }
 
-    /// Deliveries of a consumer were settled: it may get others.
+    /// Gives a consumer the deliveries for which a settlement made room.
     fn settled<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
         if let Some(consumer) = self.consumers.get_mut(&number) {
             consumer.send_on(store, self.flow_window);
@@ -363,7 +370,7 @@ impl<I: Weighed> Checkout<I> {
         self.elect();
     }
 
-    /// The first one among these ids, with its id.
+    /// Removes the first unsettled delivery in a range of ids.
     pub(super) fn take_out(
         &mut self,
         number: u64,
@@ -377,14 +384,14 @@ impl<I: Weighed> Checkout<I> {
         };
         consumer.flow.settled(id, out.item.body());
         if consumer.out.is_empty() {
-            // Nothing waits to be sent.
+            // No assigned delivery waits to be sent.
             consumer.flow.sent = consumer.next_id - 1;
         }
         self.out -= 1;
         Some((id, out))
     }
 
-    /// Counts a failed delivery; above the delivery limit the message becomes a dead letter.
+    /// Counts a failed delivery. Above the delivery limit the message is dead-lettered, else requeued.
     fn give_back<S: MessageStore<Item = I>>(
         limit: Option<u32>,
         store: &mut S,
@@ -398,7 +405,8 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// What a session that lasts held goes before all that waits, for it is to come in its order again.
+    /// Requeues the messages of a session that outlives its connections before all ready ones, so that they
+    /// keep their order.
     fn return_in_front<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
         let last = |c: &Consumer<I>| c.out.last_id();
         while let Some(id) = self.consumers.get(&number).and_then(last)
@@ -408,6 +416,7 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
+    /// Requeues all unsettled deliveries of a consumer.
     pub(super) fn return_all<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
         if self.consumers.get(&number).is_some_and(|c| c.lasting) {
             return self.return_in_front(store, number);
@@ -417,11 +426,12 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
+    /// The number of a session's consumer in this queue.
     pub(super) fn number(&self, session: SessionId, id: ConsumerId) -> Option<u64> {
         self.sessions.get(&session)?.consumers.get(&id).copied()
     }
 
-    /// A `Get`'s consumer ends with its message, a cancelled one with its last.
+    /// Removes a `Get`'s or cancelled consumer once it has no unsettled deliveries.
     pub(super) fn forget_if_done(&mut self, number: u64) {
         let Some(consumer) = self.consumers.get(&number) else {
             return;
@@ -435,7 +445,7 @@ impl<I: Weighed> Checkout<I> {
         self.consumers.remove(&number);
     }
 
-    /// No longer counts as a consumer of the queue.
+    /// Stops counting a consumer as one of the queue's.
     pub(super) fn retire(&mut self, number: u64) {
         let counted = |c: &Consumer<I>| !c.get && !c.cancelled;
         if self.consumers.get(&number).is_some_and(counted) {
@@ -446,6 +456,7 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
+    /// Adds a consumer to the candidates if it can be served.
     pub(super) fn list(&mut self, number: u64) {
         let Some(consumer) = self.consumers.get(&number) else {
             return;
@@ -457,6 +468,7 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
+    /// Removes a consumer from the candidates and from the rotation.
     pub(super) fn unlist(&mut self, number: u64) {
         let Some(consumer) = self.consumers.get_mut(&number) else {
             return;
@@ -471,8 +483,9 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Chooses the single active consumer: the best, and of equals the one that came first. In a quorum queue one of
-    /// higher priority takes over when the old one holds nothing; a classic queue keeps its own until that one leaves.
+    /// Chooses the single active consumer: the one of highest priority, among equals the oldest. In a quorum
+    /// queue one of higher priority takes over once the active one has no unsettled deliveries. A classic queue
+    /// keeps the active one until it ends.
     pub(super) fn elect(&mut self) {
         if !self.single_active {
             return;
@@ -496,7 +509,7 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Returns true unless another consumer is the single active one, or is about to be.
+    /// Returns true unless another consumer is the single active one, or will replace this one as such.
     pub(super) fn is_chosen(&self, number: u64) -> bool {
         if !self.single_active {
             return true;
@@ -509,7 +522,7 @@ impl<I: Weighed> Checkout<I> {
         self.active == Some(number) && rival.is_none_or(|rival| Some(rival) <= own)
     }
 
-    /// Adds a consumer to the rotation if it can get messages, and removes it if it cannot.
+    /// Adds a consumer to the rotation if it can get another delivery, and removes it otherwise.
     pub(super) fn refresh(&mut self, number: u64) {
         let chosen = self.is_chosen(number);
         let Some(consumer) = self.consumers.get_mut(&number) else {

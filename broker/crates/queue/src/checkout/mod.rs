@@ -1,8 +1,9 @@
-//! Who takes messages from a queue and what they hold: sessions and their request numbers, consumers with their
-//! windows, who is served next, and what is out to whom. The same rules for every queue type; where messages lie is
-//! the [`MessageStore`]'s.
+//! Consumers of a queue and their unsettled deliveries, by the same rules for every queue type: sessions and
+//! their request numbers, prefetch and credit, the order in which consumers are served, the single active
+//! consumer, requeue and dead-lettering.
 //!
-//! Deterministic: the same calls in the same order leave the same state, on every replica.
+//! A queue type provides its messages as a [`MessageStore`]. All of this is deterministic: on every replica the
+//! same calls in the same order leave the same state.
 
 mod consumers;
 mod credit;
@@ -30,21 +31,22 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// The largest window a consumer gets, whatever it asks for.
-pub const MAX_WINDOW: u32 = 65_535;
-/// Closed sessions that are remembered, so that a late copy of a request does not bring one back.
-pub const MAX_CLOSED: usize = 65_536;
-/// How long they are remembered at least, while there are fewer than that many.
-pub const CLOSED_MS: u64 = 300_000;
+/// Most unsettled deliveries of a consumer, even if its prefetch is higher.
+pub(crate) const MAX_WINDOW: u32 = 65_535;
+/// Most closed sessions to remember. A late copy of a request must not open such a session again.
+pub(crate) const MAX_CLOSED: usize = 65_536;
+/// How long a closed session is remembered at least, in milliseconds, unless there are more than
+/// [`MAX_CLOSED`].
+pub(crate) const CLOSED_MS: u64 = 300_000;
 
-/// A message handed out by a store.
+/// A message taken from the store for a consumer.
 pub(crate) struct Dequeued<I> {
     pub item: I,
     pub attempts: u32,
     pub redelivered: bool,
 }
 
-/// What a delivery says besides its message.
+/// The properties of a delivery, besides its message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandedOut {
     pub session: SessionId,
@@ -53,94 +55,104 @@ pub(crate) struct HandedOut {
     pub attempts: u32,
     pub redelivered: bool,
     pub left: u64,
-    /// The message's number is said in place of `left` ([`Delivery::mark`](crate::Delivery::mark)).
+    /// Deliver the number of the message instead of `left`; see [`Delivery::mark`](crate::Delivery::mark).
     pub numbered: bool,
 }
 
-/// Why a message comes back that was out.
+/// Why an unsettled message is requeued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequeueReason {
-    /// Its consumer wants it requeued.
+    /// The client asked for it.
     Asked,
-    /// Its consumer is gone.
+    /// The consumer ended, or it released the message.
     Lost,
-    /// The same, and nothing that waits has been before it: the last first.
+    /// The consumer of a session that outlives its connections ended: the message goes before all other ready
+    /// messages. Such messages are requeued in descending order.
     InFront,
-    /// Its consumer's client was never sent it.
+    /// The delivery was never sent to the client.
     Unseen { redelivered: bool },
 }
 
-/// The messages of a queue, and the way out to sessions.
+/// The messages of a queue type, and its output to sessions.
 pub(crate) trait MessageStore {
     type Item: Weighed;
-    /// Messages that can be taken.
+    /// Messages ready for delivery.
     fn ready(&self) -> u64;
     /// The next message to deliver.
     fn take(&mut self) -> Option<Dequeued<Self::Item>>;
-    /// Back to where the queue type puts such messages, to be redelivered.
+    /// Requeues a message, at the position that the queue type chooses for `why`.
     fn give_back(&mut self, item: Self::Item, attempts: u32, why: RequeueReason);
-    /// Done with.
+    /// Removes a settled message.
     fn settled(&mut self, item: Self::Item);
-    /// Adds annotations to a message that is out and is requeued or dies next.
+    /// Adds annotations to an unsettled message. It is requeued or dead-lettered next.
     fn annotate(&mut self, item: &Self::Item, annotations: &Arc<Annotations>);
+    /// Dead-letters or drops a message.
     fn dead(&mut self, item: Self::Item, reason: DeadReason);
+    /// Delivers a message.
     fn deliver(&mut self, handed: HandedOut, item: &Self::Item);
+    /// Sends another event.
     fn event(&mut self, session: SessionId, event: QueueEvent);
-    /// What has expired at the head goes before it is said how many are left, where the queue type does so.
+    /// Removes expired messages before those that are left are counted, if the queue type does so.
     fn expire_head(&mut self, no_ack: bool);
-    /// Drops everything ready; returns how many.
+    /// Drops all ready messages. Returns their number.
     fn purge(&mut self) -> u64;
 }
 
-/// Connections of a session that know one of the other ([`SessionEpoch`](crate::Line)).
+/// The current epoch of a session that outlives its connections ([`SessionEpoch`](crate::SessionEpoch)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownEpoch {
-    /// The one that began it.
+    /// The connection that started the epoch.
     pub first: SessionId,
-    /// The highest [`EpochConsumer::at`](crate::Succession::at), of whichever line.
+    /// The highest [`EpochConsumer::at`](crate::EpochConsumer::at) of any connection, in this or an earlier
+    /// epoch.
     pub at: u64,
 }
 
-/// See the module.
+/// The sessions, consumers and unsettled deliveries of one queue.
 #[derive(Debug)]
 pub(crate) struct Checkout<I> {
-    /// What people call the queue, as in `queue 'orders' in vhost '/'`: for the texts of refusals.
+    /// The queue's name in error texts, such as `queue 'orders' in vhost '/'`.
     pub label: Name,
     pub rules: &'static ConsumerRules,
     pub single_active: bool,
     pub delivery_limit: Option<u32>,
     pub sessions: BTreeMap<SessionId, SessionRecord>,
-    /// By number, in the order in which they came; numbers are never used twice.
+    /// By number, in order of creation; numbers are never used twice.
     pub consumers: BTreeMap<u64, Consumer<I>>,
-    /// Consumers that may be chosen: neither cancelled nor suspended; the best first.
+    /// Consumers that can be served, neither cancelled nor suspended, by descending priority.
     pub candidates: BTreeSet<(Reverse<i32>, u64)>,
-    /// Consumers with room in their window, by priority and then by when they were served last.
+    /// Consumers that can get another delivery.
     pub service: ConsumerRotation,
-    /// The single active consumer.
+    /// The single active consumer, if the queue has one.
     pub active: Option<u64>,
     pub next_consumer: u64,
     pub next_ticket: u64,
-    /// Consumers that are neither cancelled nor a `Get`'s.
+    /// Number of consumers that are neither cancelled nor created by a `Get`.
     pub live: u32,
+    /// The exclusive consumer.
     pub exclusive: Option<u64>,
+    /// Number of unsettled deliveries of all consumers.
     pub out: u64,
-    /// Of the connections that have consumed last.
+    /// The epoch of the connection that consumed last.
     pub epoch: Option<KnownEpoch>,
+    /// Closed sessions with the clock at their end, oldest first.
     pub closed: VecDeque<(u64, SessionId)>,
     pub closed_set: BTreeSet<SessionId>,
+    /// Of each node the first incarnation that may still be alive.
     pub gone: BTreeMap<NodeId, Incarnation>,
+    /// Nodes that cannot be reached.
     pub suspended: BTreeSet<NodeId>,
     pub deleted: bool,
-    /// By the number of the consumer. Empty except while a drain waits for room at its consumer.
+    /// Drains in progress, by the number of the consumer.
     pub drains: BTreeMap<u64, PendingDrain>,
-    /// Of each consumer.
+    /// Applies to each consumer.
     pub flow_window: FlowWindow,
-    /// No part of the queue's state: each replica counts for itself.
+    /// Not part of the replicated state: each replica counts its own.
     pub counters: QueueCounters,
 }
 
 impl<I: Weighed> Checkout<I> {
-    pub fn new(
+    pub(crate) fn new(
         label: Name,
         kind: QueueType,
         single_active: bool,
@@ -173,8 +185,9 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Carries out an admitted request that is not a publish. `clock`, in milliseconds, is what ended sessions grow old by.
-    pub fn apply<S: MessageStore<Item = I>>(
+    /// Applies an admitted request other than a publish. `clock` is in milliseconds; ended sessions are
+    /// forgotten by it.
+    pub(crate) fn apply<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -183,7 +196,7 @@ impl<I: Weighed> Checkout<I> {
         clock: u64,
     ) {
         match body {
-            // The queue type's own.
+            // The queue type handles publishes itself.
             RequestBody::Publish(_) => {}
             RequestBody::Consume { consumer, spec } => {
                 self.consume(store, session, seq, consumer, spec);
@@ -228,8 +241,8 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Hands out what is ready to whoever has room.
-    pub fn dispatch<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
+    /// Delivers ready messages to the consumers that can get them.
+    pub(crate) fn dispatch<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
         while store.ready() > 0 {
             let Some(turn) = self.service.first() else {
                 return;
@@ -252,8 +265,9 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Everything that is still out to a consumer from `next` on, once more. False when there is no such consumer.
-    pub fn resume<S: MessageStore<Item = I>>(
+    /// Repeats the unsettled deliveries of a consumer from `next` on. Returns false if there is no such
+    /// consumer.
+    pub(crate) fn resume<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -275,8 +289,8 @@ impl<I: Weighed> Checkout<I> {
         true
     }
 
-    /// A consumer's client was sent everything up to this delivery: as much again may be on its way.
-    pub fn received<S: MessageStore<Item = I>>(
+    /// Opens the flow window: the consumer's client was sent all deliveries up to this one.
+    pub(crate) fn received<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -295,18 +309,27 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// This replica leads from now on and does not know what is on its way to whom.
-    pub fn forget_flow(&mut self) {
+    /// Resets the flow windows: this replica becomes the leader and does not know which deliveries have
+    /// arrived.
+    pub(crate) fn forget_flow(&mut self) {
         self.consumers.values_mut().for_each(Consumer::forget_flow);
     }
 
-    pub fn consumer(&mut self, session: SessionId, id: ConsumerId) -> Option<&mut Consumer<I>> {
+    pub(crate) fn consumer(
+        &mut self,
+        session: SessionId,
+        id: ConsumerId,
+    ) -> Option<&mut Consumer<I>> {
         let number = self.number(session, id)?;
         self.consumers.get_mut(&number)
     }
 
-    /// A node's earlier lives are over: what their sessions had goes back.
-    pub fn gone_node<S: MessageStore<Item = I>>(&mut self, store: &mut S, gone: DeadIncarnation) {
+    /// Ends the sessions of a node's earlier incarnations and requeues their messages.
+    pub(crate) fn gone_node<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        gone: DeadIncarnation,
+    ) {
         let known = self.gone.entry(gone.node).or_insert(gone.before);
         *known = (*known).max(gone.before);
         let first = SessionId {
@@ -324,15 +347,16 @@ impl<I: Weighed> Checkout<I> {
                 self.end_session(store, session);
             }
         }
-        // Its late requests are refused by incarnation: no need to remember each.
+        // Their late requests are refused by incarnation, so the sessions need not be remembered.
         let keeps = |s: &SessionId| s.node != gone.node || s.incarnation >= gone.before;
         self.closed.retain(|(_, s)| keeps(s));
         self.closed_set.retain(keeps);
     }
 
-    /// A node cannot be reached: its consumers get nothing more and what they hold goes to others, unless only their own
-    /// session is to have it. Its sessions and their numbering stay, for it may come back.
-    pub fn suspect_node<S: MessageStore<Item = I>>(&mut self, store: &mut S, node: NodeId) {
+    /// Suspends the consumers of a node that cannot be reached and requeues their messages, except those of
+    /// sessions that outlive their connections. Its sessions and request numbers stay, since the node may come
+    /// back.
+    pub(crate) fn suspect_node<S: MessageStore<Item = I>>(&mut self, store: &mut S, node: NodeId) {
         if !self.suspended.insert(node) {
             return;
         }
@@ -351,7 +375,7 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Ends the suspension of the consumers of a node.
-    pub fn trust_node<S: MessageStore<Item = I>>(&mut self, store: &mut S, node: NodeId) {
+    pub(crate) fn trust_node<S: MessageStore<Item = I>>(&mut self, store: &mut S, node: NodeId) {
         if !self.suspended.remove(&node) {
             return;
         }
@@ -366,8 +390,9 @@ impl<I: Weighed> Checkout<I> {
             self.list(number);
         }
         self.elect();
-        // Deliveries that were requeued used up credit, and some may never have arrived. These sessions ask for them, learn
-        // that they do not come, and renew the credit. A consumer without credit left would learn it from no later delivery.
+        // Requeued deliveries used up credit, and some may never have arrived. The `Owner` event makes these
+        // sessions ask for them, learn that they will not come, and renew the credit. A consumer without credit
+        // would learn it from no later delivery.
         for session in credited {
             store.event(session, QueueEvent::Owner);
         }
@@ -385,7 +410,7 @@ impl<I: Weighed> Checkout<I> {
             .collect()
     }
 
-    pub fn set_limits(&mut self, single_active: bool, delivery_limit: Option<u32>) {
+    pub(crate) fn set_limits(&mut self, single_active: bool, delivery_limit: Option<u32>) {
         self.delivery_limit = delivery_limit;
         if self.single_active == single_active {
             return;

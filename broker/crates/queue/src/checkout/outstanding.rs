@@ -1,5 +1,5 @@
-//! What is out to a consumer, by delivery id. Ids ascend as they are given, and most are settled in that order: so it is a
-//! line, with gaps where others were settled first.
+//! Unsettled deliveries of a consumer by delivery id. Ids are assigned in ascending order and mostly settled in
+//! that order, so a deque with gaps is faster and smaller than a map.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -7,19 +7,19 @@ use std::ops::RangeInclusive;
 #[derive(Clone, Debug)]
 struct Entry<T> {
     id: u64,
-    /// None: settled, kept until it reaches an end of the line or most of all are such.
+    /// None: settled. Such entries are removed at the ends, or together once they are the majority.
     item: Option<T>,
 }
 
-/// See the module.
+/// A map from ascending ids to values; see the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Outstanding<T> {
-    /// Ascending by id; the first and the last are not settled.
+    /// Ascending by id. The first and the last entry are unsettled.
     entries: VecDeque<Entry<T>>,
     live: usize,
 }
 
-/// Settled entries that are not worth a sweep, and those that stay allocated while there are none.
+/// Settled entries that are tolerated before a compaction, and the capacity that an empty deque keeps.
 const SLACK: usize = 64;
 
 impl<T> Default for Outstanding<T> {
@@ -32,16 +32,16 @@ impl<T> Default for Outstanding<T> {
 }
 
 impl<T> Outstanding<T> {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.live
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// The last one. False, and nothing happens: there was one with this id or a later one.
-    pub fn push(&mut self, id: u64, item: T) -> bool {
+    /// Appends an entry. Returns false, without effect, unless the id is higher than all before it.
+    pub(crate) fn push(&mut self, id: u64, item: T) -> bool {
         if self.entries.back().is_some_and(|last| last.id >= id) {
             return false;
         }
@@ -53,12 +53,12 @@ impl<T> Outstanding<T> {
         true
     }
 
-    /// Where the first entry from this id on is, settled or not.
+    /// Index of the first entry with this id or a higher one, settled or not.
     fn position(&self, id: u64) -> usize {
         let Some(first) = self.entries.front() else {
             return 0;
         };
-        // Without gaps that is where it is.
+        // The index, if there are no gaps.
         let guess = usize::try_from(id.saturating_sub(first.id)).unwrap_or(usize::MAX);
         match self.entries.get(guess) {
             Some(there) if there.id == id => guess,
@@ -66,14 +66,14 @@ impl<T> Outstanding<T> {
         }
     }
 
-    /// Takes the first one among these ids.
-    pub fn take_first(&mut self, ids: RangeInclusive<u64>) -> Option<(u64, T)> {
+    /// Removes the first unsettled entry in a range of ids.
+    pub(crate) fn take_first(&mut self, ids: RangeInclusive<u64>) -> Option<(u64, T)> {
         let (from, to) = ids.into_inner();
         let start = self.position(from);
         let mut rest = self.entries.range_mut(start..);
         let (id, item) = rest.find_map(|entry| match entry.id <= to {
             true => Some((entry.id, entry.item.take())).filter(|(_, item)| item.is_some()),
-            // Behind the last of the ids nothing is looked for.
+            // Past the range: end the search.
             false => Some((entry.id, None)),
         })?;
         let item = item?;
@@ -82,36 +82,36 @@ impl<T> Outstanding<T> {
         Some((id, item))
     }
 
-    pub fn pop_first(&mut self) -> Option<(u64, T)> {
+    pub(crate) fn pop_first(&mut self) -> Option<(u64, T)> {
         self.take_first(0..=u64::MAX)
     }
 
-    pub fn last_id(&self) -> Option<u64> {
+    pub(crate) fn last_id(&self) -> Option<u64> {
         self.entries.back().map(|last| last.id)
     }
 
-    /// Those with this id or a later one.
-    pub fn from(&self, id: u64) -> impl Iterator<Item = (u64, &T)> {
+    /// Unsettled entries with this id or a higher one.
+    pub(crate) fn from(&self, id: u64) -> impl Iterator<Item = (u64, &T)> {
         let rest = self.entries.range(self.position(id)..);
         rest.filter_map(|entry| Some((entry.id, entry.item.as_ref()?)))
     }
 
-    /// Those with these ids.
-    pub fn among(&self, ids: RangeInclusive<u64>) -> impl Iterator<Item = &T> {
+    /// Values of unsettled entries in a range of ids.
+    pub(crate) fn among(&self, ids: RangeInclusive<u64>) -> impl Iterator<Item = &T> {
         let to = *ids.end();
         let all = self.from(*ids.start()).take_while(move |(id, _)| *id <= to);
         all.map(|(_, item)| item)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.from(0)
     }
 
-    pub fn values(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().filter_map(|entry| entry.item.as_ref())
     }
 
-    pub fn into_values(self) -> impl Iterator<Item = T> {
+    pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
         self.entries.into_iter().filter_map(|entry| entry.item)
     }
 
@@ -160,7 +160,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map.
+        /// Compares with a `BTreeMap`.
         #[test]
         fn it_is_a_map_in_order(steps in proptest::collection::vec(step(), 1..400), from in 0u64..150) {
             let mut epoch = Outstanding::default();
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// One message that is never acknowledged must not keep the places of all that come after it.
+    /// A message that is never acknowledged must not keep the memory of all settled ones after it.
     #[test]
     fn one_that_stays_keeps_no_others() {
         let mut epoch = Outstanding::default();

@@ -1,4 +1,4 @@
-//! Requests that are answered: consume, get, purge, stat, delete.
+//! Requests with an answer: consume, get, purge, stat and delete.
 
 use super::{Checkout, Consumer, KnownEpoch, MessageStore, Weighed};
 use crate::{
@@ -30,7 +30,7 @@ impl<I: Weighed> Checkout<I> {
         self.answer(store, session, seq, answer);
     }
 
-    /// See [`EpochConsumer`].
+    /// Adds the consumer of a later connection; see [`EpochConsumer`].
     pub(super) fn succeed<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -63,8 +63,9 @@ impl<I: Weighed> Checkout<I> {
         self.answer(store, session, seq, answer);
     }
 
-    /// Whether the line goes on that a connection names. Where no connection has named any, none is begun by one that does not: all
-    /// members have to make the same of it, and those of older programs know of no lines.
+    /// Returns true if the connection continues the current epoch. A connection that states no epoch starts
+    /// none if there is none: all members of a quorum queue must come to the same state, and older versions
+    /// know no epochs.
     fn join_epoch(&mut self, session: SessionId, epoch: SessionEpoch, at: u64) -> bool {
         let known = self.epoch;
         let (first, goes_on) = match (epoch, known) {
@@ -78,7 +79,7 @@ impl<I: Weighed> Checkout<I> {
         goes_on
     }
 
-    /// A request that was on its way for long is not to take the queue from the connection that its client has now.
+    /// Refuses a delayed request, so that it does not take the queue from a later connection of the client.
     fn may_succeed(&self, epoch: SessionEpoch, at: u64) -> Result<(), QueueReply> {
         let known = self.epoch.map_or(0, |known| known.at);
         if epoch == SessionEpoch::Untold || at == 0 || at >= known {
@@ -90,7 +91,7 @@ impl<I: Weighed> Checkout<I> {
         })
     }
 
-    /// What the connection before had done, if its consumer is still there.
+    /// Applies settlements of the previous connection, if its consumer still exists.
     fn settle_late<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -117,7 +118,8 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// They stay known until their sessions have heard that they are over: the event may be lost.
+    /// Ends the consumers of earlier connections. They are kept until their sessions cancel them or end, since
+    /// the event may be lost.
     fn end_predecessors<S: MessageStore<Item = I>>(&mut self, store: &mut S, spec: &ConsumerSpec) {
         if planted::is(Bug::PredecessorStays) {
             return;
@@ -140,8 +142,9 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// False: there is no such consumer whose window may change. A 0.9.1 channel's limit on all its consumers is for classic
-    /// queues alone; in quorum queues every member must go on refusing what it refused before.
+    /// Changes the prefetch of an existing consumer. Returns false if there is none, or if the queue type does
+    /// not allow it: only classic queues do (AMQP 0.9.1, prefetch of a channel); members of a quorum queue must
+    /// keep refusing what earlier versions refused.
     fn change_prefetch(&mut self, session: SessionId, id: ConsumerId, prefetch: u32) -> bool {
         let number = match self.number(session, id) {
             Some(number) if self.rules.adjustable_credit && !self.deleted => number,
@@ -168,7 +171,7 @@ impl<I: Weighed> Checkout<I> {
         if self.number(session, id).is_some() {
             return Err(reused());
         }
-        // Nobody has a single active consumer's queue alone.
+        // A queue with a single active consumer admits no exclusive consumer, where the queue type says so.
         let never = self.rules.exclusive && self.single_active;
         if self.exclusive.is_some() || (spec.exclusive && (self.live > 0 || never)) {
             return Err(QueueReply::Refused {
@@ -179,6 +182,7 @@ impl<I: Weighed> Checkout<I> {
         Ok(())
     }
 
+    /// Takes one message for a `Get`.
     pub(super) fn get<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -245,7 +249,7 @@ impl<I: Weighed> Checkout<I> {
         self.answer(store, session, seq, answer);
     }
 
-    /// [`Bug::PurgeTakesUnacked`].
+    /// Implements [`Bug::PurgeTakesUnacked`].
     fn drop_unacked<S: MessageStore<Item = I>>(&mut self, store: &mut S) {
         for consumer in self.consumers.values_mut() {
             self.out -= consumer.out.len() as u64;
@@ -299,8 +303,8 @@ impl<I: Weighed> Checkout<I> {
         self.answer(store, session, seq, answer);
     }
 
-    /// Drops everything and tells the consumers. Returns the messages that were ready.
-    pub fn end<S: MessageStore<Item = I>>(&mut self, store: &mut S) -> u64 {
+    /// Deletes the queue: drops all messages and cancels the consumers. Returns the number of ready messages.
+    pub(crate) fn end<S: MessageStore<Item = I>>(&mut self, store: &mut S) -> u64 {
         self.deleted = true;
         for (_, consumer) in std::mem::take(&mut self.consumers) {
             if !consumer.get && !consumer.cancelled {
@@ -330,7 +334,7 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// A single active consumer would not be single.
+    /// A `Get` would take messages past the single active consumer.
     fn no_get(&self) -> QueueReply {
         QueueReply::Refused {
             code: 405,
@@ -350,7 +354,7 @@ impl<I: Weighed> Checkout<I> {
     }
 }
 
-/// Sessions number their consumers and never use a number twice; one that does is broken.
+/// A correct session never uses a consumer number twice.
 fn reused() -> QueueReply {
     QueueReply::Refused {
         code: 530,

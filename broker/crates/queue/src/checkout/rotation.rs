@@ -1,32 +1,32 @@
-//! Whose turn it is to be served: of the highest priority who has waited longest.
+//! The order in which consumers are served: by priority, and among equals the one that has waited longest.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A consumer with room in its window.
+/// A consumer that can get another delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaitingConsumer {
-    /// Given out in ascending order, each once.
+    /// Tickets are assigned in ascending order, each once.
     pub ticket: u64,
-    /// The consumer's.
+    /// Number of the consumer.
     pub number: u64,
 }
 
-/// See the module.
+/// Waiting consumers; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct ConsumerRotation {
-    /// By priority, none of them empty; ascending by ticket.
+    /// By descending priority, no class empty; ascending by ticket.
     classes: BTreeMap<Reverse<i32>, VecDeque<WaitingConsumer>>,
 }
 
 impl ConsumerRotation {
-    /// Who is next.
-    pub fn first(&self) -> Option<WaitingConsumer> {
+    /// The consumer to serve next.
+    pub(crate) fn first(&self) -> Option<WaitingConsumer> {
         let (_, class) = self.classes.first_key_value()?;
         class.front().copied()
     }
 
-    pub fn insert(&mut self, priority: i32, turn: WaitingConsumer) {
+    pub(crate) fn insert(&mut self, priority: i32, turn: WaitingConsumer) {
         let class = self.classes.entry(Reverse(priority)).or_default();
         match class.back() {
             Some(last) if last.ticket > turn.ticket => {
@@ -37,7 +37,7 @@ impl ConsumerRotation {
         }
     }
 
-    pub fn remove(&mut self, priority: i32, ticket: u64) {
+    pub(crate) fn remove(&mut self, priority: i32, ticket: u64) {
         let Some(class) = self.classes.get_mut(&Reverse(priority)) else {
             return;
         };
@@ -49,8 +49,8 @@ impl ConsumerRotation {
         }
     }
 
-    /// The first one has been served. `again`: the later ticket that it waits with from now on, while it has room.
-    pub fn served(&mut self, again: Option<u64>) {
+    /// Removes the first consumer after it was served. With `again` it waits under this later ticket.
+    pub(crate) fn served(&mut self, again: Option<u64>) {
         let Some(mut first) = self.classes.first_entry() else {
             return;
         };
@@ -65,7 +65,7 @@ impl ConsumerRotation {
         }
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.classes.clear();
     }
 }
@@ -80,9 +80,9 @@ mod tests {
         Insert {
             priority: i32,
         },
-        /// Of those that wait, this one.
+        /// Removes a waiting consumer.
         Remove(usize),
-        /// Goes away, and comes back with the ticket that it had.
+        /// Removes a consumer and inserts it again with its old ticket.
         Restore(usize),
         Served {
             again: bool,
@@ -99,7 +99,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map by priority and ticket.
+        /// Compares with a map by priority and ticket.
         #[test]
         fn turns_are_a_map_by_priority_and_ticket(steps in proptest::collection::vec(step(), 1..200)) {
             let mut turns = ConsumerRotation::default();

@@ -1,4 +1,4 @@
-//! Request numbers: each request once, in order, answered again when asked again.
+//! Request numbers: each request is applied once and in order, and its answer is repeated on request.
 
 use super::{CLOSED_MS, Checkout, MAX_CLOSED, MessageStore, Weighed};
 use crate::client::{EPOCH, MAX_IN_FLIGHT, MAX_UNANSWERED};
@@ -9,47 +9,47 @@ use env::NodeId;
 use env::planted::{self, Bug};
 use std::collections::{BTreeMap, VecDeque};
 
-/// What a queue remembers of a session.
+/// State of a session at a queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SessionRecord {
-    /// The last request applied.
+    /// Number of the last applied request.
     pub last: u64,
-    /// Publishes not taken among the last [`MAX_IN_FLIGHT`] requests, ascending.
+    /// Refused publishes among the last [`MAX_IN_FLIGHT`] requests, ascending.
     pub refused: VecDeque<RefusedPublishes>,
-    /// The last [`MAX_UNANSWERED`] answers: a session never waits for more.
+    /// The last [`MAX_UNANSWERED`] answers; a session has no more requests without an answer.
     pub answers: VecDeque<(u64, QueueReply)>,
     pub consumers: BTreeMap<ConsumerId, u64>,
 }
 
-/// Whether a request is to be carried out.
+/// What to do with a request, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
+    /// It is the next one: apply it.
     Apply,
-    /// Applied before: answer again.
+    /// It was applied before: repeat the answer.
     Again,
-    /// An earlier request is missing.
-    Gap {
-        expected: u64,
-    },
-    /// Of a session that is over.
+    /// Earlier requests, from `expected` on, are missing.
+    Gap { expected: u64 },
+    /// The session is closed.
     Closed,
-    /// Of a life of a node that is over, or senseless.
+    /// It comes from an ended incarnation of a node, or its number is invalid.
     Ignore,
 }
 
-/// The first request after a session was told that its owner is lost, or the very first.
+/// Returns true for the first request of a session, and for its first one after it was told that the owner is
+/// lost.
 pub(crate) fn begins_anew(seq: u64) -> bool {
     seq % EPOCH == 1
 }
 
-/// The first number of the epoch that `seq` is in.
+/// The first request number of the numbering epoch that contains `seq`.
 fn epoch_start(seq: u64) -> u64 {
     seq - seq % EPOCH + 1
 }
 
 impl<I: Weighed> Checkout<I> {
-    /// Looks at a request's number and, when it is next, counts it as applied.
-    pub fn admit<S: MessageStore<Item = I>>(
+    /// Checks the number of a request. If the request is the next one, records it as applied.
+    pub(crate) fn admit<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -60,11 +60,11 @@ impl<I: Weighed> Checkout<I> {
             other => return other,
         }
         if begins_anew(seq) {
-            // The session has given up what it had here before.
+            // The session has dropped all its requests and consumers of the previous numbering epoch.
             self.end_session(store, session);
         }
         if !self.suspended.is_empty() {
-            // A node that speaks is not gone.
+            // A request shows that the node can be reached.
             self.trust_node(store, session.node);
         }
         let state = self.sessions.entry(session).or_default();
@@ -76,8 +76,8 @@ impl<I: Weighed> Checkout<I> {
         Admission::Apply
     }
 
-    /// What [`admit`](Self::admit) would say, without counting.
-    pub fn session_state(&self, session: SessionId, seq: u64) -> Admission {
+    /// As [`admit`](Self::admit), without recording anything.
+    pub(crate) fn session_state(&self, session: SessionId, seq: u64) -> Admission {
         if let Some(state) = self.sessions.get(&session) {
             return match seq.checked_sub(state.last) {
                 None | Some(0) => Admission::Again,
@@ -103,20 +103,20 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// The nodes that have sessions here, each once.
-    pub fn session_nodes(&self) -> Vec<NodeId> {
+    /// The nodes that have sessions at this queue, each once.
+    pub(crate) fn session_nodes(&self) -> Vec<NodeId> {
         let mut nodes: Vec<NodeId> = self.sessions.keys().map(|s| s.node).collect();
-        // Sessions are in the order of their nodes.
+        // The sessions are sorted by node.
         nodes.dedup();
         nodes
     }
 
-    pub fn last_applied(&self, session: SessionId) -> u64 {
+    pub(crate) fn last_applied(&self, session: SessionId) -> u64 {
         self.sessions.get(&session).map_or(0, |s| s.last)
     }
 
-    /// Notes that a publish was not taken.
-    pub fn refuse(&mut self, session: SessionId, seq: u64, why: RejectReason) {
+    /// Records that a publish was refused.
+    pub(crate) fn refuse(&mut self, session: SessionId, seq: u64, why: RejectReason) {
         let Some(state) = self.sessions.get_mut(&session) else {
             return;
         };
@@ -130,8 +130,8 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Tells a session how far it is: everything up to `up_to` is done and safe.
-    pub fn report(&self, session: SessionId, up_to: u64) -> QueueEvent {
+    /// The progress event of a session: all requests up to `up_to` are applied and durable.
+    pub(crate) fn report(&self, session: SessionId, up_to: u64) -> QueueEvent {
         match self.sessions.get(&session) {
             Some(state) if !state.refused.is_empty() && !planted::is(Bug::RefusalForgotten) => {
                 QueueEvent::AppliedExcept {
@@ -143,7 +143,7 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// Answers a request and remembers what was said.
+    /// Answers a request, and records the answer.
     pub(super) fn answer<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
@@ -160,8 +160,8 @@ impl<I: Weighed> Checkout<I> {
         store.event(session, QueueEvent::Answer { seq, answer });
     }
 
-    /// The answer of a request that was applied before, once more.
-    pub fn answer_again<S: MessageStore<Item = I>>(
+    /// Repeats the answer of a request that was applied before.
+    pub(crate) fn answer_again<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -185,8 +185,9 @@ impl<I: Weighed> Checkout<I> {
                 let window = self.flow_window;
                 match self.consumer(session, *consumer) {
                     Some(c) if !c.out.is_empty() => c.hand_again(store, 0, window),
-                    // Its message was given back since. The session's side takes another one, with a request of its own: a
-                    // late copy of this one must take nothing. The answer is for nodes of older versions, which know no better.
+                    // Its message was requeued since. The session takes another one with a new request, since a
+                    // late copy of this request must take nothing. Older versions do not repeat the request and
+                    // report `Empty` to the client.
                     _ => {
                         let consumer = *consumer;
                         store.event(session, QueueEvent::Resumed { consumer, next: 2 });
@@ -213,8 +214,8 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// The session is over. Remembered for a while, for its requests may still be on their way twice.
-    pub fn close<S: MessageStore<Item = I>>(
+    /// Ends a session. It is remembered for a while, since copies of its requests may still arrive.
+    pub(crate) fn close<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -232,15 +233,15 @@ impl<I: Weighed> Checkout<I> {
         }
     }
 
-    /// What is remembered of ended sessions is younger than the clock says, by so many milliseconds.
-    pub fn remember_longer(&mut self, ms: u64) {
+    /// Makes closed sessions younger by so many milliseconds, after a leap of the clock.
+    pub(crate) fn remember_longer(&mut self, ms: u64) {
         for (at, _) in &mut self.closed {
             *at = at.saturating_add(ms);
         }
     }
 
-    /// The answer to the end of a session that this queue knows nothing of (any more).
-    pub fn forgotten(&self, seq: u64) -> QueueEvent {
+    /// The answer to the `Close` of a session that this queue does not know (any more).
+    pub(crate) fn forgotten(&self, seq: u64) -> QueueEvent {
         let answer = QueueReply::Refused {
             code: 404,
             text: format!("{} does not know the session", self.label),

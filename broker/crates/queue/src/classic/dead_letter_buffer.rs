@@ -1,49 +1,52 @@
-//! Dead letters of a classic queue that are not published yet: neither ready nor unacknowledged, and on disk until they are.
+//! Dead letters of a classic queue that are not published yet. They are neither ready nor unacknowledged, and
+//! stay on disk until they are published.
 //!
-//! Memory: where they are, and of a few the message, so that one that is taken at once is not read again.
+//! In memory are their numbers and a bounded amount of messages, so that a dead letter that is taken soon is
+//! not read again.
 
 use super::store::{ClassicStore, Item};
 use crate::{DeadLettering, DeadReason, QueueType};
 use message::Message;
 use std::collections::VecDeque;
 
-/// Bytes of messages kept at hand. Refused publishes, which are nowhere else, are gone beyond it.
-pub const MAX_AT_HAND_BYTES: usize = 1 << 20;
+/// Most bytes of messages in memory. Above it refused publishes, which are stored nowhere else, are dropped.
+pub(crate) const MAX_AT_HAND_BYTES: usize = 1 << 20;
 
+/// A message to be published to the dead letter exchange.
 #[derive(Debug)]
 struct DeadLetter {
-    /// None: it was refused and never was in the queue.
+    /// None: a refused publish that never was in the queue.
     item: Option<Item>,
     reason: DeadReason,
     message: Option<Message>,
 }
 
-/// See the module.
+/// Dead letters in the order of their death; see the module.
 #[derive(Debug, Default)]
 pub(super) struct DeadLetterBuffer {
-    /// There is somebody to take them; else dead messages are gone.
+    /// The queue has a dead letter exchange; otherwise dead messages are dropped.
     pub open: bool,
     graves: VecDeque<DeadLetter>,
     at_hand: usize,
 }
 
 impl DeadLetterBuffer {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.graves.is_empty()
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.graves.clear();
         self.at_hand = 0;
     }
 
-    pub fn bury(&mut self, item: Item, reason: DeadReason, message: Option<&Message>) {
+    pub(crate) fn bury(&mut self, item: Item, reason: DeadReason, message: Option<&Message>) {
         let message = message.filter(|m| self.has_room(m)).cloned();
         self.add(Some(item), reason, message);
     }
 
-    /// What becomes of messages that die now.
-    pub fn way(&self) -> DeadLettering {
+    /// The dead-letter mode of messages that die now.
+    pub(crate) fn way(&self) -> DeadLettering {
         match self.open {
             true => DeadLettering::AtMostOnce,
             false => DeadLettering::Off,
@@ -86,14 +89,15 @@ impl ClassicStore {
         self.output.died(QueueType::Classic, way, reason);
     }
 
-    /// A publish that was not taken.
-    pub fn bury_refused(&mut self, message: &Message) {
+    /// Dead-letters a refused publish.
+    pub(crate) fn bury_refused(&mut self, message: &Message) {
         self.count_death(DeadReason::MaxLength);
         self.dead_letter_buffer.bury_refused(message);
     }
 
-    /// Moves dead messages to `out.dead`: `most` of them and about so many bytes. With that the queue is done with them.
-    pub fn take_dead(&mut self, most: usize, most_bytes: usize) {
+    /// Moves dead letters to `out.dead`, at most `most` and about `most_bytes`, and removes them from the
+    /// queue.
+    pub(crate) fn take_dead(&mut self, most: usize, most_bytes: usize) {
         let mut room = most_bytes;
         while self.output.dead.len() < most && room > 0 {
             let Some(dead_letter) = self.dead_letter_buffer.dig() else {
@@ -117,8 +121,8 @@ impl ClassicStore {
         }
     }
 
-    /// Where dead messages go changed. With nobody to take them they are gone.
-    pub fn open_dead_letter_buffer(&mut self, open: bool) {
+    /// Starts or stops dead-lettering. When it stops, the waiting dead letters are dropped.
+    pub(crate) fn open_dead_letter_buffer(&mut self, open: bool) {
         self.dead_letter_buffer.open = open;
         while !open && let Some(dead_letter) = self.dead_letter_buffer.dig() {
             if let Some(item) = &dead_letter.item {

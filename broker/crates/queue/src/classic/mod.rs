@@ -1,13 +1,15 @@
-//! Classic queues (Q2, Q13): one replica, on the disk of its node, stepped by its shard.
+//! Classic queues: one replica, on the disk of its node, stepped by its shard.
 //!
-//! A message goes to a small buffer. The buffer is written when it is full, and at the end of the turn if a publisher waits for a
-//! confirm; under load, and while consumers acknowledge at once, some milliseconds later (`pacing.rs`). A message that is
-//! delivered and settled before that is never written. A persistent publish is confirmed when it is written (not synced) or
-//! settled, a transient one when it is buffered. A restart finds exactly the unsettled persistent messages. Which of them were
-//! out before is kept by a clean stop only (module `stopped`); otherwise all are delivered as redelivered.
+//! New messages go to a small write buffer. It is written when it is full, and at the end of the turn if a
+//! publisher waits for a confirm; under load, and while consumers acknowledge at once, some milliseconds later
+//! (see [`pacing`]). A message that is settled before the write is never written. A persistent publish is
+//! confirmed when it is written (not synced) or settled, a transient one when it is buffered. A restart
+//! recovers exactly the unsettled persistent messages. After a clean stop the queue knows which of them were
+//! delivered before (see [`clean_stop`]); otherwise all of them are redelivered.
 //!
-//! With `x-max-priority` higher ones go first, always; limits and times to live look at the head of the whole queue, so
-//! that a limit drops high ones first and low ones expire behind high ones only when those are gone.
+//! With `x-max-priority`, messages of higher priority always go first. Limits and TTLs apply to the head of the
+//! whole queue: a limit drops messages of high priority first, and messages of low priority expire only once
+//! there are none of higher priority.
 
 mod clean_stop;
 mod dead_letter_buffer;
@@ -53,13 +55,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{ClassicStore, Item};
 
-/// The longest a persistent message that somebody waits for stays unwritten.
+/// Longest time that a persistent message stays unwritten while its publisher waits for a confirm.
 pub const WRITE_AFTER: Duration = Duration::from_millis(2);
-/// The longest any message stays unwritten, and a settlement unrecorded.
+/// Longest time that any message stays unwritten, or its settlement unrecorded.
 pub const WRITE_AT_LAST: Duration = Duration::from_millis(200);
-/// Wait before a failed write or read is tried again.
+/// Wait before a failed write or read is repeated.
 pub const RETRY_AFTER: Duration = Duration::from_millis(500);
-/// Open files are let go after this long without writing.
+/// Open files are closed after this long without a write.
 pub const REST_AFTER: Duration = Duration::from_secs(10);
 
 /// See the module.
@@ -68,26 +70,26 @@ pub struct ClassicQueue {
     settings: QueueSettings,
     checkout: Checkout<Item>,
     store: ClassicStore,
-    /// Per session, publishes that are not safe yet: (request, message) numbers.
+    /// Per session the publishes that may not be confirmed yet, as pairs of request and message number.
     unsafe_yet: BTreeMap<SessionId, VecDeque<(u64, u64)>>,
-    /// Sessions to be told how far they are.
+    /// Sessions whose progress is to be reported.
     dirty: BTreeSet<SessionId>,
     write_at: Option<Time>,
     acks_at: Option<Time>,
     rest_at: Option<Time>,
     retry_at: Option<Time>,
     expire_at: Option<WallTime>,
-    /// The disk does not take writes: publishes are refused.
+    /// The disk accepts no writes: publishes are refused.
     full: bool,
-    /// Its files could not be read yet, and nothing is wrong with them: all that needs them is refused.
+    /// The files could not be opened yet, for lack of resources: requests that need them are refused.
     unopened: bool,
-    /// Something may have come back from a channel that ends, and nobody was served since.
+    /// Messages may have been requeued by the end of a channel, and none have been delivered since.
     unserved: bool,
     at: Timestamps,
 }
 
 impl ClassicQueue {
-    /// A new queue; whatever is on disk under its id is removed.
+    /// Creates an empty queue. Removes any files under its id.
     pub fn create(
         disk: Arc<dyn Disk>,
         id: QueueId,
@@ -100,9 +102,9 @@ impl ClassicQueue {
         Ok(queue)
     }
 
-    /// The queue as its files say, in this life of the node. Damage is told in the first output. While descriptors or
-    /// memory are short, or the disk fails to read, the queue is there and refuses what needs its files; it tries again by
-    /// itself.
+    /// Opens a queue from its files, in this incarnation of the node. The first output reports damage. While
+    /// file descriptors or memory are short, or the disk fails to read, the queue refuses requests that need
+    /// its files and tries again by itself. Fails if trying again cannot help.
     pub fn open(
         disk: Arc<dyn Disk>,
         id: QueueId,
@@ -134,10 +136,10 @@ impl ClassicQueue {
             *fault = format!("{label}: {fault}");
         }
         if self.store.may_expire {
-            // Heads may have expired meanwhile.
+            // Messages at the head may have expired while the queue was closed.
             self.expire_at = Some(WallTime(0));
         }
-        // What was out is back, or the limits are new.
+        // Unsettled messages are ready again, and the limits may be new.
         self.keep_limits();
     }
 
@@ -168,7 +170,7 @@ impl ClassicQueue {
         store.message_ttl_ms = settings.message_ttl_ms;
         store.dead_letter_buffer.open = settings.dead_letter != DeadLettering::Off;
         ClassicQueue {
-            // Attempts are not counted here (Q9 is the quorum queue's).
+            // A classic queue has no delivery limit.
             checkout: Checkout::new(
                 label,
                 QueueType::Classic,
@@ -191,7 +193,7 @@ impl ClassicQueue {
         }
     }
 
-    /// The queue is deleted: its consumers are told, its files removed.
+    /// Deletes the queue: cancels its consumers and removes its files.
     pub fn destroy(&mut self, out: &mut QueueOutput) {
         self.adopt(out);
         if !self.checkout.deleted {
@@ -201,12 +203,12 @@ impl ClassicQueue {
         self.finish(out);
     }
 
-    /// It takes nothing any more: its record is to go.
+    /// Returns true if the queue was deleted by a client, so that its metadata record must be removed.
     pub fn deleted(&self) -> bool {
         self.checkout.deleted
     }
 
-    /// Writes everything that is not written, for a clean stop.
+    /// Writes everything that is not written, for a clean stop. Fails if the disk accepts no writes.
     pub fn write_all(&mut self, out: &mut QueueOutput) -> io::Result<()> {
         self.adopt(out);
         let written = self.write_rest();
@@ -225,7 +227,7 @@ impl ClassicQueue {
         Ok(())
     }
 
-    /// A node cannot be reached: its consumers get nothing, and what they hold goes to others.
+    /// The failure detector reports a node down: suspends its consumers and requeues their messages.
     pub fn peer_down(&mut self, at: Timestamps, node: NodeId, out: &mut QueueOutput) {
         self.begin(at, out);
         self.checkout.suspect_node(&mut self.store, node);
@@ -233,6 +235,7 @@ impl ClassicQueue {
         self.finish(out);
     }
 
+    /// The failure detector reports a node up.
     pub fn peer_up(&mut self, at: Timestamps, node: NodeId, out: &mut QueueOutput) {
         self.begin(at, out);
         self.checkout.trust_node(&mut self.store, node);
@@ -240,7 +243,7 @@ impl ClassicQueue {
         self.finish(out);
     }
 
-    /// The beginning of every call, as [`finish`](Self::finish) is the end.
+    /// Starts a call; [`finish`](Self::finish) ends it.
     fn begin(&mut self, at: Timestamps, out: &mut QueueOutput) {
         self.adopt(out);
         self.at = at;
@@ -251,12 +254,13 @@ impl ClassicQueue {
         }
     }
 
-    /// Ended sessions grow older by a clock that nobody sets: what is remembered of them is in memory only.
+    /// Milliseconds since the node started. Closed sessions age by this clock, since they are in memory only
+    /// and nobody sets it.
     fn uptime_ms(&self) -> u64 {
         self.at.now.0 / 1_000_000
     }
 
-    /// Dead messages for the shard to pass on: `most` of them and about so many bytes, in [`QueueOutput::dead`].
+    /// Moves dead letters to [`QueueOutput::dead`]: at most `most` and about `most_bytes`.
     pub fn take_dead(
         &mut self,
         at: Timestamps,
@@ -296,7 +300,7 @@ impl ClassicQueue {
         }
         self.dirty.insert(session);
         if ends(&body) {
-            // Nobody is served from between them.
+            // The end of a channel takes several requests; delivering between them would change the order.
             let clock = self.uptime_ms();
             self.checkout
                 .apply(&mut self.store, session, seq, body, clock);
@@ -329,7 +333,8 @@ impl ClassicQueue {
                 self.checkout
                     .apply(&mut self.store, session, seq, body, clock);
                 if unseen {
-                    // A limit is not to drop what somebody else would have been given in the first place.
+                    // A length limit must not drop a message that another consumer would have got in the first
+                    // place.
                     self.checkout.dispatch(&mut self.store);
                 }
                 if delete && self.checkout.deleted {
@@ -340,8 +345,8 @@ impl ClassicQueue {
         self.serve();
     }
 
-    /// Why a request cannot be answered: it needs messages that cannot be read now. To say that there are none would be
-    /// wrong.
+    /// Why a request must be refused: it needs messages that cannot be read now. Reporting an empty queue would
+    /// be wrong.
     fn refusal(&mut self, body: &RequestBody) -> Option<String> {
         let readable = match body {
             RequestBody::Get { .. } => !self.unopened && self.store.can_read_head(),
@@ -352,15 +357,16 @@ impl ClassicQueue {
         (!readable).then(|| format!("{label} cannot be read at the moment: try again later"))
     }
 
-    /// At the end of the turn, and before anybody can tell whether it has been done.
+    /// Delivers after the end of a channel: at the end of the turn, or before the next request whose effect
+    /// depends on it.
     fn serve_at_last(&mut self) {
         if self.unserved {
             self.serve();
         }
     }
 
-    /// After messages may have come back or consumers have come: what expired while it was out goes first, then what is too
-    /// much, and the rest is handed out.
+    /// Call after messages were requeued or consumers added: removes expired messages, enforces the limits, and
+    /// delivers the rest.
     fn serve(&mut self) {
         self.unserved = false;
         if self.store.may_expire {
@@ -452,7 +458,7 @@ impl ClassicQueue {
         }
     }
 
-    /// The end of every call: moves the output of the store to the caller's, and sets the clocks.
+    /// Ends a call: moves the output of the store to the caller's, and sets the timers.
     fn finish(&mut self, out: &mut QueueOutput) {
         self.expire_at = None;
         if self.store.may_expire {
@@ -466,13 +472,13 @@ impl ClassicQueue {
             self.acks_at = Some(self.at.now + WRITE_AT_LAST);
         }
         if !self.store.safer.is_empty() {
-            // Few, mostly one that is there: the trees are not merged.
+            // Few sessions, mostly one that is already there: merging the trees would cost more.
             self.dirty.extend(std::mem::take(&mut self.store.safer));
         }
         std::mem::swap(out, &mut self.store.output);
     }
 
-    /// What the shelf puts out joins what is in `out` already: deliveries of several calls become one event.
+    /// Lets the store append to the caller's output, so that deliveries of several calls join in one event.
     fn adopt(&mut self, out: &mut QueueOutput) {
         std::mem::swap(out, &mut self.store.output);
         if !out.is_empty() {
@@ -480,7 +486,7 @@ impl ClassicQueue {
         }
     }
 
-    /// Tells sessions how far they are safe.
+    /// Reports progress to sessions: publishes that are durable.
     fn report(&mut self, out: &mut QueueOutput) {
         if self.dirty.is_empty() {
             return;
@@ -509,7 +515,7 @@ impl ClassicQueue {
     }
 }
 
-/// Whether trying again cannot help: a file is another queue's, of a newer version, or gone.
+/// Returns true if trying again cannot help: a file belongs to another queue or a newer version, or is missing.
 fn is_lasting(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -517,7 +523,7 @@ fn is_lasting(error: &io::Error) -> bool {
     )
 }
 
-/// Part of the end of a channel, which several requests may be.
+/// Returns true for requests that are part of the end of a channel.
 fn ends(body: &RequestBody) -> bool {
     matches!(
         body,
@@ -525,7 +531,7 @@ fn ends(body: &RequestBody) -> bool {
     )
 }
 
-/// Gives back what never reached its client.
+/// Returns true if the request requeues deliveries that were never sent to the client.
 fn unseen(body: &RequestBody) -> bool {
     matches!(
         body,

@@ -1,10 +1,11 @@
-//! The files of a classic queue: `classic/<queue id>/<number>.seg` with its messages, `.ack` with what is settled.
+//! The files of a classic queue: messages in `classic/<queue id>/<number>.seg`, settlements in `.ack`.
 //!
-//! Each priority has segments of its own: whatever the depth, its messages are read one after the other and nothing is
-//! remembered of each, and what was delivered of a high priority holds no space among low ones.
+//! Each priority has its own segments. So the messages of a priority are read sequentially at any queue depth
+//! without an index in memory, and delivered messages of a high priority take no space among those of a low
+//! one.
 //!
-//! Nothing here is synced: a classic queue survives the process, not always the machine (Q2). A segment goes when all
-//! that was written to it is settled.
+//! Nothing here is synced: a classic queue survives a crash of the process, but not always one of the machine.
+//! A segment is deleted when all messages in it are settled.
 
 use super::clean_stop::{self, FirstUndelivered};
 use super::inventory::{self, Inventory, SegmentCounts};
@@ -25,54 +26,61 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-/// A segment takes no further batch once it has this many bytes.
+/// A segment of this size takes no further batch.
 pub const SEGMENT_BYTES: u64 = 8 << 20;
-/// How much is read at a time when messages come back from disk.
+/// Bytes read at a time when messages are read back from disk.
 pub const READ_AHEAD: usize = 256 << 10;
-/// Settled messages that are remembered while the disk does not take them; beyond it a restart delivers them again.
+/// Most settlements in memory while the disk accepts no writes. Further ones are dropped, so a restart delivers
+/// their messages again.
 const MAX_PENDING_ACKS: usize = 1 << 18;
-/// Ack files larger than this are not of our making.
+/// A larger ack file was not written by this queue.
 const MAX_ACK_FILE: u64 = 256 << 20;
-/// Segments that stay open for writing at most; a queue with more priorities opens them anew for each batch.
+/// Most segments that stay open for writing. A queue with more priorities reopens them for each batch.
 const MAX_OPEN: usize = 8;
 
-/// A segment that is written to.
+/// A segment that is being written.
 struct ActiveSegment {
     number: SegmentId,
-    /// None while it rests.
+    /// None while the file is closed.
     file: Option<Box<dyn File>>,
 }
 
 #[derive(Debug)]
+/// State of a segment file.
 pub(super) struct Segment {
-    /// Where its records begin.
+    /// Offset of the first record.
     start: u64,
-    /// Bytes of whole records, footer included.
+    /// Bytes of complete records, footer included.
     len: u64,
+    /// Number of the last message.
     last_seq: u64,
-    /// Written and not settled.
+    /// Messages that are written and not settled.
     live: u64,
-    /// Of those, how many are still to be read.
+    /// Number of live messages that were not read yet.
     pub unread: u64,
+    /// Counts for the footer: persistent messages, settled ones included.
     written: RecordFooter,
-    /// From before this process: transient and settled messages in it are passed over.
+    /// Written by an earlier process: transient and settled messages in it are skipped.
     recovered: bool,
+    /// Bytes of the ack file.
     ack_len: u64,
 }
 
+/// The segments of a queue.
 pub(super) struct Segments {
     disk: Arc<dyn Disk>,
     queue: QueueId,
     dir: String,
     pub list: BTreeMap<SegmentId, Segment>,
-    /// By lane.
+    /// The segment that is being written, by priority.
     current: BTreeMap<u8, ActiveSegment>,
-    /// The last number given, by lane.
+    /// The last segment number that was used, by priority.
     last_number: BTreeMap<u8, SegmentId>,
-    /// Settled and not yet in an ack file.
+    /// Settlements that are not in an ack file yet.
     acks: Vec<(SegmentId, u64)>,
-    /// The settled ones of the recovered segment that is being read, by lane.
+    /// The settled messages of the recovered segment that is being read, by priority.
     settled: BTreeMap<u8, (SegmentId, Ranges)>,
+    /// The directory exists.
     made_dir: bool,
     inventory: Inventory,
 }
@@ -86,23 +94,25 @@ impl std::fmt::Debug for Segments {
     }
 }
 
-/// What a restart found.
+/// State of the queue as recovered from its files.
 #[derive(Debug, Default)]
 pub(super) struct RecoveredSegments {
-    /// By lane.
+    /// Number of messages, by priority.
     pub messages: BTreeMap<u8, u64>,
+    /// Body bytes of these messages.
     pub bytes: u64,
+    /// The highest message number.
     pub last_seq: u64,
-    /// Some of them may have a time to live.
+    /// Messages may have a TTL.
     pub may_expire: bool,
-    /// As the last life said when it stopped; empty when it did not.
+    /// As recorded by the previous incarnation when it stopped cleanly; otherwise empty.
     pub undelivered: FirstUndelivered,
     pub lost: Losses,
     pub faults: Vec<String>,
 }
 
 impl Segments {
-    pub fn new(disk: Arc<dyn Disk>, queue: QueueId) -> Segments {
+    pub(crate) fn new(disk: Arc<dyn Disk>, queue: QueueId) -> Segments {
         let dir = format!("classic/{:016x}", queue.0);
         Segments {
             disk,
@@ -122,26 +132,26 @@ impl Segments {
         format!("{}/{number:08x}.{kind}", self.dir)
     }
 
-    /// The first segment of a lane, or the first after another one of it.
-    pub fn first(&self, lane: u8, after: Option<SegmentId>) -> Option<SegmentId> {
+    /// The first segment of a priority, or the first one after another.
+    pub(crate) fn first(&self, lane: u8, after: Option<SegmentId>) -> Option<SegmentId> {
         let from = after.map_or(0, |number| number.count().saturating_add(1));
         let range = SegmentId::new(lane, from)..=SegmentId::new(lane, u32::MAX);
         self.list.range(range).next().map(|(number, _)| *number)
     }
 
-    /// The open segment of this number, if it is written to.
+    /// Returns true if the segment is being written.
     fn is_current(&self, number: SegmentId) -> bool {
         let current = self.current.get(&number.lane());
         current.is_some_and(|c| c.number == number)
     }
 
-    /// Forgets what a recovery found that did not come to its end.
-    pub fn reset(&mut self) {
+    /// Drops the state of an incomplete recovery.
+    pub(crate) fn reset(&mut self) {
         *self = Segments::new(Arc::clone(&self.disk), self.queue);
     }
 
-    /// Finds what an earlier process left. Reads headers and lengths, not bodies.
-    pub fn recover(&mut self, incarnation: Incarnation) -> io::Result<RecoveredSegments> {
+    /// Recovers the segments of an earlier process. Reads headers and lengths, not bodies.
+    pub(crate) fn recover(&mut self, incarnation: Incarnation) -> io::Result<RecoveredSegments> {
         let mut found = RecoveredSegments::default();
         let names = self.disk.list(&self.dir)?;
         self.made_dir = !names.is_empty();
@@ -153,7 +163,7 @@ impl Segments {
         let numbers: Vec<SegmentId> = names.iter().filter_map(|n| number(n, ".seg")).collect();
         let old_list = names.iter().any(|name| name == inventory::OLD_NAME);
         let old_path = format!("{}/{}", self.dir, inventory::OLD_NAME);
-        // While there is an old list it is the newer one: whoever reads it here removes it.
+        // A list in the old place is the newer one: recovery removes it once it is read.
         let mut listed = match old_list {
             true => self.inventory.read_old(&*self.disk, &old_path)?,
             false => self.inventory.read(&*self.disk)?,
@@ -190,7 +200,8 @@ impl Segments {
         Ok(found)
     }
 
-    /// All files of the queue are missing, mostly with their directory: what was settled in them is not known either.
+    /// Reports that all files of the queue are missing, usually with their directory. Settlements in them are
+    /// unknown too, so the number of lost messages is an upper bound.
     fn tell_missing_directory(&self, listed: &SegmentCounts, found: &mut RecoveredSegments) {
         let written: Option<u64> = listed.values().copied().sum();
         let what = match written {
@@ -204,7 +215,7 @@ impl Segments {
         found.lost.add(written, listed.len() as u64);
     }
 
-    /// Segments that the inventory has and the directory has not.
+    /// Reports segments that are in the inventory and not in the directory.
     fn tell_missing(
         &self,
         listed: &SegmentCounts,
@@ -229,8 +240,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Notes in the inventory how many messages each current segment has: none is added before the node starts again.
-    pub fn count_current(&mut self) {
+    /// Records in the inventory how many messages each segment in use has. The process writes no more to them.
+    pub(crate) fn count_current(&mut self) {
         for current in self.current.values() {
             if let Some(segment) = self.list.get(&current.number) {
                 let messages = segment.written.messages;
@@ -243,8 +254,8 @@ impl Segments {
         format!("{}/{}", self.dir, clean_stop::NAME)
     }
 
-    /// For the next life.
-    pub fn leave_stopped(
+    /// Writes the record of a clean stop for the next incarnation.
+    pub(crate) fn leave_stopped(
         &self,
         incarnation: Incarnation,
         undelivered: &FirstUndelivered,
@@ -256,14 +267,15 @@ impl Segments {
         clean_stop::write(&*self.disk, &path, self.queue, incarnation, undelivered)
     }
 
-    pub fn revoke_stopped(&self) -> io::Result<()> {
+    pub(crate) fn revoke_stopped(&self) -> io::Result<()> {
         match clean_stop::revoke(&*self.disk, &self.stopped()) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         }
     }
 
-    /// `acks`: it has an ack file. `written`: as many persistent messages as it should have.
+    /// Recovers one segment. `acks`: it has an ack file. `written`: its number of persistent messages according
+    /// to the inventory.
     fn recover_segment(
         &mut self,
         number: SegmentId,
@@ -275,7 +287,7 @@ impl Segments {
         let file = self.disk.open(&path)?;
         let len = file.len()?;
         let faults_before = found.faults.len();
-        // All of a small file at once: there may be a hundred thousand.
+        // One read for a small file: there may be a hundred thousand of them.
         let head = read_exactly(&*file, 0, len.min(SCAN_BLOCK))?;
         let start = self.front(&head, FileKind::Segment, number, &path, &mut found.faults)?;
         let (settled, ack_len) = match acks {
@@ -336,7 +348,7 @@ impl Segments {
         found.bytes = found.bytes.saturating_add(segment.written.bytes);
         if segment.live == 0 {
             return match found.faults.len() > faults_before {
-                // What is damaged is nobody's to throw away.
+                // Damaged data is kept, so that an operator can examine it.
                 true => self.set_aside(number, &path, found),
                 false => self.remove_files(number),
             };
@@ -345,7 +357,7 @@ impl Segments {
         Ok(())
     }
 
-    /// A segment in which nothing can be read gets another name, under which it goes with the queue.
+    /// Renames a segment in which nothing can be read. It is removed with the queue.
     fn set_aside(
         &mut self,
         number: SegmentId,
@@ -359,7 +371,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Where the records of a file begin. The error: it is another queue's, or of a newer program.
+    /// Offset of the first record of a file. Fails if the file belongs to another queue or a newer version.
     fn front(
         &self,
         raw: &[u8],
@@ -383,6 +395,7 @@ impl Segments {
         Ok(front.records_at())
     }
 
+    /// The settled messages in the ack file of a segment, and the length of its complete entries.
     fn read_acks(&self, number: SegmentId, faults: &mut Vec<String>) -> io::Result<(Ranges, u64)> {
         let path = self.path(number, "ack");
         let file = match self.disk.open(&path) {
@@ -401,16 +414,19 @@ impl Segments {
         for (n, entry) in entries.chunks_exact(ACK_LEN).enumerate() {
             match parse_ack(entry) {
                 Some(range) => ranges.push(range),
-                // Its messages are delivered once more.
+                // The messages are delivered again.
                 None => faults.push(format!("{path}: entry {n} is damaged")),
             }
         }
         Ok((Ranges::new(ranges), whole as u64))
     }
 
-    /// Writes messages, of each lane one after the other. On an error nothing counts as written and the call may be
-    /// repeated.
-    pub fn append(&mut self, drafts: &[PendingWrite<'_>]) -> io::Result<Vec<MessageLocation>> {
+    /// Writes messages, those of one priority after each other. After an error nothing counts as written, and the call
+    /// may be repeated.
+    pub(crate) fn append(
+        &mut self,
+        drafts: &[PendingWrite<'_>],
+    ) -> io::Result<Vec<MessageLocation>> {
         let mut parts: Vec<SegmentWrite> = Vec::new();
         let mut places = Vec::with_capacity(drafts.len());
         for draft in drafts {
@@ -449,7 +465,7 @@ impl Segments {
         Ok(places)
     }
 
-    /// An empty part at the end of an open segment with room.
+    /// Starts a write at the end of a segment with room.
     fn part(&mut self, lane: u8) -> io::Result<SegmentWrite> {
         let number = self.writable(lane)?;
         let Some(segment) = self.list.get(&number) else {
@@ -464,7 +480,7 @@ impl Segments {
         Ok(SegmentWrite::new(number, segment.len, raw))
     }
 
-    /// The number of a lane's open segment with room.
+    /// The number of a priority's open segment with room.
     fn writable(&mut self, lane: u8) -> io::Result<SegmentId> {
         if let Some(current) = self.current.get_mut(&lane) {
             let number = current.number;
@@ -504,7 +520,7 @@ impl Segments {
         Ok(number)
     }
 
-    /// Ends a lane's segment that is written to. Its footer spares the next start a scan.
+    /// Ends the segment that is being written. Its footer saves the next start a scan.
     fn seal(&mut self, lane: u8) -> io::Result<()> {
         let Some(current) = self.current.get_mut(&lane) else {
             return Ok(());
@@ -526,16 +542,16 @@ impl Segments {
         self.drop_if_dead(number)
     }
 
-    /// Lets go of the open files: an idle queue holds no descriptor.
-    pub fn rest(&mut self) {
+    /// Closes the open files, so that an idle queue holds no file descriptor.
+    pub(crate) fn rest(&mut self) {
         for current in self.current.values_mut() {
             current.file = None;
         }
     }
 
-    /// Reads the records from `offset` of a segment on, at most `ahead` bytes or one record. Returns the messages and
-    /// where to go on; None at the segment's end.
-    pub fn read(
+    /// Reads records of a segment from `offset` on: at most `ahead` bytes, or one record. Returns the messages
+    /// and the next offset; None at the end of the segment.
+    pub(crate) fn read(
         &mut self,
         number: SegmentId,
         offset: u64,
@@ -565,7 +581,7 @@ impl Segments {
                 raw = read_exactly(&*file, offset, total)?;
             }
         }
-        // A file that is shorter than what was written to it has lost its end.
+        // The file is shorter than what was written to it: its end is lost.
         let cut = (raw.len() as u64) < left.min(ahead as u64);
         let whole = cut || raw.len() as u64 == left;
         let settled = self.settled.get(&lane).filter(|_| recovered);
@@ -580,8 +596,8 @@ impl Segments {
         Ok((loaded, (next < len && !cut).then_some(next)))
     }
 
-    /// The message at a place.
-    pub fn read_one(&self, location: MessageLocation) -> io::Result<Message> {
+    /// Reads the message at a location.
+    pub(crate) fn read_one(&self, location: MessageLocation) -> io::Result<Message> {
         let path = self.path(location.segment, "seg");
         let file = self.disk.open(&path)?;
         let damaged = || {
@@ -600,8 +616,13 @@ impl Segments {
         Ok(message)
     }
 
-    /// A written message is settled.
-    pub fn settle(&mut self, segment: SegmentId, seq: u64, persistent: bool) -> io::Result<()> {
+    /// Records that a written message is settled.
+    pub(crate) fn settle(
+        &mut self,
+        segment: SegmentId,
+        seq: u64,
+        persistent: bool,
+    ) -> io::Result<()> {
         if let Some(s) = self.list.get_mut(&segment) {
             s.live = s.live.saturating_sub(1);
         }
@@ -611,20 +632,22 @@ impl Segments {
         self.drop_if_dead(segment)
     }
 
-    /// Messages of a segment turned out to be unreadable.
-    pub fn lose(&mut self, segment: SegmentId, count: u64) -> io::Result<()> {
+    /// Records that messages of a segment are unreadable.
+    pub(crate) fn lose(&mut self, segment: SegmentId, count: u64) -> io::Result<()> {
         if let Some(s) = self.list.get_mut(&segment) {
             s.live = s.live.saturating_sub(count);
         }
         self.drop_if_dead(segment)
     }
 
+    /// Deletes a segment without live messages.
     fn drop_if_dead(&mut self, number: SegmentId) -> io::Result<()> {
         if self.list.get(&number).is_none_or(|s| s.live > 0) {
             return Ok(());
         }
         if self.is_current(number) {
-            // An emptied queue gives its space back; a little is kept so that a busy one does not make files all day.
+            // An emptied queue frees its space, except for small segments: a busy queue would create files all
+            // the time.
             if self
                 .list
                 .get(&number)
@@ -639,7 +662,8 @@ impl Segments {
         self.remove_files(number)
     }
 
-    /// The messages first: an ack file without its segment means nothing, the reverse would bring messages back.
+    /// Removes the segment before its ack file: an ack file alone is harmless, but a segment alone would
+    /// redeliver messages.
     fn remove_files(&mut self, number: SegmentId) -> io::Result<()> {
         self.inventory.remove(&*self.disk, number);
         for kind in ["seg", "ack"] {
@@ -651,12 +675,13 @@ impl Segments {
         Ok(())
     }
 
-    pub fn has_acks(&self) -> bool {
+    /// Returns true if there are settlements to write.
+    pub(crate) fn has_acks(&self) -> bool {
         !self.acks.is_empty()
     }
 
-    /// Writes down what was settled.
-    pub fn flush_acks(&mut self) -> io::Result<()> {
+    /// Writes settlements to the ack files.
+    pub(crate) fn flush_acks(&mut self) -> io::Result<()> {
         let mut by_segment: BTreeMap<SegmentId, Vec<(u64, u64)>> = BTreeMap::new();
         for (segment, seq) in &self.acks {
             by_segment.entry(*segment).or_default().push((*seq, *seq));
@@ -689,8 +714,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Everything is dropped but these, which are out (segment and number, ascending).
-    pub fn keep_only(&mut self, held: &BTreeMap<u64, MessageLocation>) -> io::Result<()> {
+    /// Settles all messages except the unsettled ones in `held`.
+    pub(crate) fn keep_only(&mut self, held: &BTreeMap<u64, MessageLocation>) -> io::Result<()> {
         self.settled.clear();
         let numbers: Vec<SegmentId> = self.list.keys().copied().collect();
         for number in numbers {
@@ -716,20 +741,20 @@ impl Segments {
         Ok(())
     }
 
-    /// The queue is deleted: so are its files.
-    pub fn destroy(&mut self) -> io::Result<()> {
+    /// Removes all files of a deleted queue.
+    pub(crate) fn destroy(&mut self) -> io::Result<()> {
         self.list.clear();
         self.acks.clear();
         self.current.clear();
         self.settled.clear();
         self.made_dir = false;
-        // First: a list without its directory would tell of a loss.
+        // The inventory goes first: without the directory it would report losses.
         self.inventory.destroy(&*self.disk)?;
         self.disk.remove_dir(&self.dir)
     }
 }
 
-/// The numbers from 1 to `last` without `kept`.
+/// The ranges of numbers from 1 to `last` that are not in `kept`.
 fn between(kept: &[u64], last: u64) -> Vec<(u64, u64)> {
     let mut ranges = Vec::new();
     let mut from = 1;

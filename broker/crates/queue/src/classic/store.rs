@@ -1,8 +1,9 @@
-//! Where the messages of a classic queue are, by priority (`x-max-priority`; one lane without) and front to back: given
-//! back; read ahead; on disk; not yet written.
+//! The messages of a classic queue. Each priority of `x-max-priority` has its own level (one level without). A
+//! level holds, in delivery order: requeued messages, messages read ahead, messages on disk, and unwritten
+//! ones.
 //!
-//! Memory is bounded whatever the depth: the write buffer, a read-ahead window for each priority in use, and what is out
-//! to consumers (positions only, once written).
+//! Memory is bounded at any queue depth: the write buffer, one read-ahead window for each priority in use, and
+//! the unsettled messages (once written, only their locations).
 
 mod priority_levels;
 
@@ -21,19 +22,22 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-/// The write buffer is written when it holds this much.
+/// The write buffer is written when it has this many bytes.
 pub const BUFFER_BYTES: usize = 64 << 10;
+/// The write buffer is written when it has this many messages.
 pub const BUFFER_MESSAGES: usize = 2048;
 
-/// A message that is out or was given back.
+/// A message that is unsettled or requeued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Item {
+    /// Number of the message in its queue.
     pub seq: u64,
+    /// Body bytes.
     pub body: u32,
     pub persistent: bool,
-    /// Its priority, as far as the queue has that many.
+    /// Priority, limited to the highest one of the queue.
     pub lane: u8,
-    /// Wall clock in milliseconds; 0 is never.
+    /// Wall clock in milliseconds; 0: never.
     pub expires: u64,
 }
 
@@ -43,22 +47,24 @@ impl Weighed for Item {
     }
 }
 
+/// State of an unwritten message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Never taken.
+    /// Never delivered.
     Fresh,
-    /// Out, or given back.
+    /// Unsettled or requeued.
     Taken,
-    /// Settled before it was written: it never will be.
+    /// Settled: it will not be written.
     Gone,
 }
 
 #[derive(Debug)]
+/// A message in the write buffer.
 struct Slot {
     item: Item,
     message: Option<Message>,
     state: State,
-    /// Who waits for it to be safe.
+    /// The session of the publisher, which waits for a confirm.
     session: SessionId,
 }
 
@@ -66,44 +72,48 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct ClassicStore {
     pub segments: Segments,
-    /// The node's life.
+    /// The incarnation of the node.
     incarnation: Incarnation,
-    /// A clean stop has left word of what was never delivered.
+    /// The record of a clean stop is on disk.
     stopped: bool,
-    /// Not written yet, by consecutive number from `base`.
+    /// The write buffer, by consecutive message numbers from `base`.
     slots: VecDeque<Slot>,
     base: u64,
+    /// Bytes of messages in the write buffer.
     buffered: usize,
-    /// By priority; at least one.
+    /// The messages by priority; at least one level.
     lanes: Vec<PriorityLevel>,
-    /// No lane above this one has ready messages.
+    /// No level above this one has ready messages.
     top: usize,
-    /// Written messages that are out or given back.
+    /// Locations of written messages that are unsettled or requeued.
     held: BTreeMap<u64, MessageLocation>,
-    /// What was taken last, while its delivery is made.
+    /// The message that was taken last, until it is delivered.
     hand: Option<(u64, Message)>,
+    /// Number of ready messages.
     ready: u64,
+    /// Body bytes of ready messages.
     ready_bytes: u64,
+    /// Body bytes of unsettled messages.
     out_bytes: u64,
     pub message_ttl_ms: Option<u64>,
-    /// The time of the step that is carried out.
+    /// Wall clock of the current call.
     pub wall: WallTime,
     pub pacing: WritePacing,
-    /// Some of what is ready may expire.
+    /// Ready messages may have a TTL.
     pub may_expire: bool,
     pub dead_letter_buffer: DeadLetterBuffer,
-    /// Sessions for which something became safe.
+    /// Sessions with publishes that became durable.
     pub safer: BTreeSet<SessionId>,
     pub output: QueueOutput,
-    /// Reading failed: nothing is read until it is tried again.
+    /// A read failed: nothing is read until the next retry.
     pub stalled: bool,
-    /// It was told that reading fails, and it has not worked since.
+    /// A read failure was reported, and no read has succeeded since.
     pub(super) told_unreadable: bool,
     pub lost: Losses,
 }
 
 impl ClassicStore {
-    pub fn new(
+    pub(crate) fn new(
         disk: Arc<dyn Disk>,
         queue: QueueId,
         max_priority: u8,
@@ -138,8 +148,9 @@ impl ClassicStore {
         }
     }
 
-    /// On an error it is as before, and the call may be repeated.
-    pub fn recover(&mut self) -> io::Result<()> {
+    /// Recovers the messages from the files. After an error the store is unchanged, and the call may be
+    /// repeated.
+    pub(crate) fn recover(&mut self) -> io::Result<()> {
         let mut found = match self.segments.recover(self.incarnation) {
             Ok(found) => found,
             Err(error) => {
@@ -151,11 +162,11 @@ impl ClassicStore {
         for (lane, messages) in found.messages {
             let at = usize::from(lane);
             if at >= self.lanes.len() {
-                // Of a queue that had more priorities: still delivered.
+                // The queue had more priorities before: those messages are still delivered.
                 self.lanes.resize_with(at + 1, PriorityLevel::default);
             }
             let cursor = self.first_location(lane);
-            // Whatever is said of numbers that are given anew counts for nothing.
+            // The record may be wrong about message numbers that are used again.
             let undelivered = found.undelivered.remove(&lane);
             let undelivered = undelivered.map_or(self.base, |from| from.min(self.base));
             if let Some(lane) = self.lanes.get_mut(at) {
@@ -174,29 +185,29 @@ impl ClassicStore {
         Ok(())
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.ready_bytes + self.out_bytes
     }
 
-    pub fn out_bytes(&self) -> u64 {
+    pub(crate) fn out_bytes(&self) -> u64 {
         self.out_bytes
     }
 
-    pub fn ready_bytes(&self) -> u64 {
+    pub(crate) fn ready_bytes(&self) -> u64 {
         self.ready_bytes
     }
 
-    /// Something is not written yet.
-    pub fn has_unwritten(&self) -> bool {
+    /// Returns true if the write buffer has messages.
+    pub(crate) fn has_unwritten(&self) -> bool {
         !self.slots.is_empty()
     }
 
-    pub fn buffer_is_full(&self) -> bool {
+    pub(crate) fn buffer_is_full(&self) -> bool {
         self.buffered >= BUFFER_BYTES || self.slots.len() >= BUFFER_MESSAGES
     }
 
-    /// Takes a message in; returns its number.
-    pub fn push(&mut self, message: Message, session: SessionId) -> u64 {
+    /// Adds a published message; returns its number.
+    pub(crate) fn push(&mut self, message: Message, session: SessionId) -> u64 {
         let seq = self.base + self.slots.len() as u64;
         let body = u32::try_from(message.body_len()).unwrap_or(u32::MAX);
         let highest = self.lanes.len().saturating_sub(1);
@@ -239,8 +250,8 @@ impl ClassicStore {
         }
     }
 
-    /// Whether a message is as safe as it gets: written, or settled already.
-    pub fn is_safe(&self, seq: u64) -> bool {
+    /// Returns true if a message is as durable as it gets: written, or settled.
+    pub(crate) fn is_safe(&self, seq: u64) -> bool {
         let Some(at) = seq.checked_sub(self.base) else {
             return true;
         };
@@ -248,8 +259,8 @@ impl ClassicStore {
         slot.is_some_and(|s| s.state == State::Gone) || planted::is(Bug::ClassicConfirmEarly)
     }
 
-    /// Writes the buffer. On an error everything stays as it was and can be tried again.
-    pub fn write(&mut self) -> io::Result<()> {
+    /// Writes the buffer. After an error nothing has changed, and the call may be repeated.
+    pub(crate) fn write(&mut self) -> io::Result<()> {
         let wanted = |s: &&Slot| s.state != State::Gone;
         let drafts: Vec<PendingWrite<'_>> = self
             .slots
@@ -293,8 +304,8 @@ impl ClassicStore {
         Ok(())
     }
 
-    /// A clean stop: leaves word of what was never delivered, if there is anything on the disk that was not.
-    pub fn leave_stopped(&mut self) -> io::Result<()> {
+    /// Records at a clean stop which messages were never delivered, if some on disk were not.
+    pub(crate) fn leave_stopped(&mut self) -> io::Result<()> {
         let new = |lane: &PriorityLevel| lane.ready > lane.returned.len() as u64;
         if !self.lanes.iter().any(new) {
             return self.revoke_stopped();
@@ -307,7 +318,7 @@ impl ClassicStore {
         Ok(())
     }
 
-    /// Something is delivered after that.
+    /// Revokes the record of a clean stop before the next delivery.
     fn revoke_stopped(&mut self) -> io::Result<()> {
         match std::mem::take(&mut self.stopped) {
             true => self.segments.revoke_stopped(),
@@ -315,13 +326,13 @@ impl ClassicStore {
         }
     }
 
-    /// Whether the message that is next can be had: false while it lies in a file that cannot be read now.
-    pub fn can_read_head(&mut self) -> bool {
+    /// Returns true if the next message can be read now.
+    pub(crate) fn can_read_head(&mut self) -> bool {
         self.head_expires();
         !self.stalled
     }
 
-    /// Messages cannot be read or written. Files that are gone do not come back.
+    /// Reports that messages cannot be read or written. Missing files stay missing, so the node must stop.
     pub(super) fn cannot(&mut self, what: &str, error: &io::Error) {
         let fault = format!("classic queue {what}: {error}");
         if error.kind() == io::ErrorKind::NotFound {
@@ -368,8 +379,8 @@ impl ClassicStore {
         }
     }
 
-    /// Drops heads whose time has passed; returns when the next one's comes.
-    pub fn expire(&mut self) -> Option<WallTime> {
+    /// Removes expired messages at the head. Returns when the next one expires.
+    pub(crate) fn expire(&mut self) -> Option<WallTime> {
         while let Some(expires) = self.head_expires() {
             if expires == 0 {
                 return None;
@@ -383,8 +394,8 @@ impl ClassicStore {
         None
     }
 
-    /// Drops the head because there is too much.
-    pub fn drop_head(&mut self) -> bool {
+    /// Drops the message at the head because of a limit.
+    pub(crate) fn drop_head(&mut self) -> bool {
         match self.take_head() {
             Some(taken) => {
                 self.dead(taken.item, DeadReason::MaxLength);
@@ -394,7 +405,7 @@ impl ClassicStore {
         }
     }
 
-    pub fn destroy(&mut self) {
+    pub(crate) fn destroy(&mut self) {
         let result = self.segments.destroy();
         self.note(result);
         self.slots.clear();
@@ -409,7 +420,7 @@ impl ClassicStore {
         self.out_bytes = 0;
     }
 
-    /// Gone slots at the front need no place any more.
+    /// Removes settled messages at the front of the write buffer.
     fn trim(&mut self) {
         while self.slots.front().is_some_and(|s| s.state == State::Gone) {
             self.slots.pop_front();
@@ -417,7 +428,7 @@ impl ClassicStore {
         }
     }
 
-    /// Settled or dropped: out of the buffer, or out of its segment.
+    /// Removes a settled or dropped message from the write buffer or its segment.
     pub(super) fn finish(&mut self, item: &Item) {
         self.hand = None;
         if let Some(slot) = self.slot(item.seq) {
@@ -447,7 +458,7 @@ impl MessageStore for ClassicStore {
         self.ready
     }
 
-    /// Messages whose time has passed die on the way. One that may live no time at all may still be taken at once.
+    /// Drops expired messages first. A message with a TTL of zero may still be delivered at once.
     fn take(&mut self) -> Option<Dequeued<Item>> {
         loop {
             let taken = self.take_head()?;
@@ -458,7 +469,7 @@ impl MessageStore for ClassicStore {
         }
     }
 
-    /// Back to its place among those of its priority.
+    /// Requeues a message at its original position within its priority.
     fn give_back(&mut self, item: Item, _attempts: u32, why: RequeueReason) {
         let redelivered = match why {
             RequeueReason::Unseen { redelivered } => redelivered,
@@ -476,7 +487,7 @@ impl MessageStore for ClassicStore {
         self.finish(&item);
     }
 
-    /// A classic queue does not keep annotations, as RabbitMQ's does not.
+    /// A classic queue does not store annotations, as in RabbitMQ.
     fn annotate(&mut self, _item: &Item, _annotations: &Arc<Annotations>) {}
 
     fn dead(&mut self, item: Item, reason: DeadReason) {
@@ -570,7 +581,7 @@ impl MessageStore for ClassicStore {
 
 #[cfg(test)]
 impl ClassicStore {
-    /// Messages in memory, or remembered one by one.
+    /// Messages in memory, and messages with an entry in memory.
     pub fn memory_messages(&self) -> usize {
         let lanes = self.lanes.iter();
         let lanes = lanes.map(|l| l.window.len() + l.returned.len() + l.fresh.len());

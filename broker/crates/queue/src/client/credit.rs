@@ -1,8 +1,9 @@
-//! Credit of a consumer, as its session counts it.
+//! Credit of consumers in the session's count of deliveries.
 //!
-//! A session counts the deliveries that it was given. A queue counts delivery ids, and some ids never arrive: while the node of
-//! the session could not be reached, the queue gave such deliveries to other consumers. Their credit must not be lost, so the
-//! client adds their number to `up_to`, and renews the credit when it learns of them.
+//! A session counts the deliveries that it received. A queue counts delivery ids, and some ids never arrive:
+//! while the session's node could not be reached, the queue gave those messages to other consumers. Their
+//! credit must not be lost. So the client adds their number to `up_to`, and renews the credit when it learns of
+//! them.
 
 use super::{PendingRequest, QueueClient};
 use crate::{ConsumerId, QueueReply, RequestBody};
@@ -12,28 +13,29 @@ use crate::{ConsumerId, QueueReply, RequestBody};
 pub(super) struct CreditState {
     /// The last `up_to` of the session. None: it gave no credit, or drained it.
     granted: Option<u64>,
-    /// Ids that never arrived.
+    /// Number of ids that never arrived.
     skipped: u64,
-    /// The last ids that never arrived: the first of them, and how many.
+    /// The last run of ids that never arrived: its first id and its length.
     last_skip: (u64, u64),
 }
 
 impl CreditState {
-    /// The delivery id up to which the queue may deliver.
-    pub fn grant(&mut self, up_to: u64, drain: bool) -> u64 {
+    /// Records credit of the session. Returns the delivery id up to which the queue may deliver.
+    pub(crate) fn grant(&mut self, up_to: u64, drain: bool) -> u64 {
         self.granted = (!drain).then_some(up_to);
         up_to.saturating_add(self.skipped)
     }
 
-    /// The deliveries with ids from `from` to before `next` will not arrive. Returns the credit to ask for instead.
-    pub fn skip(&mut self, from: u64, next: u64) -> Option<u64> {
+    /// Records that the ids from `from` to before `next` will not arrive. Returns the `up_to` that renews their
+    /// credit.
+    pub(crate) fn skip(&mut self, from: u64, next: u64) -> Option<u64> {
         let count = next.saturating_sub(from);
         self.skipped += count;
         self.last_skip = (from, count);
         self.granted.map(|up_to| up_to.saturating_add(self.skipped))
     }
 
-    /// How many deliveries up to this id have arrived, if all of them have arrived or never will.
+    /// Number of deliveries up to this id, without the ids that never arrive.
     fn count(&self, id: u64) -> u64 {
         let (from, count) = self.last_skip;
         let before = self.skipped - count;
@@ -43,7 +45,7 @@ impl CreditState {
 }
 
 impl<T: Copy> QueueClient<T> {
-    /// Translates the session's credit.
+    /// Translates the credit in a request to delivery ids.
     pub(super) fn translate_credit(&mut self, body: RequestBody) -> RequestBody {
         match body {
             RequestBody::Credit {
@@ -77,7 +79,8 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// Returns true if deliveries that the answer counts have not arrived yet: the session hears it after them.
+    /// Returns true if deliveries that the answer counts have not arrived yet. The session gets the answer
+    /// after them.
     pub(super) fn is_early(&self, body: &RequestBody, answer: &QueueReply) -> bool {
         let (RequestBody::Credit { consumer, .. }, QueueReply::Credited { last, .. }) =
             (body, answer)
@@ -110,7 +113,7 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// Takes the next answer that waited for deliveries which have arrived now.
+    /// Removes the next answer whose deliveries have all arrived.
     pub(super) fn next_due_answer(&mut self) -> Option<(PendingRequest, QueueReply)> {
         if self.early_answers == 0 {
             return None;
@@ -127,7 +130,7 @@ impl<T: Copy> QueueClient<T> {
 }
 
 impl PendingRequest {
-    /// Returns true if the owner may rightly take its time: a drain ends when the session has taken the deliveries.
+    /// Returns true if the owner may need a long time: a drain ends when the session has taken the deliveries.
     pub(super) fn is_patient(&self, first_unapplied: u64) -> bool {
         let is_drain = matches!(self.body, RequestBody::Credit { drain: true, .. });
         self.answer.is_some() || (is_drain && self.seq < first_unapplied)
@@ -142,7 +145,7 @@ mod tests {
     fn skipped_ids_do_not_count_as_deliveries() {
         let mut credit = CreditState::default();
         assert_eq!(credit.skip(1, 4), None);
-        // The deliveries 1 to 3 never came.
+        // The deliveries 1 to 3 never arrived.
         assert_eq!(credit.grant(10, false), 13);
         assert_eq!([3, 4, 13].map(|id| credit.count(id)), [0, 1, 10]);
         assert_eq!(credit.skip(6, 8), Some(15));

@@ -1,4 +1,4 @@
-//! `Get` across the suspicion of the session's node: get-empty is told only if the queue was empty.
+//! `Get` while the session's node is suspected: get-empty is reported only if the queue was empty.
 
 use super::{ClientEvent, QueueClient};
 use crate::model::number;
@@ -37,7 +37,7 @@ fn requests(client: &mut QueueClient<u64>) -> Vec<Request> {
     all
 }
 
-/// Applies what the client sends.
+/// Applies the requests that the client sends.
 fn apply(client: &mut QueueClient<u64>, rig: &mut Rig) -> QueueOutput {
     let requests = requests(client);
     assert!(!requests.is_empty(), "the client sends nothing");
@@ -71,7 +71,7 @@ fn got(told: &[ClientEvent<u64>]) -> Vec<u64> {
     told.iter().flat_map(numbers).collect()
 }
 
-/// The queue suspects the session's node, and trusts it again.
+/// The queue suspects the session's node, and then trusts it again.
 fn suspect(rig: &mut Rig) {
     rig.command(Command::NodeSuspected(session(ME).node).encode());
     rig.command(Command::NodeTrusted(session(ME).node).encode());
@@ -89,7 +89,7 @@ fn repeated_get_takes_again_if_its_message_was_given_back() {
     client.link_restored(Time(2));
     let out = apply(&mut client, &mut rig);
     assert_eq!(hear(&mut client, out), [], "the queue is not empty");
-    // The second attempt gets the message that the queue gave back.
+    // The second attempt gets the requeued message.
     let out = apply(&mut client, &mut rig);
     assert_eq!(got(&hear(&mut client, out)), [1]);
     assert!(client.is_idle());

@@ -1,11 +1,13 @@
-//! The session's side of one (session, queue) pair, sans-io.
+//! The session's side of one pair of a session and a queue. It performs no I/O.
 //!
-//! Numbers requests, keeps them until the owner has applied them and sends them again, in order, to whoever owns the
-//! queue by then; so a confirm survives a failover and nothing is enqueued or settled twice. Watches that deliveries
-//! come without gaps and asks for what is missing. For consumers and gets without acknowledgement it settles in the
-//! session's stead, when the session has the message: owners never lose a message on the way.
+//! A [`QueueClient`] numbers requests, keeps them until the owner has applied them, and sends them again, in
+//! order, to a new owner. So a confirm survives a failover, and nothing is enqueued or settled twice. It checks
+//! that deliveries arrive without gaps and asks for missing ones. For consumers and gets without
+//! acknowledgement it settles deliveries once the session has them, so that an owner never loses a message in
+//! transit.
 //!
-//! The shard sends what [`QueueClient::poll_send`] gives to [`QueueClient::owner`] and feeds back events.
+//! The shard sends the messages of [`QueueClient::poll_send`] to [`QueueClient::owner`] and passes the events
+//! of the owner to [`QueueClient::event`].
 
 mod credit;
 #[cfg(test)]
@@ -30,117 +32,132 @@ use message::Message;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Requests kept at most before the session has to pause ([`QueueClient::is_full`]).
+/// Most unapplied requests; with more the session has to pause ([`QueueClient::is_full`]).
 pub const MAX_IN_FLIGHT: usize = 4096;
-/// Bytes of messages in them.
+/// Most bytes of messages in unapplied requests, with one message above it at most.
 pub const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
-/// Requests with an answer that are out at a time; others wait behind them.
+/// Most requests in progress that have an answer; others wait behind them.
 pub const MAX_UNANSWERED: usize = 64;
-/// A session that was told that its owner is lost numbers its requests from the next multiple of this on. An owner that
-/// was only out of reach sees by it that what came before is over.
+/// Request numbers of one numbering epoch. A session whose owner is lost continues in the next epoch, whose
+/// first number tells an owner that was only unreachable to forget the previous requests.
 pub const EPOCH: u64 = 1 << 44;
-/// Wait before what is kept is sent again: at first, and at most.
+/// Wait before unapplied requests are sent again, the first time.
 pub const RESEND_FIRST: Duration = Duration::from_millis(200);
+/// Longest wait before unapplied requests are sent again.
 pub const RESEND_MOST: Duration = Duration::from_secs(2);
-/// How often an owner on another node is asked whether deliveries were lost at the end of what came.
+/// Interval for asking an owner on another node whether its last deliveries were lost.
 pub const PROBE_EVERY: Duration = Duration::from_secs(30);
-/// Deliveries settled in the session's stead are told in ranges of this many, or when nothing else is to do.
+/// Automatic settlements are sent for this many deliveries at a time, or when there is nothing else to send.
 const AUTO_SETTLE_EVERY: u64 = 256;
-/// Owners that pass the session on without anything getting done before it waits a while.
+/// Redirects without progress before the client waits for a while.
 const MAX_HOPS: u32 = 3;
-/// Ranges of ids that [`QueueClient::settling`] tells.
+/// Most ranges that [`QueueClient::settling`] returns.
 pub const MAX_SETTLING: usize = 4096;
-/// Times everything is sent again in vain before another member is tried.
+/// Resends without progress before another member is tried.
 const MAX_IN_VAIN: u32 = 2;
 
-/// What the session hears.
+/// An event for the session. `T` is its tag for a publish.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientEvent<T> {
-    /// Safe on the queue; once per publish.
+    /// The publish is applied and durable; once per publish.
     Published(T),
+    /// The queue refused the publish, or it is unknown whether it was applied.
     NotPublished(T, RejectReason),
-    /// `seq` is what [`QueueClient::request`] returned. A `Get` that found something is told as `Deliver` instead.
+    /// The answer to a request. A `Get` that finds a message causes `Deliver` instead.
     Answer {
+        /// The number that [`QueueClient::request`] returned.
         seq: u64,
+        /// The answer.
         answer: QueueReply,
     },
+    /// Messages in order, each once.
     Deliver {
+        /// The consumer that gets them.
         consumer: ConsumerId,
+        /// The messages, ascending by id.
         deliveries: Vec<Delivery>,
     },
+    /// The queue ended a consumer.
     Cancelled {
+        /// The consumer.
         consumer: ConsumerId,
     },
 }
 
+/// A request that the owner has not applied yet.
 #[derive(Debug)]
 struct UnappliedRequest<T> {
     body: RequestBody,
     tag: Option<T>,
 }
 
+/// A request that has not been answered yet.
 #[derive(Debug)]
 struct PendingRequest {
     seq: u64,
-    /// Asked more than once: what came between may have been lost with the first answer.
+    /// It was sent more than once: the answer may be to a copy, and deliveries after the first answer may be
+    /// lost.
     again: bool,
     body: RequestBody,
-    /// It has come and waits for deliveries.
+    /// The answer, while it waits for the deliveries that it counts.
     answer: Option<QueueReply>,
 }
 
+/// State of a consumer or `Get`.
 #[derive(Debug)]
 struct ConsumerProgress {
-    /// The delivery id that comes next.
+    /// Id of the next delivery.
     expected: u64,
-    /// All up to this id has gone to the client, as far as the owner was told.
+    /// All deliveries up to this id have gone to the client, as reported to the owner.
     received: u64,
+    /// Deliveries are settled once the session has them.
     auto_settle: bool,
-    /// Delivered without acknowledgement and not settled yet: ids from here to `expected`.
+    /// With `auto_settle`: the ids from this one to before `expected` are delivered and not settled yet.
     unsettled_from: u64,
-    /// Its `Consume` is answered (a `Get`'s message has come).
+    /// Its `Consume` is answered.
     session_state: bool,
-    /// The session cancelled it: what was on its way before the queue heard of that still comes.
-    /// The number of that request.
+    /// Number of the session's `Cancel` or `Leave`. Deliveries that were sent before the queue applied it still
+    /// arrive.
     cancelled: Option<u64>,
-    /// The session is done with it: what still comes goes back.
+    /// The session does not want further deliveries; they are requeued.
     left: bool,
-    /// A `ResumeConsumer` is out: since when.
+    /// When deliveries were asked for again, until the owner replies.
     resumed_at: Option<Time>,
-    /// The `Get` that made it.
+    /// The `Get` that created it.
     get: Option<GetRequest>,
     credit: CreditState,
 }
 
-/// See the module. `T` is the session's own word for a publish.
+/// See the module. `T` is the session's tag for a publish.
 #[derive(Debug)]
 pub struct QueueClient<T> {
     session: SessionId,
-    /// Whether owners keep what they once applied through a change or restart of the owner.
+    /// The queue is replicated: an owner never forgets a request that it has applied.
     lasting: bool,
-    /// Where the queue may be, to be tried in turn when nobody says who owns it.
+    /// The members of the queue, tried in turn while the owner is unknown.
     members: Vec<NodeId>,
     try_next: usize,
     owner: Option<NodeId>,
     hops: u32,
     in_vain: u32,
-    /// Requests not yet applied; the first has number `first`.
+    /// Unapplied requests; the first has number `first`.
     kept: VecDeque<UnappliedRequest<T>>,
     first: u64,
     /// How many of them were sent to the owner.
     sent: usize,
     bytes: usize,
-    /// Requests with an answer that have none yet, applied or not.
+    /// Unanswered requests, applied or not.
     unanswered: VecDeque<PendingRequest>,
-    /// How many of them wait for deliveries.
+    /// How many of them have an answer that waits for deliveries.
     early_answers: usize,
-    /// Up to where requests with an answer have been put there.
+    /// The last request number that was considered for `unanswered`.
     asked_up_to: u64,
-    /// Something was delivered that is to be settled in the session's stead.
+    /// There are deliveries to settle automatically.
     auto_due: bool,
     watches: BTreeMap<ConsumerId, ConsumerProgress>,
     urgent: VecDeque<QueueMessage>,
-    /// What callers' numbers are ahead of the owner's (wrapping): callers' go on when the owner's start anew.
+    /// Difference (wrapping) between the request numbers that the session and the owner use: the owner's
+    /// restart with each numbering epoch.
     base: u64,
     epoch: u64,
     backoff: Duration,
@@ -150,7 +167,8 @@ pub struct QueueClient<T> {
 }
 
 impl<T: Copy> QueueClient<T> {
-    /// `members`: where the queue may be, the likeliest owner first; `owner` when it is known.
+    /// Creates the client. `members` are those of the queue, the likeliest owner first; `owner` is given if it
+    /// is known.
     pub fn new(
         session: SessionId,
         kind: QueueType,
@@ -185,29 +203,32 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
+    /// The node to send to. None: the client waits before it tries one.
     pub fn owner(&self) -> Option<NodeId> {
         self.owner
     }
 
-    /// The queue's members changed.
+    /// Sets the members of the queue.
     pub fn set_members(&mut self, members: Vec<NodeId>) {
         self.members = members;
     }
 
-    /// The session should pause: too much is on its way.
+    /// Returns true if too much is unapplied and the session has to pause.
     pub fn is_full(&self) -> bool {
         self.kept.len() >= MAX_IN_FLIGHT || self.bytes >= MAX_IN_FLIGHT_BYTES
     }
 
+    /// Number of unapplied requests.
     pub fn in_flight(&self) -> usize {
         self.kept.len()
     }
 
+    /// Bytes of unapplied requests.
     pub fn in_flight_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Nothing is outstanding and no consumer stands: the client may be dropped.
+    /// Returns true if nothing is outstanding and there is no consumer: the client may be dropped.
     pub fn is_idle(&self) -> bool {
         self.kept.is_empty()
             && self.unanswered.is_empty()
@@ -215,15 +236,16 @@ impl<T: Copy> QueueClient<T> {
             && self.urgent.is_empty()
     }
 
-    /// Hands over a message. `tag` comes back in `Published` or `NotPublished`; None when nobody waits for it.
+    /// Publishes a message. `tag` is returned in `Published` or `NotPublished`; None: the session needs no
+    /// event. Returns the number of the request.
     pub fn publish(&mut self, tag: Option<T>, message: Message) -> u64 {
         self.keep(RequestBody::Publish(message), tag)
     }
 
-    /// Any other request; returns its number.
+    /// Makes any other request; returns its number.
     pub fn request(&mut self, body: RequestBody) -> u64 {
         if matches!(body, RequestBody::Leave { .. }) {
-            // What the session has seen without acknowledging is not to come again.
+            // Messages that the session has got without acknowledgement must not be requeued.
             self.auto_settle();
         }
         let body = self.translate_credit(body);
@@ -261,7 +283,7 @@ impl<T: Copy> QueueClient<T> {
             credit: CreditState::default(),
         };
         match body {
-            // Of a consumer that stands it is a new window, and deliveries go on as they were.
+            // For an existing consumer it changes the prefetch only; its delivery ids continue.
             RequestBody::Consume { consumer, spec } => {
                 let fresh = watch(spec.no_ack, None);
                 self.watches.entry(*consumer).or_insert(fresh);
@@ -284,7 +306,7 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// The next thing to send to the owner; call until None, then again after anything happened.
+    /// The next message to send to the owner. Call until None, and again after each other call.
     pub fn poll_send(&mut self) -> Option<QueueMessage> {
         self.owner?;
         if let Some(item) = self.urgent.pop_front() {
@@ -296,7 +318,7 @@ impl<T: Copy> QueueClient<T> {
         let kept = self.kept.get(self.sent)?;
         let seq = self.first + self.sent as u64;
         if has_answer(&kept.body) {
-            // One that is sent again is among the unanswered already, or was answered.
+            // A request that is sent again is already in `unanswered`, or has been answered.
             if seq > self.asked_up_to {
                 if self.unanswered.len() >= MAX_UNANSWERED {
                     return None;
@@ -322,7 +344,7 @@ impl<T: Copy> QueueClient<T> {
         }))
     }
 
-    /// Turns what was delivered without acknowledgement into settles.
+    /// Settles messages that were delivered without acknowledgement.
     fn auto_settle(&mut self) {
         if !std::mem::take(&mut self.auto_due) {
             return;
@@ -359,7 +381,7 @@ impl<T: Copy> QueueClient<T> {
         );
     }
 
-    /// An event of the queue, from `from`.
+    /// Handles an event of the queue from node `from`.
     pub fn event(
         &mut self,
         now: Time,
@@ -399,7 +421,7 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// The owner is none. Goes where it says, unless it is being sent in circles.
+    /// The node is not the owner. Follows its redirect, unless redirects go in circles.
     fn passed_on(&mut self, leader: Option<NodeId>) {
         self.hops += 1;
         if leader.is_some() && self.hops <= MAX_HOPS {
@@ -420,7 +442,7 @@ impl<T: Copy> QueueClient<T> {
     ) {
         let mut refused = refused.iter().copied().peekable();
         let mut progressed = false;
-        // An owner cannot have applied what was never sent to any.
+        // An owner cannot have applied a request that was never sent.
         while self.first <= up_to {
             let Some(kept) = self.kept.pop_front() else {
                 break;
@@ -456,7 +478,7 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// The consumer gets nothing new. What it was sent and the session has not seen goes back.
+    /// The queue has applied the cancel: requeues deliveries that the session has not got.
     fn finish_cancel(&mut self, consumer: ConsumerId) {
         self.auto_settle();
         if let Some(watch) = self.watches.remove(&consumer)
@@ -516,7 +538,7 @@ impl<T: Copy> QueueClient<T> {
         }
         let answer = self.to_counts(&asked.body, answer);
         let told_as = self.caller_number(asked);
-        // What was asked before is applied, and the session has been given what came of it.
+        // The queue has applied earlier requests, and the session has got the events that they caused.
         let number = self.base.wrapping_add(asked.seq);
         for watch in self.watches.values_mut() {
             watch.left |= watch.cancelled.is_some_and(|cancel| cancel < number);
@@ -540,8 +562,9 @@ impl<T: Copy> QueueClient<T> {
         self.progress();
     }
 
-    /// `Close` is answered where the session is not known. When something was applied before, the end was too, and forgotten
-    /// before its answer came through: nothing that is kept is to be done again. Otherwise all of it is yet to be done.
+    /// Handles the answer 404 to a `Close`: the queue does not know the session. If some request was applied
+    /// before, the queue has applied the `Close` too and has forgotten the session since, so no request may be
+    /// repeated. Otherwise all of them are yet to be applied.
     fn end_is_unknown(&mut self, seq: u64, told: &mut Vec<ClientEvent<T>>) {
         let closing = (self.kept.back()).is_some_and(|k| matches!(k.body, RequestBody::Close));
         let last = self.first + self.kept.len() as u64 - 1;
@@ -550,7 +573,8 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// What was to begin with a request that was refused. One that stood already ends when the queue says so.
+    /// Removes the consumer of a refused request. A consumer that existed before ends only when the queue
+    /// cancels it.
     fn unwatch(&mut self, consumer: ConsumerId) {
         if self
             .watches
@@ -586,13 +610,13 @@ impl<T: Copy> QueueClient<T> {
             return;
         };
         if first != expected && cancelled {
-            // Goes back when the cancel is applied.
+            // It is requeued when the cancel is applied.
             return;
         }
         if first != expected {
             return self.ask_resume(consumer);
         }
-        // Consecutive as owners send them; a broken one's gap is treated like any other.
+        // Owners send consecutive ids. A gap within an event is handled like one between events.
         let run = deliveries.iter().zip(expected..);
         let good = run.take_while(|(d, id)| d.id == *id).count();
         let gap = good < deliveries.len();
@@ -617,7 +641,7 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// A `Get` found its message: that is its answer, and nothing more comes.
+    /// A `Get` found its message: that is its answer, and there are no further deliveries.
     fn got(&mut self, consumer: ConsumerId, seq: u64) {
         self.auto_settle();
         self.watches.remove(&consumer);
@@ -627,8 +651,8 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// What a consumer's session is done with and the owner may not have heard of: ascending ranges of ids that do not touch,
-    /// [`MAX_SETTLING`] at most.
+    /// Accepted deliveries of a consumer that the owner may not have applied yet, as disjoint ascending ranges
+    /// of ids, at most [`MAX_SETTLING`].
     pub fn settling(&self, consumer: ConsumerId) -> Vec<(u64, u64)> {
         let mut all: Vec<(u64, u64)> = Vec::new();
         for kept in &self.kept {
@@ -644,7 +668,7 @@ impl<T: Copy> QueueClient<T> {
         Ranges::new(all).iter().take(MAX_SETTLING).collect()
     }
 
-    /// The client was sent this consumer's deliveries up to this one: as many again may come.
+    /// Records that the client was sent this consumer's deliveries up to this id, which opens the flow window.
     pub fn received(&mut self, consumer: ConsumerId, up_to: u64) {
         if let Some(watch) = self.watches.get_mut(&consumer) {
             watch.received = watch.received.max(up_to);
@@ -671,7 +695,7 @@ impl<T: Copy> QueueClient<T> {
         watch.resumed_at = Some(self.now);
         let (next, received) = (watch.expected, watch.received);
         if received > 0 {
-            // The owner may be another one, or not have heard it.
+            // A new owner does not know it, and the last report may be lost.
             self.tell_received(consumer, received);
         }
         self.urgent.push_back(QueueMessage::Resume(ResumeConsumer {
@@ -684,13 +708,13 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// The owner begins again: what lies below `next` and has not come went elsewhere.
+    /// The owner delivers from `next` on. Missing deliveries below `next` were requeued.
     fn resumed(&mut self, consumer: ConsumerId, next: u64) {
         let Some(watch) = self.watches.get_mut(&consumer) else {
             return;
         };
         if let Some(get) = &mut watch.get {
-            // Its only delivery is below `next`.
+            // Its only delivery was requeued.
             get.given_back = true;
         }
         if watch.resumed_at.take().is_none() {
@@ -708,7 +732,7 @@ impl<T: Copy> QueueClient<T> {
             return;
         };
         if !watch.session_state {
-            // Of an owner that has not seen its `Consume` yet.
+            // From an owner that has not applied its `Consume` yet.
             return;
         }
         let silent = watch.cancelled.is_some();
@@ -722,9 +746,9 @@ impl<T: Copy> QueueClient<T> {
     /// The owner misses requests from `expected` on.
     fn expecting(&mut self, expected: u64, told: &mut Vec<ClientEvent<T>>) {
         match expected.checked_sub(self.first) {
-            // A leader that has yet to apply what its predecessors did.
+            // A new leader that has not yet applied all committed entries.
             None if self.lasting => {}
-            // It has forgotten what it once applied: a queue that lives in one place was started anew.
+            // The queue is not replicated and has forgotten applied requests: it was restarted.
             None => self.start_over(told),
             Some(ahead) => {
                 let ahead = usize::try_from(ahead).unwrap_or(usize::MAX);
@@ -733,7 +757,7 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// Another node owns the queue now, or nobody knows who: everything is sent again.
+    /// Another node owns the queue now, or the owner is unknown. Sends everything again.
     pub fn owner_is(&mut self, now: Time, owner: Option<NodeId>) {
         self.now = now;
         if owner == self.owner {
@@ -744,7 +768,7 @@ impl<T: Copy> QueueClient<T> {
         self.send_again();
     }
 
-    /// Frames to or from the owner may have been lost.
+    /// The connection to the owner was interrupted, so that messages may be lost. Sends everything again.
     pub fn link_restored(&mut self, now: Time) {
         self.now = now;
         self.send_again();
@@ -755,7 +779,7 @@ impl<T: Copy> QueueClient<T> {
         if !planted::is(Bug::NotSentAgain) {
             self.sent = 0;
         }
-        // Applied, but the answer is missing: ask again, first.
+        // Applied requests without an answer are asked for first.
         for asked in &mut self.unanswered {
             asked.again = true;
             if asked.seq >= self.first || asked.answer.is_some() {
@@ -782,8 +806,8 @@ impl<T: Copy> QueueClient<T> {
         self.resend_at = self.waits().then(|| self.now + self.backoff);
     }
 
-    /// The owner of a queue that lives in one place is gone with all it held in memory: what was not applied is not
-    /// taken, consumers are over, and numbering starts again.
+    /// The owner of a queue that is not replicated is lost with its memory. Unapplied publishes fail, consumers
+    /// end, and request numbers continue in a new epoch.
     pub fn owner_lost(&mut self, told: &mut Vec<ClientEvent<T>>) {
         let stood = self
             .watches
@@ -791,14 +815,15 @@ impl<T: Copy> QueueClient<T> {
             .map(|(consumer, _)| *consumer);
         self.start_over(told);
         if let Some(consumer) = stood.filter(|_| self.kept.is_empty()) {
-            // It may live and go on delivering to consumers that are no more: any request of the new numbering ends them.
+            // The owner may be alive and deliver to the ended consumers: any request of the new epoch ends
+            // them.
             self.keep(RequestBody::Recover { consumer }, None);
-            // Nobody asked for it: callers' numbers go on as if it were not there.
+            // The session did not make this request, so its numbers skip it.
             self.base = self.base.wrapping_sub(1);
         }
     }
 
-    /// What was asked of an owner that has forgotten it, or is believed to, is over.
+    /// Ends all requests and consumers, and starts a new numbering epoch.
     fn start_over(&mut self, told: &mut Vec<ClientEvent<T>>) {
         let next = self.next_number();
         let mut closing = false;
@@ -839,7 +864,7 @@ impl<T: Copy> QueueClient<T> {
         self.resend_at = None;
         self.probe_at = None;
         if closing {
-            // It may live and hold messages for this session: it has to hear of the end.
+            // The owner may be alive and hold messages of this session: it has to learn of the end.
             self.keep(RequestBody::Close, None);
         }
     }
@@ -861,7 +886,8 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
-    /// Returns true if something is outstanding that a working owner does at once, or an owner has to be found for consumers that stand.
+    /// Returns true if something is outstanding that a working owner does at once, or if consumers need an
+    /// owner.
     fn waits(&self) -> bool {
         let stands = self.owner.is_none() && self.watches.values().any(|w| w.session_state);
         let first = self.first;
@@ -869,7 +895,8 @@ impl<T: Copy> QueueClient<T> {
         stands || !self.kept.is_empty() || waits_for_answer || self.resuming()
     }
 
-    /// Nothing came of what was sent: again, after a longer wait, and after a while to another member.
+    /// Nothing came of the last attempt: sends everything again with a longer wait, and after some attempts to
+    /// another member.
     fn send_in_vain(&mut self) {
         if !self.waits() {
             return;
@@ -886,6 +913,7 @@ impl<T: Copy> QueueClient<T> {
         self.send_again();
     }
 
+    /// When [`tick`](Self::tick) is due.
     pub fn wake_at(&self) -> Option<Time> {
         match (self.resend_at, self.probe_at) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -894,6 +922,7 @@ impl<T: Copy> QueueClient<T> {
     }
 }
 
+/// Bytes of a request that count towards [`MAX_IN_FLIGHT_BYTES`].
 fn weight(body: &RequestBody) -> usize {
     match body {
         RequestBody::Publish(message) => message.as_bytes().len(),
@@ -909,7 +938,7 @@ fn weight(body: &RequestBody) -> usize {
     }
 }
 
-/// The consumer that a request is to make.
+/// The consumer that a request creates.
 fn consumer_asked_for(body: &RequestBody) -> Option<ConsumerId> {
     match body {
         RequestBody::Consume { consumer, .. } | RequestBody::Get { consumer, .. } => {

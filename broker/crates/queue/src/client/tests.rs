@@ -180,7 +180,7 @@ fn it_sends_again_after_a_growing_while_and_tries_others() {
     assert_eq!(sent(&mut client), [2]);
 }
 
-/// With consumer 1.
+/// A client with consumer 1.
 fn consuming() -> QueueClient<u64> {
     let mut client = client(QueueType::Quorum);
     client.request(consume(1, false));
@@ -204,10 +204,10 @@ fn duplicates_are_dropped_and_gaps_asked_for() {
         next: 4,
     };
     assert_eq!(asked, Some(QueueMessage::Resume(resume)));
-    // Still on its way from before.
+    // Sent before the gap was noticed.
     assert_eq!(ids(&hear(&mut client, deliver(1, &[7]))), [0u64; 0]);
     assert_eq!(client.poll_send(), None);
-    // 4 went to someone else meanwhile.
+    // Delivery 4 was requeued.
     let resumed = QueueEvent::Resumed {
         consumer: ConsumerId(1),
         next: 5,
@@ -277,7 +277,7 @@ fn what_comes_before_a_cancel_is_applied_is_passed_on_and_the_rest_goes_back() {
     let consumer = ConsumerId(1);
     client.request(RequestBody::Cancel { consumer });
     assert_eq!(ids(&hear(&mut client, deliver(1, &[3]))), [3]);
-    // One got lost: what comes behind it is not asked for again.
+    // A delivery got lost: later ones are not asked for again.
     assert_eq!(hear(&mut client, deliver(1, &[5])), []);
     assert_eq!(sent(&mut client), [2]);
     hear(&mut client, QueueEvent::Applied { up_to: 2 });
@@ -304,7 +304,7 @@ fn a_new_window_does_not_start_a_consumer_anew() {
     c.request(consume(1, false));
     sent(&mut c);
     assert_eq!(ids(&hear(&mut c, deliver(1, &[3]))), [3]);
-    // Refused it is no end: that the queue tells by itself.
+    // A refused prefetch change does not end the consumer; only the queue does.
     let refused = QueueReply::Refused {
         code: 404,
         text: String::new(),
@@ -368,7 +368,7 @@ fn an_owner_that_forgot_everything_is_lost_and_numbering_starts_again() {
     let next = client.request(RequestBody::Stat);
     assert_eq!(next, stat + 1);
     assert_eq!(sent(&mut client), [EPOCH + 1]);
-    // A late word of before means nothing.
+    // Late events of the previous epoch have no effect.
     assert_eq!(hear(&mut client, QueueEvent::Applied { up_to: 4 }), []);
     assert_eq!(client.in_flight(), 1);
     let answer = QueueReply::Empty;
@@ -407,14 +407,14 @@ fn an_end_that_its_queue_has_forgotten_is_over() {
     client.publish(Some(2), message(1));
     client.request(RequestBody::Close);
     sent(&mut client);
-    // Nothing is known to be applied: all of it may be yet to come.
+    // No request is known to be applied: all of them may be applied later.
     assert_eq!(hear(&mut client, unknown(3)), []);
     assert_eq!(client.in_flight(), 3);
     hear(&mut client, QueueEvent::Applied { up_to: 1 });
     assert_eq!(hear(&mut client, unknown(2)), []);
     let lost = ClientEvent::NotPublished(2, RejectReason::Unavailable);
     assert_eq!(hear(&mut client, unknown(3)), [lost]);
-    // What the queue may have of it ends all the same.
+    // The queue must still end what it has of the session.
     assert_eq!(sent(&mut client), [EPOCH + 1]);
     hear(&mut client, QueueEvent::Applied { up_to: EPOCH + 1 });
     assert!(client.is_idle());
@@ -523,7 +523,7 @@ fn one_that_is_succeeded_before_it_heard_that_it_stands_ends() {
     };
     let seq = client.request(RequestBody::Succeed(Box::new(next)));
     assert_eq!(sent(&mut client), [seq]);
-    // The answer is lost with the link; its owner tells it what it told before.
+    // The answer is lost with the connection; the owner repeats it.
     client.link_restored(client.now);
     sent(&mut client);
     let answer = QueueReply::Consuming;

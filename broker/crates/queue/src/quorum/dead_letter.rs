@@ -1,9 +1,9 @@
-//! Dead messages of a quorum queue (Q12).
+//! Dead letters of a quorum queue.
 //!
-//! At most once: the leader remembers where they are until its shard takes them; that is all. At least once: they are
-//! part of the replicated state, neither ready nor out, until a command says that every queue behind the dead letter
-//! exchange has confirmed them. The leader hands them to its shard in order, a window of them at a time, and a new leader
-//! begins again at the first.
+//! With at-most-once, the leader remembers the locations of dead letters until its shard takes them. With
+//! at-least-once, they are part of the replicated state, neither ready nor unsettled, until a command records
+//! that every queue behind the dead letter exchange has confirmed them. The leader hands them to its shard in
+//! order, one window at a time; a new leader starts again at the first.
 
 use super::annotations::{MessageAnnotations, annotated};
 use super::command::Command;
@@ -14,11 +14,12 @@ use crate::{DeadLettering, DeadReason, QueueOutput};
 use message::Message;
 use std::collections::BTreeMap;
 
-/// Messages that are being passed on at a time, and bytes of their bodies (one message may have more).
+/// Most dead letters in progress at a time.
 pub const MAX_PASSING: usize = 256;
+/// Most body bytes of the dead letters in progress, with one message above it at most.
 pub const MAX_PASSING_BYTES: u64 = 4 << 20;
 
-/// The replicated part, by consecutive numbers from 1.
+/// The replicated dead letters, by consecutive numbers from 1.
 #[derive(Debug)]
 pub(crate) struct DeadLetters {
     mode: DeadLettering,
@@ -28,7 +29,7 @@ pub(crate) struct DeadLetters {
 }
 
 impl DeadLetters {
-    pub fn new(mode: DeadLettering) -> DeadLetters {
+    pub(crate) fn new(mode: DeadLettering) -> DeadLetters {
         DeadLetters {
             mode,
             kept: BTreeMap::new(),
@@ -37,34 +38,34 @@ impl DeadLetters {
         }
     }
 
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.kept.len() as u64
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// The number that the next one gets.
-    pub fn next(&self) -> u64 {
+    /// Number of the next dead letter.
+    pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    pub fn kept(&self) -> impl Iterator<Item = (u64, &LogMessage, DeadReason)> {
+    pub(crate) fn kept(&self) -> impl Iterator<Item = (u64, &LogMessage, DeadReason)> {
         self.kept.iter().map(|(id, (held, why))| (*id, held, *why))
     }
 
-    /// Numbers go on from here.
-    pub fn number_from(&mut self, next: u64) {
+    /// Continues the numbers at `next`, unless they are higher already.
+    pub(crate) fn number_from(&mut self, next: u64) {
         self.next = self.next.max(next);
     }
 
-    /// A message is out of the queue.
-    pub fn bury(
+    /// Adds a message that left the queue.
+    pub(crate) fn bury(
         &mut self,
         item: &LogMessage,
         reason: DeadReason,
@@ -96,14 +97,15 @@ impl DeadLetters {
         }
     }
 
-    pub fn keep(&mut self, id: u64, item: LogMessage, reason: DeadReason) {
+    pub(crate) fn keep(&mut self, id: u64, item: LogMessage, reason: DeadReason) {
         self.next = self.next.max(id.saturating_add(1));
         self.bytes += u64::from(item.body);
         self.kept.insert(id, (item, reason));
     }
 
-    /// Other settings. What was to be passed on at least once is passed on once, or gone with the exchange it was for.
-    pub fn set_mode(
+    /// Sets the mode. If at-least-once ends, the kept dead letters are forwarded at most once, or dropped
+    /// without a dead letter exchange.
+    pub(crate) fn set_mode(
         &mut self,
         mode: DeadLettering,
         annotations: &mut MessageAnnotations,
@@ -119,8 +121,12 @@ impl DeadLetters {
         self.bytes = 0;
     }
 
-    /// Every queue they go to has these; ranges are inclusive.
-    pub fn passed_on(&mut self, ranges: &[(u64, u64)], annotations: &mut MessageAnnotations) {
+    /// Removes dead letters that every target queue has confirmed; ranges are inclusive.
+    pub(crate) fn passed_on(
+        &mut self,
+        ranges: &[(u64, u64)],
+        annotations: &mut MessageAnnotations,
+    ) {
         for &(from, to) in ranges.iter().filter(|(from, to)| from <= to) {
             while let Some((&id, (item, _))) = self.kept.range(from..=to).next() {
                 self.bytes -= u64::from(item.body);
@@ -130,31 +136,32 @@ impl DeadLetters {
         }
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.kept.clear();
         self.bytes = 0;
     }
 }
 
-/// An attempt to read a kept dead message.
+/// Result of reading a kept dead letter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeadRead {
+    /// The dead letter, and why it died.
     Message(DeadReason, Message),
-    /// It is no longer there, or damaged.
+    /// It is no longer kept, or damaged.
     Gone,
-    /// Descriptors or memory are short: try again later.
+    /// File descriptors or memory are short: try again later.
     Shortage,
 }
 
-/// How far a leader is with passing on; forgotten with its leadership.
+/// Progress of a leader with forwarding; it is reset with each change of leadership.
 #[derive(Debug, Default)]
 pub(crate) struct ForwardProgress {
-    /// Up to this number all have been handed to the shard.
+    /// All dead letters up to this number have been handed to the shard.
     handed: u64,
-    /// Those the shard has, and the bytes of their bodies.
+    /// Dead letters that the shard is forwarding, and the bytes of their bodies.
     out: BTreeMap<u64, u32>,
     bytes: u64,
-    /// Passed on; to be logged at the end of the turn.
+    /// Confirmed dead letters to record in the log at the end of the turn.
     done: Vec<u64>,
 }
 
@@ -171,7 +178,7 @@ impl ForwardProgress {
     }
 }
 
-/// Numbers as inclusive ranges.
+/// Converts numbers to inclusive ranges.
 fn ranges(mut ids: Vec<u64>) -> Vec<(u64, u64)> {
     ids.sort_unstable();
     let mut ranges: Vec<(u64, u64)> = Vec::new();
@@ -185,7 +192,7 @@ fn ranges(mut ids: Vec<u64>) -> Vec<(u64, u64)> {
 }
 
 impl QuorumQueue {
-    /// [`take_dead`](Self::take_dead) has something to give.
+    /// Returns true if [`take_dead`](Self::take_dead) has something to return.
     pub fn has_dead(&self) -> bool {
         !self.waits_to_read() && (self.effects.has_dead() || self.next_to_pass().is_some())
     }
@@ -198,9 +205,9 @@ impl QuorumQueue {
         rest.next().map(|(id, (item, why))| (*id, *item, *why))
     }
 
-    /// Dead messages for the shard to pass on, `most` of them and about so many bytes: those of [`QueueOutput::dead`] are done
-    /// with by that, those of [`QueueOutput::kept_dead`] when [`passed_on`](Self::passed_on) says so. `read` gives the command
-    /// of an entry.
+    /// Hands dead letters to the shard, at most `most` and about `most_bytes`. Those in [`QueueOutput::dead`]
+    /// are then no longer the queue's; those in [`QueueOutput::kept_dead`] are kept until
+    /// [`passed_on`](Self::passed_on). `read` returns the command of a log entry.
     pub fn take_dead(
         &mut self,
         most: usize,
@@ -230,14 +237,14 @@ impl QuorumQueue {
                     let message = annotated(message, self.machine.annotations.get(location));
                     out.kept_dead.push((id, reason, message));
                 }
-                // It stays: another leader may be able to read it.
+                // The dead letter stays: another leader may be able to read it.
                 Err(Unread::Lost(fault)) => out.faults.push(fault),
                 Err(Unread::Shortage) => {}
             }
         }
     }
 
-    /// A message that was handed out before, once more.
+    /// Reads a dead letter again that was handed out before.
     pub fn read_dead(&self, id: u64, read: &mut dyn FnMut(u64) -> LogRead) -> DeadRead {
         let Some((item, reason)) = self.machine.dead.kept.get(&id) else {
             return DeadRead::Gone;
@@ -253,15 +260,15 @@ impl QuorumQueue {
         }
     }
 
-    /// Every queue behind the dead letter exchange has confirmed this one.
+    /// Records that every queue behind the dead letter exchange has confirmed a dead letter.
     pub fn passed_on(&mut self, id: u64) {
         if self.leads {
             self.passing.finish(id);
         }
     }
 
-    /// The end of a turn: what was passed on is logged. A leader that does not know yet what its predecessors passed on
-    /// sees to it that it soon does.
+    /// Proposes, at the end of a turn, to remove confirmed dead letters. A leader that does not know yet what
+    /// its predecessors removed makes sure that it catches up.
     pub(super) fn log_passed_on(&mut self) {
         if self.leads && !self.caught_up && !self.machine.dead.is_empty() {
             self.hurry();

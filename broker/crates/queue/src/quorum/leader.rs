@@ -1,7 +1,8 @@
-//! A member of a quorum queue's group: the machine, and while it leads, the way in and out.
+//! A member of a quorum queue's Raft group: the machine and, while it leads, the handling of requests.
 //!
-//! The shard feeds it committed entries and leadership, hands the commands of [`QuorumQueue::take_proposal`] to the
-//! group, and at the end of its turn calls [`QuorumQueue::resolve`] with a way to read the log.
+//! The shard passes committed entries and leadership changes in. It proposes the commands of
+//! [`QuorumQueue::take_proposal`] to the group, and at the end of its turn it calls [`QuorumQueue::resolve`]
+//! with a function that reads the log.
 
 use super::command::{Batch, Command, judged};
 use super::dead_letter::ForwardProgress;
@@ -21,28 +22,33 @@ use slots::IndexSet;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Bytes of commands that wait for the group at most; beyond it requests are left to be sent again.
-pub const MAX_WAITING_BYTES: usize = 32 << 20;
-/// Resumes held until this leader has applied what its predecessors left; more are left to be sent again.
-pub const MAX_WAITING_RESUMES: usize = 4096;
+/// Most bytes of commands that wait to be proposed. Further requests are ignored; their sessions send them
+/// again.
+pub(crate) const MAX_WAITING_BYTES: usize = 32 << 20;
+/// Most resumes that wait until this leader has caught up. Further ones are ignored; their sessions send them
+/// again.
+pub(crate) const MAX_WAITING_RESUMES: usize = 4096;
 
-/// How soon a read is tried again that failed because descriptors or memory were short.
-pub const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// Wait before a failed read is repeated when file descriptors or memory are short.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-/// A checkpoint to hand to the group.
+/// A snapshot of the machine for the Raft group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
+    /// Index of the last entry that it contains.
     pub index: u64,
+    /// The encoded machine.
     pub state: Bytes,
-    /// Entries at or below `index` that are still read.
+    /// Entries at or below `index` that are still needed.
     pub live: IndexSet,
 }
 
-/// How far this leader has got with a session's requests.
+/// Progress of this leader with a session's requests.
 #[derive(Debug, Default)]
 struct Progress {
+    /// The last request number that was proposed.
     proposed: u64,
-    /// The number last asked for, so that each gap is told once.
+    /// The last missing request number that was reported, so that each gap is reported once.
     asked: u64,
 }
 
@@ -55,30 +61,34 @@ pub struct QuorumQueue {
     pub(super) leads: bool,
     leader: Option<NodeId>,
     term: u64,
-    /// An entry of this leader's own term is applied, so all of its predecessors' are.
+    /// This leader has applied an entry of its own term, and so all entries of earlier terms.
     pub(super) caught_up: bool,
     pub(super) passing: ForwardProgress,
     batch: Batch,
     proposals: VecDeque<Bytes>,
     waiting_bytes: usize,
     progress: BTreeMap<SessionId, Progress>,
+    /// Sessions whose end is proposed.
     closing: Vec<SessionId>,
+    /// Resumes that wait until this leader has caught up.
     resumes: Vec<ResumeConsumer>,
-    /// The failure detector's last word on each node: up or not.
+    /// The last state of each node that the failure detector reported.
     reachable: BTreeMap<NodeId, bool>,
-    /// Nodes about which a command is on its way through the log.
+    /// Nodes with a proposed and not yet applied suspicion or its end.
     judging: BTreeSet<NodeId>,
-    /// The settings it should have, and whether they are on their way through the log.
+    /// The settings to propose, unless the machine has them.
     desired: Option<QueueSettings>,
+    /// New settings are proposed and not yet applied.
     configuring: bool,
-    /// The time that is on its way through the log for messages to expire by.
+    /// The clock that is proposed and not yet applied.
     time_proposed: Option<WallTime>,
-    /// Messages could not be read because descriptors or memory were short: when it is tried again.
+    /// When messages are read again that could not be read because file descriptors or memory were short.
     retry_at: Option<Time>,
     at: Timestamps,
 }
 
 impl QuorumQueue {
+    /// Creates a member with an empty machine. `label` is the name of the queue in error texts.
     pub fn new(label: Name, settings: QueueSettings) -> QuorumQueue {
         QuorumQueue::around(label.clone(), Machine::new(label, settings))
     }
@@ -109,20 +119,23 @@ impl QuorumQueue {
         }
     }
 
+    /// The replicated state.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
+    /// Returns true if this member leads the group.
     pub fn leads(&self) -> bool {
         self.leads
     }
 
-    /// Replaces the machine by a checkpoint.
+    /// Replaces the machine by a snapshot.
     pub fn restore(&mut self, state: Bytes) -> Result<(), RestoreError> {
         self.machine = Machine::restore(self.label.clone(), state)?;
         Ok(())
     }
 
+    /// A snapshot of the machine, with the entries that are still needed.
     pub fn checkpoint(&self) -> Checkpoint {
         let live = self.machine.live_indexes();
         let live = IndexSet::from_runs(live.chain(self.effects.dead_indexes()));
@@ -133,7 +146,8 @@ impl QuorumQueue {
         }
     }
 
-    /// Leadership as the group sees it. Commands not yet taken are dropped: their sessions send again.
+    /// Records the leadership of the group. Drops commands that were not proposed yet: their sessions send them
+    /// again.
     pub fn leadership(
         &mut self,
         term: u64,
@@ -167,7 +181,7 @@ impl QuorumQueue {
             Effects::unwanted()
         };
         if leads {
-            // Those whose events of others' terms may have been lost with their leaders.
+            // Events of earlier leaders may have been lost with them.
             for session in self.machine.sessions() {
                 out.event(session, QueueEvent::Owner);
             }
@@ -180,8 +194,8 @@ impl QuorumQueue {
         }
     }
 
-    /// Applies a committed entry. On a leader call [`resolve`](Self::resolve) before the turn ends. After an error this member has nothing
-    /// more to say, and the node must end.
+    /// Applies a committed entry. A leader must call [`resolve`](Self::resolve) before the turn ends. After an
+    /// error this member must not report anything further, and the node must stop.
     pub fn applied(
         &mut self,
         index: u64,
@@ -207,7 +221,7 @@ impl QuorumQueue {
             for node in self.reachable.keys().copied().collect::<Vec<_>>() {
                 self.judge(node);
             }
-            // A predecessor's settings may have been among what was applied just now.
+            // The applied entries may include settings of an earlier leader.
             self.configuring = false;
             self.settle_settings();
         }
@@ -228,7 +242,7 @@ impl QuorumQueue {
         Ok(())
     }
 
-    /// Turns what was applied into events; `read` gives the command of an entry.
+    /// Turns effects into events. `read` returns the command of a log entry.
     pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> LogRead, out: &mut QueueOutput) {
         self.effects.resolve(read, out);
         if self.effects.is_short() {
@@ -236,18 +250,18 @@ impl QuorumQueue {
         }
     }
 
-    /// A read failed because descriptors or memory were short.
+    /// Schedules another attempt after a read failed for a shortage of file descriptors or memory.
     pub(super) fn retry_later(&mut self) {
         let at = self.at.now + RETRY_AFTER;
         self.retry_at.get_or_insert(at);
     }
 
-    /// Returns true between a read that failed because of a shortage and its repetition.
+    /// Returns true between a read that failed for a shortage and its repetition.
     pub(super) fn waits_to_read(&self) -> bool {
         self.retry_at.is_some()
     }
 
-    /// The next command for the group; call until None. One that the group cannot take now goes back with
+    /// The next command to propose; call until None. A command that the group cannot take now is returned with
     /// [`give_back`](Self::give_back).
     pub fn take_proposal(&mut self) -> Option<Bytes> {
         if self.proposals.is_empty() {
@@ -258,6 +272,7 @@ impl QuorumQueue {
         Some(command)
     }
 
+    /// Returns a command that could not be proposed.
     pub fn give_back(&mut self, command: Bytes) {
         if self.leads {
             self.waiting_bytes += command.len();
@@ -265,13 +280,13 @@ impl QuorumQueue {
         }
     }
 
-    /// There is something to propose.
+    /// Returns true if there are commands to propose.
     pub fn has_proposals(&self) -> bool {
         !self.proposals.is_empty() || !self.batch.is_empty()
     }
 
     pub(super) fn propose(&mut self, command: &Command) {
-        // In order: requests that came before are applied before.
+        // Earlier requests must be applied first.
         self.seal_batch();
         let command = command.encode();
         self.waiting_bytes += command.len();
@@ -311,7 +326,7 @@ impl QuorumQueue {
         if seq > expected {
             let closes = matches!(request.body, RequestBody::Close);
             if closes && progress.proposed == 0 {
-                // Only the log can tell whether the session is forgotten or yet to be known.
+                // Only the log decides whether the session is forgotten or not yet known.
                 self.batch.push(&request);
             } else if progress.asked != expected {
                 progress.asked = expected;
@@ -320,7 +335,7 @@ impl QuorumQueue {
             return;
         }
         if seq < expected {
-            // On its way through the log.
+            // Proposed and not yet applied.
             return;
         }
         progress.proposed = seq;
@@ -340,8 +355,8 @@ impl QuorumQueue {
         }
     }
 
-    /// A message that is taken now could not be delivered: the client is told so at once, and the log gets a request in
-    /// its place that changes nothing.
+    /// Refuses a `Get` whose message could not be read at the moment. The request number is used up by a
+    /// request that changes nothing.
     fn refuse_get(&self, request: Request, out: &mut QueueOutput) -> Request {
         let Request { session, seq, .. } = request;
         let text = format!(
@@ -359,7 +374,7 @@ impl QuorumQueue {
             return self.machine.resume(&resume, &mut self.effects);
         }
         if self.resumes.is_empty() {
-            // Something of this term has to be applied before this leader knows what its predecessors promised.
+            // This leader knows the state of its predecessors once an entry of its own term is applied.
             let wall = self.at.wall;
             self.propose(&Command::Time(wall));
         }
@@ -368,7 +383,7 @@ impl QuorumQueue {
         }
     }
 
-    /// Sees to it that an entry of this leader's own term is applied soon.
+    /// Proposes an entry of this leader's own term, so that it catches up.
     pub(super) fn hurry(&mut self) {
         if self.time_proposed.is_none() {
             let wall = self.at.wall;
@@ -387,11 +402,12 @@ impl QuorumQueue {
         self.propose(&command);
     }
 
-    /// The failure detector's word: consumers there get nothing until the node speaks again.
+    /// The failure detector reports a node down: suspends its consumers until the node sends a request.
     pub fn peer_down(&mut self, node: NodeId) {
         self.peer_is(node, false);
     }
 
+    /// The failure detector reports a node up.
     pub fn peer_up(&mut self, node: NodeId) {
         self.peer_is(node, true);
     }
@@ -401,14 +417,14 @@ impl QuorumQueue {
             return;
         }
         self.reachable.insert(node, up);
-        // Before that, sessions of the node or its suspicion may be in entries that are yet to be applied.
+        // Before that, entries to apply may contain sessions of the node or its suspicion.
         if self.caught_up {
             self.judge(node);
         }
     }
 
-    /// Brings the log's judgement of a node in line with the detector's last word. One command at a time: what is on
-    /// its way is compared again when it is applied, for the detector may have changed its mind meanwhile.
+    /// Proposes to suspect or to trust a node if the machine differs from the failure detector. One command at
+    /// a time: they are compared again once it is applied, since the detector may have changed its mind.
     fn judge(&mut self, node: NodeId) {
         let Some(up) = self.reachable.get(&node).copied() else {
             return;
@@ -425,7 +441,7 @@ impl QuorumQueue {
         self.propose(&command);
     }
 
-    /// Whether a node has sessions here, or requests that may make one.
+    /// Returns true if a node has sessions here, or proposed requests that may create one.
     fn knows(&self, node: NodeId) -> bool {
         let first = SessionId {
             node,

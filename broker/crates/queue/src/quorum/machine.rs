@@ -1,4 +1,4 @@
-//! The replicated state of a quorum queue.
+//! The state machine of a quorum queue.
 
 use super::annotations::MessageAnnotations;
 use super::command::{Command, DecodedCommand, decode, take_request, take_run};
@@ -20,42 +20,45 @@ use env::{NodeId, WallTime};
 use message::Message;
 use std::sync::Arc;
 
-/// Priorities from this one on are high (Q7).
+/// Messages of this priority or a higher one have high priority, as in RabbitMQ.
 const HIGH_PRIORITY: u8 = 5;
-/// The clock of two commands differs by more when the queue was idle, or when somebody has set a wall clock: ended sessions
-/// grow older by no more than this.
+/// Most milliseconds by which closed sessions age between two commands. The clock may leap further after an
+/// idle time or when a wall clock is set.
 const MAX_STEP_MS: u64 = CLOSED_MS / 10;
-/// A queue that refuses publishes takes them again at this many tenths of its limits.
+/// With `reject-publish`, publishes are accepted again below this many tenths of each limit.
 const RESUME_TENTHS: u64 = 8;
 
-/// See the module. Holds where messages are, never the messages.
+/// The replicated state of a quorum queue. It holds locations of messages in the log, not the messages.
 #[derive(Debug)]
 pub struct Machine {
     pub(super) settings: QueueSettings,
-    /// The newest wall clock that a command carried.
+    /// The highest wall clock of all commands, in milliseconds.
     pub(super) clock: u64,
+    /// Index of the last applied entry.
     pub(super) applied: u64,
     pub(super) ready: Ready,
-    /// Body bytes of what is out.
+    /// Body bytes of unsettled messages.
     pub(super) out_bytes: u64,
-    /// Over a limit with reject-publish: nothing is taken until there is room again.
+    /// A limit with `reject-publish` is exceeded: publishes are refused until there is room again.
     pub(super) blocked: bool,
     pub(super) checkout: Checkout<LogMessage>,
     pub(super) dead: DeadLetters,
     pub(crate) annotations: MessageAnnotations,
-    /// The request that is being applied.
+    /// Location of the request that is being applied.
     at: LogLocation,
-    /// Commands whose tables are nested too deeply to be read: sessions of earlier programs let them through, and every program passes
-    /// them over.
+    /// Commands that were skipped because their tables are nested too deeply. Sessions of earlier versions
+    /// accepted such tables, and every version skips them.
     pub(super) unreadable: u64,
 }
 
-/// A committed command that this program does not understand: most likely a newer one wrote it. Whatever it does on other members it
-/// cannot do here, so that nothing more may be applied and nothing of this state be told.
+/// A committed command that this version cannot decode, probably since a newer version wrote it. Other members
+/// may have applied it, so this member must not apply or report anything further.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("entry {index} of its log cannot be read: {error}")]
 pub struct UnknownCommand {
+    /// Index of the log entry.
     pub index: u64,
+    /// Why the command cannot be decoded.
     pub error: CodecError,
 }
 
@@ -65,7 +68,7 @@ impl Weighed for LogMessage {
     }
 }
 
-/// The machine's messages and its way out, as the checkout sees them.
+/// The parts of the machine that the checkout uses as its message store.
 struct LogStore<'a> {
     ready: &'a mut Ready,
     out_bytes: &'a mut u64,
@@ -74,7 +77,8 @@ struct LogStore<'a> {
     effects: &'a mut Effects,
     clock: u64,
     at: LogLocation,
-    /// No delivery limit: what a consumer requeues goes to the end, or the same message would come round at once.
+    /// Requeued messages go to the end, since there is no delivery limit: at the front, the same message would
+    /// be delivered again at once.
     postpones: bool,
 }
 
@@ -140,8 +144,7 @@ impl MessageStore for LogStore<'_> {
         self.effects.push(Effect::Event { session, event });
     }
 
-    /// RabbitMQ's quorum queue counts them where the client is to acknowledge: they are looked at after the answer then, and before it
-    /// where the message is settled at once.
+    /// As in RabbitMQ: with acknowledgement, expired messages count as left; without, they are removed first.
     fn expire_head(&mut self, no_ack: bool) {
         if no_ack {
             self.drop_expired();
@@ -170,7 +173,8 @@ impl LogStore<'_> {
 }
 
 impl Machine {
-    /// An empty queue. `label` is what refusals call it (`queue 'orders' in vhost '/'`), the same on every member.
+    /// Creates an empty queue. `label` is its name in error texts (`queue 'orders' in vhost '/'`), equal on
+    /// every member.
     pub fn new(label: Name, settings: QueueSettings) -> Machine {
         Machine {
             clock: 0,
@@ -192,7 +196,7 @@ impl Machine {
         }
     }
 
-    /// The checkout and what it works on, borrowed apart.
+    /// Splits the machine into the checkout and its message store.
     fn parts<'a>(
         &'a mut self,
         effects: &'a mut Effects,
@@ -210,8 +214,8 @@ impl Machine {
         (&mut self.checkout, store)
     }
 
-    /// Applies a committed command. Commands at or below the last applied index are passed over. After an error the machine is of no
-    /// more use: what came before the part that cannot be read may be applied.
+    /// Applies a committed command. Ignores commands at or below the last applied index. After an error the
+    /// machine must not be used: the command may be applied in part.
     pub fn apply(
         &mut self,
         index: u64,
@@ -235,7 +239,7 @@ impl Machine {
         };
         match done {
             Ok(()) => {}
-            // Every member leaves off at the same request.
+            // Every member stops at the same request.
             Err(CodecError::TooDeep) => self.unreadable += 1,
             Err(error) => return Err(UnknownCommand { index, error }),
         }
@@ -248,7 +252,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Delivers ready messages, then removes expired heads and those over a limit.
+    /// Delivers ready messages, then removes expired ones at the head and those above a limit.
     fn serve(&mut self, effects: &mut Effects) {
         let (checkout, mut store) = self.parts(effects);
         checkout.dispatch(&mut store);
@@ -287,7 +291,7 @@ impl Machine {
     fn report(&mut self, session: SessionId, first: u64, count: u32, effects: &mut Effects) {
         let up_to = match self.checkout.sessions.get(&session) {
             Some(state) => state.last,
-            // It closed within the run, or long ago.
+            // It was closed within the run, or earlier.
             None if self.checkout.closed_set.contains(&session) => {
                 first.saturating_add(u64::from(count)).saturating_sub(1)
             }
@@ -348,7 +352,7 @@ impl Machine {
         }
         self.checkout.counters.publish += 1;
         let ttl = [message.ttl_ms(), self.settings.message_ttl_ms];
-        // Even one of zero milliseconds can be delivered within the millisecond of its publishing.
+        // A TTL of zero still allows a delivery within the millisecond of the publish.
         let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(1));
         self.ready.push(&LogMessage {
             index: self.at.index,
@@ -359,7 +363,8 @@ impl Machine {
         });
     }
 
-    /// Messages and bytes that the limits are for: what is ready, and what is dead and not passed on yet.
+    /// Number and body bytes of the messages that count towards the limits: ready ones and dead letters that
+    /// are not forwarded yet.
     fn counted(&self) -> (u64, u64) {
         let length = self.ready.len() + self.dead.len();
         (length, self.ready.bytes() + self.dead.bytes())
@@ -381,11 +386,11 @@ impl Machine {
         room(self.settings.max_length, length) && room(self.settings.max_length_bytes, bytes)
     }
 
-    /// Drops heads while there is too much, or holds off new messages from the first that is too much on until there
-    /// is room again (Q13). What is out does not count.
+    /// With drop-head, drops messages at the head while a limit is exceeded. With reject-publish, blocks
+    /// publishes from the first excess until there is room again. Unsettled messages do not count.
     fn keep_limits(&mut self, effects: &mut Effects) {
         match self.settings.overflow {
-            // A quorum queue is not configured to pass on what it refuses.
+            // `reject-publish-dlx` is for classic queues only.
             Overflow::RejectPublish | Overflow::RejectPublishDlx => {
                 self.blocked = if self.blocked {
                     !self.has_room_again()
@@ -403,8 +408,8 @@ impl Machine {
                     store.bury(&taken.item, DeadReason::MaxLength);
                     store.drop_expired();
                 }
-                // What goes at once, as for a limit that is new, is passed on the last one first: so RabbitMQ's quorum queues do. Of no
-                // effect on the state.
+                // Messages that are dropped together, as after a change of a limit, are forwarded in reverse
+                // order, as in RabbitMQ. No effect on the replicated state.
                 if effects.dead_len() > before + 1 {
                     effects.reverse_dead_from(before);
                 }
@@ -453,25 +458,26 @@ impl Machine {
         }
     }
 
-    /// Delivers again what is out to a consumer. Changes nothing, so it needs no log entry; leader only.
+    /// Repeats the unsettled deliveries of a consumer. It changes no replicated state, so it needs no log
+    /// entry. For the leader only.
     pub fn resume(&mut self, resume: &ResumeConsumer, effects: &mut Effects) {
         let (checkout, mut store) = self.parts(effects);
         let known = checkout.resume(&mut store, resume.session, resume.consumer, resume.next);
-        // Otherwise a leader that was deposed without knowing it might end a consumer it has not heard of.
+        // A deposed leader that does not know of it yet might end a consumer which it has not seen.
         if !known && checkout.deleted {
             let consumer = resume.consumer;
             store.event(resume.session, QueueEvent::Cancelled { consumer });
         }
     }
 
-    /// More may be on its way to a consumer. Changes no part of the state that is replicated; leader only.
+    /// Opens the flow window of a consumer. It changes no replicated state. For the leader only.
     pub fn received(&mut self, received: &DeliveryProgress, effects: &mut Effects) {
         let (checkout, mut store) = self.parts(effects);
         let (session, consumer) = (received.session, received.consumer);
         checkout.received(&mut store, session, consumer, received.up_to);
     }
 
-    /// Answers a request that was applied before, without a log entry.
+    /// Repeats the answer of an applied request, without a log entry.
     pub(super) fn answer_again(
         &mut self,
         session: SessionId,
@@ -484,7 +490,7 @@ impl Machine {
         self.report(session, seq, 1, effects);
     }
 
-    /// Log indexes of all messages of the queue, in no order and some of them repeatedly. All other entries up to the
+    /// Log indexes of all messages of the queue, unsorted and with duplicates. All other entries up to the
     /// applied index may be dropped.
     pub fn live_indexes(&self) -> impl Iterator<Item = u64> {
         let out = self.checkout.consumers.values();
@@ -500,24 +506,27 @@ impl Machine {
             .chain(dead)
     }
 
+    /// Index of the last applied entry.
     pub fn applied(&self) -> u64 {
         self.applied
     }
 
+    /// The settings that the last command set.
     pub fn settings(&self) -> &QueueSettings {
         &self.settings
     }
 
-    /// The wall clock at which a message expires next.
+    /// Wall clock at which the message at the head expires.
     pub fn next_expiry(&self) -> Option<WallTime> {
         self.ready.next_expiry().map(WallTime)
     }
 
+    /// Returns true if the queue is deleted.
     pub fn deleted(&self) -> bool {
         self.checkout.deleted
     }
 
-    /// Commands that were passed over.
+    /// Number of commands that were skipped.
     pub fn unreadable(&self) -> u64 {
         self.unreadable
     }
@@ -530,7 +539,7 @@ impl Machine {
         self.checkout.session_state(session, seq)
     }
 
-    /// Whether a node has consumers here, and whether they are suspended.
+    /// Returns true if the consumers of a node are suspended.
     pub(super) fn suspended(&self, node: NodeId) -> bool {
         self.checkout.suspended.contains(&node)
     }
@@ -557,6 +566,7 @@ impl Machine {
         self.checkout.sessions.keys().any(over)
     }
 
+    /// Message and consumer counts.
     pub fn stats(&self) -> QueueStats {
         QueueStats {
             ready: self.ready.len(),
@@ -570,21 +580,23 @@ impl Machine {
         }
     }
 
+    /// Message rates since this member began to lead.
     pub fn counters(&self) -> QueueCounters {
         self.checkout.counters
     }
 
-    /// A leader counts what happens while it leads, and does not know what its predecessor sent that has arrived.
+    /// Prepares to lead: resets the counters and the flow windows, which are not replicated.
     pub fn begin_leading(&mut self) {
         self.checkout.counters = QueueCounters::default();
         self.checkout.forget_flow();
     }
 
-    /// Somebody consumes, or would if its node could be reached again: a node that is suspected does not count.
+    /// Returns true if there is a consumer whose node is not suspected.
     pub fn in_use(&self) -> bool {
         self.checkout.in_use()
     }
 
+    /// The consumers, for listings.
     pub fn consumers(&self) -> Vec<ConsumerInfo> {
         self.checkout.listing()
     }

@@ -1,8 +1,8 @@
-//! Quorum queues (Q3): a Raft group whose messages live in its log.
+//! Quorum queues: each is a Raft group whose log holds the messages.
 //!
-//! [`Machine`] is the replicated state: the same commands in the same order leave the same state on every member.
-//! [`QuorumQueue`] stands around it on each member and, while that member leads, takes requests, batches them into
-//! commands and turns the machine's effects into events for sessions.
+//! [`Machine`] is the replicated state: the same commands in the same order leave the same state on every
+//! member. [`QuorumQueue`] is a member of the group. While it leads, it batches requests into commands and
+//! turns the effects of the machine into events for sessions.
 
 mod annotations;
 mod command;

@@ -1,4 +1,4 @@
-//! The lanes of the shelf: one for each priority, read ahead from its own segments.
+//! The levels of a classic queue's store, one for each priority, each read ahead from its own segments.
 
 use super::{ClassicStore, Item, State};
 use crate::checkout::Dequeued;
@@ -7,24 +7,28 @@ use crate::classic::segments::READ_AHEAD;
 use message::Message;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Written messages that stay in memory because they are next; the lanes share it, each with at least the least.
+/// Bytes of written messages that stay in memory because they are next. The levels share it, but each gets at
+/// least [`LEAST_WINDOW_BYTES`].
 const WINDOW_BYTES: usize = READ_AHEAD;
 const LEAST_WINDOW_BYTES: usize = 16 << 10;
 
 /// The ready messages of one priority.
 #[derive(Debug, Default)]
 pub(super) struct PriorityLevel {
-    /// With whether the next delivery is another one.
+    /// Requeued messages by number, and whether their next delivery counts as a redelivery.
     pub returned: BTreeMap<u64, (Item, bool)>,
+    /// Messages that were read ahead, in order.
     pub window: VecDeque<LoadedMessage>,
     pub window_bytes: usize,
-    /// Messages on disk that come after the window, and where the first of them is.
+    /// Number of messages on disk after the window.
     pub backlog: u64,
+    /// Location of the first of them.
     pub cursor: Option<MessageLocation>,
-    /// Not written and never taken, by number.
+    /// Numbers of unwritten messages that were never delivered.
     pub fresh: VecDeque<u64>,
+    /// Number of ready messages.
     pub ready: u64,
-    /// The first number that was never delivered: of those before it, as far as is known, all were.
+    /// The first message number that was never delivered. All before it were, as far as is known.
     pub undelivered: u64,
 }
 
@@ -34,7 +38,7 @@ impl ClassicStore {
         Some(MessageLocation { segment, offset: 0 })
     }
 
-    /// Bytes that each lane may have in memory.
+    /// Bytes that each level may have in its window.
     fn share(&self) -> usize {
         (WINDOW_BYTES / self.lanes.len()).max(LEAST_WINDOW_BYTES)
     }
@@ -43,7 +47,7 @@ impl ClassicStore {
         self.lanes.get_mut(usize::from(lane))
     }
 
-    /// The highest lane with ready messages.
+    /// The highest level with ready messages.
     pub(super) fn head_lane(&mut self) -> Option<usize> {
         while self.lanes.get(self.top).is_some_and(|l| l.ready == 0) && self.top > 0 {
             self.top -= 1;
@@ -52,7 +56,8 @@ impl ClassicStore {
         (lane.ready > 0).then_some(self.top)
     }
 
-    /// A written message that nobody took: kept at hand when it is next and there is room.
+    /// Keeps a written message that was never delivered in memory, if it is next and the window has room.
+    /// Otherwise it is read back later.
     pub(super) fn shelve(&mut self, item: Item, message: Message, location: MessageLocation) {
         let len = message.as_bytes().len();
         let share = self.share();
@@ -80,7 +85,7 @@ impl ClassicStore {
         }
     }
 
-    /// Reads ahead when a lane's window is empty.
+    /// Reads ahead if the window of a level is empty.
     pub(super) fn load(&mut self, at: usize) {
         let share = self.share();
         while let Some(lane) = self.lanes.get(at) {
@@ -154,7 +159,7 @@ impl ClassicStore {
         Some(MessageLocation { segment, offset: 0 })
     }
 
-    /// Messages are gone with damaged records.
+    /// Records that ready messages are lost with damaged records.
     fn lose(&mut self, at: usize, count: u64) {
         if let Some(lane) = self.lanes.get_mut(at) {
             lane.ready = lane.ready.saturating_sub(count);
@@ -175,7 +180,7 @@ impl ClassicStore {
         self.lose(at, rest);
     }
 
-    /// When the head expires, if that is known: 0 is never.
+    /// When the message at the head expires, 0: never. None: unknown, or the queue is empty.
     pub(super) fn head_expires(&mut self) -> Option<u64> {
         while let Some(at) = self.head_lane() {
             self.load(at);
@@ -195,12 +200,12 @@ impl ClassicStore {
             if lane.ready > 0 {
                 return None;
             }
-            // All that it had is lost.
+            // All messages of this level are lost.
         }
         None
     }
 
-    /// The next message, whether its time has passed or not.
+    /// The next message, expired or not.
     pub(super) fn take_head(&mut self) -> Option<Dequeued<Item>> {
         self.hand = None;
         while let Some(at) = self.head_lane() {
@@ -211,14 +216,14 @@ impl ClassicStore {
                 if let Some(taken) = self.take_window(at) {
                     taken
                 } else if self.lanes.get(at).is_some_and(|l| l.backlog > 0) {
-                    // What is on disk comes first, even while it cannot be read.
+                    // Messages on disk go before unwritten ones, even while they cannot be read.
                     return None;
                 } else if let Some(taken) = self.take_fresh(at) {
                     taken
                 } else if self.lanes.get(at).is_some_and(|l| l.ready > 0) {
                     return None;
                 } else {
-                    // All that it had is lost.
+                    // All messages of this level are lost.
                     continue;
                 }
             };
@@ -254,7 +259,8 @@ impl ClassicStore {
                 expires: loaded.expires,
             },
             attempts: 0,
-            // What was out in this life, and not settled, was given back: only an earlier life's are here.
+            // Messages that this incarnation delivered are unsettled or requeued, so only an earlier one can
+            // have delivered this.
             redelivered: loaded.seq < undelivered,
         })
     }
