@@ -90,7 +90,7 @@ impl QueueOutput {
 
     /// Skips a delivery that cannot be made. A session that asked for deliveries from this one on learns that
     /// they continue with the next.
-    pub fn pass_over(&mut self, session: SessionId, consumer: ConsumerId, id: u64) {
+    pub fn skip_delivery(&mut self, session: SessionId, consumer: ConsumerId, id: u64) {
         for earlier in self.events.iter_mut().rev() {
             match &mut earlier.event {
                 QueueEvent::Resumed { consumer: of, next }
@@ -107,7 +107,7 @@ impl QueueOutput {
     }
 
     /// Counts a dead message.
-    pub fn died(&mut self, kind: QueueType, way: DeadLettering, reason: DeadReason) {
+    pub fn count_death(&mut self, kind: QueueType, way: DeadLettering, reason: DeadReason) {
         let deaths = self.deaths.get_or_insert_default();
         deaths.count(kind, way, reason);
     }

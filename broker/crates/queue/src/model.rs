@@ -79,7 +79,7 @@ struct Consumer {
     drains: bool,
     cancelled: bool,
     get: bool,
-    lasting: bool,
+    persistent: bool,
 }
 
 impl Consumer {
@@ -105,7 +105,7 @@ pub(crate) struct ModelQueue {
     /// In the order in which they came.
     consumers: Vec<Consumer>,
     /// Those that can be served, the one served last at the end.
-    epoch: Vec<(u64, u32)>,
+    rotation: Vec<(u64, u32)>,
     active: Option<(u64, u32)>,
     /// Classic: by priority, the last message that was ever sent to somebody.
     delivered: BTreeMap<u8, u64>,
@@ -129,7 +129,7 @@ impl ModelQueue {
             turn: 0,
             blocked: false,
             consumers: Vec::new(),
-            epoch: Vec::new(),
+            rotation: Vec::new(),
             active: None,
             delivered: BTreeMap::new(),
             handed: Vec::new(),
@@ -182,11 +182,11 @@ impl ModelQueue {
                 .map(|(at, _)| at)
         };
         if self.kind == QueueType::Classic {
-            let top = self.waiting.iter().map(|w| self.lane(w)).max()?;
-            return first(&|w| self.lane(w) == top, true).map(|at| (false, at));
+            let top = self.waiting.iter().map(|w| self.level(w)).max()?;
+            return first(&|w| self.level(w) == top, true).map(|at| (false, at));
         }
-        let high = first(&|w| self.lane(w) == 1, false);
-        let normal = first(&|w| self.lane(w) == 0, false);
+        let high = first(&|w| self.level(w) == 1, false);
+        let normal = first(&|w| self.level(w) == 0, false);
         let at = match (high, normal) {
             (Some(high), Some(normal)) => {
                 let earlier = self.waiting[high].joined < self.waiting[normal].joined;
@@ -201,7 +201,7 @@ impl ModelQueue {
         Some((false, at))
     }
 
-    fn lane(&self, waiting: &Waiting) -> u8 {
+    fn level(&self, waiting: &Waiting) -> u8 {
         match self.kind {
             QueueType::Classic => waiting
                 .priority
@@ -246,7 +246,7 @@ impl ModelQueue {
         self.pop()
     }
 
-    fn release(&mut self, mut message: Waiting) {
+    fn requeue_released(&mut self, mut message: Waiting) {
         message.redelivered = true;
         match self.kind {
             QueueType::Classic => self.waiting.push(message),
@@ -254,7 +254,7 @@ impl ModelQueue {
         }
     }
 
-    fn give_back(&mut self, mut message: Waiting, asked: bool) {
+    fn requeue(&mut self, mut message: Waiting, asked: bool) {
         let limit = self.settings.delivery_limit;
         message.attempts += 1;
         message.redelivered = true;
@@ -273,17 +273,17 @@ impl ModelQueue {
         }
     }
 
-    fn over(&self, more: u64, more_bytes: u64) -> bool {
-        let over = |limit: Option<u64>, is: u64| limit.is_some_and(|limit| is > limit);
-        over(self.settings.max_length, self.ready() + more)
-            || over(self.settings.max_length_bytes, self.bytes() + more_bytes)
+    fn exceeds(&self, more: u64, more_bytes: u64) -> bool {
+        let exceeds = |limit: Option<u64>, is: u64| limit.is_some_and(|limit| is > limit);
+        exceeds(self.settings.max_length, self.ready() + more)
+            || exceeds(self.settings.max_length_bytes, self.bytes() + more_bytes)
     }
 
-    fn keep_limits(&mut self) {
+    fn enforce_limits(&mut self) {
         if self.settings.overflow == Overflow::DropHead {
             self.blocked = false;
             let before = self.dead.len();
-            while self.ready() > 0 && self.over(0, 0) {
+            while self.ready() > 0 && self.exceeds(0, 0) {
                 let gone = self.pop().unwrap();
                 self.dead.push((DeadReason::MaxLength, gone.n));
                 if self.kind == QueueType::Quorum {
@@ -297,11 +297,15 @@ impl ModelQueue {
             let below = |limit: Option<u64>, is: u64| limit.is_none_or(|l| is * 10 <= l * 8);
             let room = below(self.settings.max_length, self.ready())
                 && below(self.settings.max_length_bytes, self.bytes());
-            self.blocked = if self.blocked { !room } else { self.over(0, 0) };
+            self.blocked = if self.blocked {
+                !room
+            } else {
+                self.exceeds(0, 0)
+            };
         }
     }
 
-    fn elect(&mut self) {
+    fn elect_active(&mut self) {
         let mut candidates: Vec<&Consumer> = self
             .consumers
             .iter()
@@ -312,12 +316,12 @@ impl ModelQueue {
         let active = candidates
             .iter()
             .find(|c| Some((c.by, c.number)) == self.active);
-        let stays = active.is_some_and(|c| {
+        let keeps_active = active.is_some_and(|c| {
             self.kind == QueueType::Classic
                 || Some(c.priority) >= best.map(|b| b.1)
                 || !c.out.is_empty()
         });
-        if !stays {
+        if !keeps_active {
             self.active = best.map(|b| b.0);
         }
     }
@@ -340,24 +344,24 @@ impl ModelQueue {
     fn refresh(&mut self) {
         self.consumers
             .retain(|c| !(c.get || c.cancelled) || !c.out.is_empty());
-        self.elect();
+        self.elect_active();
         for c in self.consumers.clone() {
             let key = (c.by, c.number);
-            let there = self.epoch.contains(&key);
+            let listed = self.rotation.contains(&key);
             match self.eligible(&c) {
-                true if !there => self.epoch.push(key),
-                false if there => self.epoch.retain(|k| *k != key),
+                true if !listed => self.rotation.push(key),
+                false if listed => self.rotation.retain(|k| *k != key),
                 _ => {}
             }
         }
         let known: Vec<(u64, u32)> = self.consumers.iter().map(|c| (c.by, c.number)).collect();
-        self.epoch.retain(|k| known.contains(k));
+        self.rotation.retain(|k| known.contains(k));
     }
 
     fn dispatch(&mut self) {
         while self.ready() > 0 {
             let mut best: Option<(i32, usize)> = None;
-            for (at, key) in self.epoch.clone().into_iter().enumerate() {
+            for (at, key) in self.rotation.clone().into_iter().enumerate() {
                 let priority = self.consumer(key).priority;
                 if best.is_none_or(|(p, _)| priority > p) {
                     best = Some((priority, at));
@@ -365,8 +369,8 @@ impl ModelQueue {
             }
             let Some((_, at)) = best else { return };
             let Some(message) = self.take() else { return };
-            let key = self.epoch.remove(at);
-            self.hand(key, message);
+            let key = self.rotation.remove(at);
+            self.assign(key, message);
             self.refresh();
         }
     }
@@ -376,16 +380,16 @@ impl ModelQueue {
         all.find(|c| (c.by, c.number) == key).unwrap()
     }
 
-    fn hand(&mut self, key: (u64, u32), message: Waiting) {
+    fn assign(&mut self, key: (u64, u32), message: Waiting) {
         let c = self.consumer(key);
         let id = c.next_id;
         c.next_id += 1;
         c.out.push((id, message));
-        self.send_on(key);
+        self.send_pending(key);
     }
 
     /// What is out and was not sent goes as far as there is room.
-    fn send_on(&mut self, key: (u64, u32)) {
+    fn send_pending(&mut self, key: (u64, u32)) {
         let counts = self.kind == QueueType::Quorum;
         loop {
             let c = self.consumer(key);
@@ -398,7 +402,7 @@ impl ModelQueue {
                 return;
             }
             c.sent = id;
-            let last = self.delivered.entry(self.lane(&message)).or_default();
+            let last = self.delivered.entry(self.level(&message)).or_default();
             *last = message.n.max(*last);
             let annotations = self.notes.get(&message.n).cloned().unwrap_or_default();
             self.handed.push(Handed {
@@ -417,7 +421,7 @@ impl ModelQueue {
         self.expire(true);
         let c = self.consumer((by, consumer));
         c.received = c.received.max(up_to);
-        self.send_on((by, consumer));
+        self.send_pending((by, consumer));
         self.finish();
     }
 
@@ -434,15 +438,15 @@ impl ModelQueue {
         let body = message.body_len() as u64;
         let refused = match (self.kind, self.settings.overflow) {
             (_, Overflow::DropHead) => false,
-            (QueueType::Classic, _) => self.over(1, body),
+            (QueueType::Classic, _) => self.exceeds(1, body),
             (QueueType::Quorum, _) => self.blocked,
         };
         if refused {
             return self.refused.push(n);
         }
         let ttl = [message.ttl_ms(), self.settings.message_ttl_ms];
-        let least = u64::from(self.kind == QueueType::Quorum);
-        let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(least));
+        let minimum = u64::from(self.kind == QueueType::Quorum);
+        let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(minimum));
         self.joined += 1;
         self.waiting.push(Waiting {
             n,
@@ -477,19 +481,19 @@ impl ModelQueue {
             drains: false,
             cancelled: false,
             get: spec.is_none(),
-            lasting: false,
+            persistent: false,
         });
     }
 
     /// The consumer of the one session that outlives its connections, if that has any, and the ids of what it holds.
-    fn lasting(&self) -> Option<(u64, u32, Vec<u64>)> {
-        let last = self.consumers.iter().find(|c| c.lasting)?;
+    fn persistent(&self) -> Option<(u64, u32, Vec<u64>)> {
+        let last = self.consumers.iter().find(|c| c.persistent)?;
         let ids = last.out.iter().map(|(id, _)| *id).collect();
         Some((last.by, last.number, ids))
     }
 
     fn succeed(&mut self, by: u64, next: &EpochConsumer) {
-        if let Some((of, number, _)) = self.lasting() {
+        if let Some((of, number, _)) = self.persistent() {
             if let Some(settled) = &next.settled {
                 let done = |id: u64| settled.ids.iter().any(|(a, b)| (*a..=*b).contains(&id));
                 let out = &mut self.consumer((of, number)).out;
@@ -500,7 +504,7 @@ impl ModelQueue {
             self.consumers.retain(|c| (c.by, c.number) != (of, number));
         }
         self.add(by, next.consumer.0, Some(&next.spec));
-        self.consumer((by, next.consumer.0)).lasting = true;
+        self.consumer((by, next.consumer.0)).persistent = true;
     }
 
     fn settle(&mut self, key: (u64, u32), outcome: SettlementOutcome, ids: &[(u64, u64)]) {
@@ -517,17 +521,17 @@ impl ModelQueue {
                     SettlementOutcome::Rejected => {
                         self.dead.push((DeadReason::Rejected, message.n))
                     }
-                    SettlementOutcome::Requeue => self.give_back(message, true),
+                    SettlementOutcome::Requeue => self.requeue(message, true),
                     SettlementOutcome::Unseen if self.kind == QueueType::Classic => {
                         self.waiting.push(message);
                     }
                     SettlementOutcome::Released | SettlementOutcome::Unseen => {
-                        self.release(message)
+                        self.requeue_released(message)
                     }
                 }
             }
         }
-        self.send_on(key);
+        self.send_pending(key);
     }
 
     fn modify(&mut self, key: (u64, u32), how: &Modification, ids: &[(u64, u64)]) {
@@ -543,12 +547,12 @@ impl ModelQueue {
                 }
                 match (how.undeliverable_here, how.delivery_failed) {
                     (true, _) => self.dead.push((DeadReason::Rejected, message.n)),
-                    (false, true) => self.give_back(message, true),
-                    (false, false) => self.release(message),
+                    (false, true) => self.requeue(message, true),
+                    (false, false) => self.requeue_released(message),
                 }
             }
         }
-        self.send_on(key);
+        self.send_pending(key);
     }
 
     fn credit(&mut self, key: (u64, u32), up_to: u64, drain: bool) {
@@ -557,7 +561,7 @@ impl ModelQueue {
             return;
         }
         if std::mem::take(&mut c.drains) {
-            self.tell_credit(key, false);
+            self.answer_credit(key, false);
         }
         let c = self.consumer(key);
         c.credit = up_to;
@@ -566,11 +570,11 @@ impl ModelQueue {
         self.dispatch();
         match drain {
             true => self.finish_drains(),
-            false => self.tell_credit(key, false),
+            false => self.answer_credit(key, false),
         }
     }
 
-    fn tell_credit(&mut self, key: (u64, u32), drained: bool) {
+    fn answer_credit(&mut self, key: (u64, u32), drained: bool) {
         let last = self.consumer(key).next_id - 1;
         self.credited.push(Credited {
             by: key.0,
@@ -584,7 +588,7 @@ impl ModelQueue {
         let c = self.consumer(key);
         if std::mem::take(&mut c.drains) {
             c.credit = c.credit.min(c.next_id - 1);
-            self.tell_credit(key, true);
+            self.answer_credit(key, true);
         }
     }
 
@@ -605,12 +609,10 @@ impl ModelQueue {
         self.consumers = others;
         mine.sort_by_key(|c| c.number);
         for c in mine {
-            if c.lasting {
+            if c.persistent {
                 self.return_in_front(c.out);
             } else {
-                c.out
-                    .into_iter()
-                    .for_each(|(_, m)| self.give_back(m, false));
+                c.out.into_iter().for_each(|(_, m)| self.requeue(m, false));
             }
         }
     }
@@ -619,7 +621,7 @@ impl ModelQueue {
         let waited = std::mem::take(&mut self.returned);
         out.into_iter()
             .rev()
-            .for_each(|(_, m)| self.give_back(m, false));
+            .for_each(|(_, m)| self.requeue(m, false));
         self.returned.reverse();
         self.returned.extend(waited);
     }
@@ -631,7 +633,7 @@ impl ModelQueue {
                 self.publish(message);
                 if self.kind == QueueType::Classic {
                     self.dispatch();
-                    self.keep_limits();
+                    self.enforce_limits();
                 }
             }
             RequestBody::Consume { consumer, spec } => self.add(by, consumer.0, Some(spec)),
@@ -640,7 +642,7 @@ impl ModelQueue {
                 self.finish_drain((by, consumer.0));
                 let consumer = self.consumer((by, consumer.0));
                 consumer.cancelled = true;
-                consumer.lasting = false;
+                consumer.persistent = false;
             }
             RequestBody::Settle {
                 consumer,
@@ -675,7 +677,7 @@ impl ModelQueue {
                 let taken = if locked { None } else { self.take() };
                 if let Some(message) = taken {
                     self.add(by, consumer.0, None);
-                    self.hand((by, consumer.0), message);
+                    self.assign((by, consumer.0), message);
                 }
             }
             RequestBody::Purge => {
@@ -693,12 +695,12 @@ impl ModelQueue {
         // A classic queue looks at times and limits before it serves, a quorum queue after.
         if self.kind == QueueType::Classic {
             self.expire(true);
-            self.keep_limits();
+            self.enforce_limits();
         }
         self.dispatch();
         self.expire(true);
         if self.kind == QueueType::Quorum {
-            self.keep_limits();
+            self.enforce_limits();
         }
         self.finish_drains();
     }
@@ -721,13 +723,13 @@ impl ModelQueue {
         }
         let mut waiting = std::mem::take(&mut self.waiting);
         for message in &mut waiting {
-            let last = self.delivered.get(&self.lane(message));
+            let last = self.delivered.get(&self.level(message));
             message.redelivered = last.is_some_and(|last| message.n <= *last);
         }
         self.waiting = waiting;
-        self.epoch.clear();
+        self.rotation.clear();
         self.active = None;
-        self.keep_limits();
+        self.enforce_limits();
         self.expire(true);
     }
 }
@@ -878,7 +880,7 @@ pub(crate) trait QueueUnderTest {
 /// Runs both through the same steps and compares what they do after each.
 pub(crate) struct Pair<R> {
     pub real: R,
-    naive: ModelQueue,
+    model: ModelQueue,
     next_message: u64,
     next_consumer: u32,
     /// A session that closed comes back as another one.
@@ -893,7 +895,7 @@ impl<R: QueueUnderTest> Pair<R> {
         let clock = real.clock();
         Pair {
             real,
-            naive: ModelQueue::new(kind, settings, clock),
+            model: ModelQueue::new(kind, settings, clock),
             next_message: 1,
             next_consumer: 1,
             sessions: vec![10, 11, 12, 13],
@@ -928,7 +930,7 @@ impl<R: QueueUnderTest> Pair<R> {
             }
             Step::Cancel { by } => {
                 let by = session(by);
-                let Some(number) = self.naive.consumers_of(by).last().copied() else {
+                let Some(number) = self.model.consumers_of(by).last().copied() else {
                     return Ok(());
                 };
                 let consumer = ConsumerId(number);
@@ -941,10 +943,10 @@ impl<R: QueueUnderTest> Pair<R> {
                 drain,
             } => {
                 let by = session(by);
-                let Some(number) = self.naive.consumers_of(by).last().copied() else {
+                let Some(number) = self.model.consumers_of(by).last().copied() else {
                     return Ok(());
                 };
-                let sent = self.naive.consumer((by, number)).next_id - 1;
+                let sent = self.model.consumer((by, number)).next_id - 1;
                 let consumer = ConsumerId(number);
                 let up_to = sent + more;
                 let body = match one_way {
@@ -966,7 +968,7 @@ impl<R: QueueUnderTest> Pair<R> {
                 note,
             } => {
                 let by = session(by);
-                let held = self.naive.held_by(by);
+                let held = self.model.held_by(by);
                 let Some((consumer, id)) = held.get(pick as usize % held.len().max(1)) else {
                     return Ok(());
                 };
@@ -1014,7 +1016,7 @@ impl<R: QueueUnderTest> Pair<R> {
             Step::Purge => (PUBLISHER, RequestBody::Purge),
             other => return self.not_asked(other),
         };
-        self.naive.ask(by, &body);
+        self.model.ask(by, &body);
         let out = self.real.ask(by, body);
         self.compare(&out)
     }
@@ -1038,7 +1040,7 @@ impl<R: QueueUnderTest> Pair<R> {
         let RequestBody::Consume { consumer, spec } = self.consume(Some(prefetch), 0) else {
             panic!("a consumer");
         };
-        let before = self.naive.lasting();
+        let before = self.model.persistent();
         let settled = before.map(|(by, number, ids)| Settlement {
             session: self.real.session(by),
             consumer: ConsumerId(number),
@@ -1058,7 +1060,7 @@ impl<R: QueueUnderTest> Pair<R> {
     }
 
     fn settle(&self, by: u64, outcome: u8, pick: u8, several: bool) -> Option<RequestBody> {
-        let held = self.naive.held_by(by);
+        let held = self.model.held_by(by);
         let (consumer, id) = *held.get(pick as usize % held.len().max(1))?;
         Some(RequestBody::Settle {
             consumer: ConsumerId(consumer),
@@ -1074,11 +1076,11 @@ impl<R: QueueUnderTest> Pair<R> {
     }
 
     fn received(&mut self, by: u64, pick: u8) -> Result<(), TestCaseError> {
-        let held = self.naive.held_by(by);
+        let held = self.model.held_by(by);
         let Some((consumer, id)) = held.get(pick as usize % held.len().max(1)) else {
             return Ok(());
         };
-        self.naive.received(by, *consumer, *id);
+        self.model.received(by, *consumer, *id);
         let out = self.real.received(by, *consumer, *id);
         self.compare(&out)
     }
@@ -1086,7 +1088,7 @@ impl<R: QueueUnderTest> Pair<R> {
     fn not_asked(&mut self, step: Step) -> Result<(), TestCaseError> {
         let out = match step {
             Step::Pass { ms } => {
-                self.naive.pass(self.real.clock() + ms);
+                self.model.pass(self.real.clock() + ms);
                 self.real.pass(ms)
             }
             Step::Limits {
@@ -1102,18 +1104,18 @@ impl<R: QueueUnderTest> Pair<R> {
                     } else {
                         Overflow::DropHead
                     },
-                    ..self.naive.settings.clone()
+                    ..self.model.settings.clone()
                 };
-                self.naive.configure(settings.clone());
+                self.model.configure(settings.clone());
                 self.real.configure(&settings)
             }
             _ => {
-                if self.naive.kind == QueueType::Classic {
-                    self.naive.restart();
+                if self.model.kind == QueueType::Classic {
+                    self.model.restart();
                     self.sessions = (0..4).map(|n| self.next_session + n).collect();
                     self.next_session += 4;
                 } else {
-                    self.naive.forget_flow();
+                    self.model.forget_flow();
                 }
                 self.real.again()
             }
@@ -1162,25 +1164,25 @@ impl<R: QueueUnderTest> Pair<R> {
             }
         }
         credited.sort();
-        self.naive.credited.sort();
-        prop_assert_eq!(&credited, &self.naive.credited);
-        self.naive.credited.clear();
+        self.model.credited.sort();
+        prop_assert_eq!(&credited, &self.model.credited);
+        self.model.credited.clear();
         // Events of different consumers may pass each other.
         handed.sort();
-        self.naive.handed.sort();
-        prop_assert_eq!(&handed, &self.naive.handed);
+        self.model.handed.sort();
+        prop_assert_eq!(&handed, &self.model.handed);
         let dead: Vec<_> = out.dead.iter().map(|d| (d.0, number(&d.1))).collect();
-        prop_assert_eq!(&dead, &self.naive.dead);
+        prop_assert_eq!(&dead, &self.model.dead);
         for (_, message) in &out.dead {
-            let known = self.naive.notes.get(&number(message));
+            let known = self.model.notes.get(&number(message));
             let own = notes(Annotations::of(message).as_ref());
             prop_assert_eq!(own, known.cloned().unwrap_or_default());
         }
-        let counts = (self.naive.ready(), self.naive.out());
+        let counts = (self.model.ready(), self.model.out());
         prop_assert_eq!(self.real.counts(), counts);
         prop_assert_eq!(&out.faults, &Vec::<String>::new());
-        self.naive.handed.clear();
-        self.naive.dead.clear();
+        self.model.handed.clear();
+        self.model.dead.clear();
         Ok(())
     }
 }

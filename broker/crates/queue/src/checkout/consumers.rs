@@ -103,7 +103,7 @@ impl<I: Weighed> Consumer<I> {
 
     /// Returns true if a new consumer with this spec, of a later connection of the same session, replaces this
     /// one.
-    pub(crate) fn precedes(&self, spec: &ConsumerSpec) -> bool {
+    pub(crate) fn is_replaced_by(&self, spec: &ConsumerSpec) -> bool {
         self.lasting && !self.succeeded && self.spec.tag == spec.tag
     }
 
@@ -113,77 +113,84 @@ impl<I: Weighed> Consumer<I> {
     }
 
     /// Assigns a message, and sends it if the flow window allows it.
-    pub(super) fn hand<S: MessageStore<Item = I>>(
+    pub(super) fn assign<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
-        taken: Dequeued<I>,
+        dequeued: Dequeued<I>,
         left: u64,
         window: FlowWindow,
     ) {
         let id = self.next_id;
         self.next_id += 1;
         let out = UnsettledMessage {
-            item: taken.item,
-            attempts: taken.attempts,
-            redelivered: taken.redelivered,
+            item: dequeued.item,
+            attempts: dequeued.attempts,
+            redelivered: dequeued.redelivered,
             left,
         };
         // Not before earlier deliveries that wait for the window.
         if self.get || (self.flow.sent + 1 == id && self.flow.has_room(window)) {
-            store.deliver(self.handed(id, &out), &out.item);
-            self.flow.send(id, out.item.body());
+            store.deliver(self.handed_out(id, &out), &out.item);
+            self.flow.record_sent(id, out.item.body_bytes());
         }
         self.out.push(id, out);
     }
 
     /// Sends the unsettled deliveries from this id on again, as far as the flow window allows.
-    pub(super) fn hand_again<S: MessageStore<Item = I>>(
+    pub(super) fn resend_from<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         from: u64,
         window: FlowWindow,
     ) {
         let sent = from.saturating_sub(1);
-        let known = self.flow.until(sent).map(|ids| self.out.among(ids));
-        let bodies = known.into_iter().flatten().map(|o| o.item.body());
+        let known = self.flow.in_flight(sent).map(|ids| self.out.values_in(ids));
+        let bodies = known.into_iter().flatten().map(|o| o.item.body_bytes());
         self.flow.rewind(sent, bodies);
-        self.send_on(store, window);
+        self.send_pending(store, window);
     }
 
     /// Sends the unsettled deliveries that were not sent yet, as far as the flow window allows.
-    pub(super) fn send_on<S: MessageStore<Item = I>>(&mut self, store: &mut S, window: FlowWindow) {
+    pub(super) fn send_pending<S: MessageStore<Item = I>>(
+        &mut self,
+        store: &mut S,
+        window: FlowWindow,
+    ) {
         if self.cancelled || self.flow.sent + 1 >= self.next_id {
             return;
         }
-        for (id, out) in self.out.from(self.flow.sent + 1) {
+        for (id, out) in self.out.iter_from(self.flow.sent + 1) {
             if !self.get && !self.flow.has_room(window) {
                 return;
             }
             let to = (self.session, self.id, self.lasting);
-            store.deliver(handed(to, id, out), &out.item);
-            self.flow.send(id, out.item.body());
+            store.deliver(handed_out(to, id, out), &out.item);
+            self.flow.record_sent(id, out.item.body_bytes());
         }
         // Later deliveries, if any, have been requeued since.
         self.flow.sent = self.next_id - 1;
     }
 
-    pub(super) fn received(&mut self, up_to: u64) {
-        let done = self.flow.until(up_to).map(|ids| self.out.among(ids));
-        let bodies = done.into_iter().flatten().map(|o| o.item.body());
-        self.flow.received(up_to, bodies);
+    pub(super) fn open_flow_window(&mut self, up_to: u64) {
+        let done = self
+            .flow
+            .in_flight(up_to)
+            .map(|ids| self.out.values_in(ids));
+        let bodies = done.into_iter().flatten().map(|o| o.item.body_bytes());
+        self.flow.record_progress(up_to, bodies);
     }
 
     pub(super) fn forget_flow(&mut self) {
-        let bodies = self.out.values().map(|o| o.item.body());
-        self.flow = DeliveryFlow::unknown(self.next_id - 1, bodies);
+        let bodies = self.out.values().map(|o| o.item.body_bytes());
+        self.flow = DeliveryFlow::assume_in_flight(self.next_id - 1, bodies);
     }
 
-    fn handed(&self, id: u64, out: &UnsettledMessage<I>) -> HandedOut {
-        handed((self.session, self.id, self.lasting), id, out)
+    fn handed_out(&self, id: u64, out: &UnsettledMessage<I>) -> HandedOut {
+        handed_out((self.session, self.id, self.lasting), id, out)
     }
 }
 
-fn handed<I>(
+fn handed_out<I>(
     (session, consumer, numbered): (SessionId, ConsumerId, bool),
     id: u64,
     out: &UnsettledMessage<I>,
@@ -238,8 +245,8 @@ impl<I: Weighed> Checkout<I> {
             self.exclusive = Some(number);
         }
         self.consumers.insert(number, consumer);
-        self.list(number);
-        self.elect();
+        self.add_candidate(number);
+        self.elect_active();
         number
     }
 
@@ -250,11 +257,11 @@ impl<I: Weighed> Checkout<I> {
         session: SessionId,
         id: ConsumerId,
     ) {
-        let Some(number) = self.number(session, id) else {
+        let Some(number) = self.consumer_number(session, id) else {
             return;
         };
-        self.unlist(number);
-        self.retire(number);
+        self.remove_candidate(number);
+        self.stop_counting(number);
         self.finish_drain(store, number);
         if let Some(consumer) = self.consumers.get_mut(&number) {
             consumer.cancelled = true;
@@ -262,8 +269,8 @@ impl<I: Weighed> Checkout<I> {
             consumer.succeeded = false;
             consumer.lasting = false;
         }
-        self.forget_if_done(number);
-        self.elect();
+        self.remove_if_finished(number);
+        self.elect_active();
     }
 
     /// Cancels a consumer and requeues its unsettled deliveries.
@@ -273,8 +280,8 @@ impl<I: Weighed> Checkout<I> {
         session: SessionId,
         id: ConsumerId,
     ) {
-        if let Some(number) = self.number(session, id) {
-            self.return_all(store, number);
+        if let Some(number) = self.consumer_number(session, id) {
+            self.requeue_all(store, number);
             self.cancel(store, session, id);
         }
     }
@@ -288,7 +295,7 @@ impl<I: Weighed> Checkout<I> {
         outcome: SettlementOutcome,
         ranges: &[(u64, u64)],
     ) {
-        let Some(number) = self.number(session, id) else {
+        let Some(number) = self.consumer_number(session, id) else {
             return;
         };
         let counted = outcome == SettlementOutcome::Accepted
@@ -299,32 +306,39 @@ impl<I: Weighed> Checkout<I> {
                 false => to,
             };
             let mut from = from;
-            while let Some((id, out)) = self.take_out(number, from, to) {
+            while let Some((id, out)) = self.take_unsettled(number, from, to) {
                 // Ids up to this one need not be searched again.
                 from = from.max(id) + 1;
                 self.counters.deliveries.ack += u64::from(counted);
                 match outcome {
-                    SettlementOutcome::Accepted => store.settled(out.item),
-                    SettlementOutcome::Rejected => store.dead(out.item, DeadReason::Rejected),
+                    SettlementOutcome::Accepted => store.remove_settled(out.item),
+                    SettlementOutcome::Rejected => {
+                        store.dead_letter(out.item, DeadReason::Rejected)
+                    }
                     SettlementOutcome::Released => {
-                        store.give_back(out.item, out.attempts, RequeueReason::Lost)
+                        store.requeue(out.item, out.attempts, RequeueReason::Returned)
                     }
                     SettlementOutcome::Unseen => {
                         let redelivered = out.redelivered;
                         self.counters.deliveries.deliver_less(redelivered);
-                        store.give_back(
+                        store.requeue(
                             out.item,
                             out.attempts,
                             RequeueReason::Unseen { redelivered },
                         );
                     }
                     SettlementOutcome::Requeue => {
-                        Self::give_back(self.delivery_limit, store, out, RequeueReason::Asked);
+                        Self::requeue_or_dead_letter(
+                            self.delivery_limit,
+                            store,
+                            out,
+                            RequeueReason::Requested,
+                        );
                     }
                 }
             }
         }
-        self.settled(store, number);
+        self.serve_after_settlement(store, number);
     }
 
     /// Settles deliveries with the outcome `modified`.
@@ -336,42 +350,47 @@ impl<I: Weighed> Checkout<I> {
         modification: &Modification,
         ranges: &[(u64, u64)],
     ) {
-        let Some(number) = self.number(session, id) else {
+        let Some(number) = self.consumer_number(session, id) else {
             return;
         };
         let annotations = &modification.annotations;
         let annotations = (!annotations.is_empty()).then(|| Arc::new(annotations.to_keep()));
         for &(from, to) in ranges.iter().filter(|(from, to)| from <= to) {
             let mut from = from;
-            while let Some((id, out)) = self.take_out(number, from, to) {
+            while let Some((id, out)) = self.take_unsettled(number, from, to) {
                 from = from.max(id) + 1;
                 if let Some(annotations) = &annotations {
                     store.annotate(&out.item, annotations);
                 }
                 if modification.undeliverable_here {
-                    store.dead(out.item, DeadReason::Rejected);
+                    store.dead_letter(out.item, DeadReason::Rejected);
                 } else if modification.delivery_failed {
-                    Self::give_back(self.delivery_limit, store, out, RequeueReason::Asked);
+                    Self::requeue_or_dead_letter(
+                        self.delivery_limit,
+                        store,
+                        out,
+                        RequeueReason::Requested,
+                    );
                 } else {
-                    store.give_back(out.item, out.attempts, RequeueReason::Lost);
+                    store.requeue(out.item, out.attempts, RequeueReason::Returned);
                 }
             }
         }
-        self.settled(store, number);
+        self.serve_after_settlement(store, number);
     }
 
     /// Gives a consumer the deliveries for which a settlement made room.
-    fn settled<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
+    fn serve_after_settlement<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
         if let Some(consumer) = self.consumers.get_mut(&number) {
-            consumer.send_on(store, self.flow_window);
+            consumer.send_pending(store, self.flow_window);
         }
-        self.refresh(number);
-        self.forget_if_done(number);
-        self.elect();
+        self.update_rotation(number);
+        self.remove_if_finished(number);
+        self.elect_active();
     }
 
     /// Removes the first unsettled delivery in a range of ids.
-    pub(super) fn take_out(
+    pub(super) fn take_unsettled(
         &mut self,
         number: u64,
         from: u64,
@@ -382,7 +401,7 @@ impl<I: Weighed> Checkout<I> {
             None if from >= to && planted::is(Bug::AckAppliedTwice) => consumer.out.pop_first()?,
             found => found?,
         };
-        consumer.flow.settled(id, out.item.body());
+        consumer.flow.record_settled(id, out.item.body_bytes());
         if consumer.out.is_empty() {
             // No assigned delivery waits to be sent.
             consumer.flow.sent = consumer.next_id - 1;
@@ -392,7 +411,7 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Counts a failed delivery. Above the delivery limit the message is dead-lettered, else requeued.
-    fn give_back<S: MessageStore<Item = I>>(
+    fn requeue_or_dead_letter<S: MessageStore<Item = I>>(
         limit: Option<u32>,
         store: &mut S,
         out: UnsettledMessage<I>,
@@ -400,39 +419,41 @@ impl<I: Weighed> Checkout<I> {
     ) {
         let attempts = out.attempts.saturating_add(1);
         match limit {
-            Some(limit) if attempts > limit => store.dead(out.item, DeadReason::DeliveryLimit),
-            _ => store.give_back(out.item, attempts, why),
+            Some(limit) if attempts > limit => {
+                store.dead_letter(out.item, DeadReason::DeliveryLimit)
+            }
+            _ => store.requeue(out.item, attempts, why),
         }
     }
 
     /// Requeues the messages of a session that outlives its connections before all ready ones, so that they
     /// keep their order.
-    fn return_in_front<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
+    fn requeue_in_front<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
         let last = |c: &Consumer<I>| c.out.last_id();
         while let Some(id) = self.consumers.get(&number).and_then(last)
-            && let Some((_, out)) = self.take_out(number, id, id)
+            && let Some((_, out)) = self.take_unsettled(number, id, id)
         {
-            Self::give_back(self.delivery_limit, store, out, RequeueReason::InFront);
+            Self::requeue_or_dead_letter(self.delivery_limit, store, out, RequeueReason::InFront);
         }
     }
 
     /// Requeues all unsettled deliveries of a consumer.
-    pub(super) fn return_all<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
+    pub(super) fn requeue_all<S: MessageStore<Item = I>>(&mut self, store: &mut S, number: u64) {
         if self.consumers.get(&number).is_some_and(|c| c.lasting) {
-            return self.return_in_front(store, number);
+            return self.requeue_in_front(store, number);
         }
-        while let Some((_, out)) = self.take_out(number, 0, u64::MAX) {
-            Self::give_back(self.delivery_limit, store, out, RequeueReason::Lost);
+        while let Some((_, out)) = self.take_unsettled(number, 0, u64::MAX) {
+            Self::requeue_or_dead_letter(self.delivery_limit, store, out, RequeueReason::Returned);
         }
     }
 
     /// The number of a session's consumer in this queue.
-    pub(super) fn number(&self, session: SessionId, id: ConsumerId) -> Option<u64> {
+    pub(super) fn consumer_number(&self, session: SessionId, id: ConsumerId) -> Option<u64> {
         self.sessions.get(&session)?.consumers.get(&id).copied()
     }
 
     /// Removes a `Get`'s or cancelled consumer once it has no unsettled deliveries.
-    pub(super) fn forget_if_done(&mut self, number: u64) {
+    pub(super) fn remove_if_finished(&mut self, number: u64) {
         let Some(consumer) = self.consumers.get(&number) else {
             return;
         };
@@ -446,7 +467,7 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Stops counting a consumer as one of the queue's.
-    pub(super) fn retire(&mut self, number: u64) {
+    pub(super) fn stop_counting(&mut self, number: u64) {
         let counted = |c: &Consumer<I>| !c.get && !c.cancelled;
         if self.consumers.get(&number).is_some_and(counted) {
             self.live -= 1;
@@ -457,19 +478,19 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Adds a consumer to the candidates if it can be served.
-    pub(super) fn list(&mut self, number: u64) {
+    pub(super) fn add_candidate(&mut self, number: u64) {
         let Some(consumer) = self.consumers.get(&number) else {
             return;
         };
         if consumer.takes_turns() {
             let priority = Reverse(consumer.spec.priority);
             self.candidates.insert((priority, number));
-            self.refresh(number);
+            self.update_rotation(number);
         }
     }
 
     /// Removes a consumer from the candidates and from the rotation.
-    pub(super) fn unlist(&mut self, number: u64) {
+    pub(super) fn remove_candidate(&mut self, number: u64) {
         let Some(consumer) = self.consumers.get_mut(&number) else {
             return;
         };
@@ -486,26 +507,26 @@ impl<I: Weighed> Checkout<I> {
     /// Chooses the single active consumer: the one of highest priority, among equals the oldest. In a quorum
     /// queue one of higher priority takes over once the active one has no unsettled deliveries. A classic queue
     /// keeps the active one until it ends.
-    pub(super) fn elect(&mut self) {
+    pub(super) fn elect_active(&mut self) {
         if !self.single_active {
             return;
         }
         let Some(&(priority, best)) = self.candidates.first() else {
             return;
         };
-        let old = self.active;
-        let stays = old
+        let previous = self.active;
+        let keeps_active = previous
             .and_then(|number| self.consumers.get(&number))
             .is_some_and(|c| {
                 !self.rules.priority_replaces_active
                     || c.spec.priority >= priority.0
                     || !c.out.is_empty()
             });
-        if !stays {
+        if !keeps_active {
             self.active = Some(best);
         }
-        for number in [old, self.active].into_iter().flatten() {
-            self.refresh(number);
+        for number in [previous, self.active].into_iter().flatten() {
+            self.update_rotation(number);
         }
     }
 
@@ -523,7 +544,7 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Adds a consumer to the rotation if it can get another delivery, and removes it otherwise.
-    pub(super) fn refresh(&mut self, number: u64) {
+    pub(super) fn update_rotation(&mut self, number: u64) {
         let chosen = self.is_chosen(number);
         let Some(consumer) = self.consumers.get_mut(&number) else {
             return;

@@ -48,7 +48,7 @@ impl<I: Weighed> Checkout<I> {
 
     /// Applies [`RequestBody::CreditOneWay`](crate::RequestBody::CreditOneWay).
     pub(super) fn limit_deliveries(&mut self, session: SessionId, id: ConsumerId, up_to: u64) {
-        let Some(number) = self.number(session, id) else {
+        let Some(number) = self.consumer_number(session, id) else {
             return;
         };
         let consumer = self.consumers.get(&number);
@@ -63,7 +63,7 @@ impl<I: Weighed> Checkout<I> {
         if self.deleted {
             return Err(self.not_found());
         }
-        let number = self.number(session, id);
+        let number = self.consumer_number(session, id);
         let consumer = number.and_then(|number| self.consumers.get(&number));
         let (Some(number), Some(consumer)) = (number, consumer) else {
             return Err(self.no_consumer(id));
@@ -95,7 +95,7 @@ impl<I: Weighed> Checkout<I> {
             };
             consumer.credit = up_to.saturating_add(unused);
         }
-        self.refresh(number);
+        self.update_rotation(number);
     }
 
     fn credited<S: MessageStore<Item = I>>(
@@ -140,7 +140,7 @@ impl<I: Weighed> Checkout<I> {
         if let Some(consumer) = self.consumers.get_mut(&number) {
             consumer.credit = consumer.credit.min(consumer.next_id - 1);
         }
-        self.refresh(number);
+        self.update_rotation(number);
         let answer = match self.deleted {
             true => self.not_found(),
             false => self.credited(store, number, true),
@@ -162,7 +162,7 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Answers a `Credit` that was applied before and whose answer is no longer recorded.
-    pub(super) fn credit_again<S: MessageStore<Item = I>>(
+    pub(super) fn repeat_credit_answer<S: MessageStore<Item = I>>(
         &self,
         store: &mut S,
         session: SessionId,
@@ -170,8 +170,12 @@ impl<I: Weighed> Checkout<I> {
         id: ConsumerId,
         drain: bool,
     ) {
-        let asked = PendingDrain { session, seq };
-        if self.drains.values().any(|pending| *pending == asked) {
+        let drain_request = PendingDrain { session, seq };
+        if self
+            .drains
+            .values()
+            .any(|pending| *pending == drain_request)
+        {
             // It is answered when the drain ends.
             return;
         }

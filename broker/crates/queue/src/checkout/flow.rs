@@ -22,7 +22,7 @@ pub const FLOW_WINDOW: FlowWindow = FlowWindow {
 /// A message with a size.
 pub(crate) trait Weighed {
     /// Bytes of the body.
-    fn body(&self) -> u64;
+    fn body_bytes(&self) -> u64;
 }
 
 /// Deliveries in flight to one consumer. All numbers are delivery ids.
@@ -39,7 +39,7 @@ pub(crate) struct DeliveryFlow {
 
 impl DeliveryFlow {
     /// Counts all sent deliveries as in flight, since their progress is unknown.
-    pub(crate) fn unknown(sent: u64, bodies: impl Iterator<Item = u64>) -> DeliveryFlow {
+    pub(crate) fn assume_in_flight(sent: u64, bodies: impl Iterator<Item = u64>) -> DeliveryFlow {
         let mut flow = DeliveryFlow {
             sent,
             ..DeliveryFlow::default()
@@ -57,13 +57,13 @@ impl DeliveryFlow {
         self.bytes += body;
     }
 
-    fn take(&mut self, body: u64) {
+    fn subtract(&mut self, body: u64) {
         self.messages = self.messages.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(body);
     }
 
     /// Records that a delivery is sent. Ids ascend.
-    pub(crate) fn send(&mut self, id: u64, body: u64) {
+    pub(crate) fn record_sent(&mut self, id: u64, body: u64) {
         self.sent = id;
         if id > self.received {
             self.add(body);
@@ -71,21 +71,21 @@ impl DeliveryFlow {
     }
 
     /// Records that a delivery is settled.
-    pub(crate) fn settled(&mut self, id: u64, body: u64) {
+    pub(crate) fn record_settled(&mut self, id: u64, body: u64) {
         if self.received < id && id <= self.sent {
-            self.take(body);
+            self.subtract(body);
         }
     }
 
     /// The deliveries in flight up to this id.
-    pub(crate) fn until(&self, up_to: u64) -> Option<std::ops::RangeInclusive<u64>> {
+    pub(crate) fn in_flight(&self, up_to: u64) -> Option<std::ops::RangeInclusive<u64>> {
         let last = up_to.min(self.sent);
         (self.received < last).then(|| self.received + 1..=last)
     }
 
-    /// Records progress up to an id. `bodies` are the unsettled deliveries in [`until`](Self::until).
-    pub(crate) fn received(&mut self, up_to: u64, bodies: impl Iterator<Item = u64>) {
-        bodies.for_each(|body| self.take(body));
+    /// Records progress up to an id. `bodies` are the unsettled deliveries in [`in_flight`](Self::in_flight).
+    pub(crate) fn record_progress(&mut self, up_to: u64, bodies: impl Iterator<Item = u64>) {
+        bodies.for_each(|body| self.subtract(body));
         self.received = self.received.max(up_to);
     }
 
@@ -93,7 +93,7 @@ impl DeliveryFlow {
     /// in flight.
     pub(crate) fn rewind(&mut self, sent: u64, bodies: impl Iterator<Item = u64>) {
         let received = self.received;
-        *self = DeliveryFlow::unknown(sent, bodies);
+        *self = DeliveryFlow::assume_in_flight(sent, bodies);
         self.received = received;
     }
 }

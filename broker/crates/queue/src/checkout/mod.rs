@@ -19,7 +19,7 @@ pub(crate) use flow::{DeliveryFlow, Weighed};
 pub use flow::{FLOW_WINDOW, FlowWindow};
 pub(crate) use outstanding::Outstanding;
 pub(crate) use rotation::{ConsumerRotation, WaitingConsumer};
-pub(crate) use sessions::{Admission, SessionRecord, begins_anew};
+pub(crate) use sessions::{Admission, SessionRecord, starts_numbering_epoch};
 
 use crate::{
     Annotations, ConsumerId, ConsumerRules, DeadIncarnation, DeadReason, FlowMode, Name,
@@ -63,9 +63,9 @@ pub(crate) struct HandedOut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequeueReason {
     /// The client asked for it.
-    Asked,
+    Requested,
     /// The consumer ended, or it released the message.
-    Lost,
+    Returned,
     /// The consumer of a session that outlives its connections ended: the message goes before all other ready
     /// messages. Such messages are requeued in descending order.
     InFront,
@@ -81,15 +81,15 @@ pub(crate) trait MessageStore {
     /// The next message to deliver.
     fn take(&mut self) -> Option<Dequeued<Self::Item>>;
     /// Requeues a message, at the position that the queue type chooses for `why`.
-    fn give_back(&mut self, item: Self::Item, attempts: u32, why: RequeueReason);
+    fn requeue(&mut self, item: Self::Item, attempts: u32, why: RequeueReason);
     /// Removes a settled message.
-    fn settled(&mut self, item: Self::Item);
+    fn remove_settled(&mut self, item: Self::Item);
     /// Adds annotations to an unsettled message. It is requeued or dead-lettered next.
     fn annotate(&mut self, item: &Self::Item, annotations: &Arc<Annotations>);
     /// Dead-letters or drops a message.
-    fn dead(&mut self, item: Self::Item, reason: DeadReason);
+    fn dead_letter(&mut self, item: Self::Item, reason: DeadReason);
     /// Delivers a message.
-    fn deliver(&mut self, handed: HandedOut, item: &Self::Item);
+    fn deliver(&mut self, delivery: HandedOut, item: &Self::Item);
     /// Sends another event.
     fn event(&mut self, session: SessionId, event: QueueEvent);
     /// Removes expired messages before those that are left are counted, if the queue type does so.
@@ -202,7 +202,7 @@ impl<I: Weighed> Checkout<I> {
                 self.consume(store, session, seq, consumer, spec);
             }
             RequestBody::Succeed(epoch_consumer) => {
-                self.succeed(store, session, seq, *epoch_consumer)
+                self.replace_predecessors(store, session, seq, *epoch_consumer)
             }
             RequestBody::Cancel { consumer } => self.cancel(store, session, consumer),
             RequestBody::Leave { consumer } => self.leave(store, session, consumer),
@@ -248,20 +248,20 @@ impl<I: Weighed> Checkout<I> {
                 return;
             };
             let Some(consumer) = self.consumers.get_mut(&turn.number) else {
-                self.service.served(None);
+                self.service.advance(None);
                 continue;
             };
-            let Some(taken) = store.take() else { return };
+            let Some(dequeued) = store.take() else { return };
             self.out += 1;
             let counts = &mut self.counters.deliveries;
-            counts.redeliver += u64::from(taken.redelivered);
+            counts.redeliver += u64::from(dequeued.redelivered);
             counts.deliver += u64::from(!consumer.spec.no_ack);
             counts.deliver_no_ack += u64::from(consumer.spec.no_ack);
-            consumer.hand(store, taken, 0, self.flow_window);
+            consumer.assign(store, dequeued, 0, self.flow_window);
             let room = consumer.has_room(self.rules, self.flow_window);
             consumer.ticket = room.then_some(self.next_ticket);
             self.next_ticket += u64::from(room);
-            self.service.served(consumer.ticket);
+            self.service.advance(consumer.ticket);
         }
     }
 
@@ -282,30 +282,30 @@ impl<I: Weighed> Checkout<I> {
             store.event(session, QueueEvent::Cancelled { consumer: id });
             return true;
         }
-        let from = consumer.out.from(next).next().map(|(id, _)| id);
+        let from = consumer.out.iter_from(next).next().map(|(id, _)| id);
         let next = from.unwrap_or(consumer.next_id).max(next);
         store.event(session, QueueEvent::Resumed { consumer: id, next });
-        consumer.hand_again(store, next, window);
+        consumer.resend_from(store, next, window);
         true
     }
 
     /// Opens the flow window: the consumer's client was sent all deliveries up to this one.
-    pub(crate) fn received<S: MessageStore<Item = I>>(
+    pub(crate) fn open_flow_window<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
         id: ConsumerId,
         up_to: u64,
     ) {
-        let Some(number) = self.number(session, id) else {
+        let Some(number) = self.consumer_number(session, id) else {
             return;
         };
         if let Some(consumer) = self.consumers.get_mut(&number) {
-            consumer.received(up_to);
-            consumer.send_on(store, self.flow_window);
+            consumer.open_flow_window(up_to);
+            consumer.send_pending(store, self.flow_window);
         }
         if self.rules.adjustable_credit {
-            self.refresh(number);
+            self.update_rotation(number);
         }
     }
 
@@ -320,12 +320,12 @@ impl<I: Weighed> Checkout<I> {
         session: SessionId,
         id: ConsumerId,
     ) -> Option<&mut Consumer<I>> {
-        let number = self.number(session, id)?;
+        let number = self.consumer_number(session, id)?;
         self.consumers.get_mut(&number)
     }
 
     /// Ends the sessions of a node's earlier incarnations and requeues their messages.
-    pub(crate) fn gone_node<S: MessageStore<Item = I>>(
+    pub(crate) fn end_incarnations<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         gone: DeadIncarnation,
@@ -366,12 +366,12 @@ impl<I: Weighed> Checkout<I> {
             };
             consumer.suspended = true;
             if !consumer.lasting || planted::is(Bug::SuspectedReturns) {
-                self.return_all(store, number);
+                self.requeue_all(store, number);
             }
-            self.unlist(number);
-            self.forget_if_done(number);
+            self.remove_candidate(number);
+            self.remove_if_finished(number);
         }
-        self.elect();
+        self.elect_active();
     }
 
     /// Ends the suspension of the consumers of a node.
@@ -387,9 +387,9 @@ impl<I: Weighed> Checkout<I> {
                     credited.insert(consumer.session);
                 }
             }
-            self.list(number);
+            self.add_candidate(number);
         }
-        self.elect();
+        self.elect_active();
         // Requeued deliveries used up credit, and some may never have arrived. The `Owner` event makes these
         // sessions ask for them, learn that they will not come, and renew the credit. A consumer without credit
         // would learn it from no later delivery.
@@ -417,10 +417,10 @@ impl<I: Weighed> Checkout<I> {
         }
         self.single_active = single_active;
         self.active = None;
-        self.elect();
+        self.elect_active();
         let numbers: Vec<u64> = self.consumers.keys().copied().collect();
         for number in numbers {
-            self.refresh(number);
+            self.update_rotation(number);
         }
     }
 }

@@ -61,7 +61,7 @@ impl<T> Outstanding<T> {
         // The index, if there are no gaps.
         let guess = usize::try_from(id.saturating_sub(first.id)).unwrap_or(usize::MAX);
         match self.entries.get(guess) {
-            Some(there) if there.id == id => guess,
+            Some(expected) if expected.id == id => guess,
             _ => self.entries.partition_point(|entry| entry.id < id),
         }
     }
@@ -78,7 +78,7 @@ impl<T> Outstanding<T> {
         })?;
         let item = item?;
         self.live -= 1;
-        self.tidy();
+        self.compact();
         Some((id, item))
     }
 
@@ -91,20 +91,22 @@ impl<T> Outstanding<T> {
     }
 
     /// Unsettled entries with this id or a higher one.
-    pub(crate) fn from(&self, id: u64) -> impl Iterator<Item = (u64, &T)> {
+    pub(crate) fn iter_from(&self, id: u64) -> impl Iterator<Item = (u64, &T)> {
         let rest = self.entries.range(self.position(id)..);
         rest.filter_map(|entry| Some((entry.id, entry.item.as_ref()?)))
     }
 
     /// Values of unsettled entries in a range of ids.
-    pub(crate) fn among(&self, ids: RangeInclusive<u64>) -> impl Iterator<Item = &T> {
+    pub(crate) fn values_in(&self, ids: RangeInclusive<u64>) -> impl Iterator<Item = &T> {
         let to = *ids.end();
-        let all = self.from(*ids.start()).take_while(move |(id, _)| *id <= to);
+        let all = self
+            .iter_from(*ids.start())
+            .take_while(move |(id, _)| *id <= to);
         all.map(|(_, item)| item)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
-        self.from(0)
+        self.iter_from(0)
     }
 
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
@@ -115,7 +117,7 @@ impl<T> Outstanding<T> {
         self.entries.into_iter().filter_map(|entry| entry.item)
     }
 
-    fn tidy(&mut self) {
+    fn compact(&mut self) {
         while self
             .entries
             .pop_front_if(|first| first.item.is_none())
@@ -162,59 +164,59 @@ mod tests {
     proptest! {
         /// Compares with a `BTreeMap`.
         #[test]
-        fn it_is_a_map_in_order(steps in proptest::collection::vec(step(), 1..400), from in 0u64..150) {
-            let mut epoch = Outstanding::default();
+        fn outstanding_deliveries_behave_as_an_ordered_map(steps in proptest::collection::vec(step(), 1..400), from in 0u64..150) {
+            let mut outstanding = Outstanding::default();
             let mut map: BTreeMap<u64, u64> = BTreeMap::new();
             let mut last = 0;
             for step in steps {
                 match step {
                     Step::Push { skipped } => {
                         last += 1 + skipped;
-                        prop_assert!(epoch.push(last, last * 3));
-                        prop_assert!(!epoch.push(last, 0));
+                        prop_assert!(outstanding.push(last, last * 3));
+                        prop_assert!(!outstanding.push(last, 0));
                         map.insert(last, last * 3);
                     }
                     Step::Take { from, to } => {
                         let id = map.keys().copied().find(|id| (from..=to).contains(id));
-                        let there = id.and_then(|id| map.remove_entry(&id));
-                        prop_assert_eq!(epoch.take_first(from..=to), there);
+                        let expected = id.and_then(|id| map.remove_entry(&id));
+                        prop_assert_eq!(outstanding.take_first(from..=to), expected);
                     }
                     Step::TakeAll { from, to } => {
-                        while let Some((id, item)) = epoch.take_first(from..=to) {
+                        while let Some((id, item)) = outstanding.take_first(from..=to) {
                             prop_assert_eq!(map.remove(&id), Some(item));
                         }
                         prop_assert!(map.range(from..=to).next().is_none());
                     }
-                    Step::Pop => prop_assert_eq!(epoch.pop_first(), map.pop_first()),
+                    Step::Pop => prop_assert_eq!(outstanding.pop_first(), map.pop_first()),
                 }
-                prop_assert_eq!(epoch.len(), map.len());
-                prop_assert_eq!(epoch.is_empty(), map.is_empty());
-                prop_assert_eq!(epoch.last_id(), map.keys().last().copied());
-                prop_assert!(epoch.entries.len() <= 2 * epoch.live + SLACK);
+                prop_assert_eq!(outstanding.len(), map.len());
+                prop_assert_eq!(outstanding.is_empty(), map.is_empty());
+                prop_assert_eq!(outstanding.last_id(), map.keys().last().copied());
+                prop_assert!(outstanding.entries.len() <= 2 * outstanding.live + SLACK);
             }
-            let told: Vec<_> = epoch.from(from).map(|(id, item)| (id, *item)).collect();
-            let there: Vec<_> = map.range(from..).map(|(id, item)| (*id, *item)).collect();
-            prop_assert_eq!(told, there);
-            let among: Vec<_> = epoch.among(from..=from + 20).copied().collect();
-            let there: Vec<_> = map.range(from..=from + 20).map(|(_, item)| *item).collect();
-            prop_assert_eq!(among, there);
-            prop_assert_eq!(epoch.iter().count(), map.len());
-            prop_assert!(epoch.values().eq(map.values()));
-            prop_assert!(epoch.into_values().eq(map.into_values()));
+            let listed: Vec<_> = outstanding.iter_from(from).map(|(id, item)| (id, *item)).collect();
+            let expected: Vec<_> = map.range(from..).map(|(id, item)| (*id, *item)).collect();
+            prop_assert_eq!(listed, expected);
+            let in_range: Vec<_> = outstanding.values_in(from..=from + 20).copied().collect();
+            let expected: Vec<_> = map.range(from..=from + 20).map(|(_, item)| *item).collect();
+            prop_assert_eq!(in_range, expected);
+            prop_assert_eq!(outstanding.iter().count(), map.len());
+            prop_assert!(outstanding.values().eq(map.values()));
+            prop_assert!(outstanding.into_values().eq(map.into_values()));
         }
     }
 
     /// A message that is never acknowledged must not keep the memory of all settled ones after it.
     #[test]
-    fn one_that_stays_keeps_no_others() {
-        let mut epoch = Outstanding::default();
+    fn unsettled_delivery_does_not_retain_settled_ones() {
+        let mut outstanding = Outstanding::default();
         for id in 1..100_000 {
-            assert!(epoch.push(id, ()));
+            assert!(outstanding.push(id, ()));
             if id > 1 {
-                assert_eq!(epoch.take_first(id..=id), Some((id, ())));
+                assert_eq!(outstanding.take_first(id..=id), Some((id, ())));
             }
         }
-        assert_eq!((epoch.len(), epoch.last_id()), (1, Some(1)));
-        assert!(epoch.entries.capacity() <= 4 * SLACK);
+        assert_eq!((outstanding.len(), outstanding.last_id()), (1, Some(1)));
+        assert!(outstanding.entries.capacity() <= 4 * SLACK);
     }
 }

@@ -20,7 +20,7 @@ impl<I: Weighed> Checkout<I> {
         if self.change_prefetch(session, id, spec.prefetch) {
             return self.answer(store, session, seq, QueueReply::Consuming);
         }
-        let answer = match self.may_consume(session, id, &spec) {
+        let answer = match self.check_consume(session, id, &spec) {
             Ok(()) => {
                 self.add(Consumer::new(session, id, spec, false));
                 QueueReply::Consuming
@@ -31,7 +31,7 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Adds the consumer of a later connection; see [`EpochConsumer`].
-    pub(super) fn succeed<S: MessageStore<Item = I>>(
+    pub(super) fn replace_predecessors<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -45,12 +45,12 @@ impl<I: Weighed> Checkout<I> {
             epoch,
             at,
         } = epoch_consumer;
-        let allowed = self.may_consume(session, id, &spec);
-        if let Err(refused) = allowed.and_then(|()| self.may_succeed(epoch, at)) {
+        let allowed = self.check_consume(session, id, &spec);
+        if let Err(refused) = allowed.and_then(|()| self.check_session_epoch(epoch, at)) {
             return self.answer(store, session, seq, refused);
         }
         if let Some(settled) = settled {
-            self.settle_late(store, &spec, &settled);
+            self.apply_late_settlement(store, &spec, &settled);
         }
         self.end_predecessors(store, &spec);
         let mut consumer = Consumer::new(session, id, spec, false);
@@ -68,7 +68,7 @@ impl<I: Weighed> Checkout<I> {
     /// know no epochs.
     fn join_epoch(&mut self, session: SessionId, epoch: SessionEpoch, at: u64) -> bool {
         let known = self.epoch;
-        let (first, goes_on) = match (epoch, known) {
+        let (first, continues) = match (epoch, known) {
             (SessionEpoch::Untold, None) => return false,
             (SessionEpoch::New, None) => (session, true),
             (SessionEpoch::Of(named), Some(known)) if named == known.first => (named, true),
@@ -76,11 +76,11 @@ impl<I: Weighed> Checkout<I> {
         };
         let at = at.max(known.map_or(0, |known| known.at));
         self.epoch = Some(KnownEpoch { first, at });
-        goes_on
+        continues
     }
 
     /// Refuses a delayed request, so that it does not take the queue from a later connection of the client.
-    fn may_succeed(&self, epoch: SessionEpoch, at: u64) -> Result<(), QueueReply> {
+    fn check_session_epoch(&self, epoch: SessionEpoch, at: u64) -> Result<(), QueueReply> {
         let known = self.epoch.map_or(0, |known| known.at);
         if epoch == SessionEpoch::Untold || at == 0 || at >= known {
             return Ok(());
@@ -92,7 +92,7 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Applies settlements of the previous connection, if its consumer still exists.
-    fn settle_late<S: MessageStore<Item = I>>(
+    fn apply_late_settlement<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         spec: &ConsumerSpec,
@@ -103,17 +103,18 @@ impl<I: Weighed> Checkout<I> {
             consumer,
             ids,
         } = settled;
-        let number = self.number(*session, *consumer);
-        let before = number.and_then(|number| self.consumers.get(&number));
-        let (Some(number), Some(true)) = (number, before.map(|c| c.precedes(spec))) else {
+        let number = self.consumer_number(*session, *consumer);
+        let predecessors = number.and_then(|number| self.consumers.get(&number));
+        let (Some(number), Some(true)) = (number, predecessors.map(|c| c.is_replaced_by(spec)))
+        else {
             return;
         };
         for (from, to) in ids.iter().filter(|(from, to)| from <= to) {
             let mut from = *from;
-            while let Some((id, out)) = self.take_out(number, from, *to) {
+            while let Some((id, out)) = self.take_unsettled(number, from, *to) {
                 from = from.max(id) + 1;
                 self.counters.deliveries.ack += 1;
-                store.settled(out.item);
+                store.remove_settled(out.item);
             }
         }
     }
@@ -125,14 +126,14 @@ impl<I: Weighed> Checkout<I> {
             return;
         }
         let all = self.consumers.iter();
-        let before: Vec<u64> = all
-            .filter(|(_, c)| c.precedes(spec))
+        let predecessors: Vec<u64> = all
+            .filter(|(_, c)| c.is_replaced_by(spec))
             .map(|(number, _)| *number)
             .collect();
-        for number in before {
-            self.return_all(store, number);
-            self.unlist(number);
-            self.retire(number);
+        for number in predecessors {
+            self.requeue_all(store, number);
+            self.remove_candidate(number);
+            self.stop_counting(number);
             if let Some(consumer) = self.consumers.get_mut(&number) {
                 consumer.cancelled = true;
                 consumer.succeeded = true;
@@ -146,7 +147,7 @@ impl<I: Weighed> Checkout<I> {
     /// not allow it: only classic queues do (AMQP 0.9.1, prefetch of a channel); members of a quorum queue must
     /// keep refusing what earlier versions refused.
     fn change_prefetch(&mut self, session: SessionId, id: ConsumerId, prefetch: u32) -> bool {
-        let number = match self.number(session, id) {
+        let number = match self.consumer_number(session, id) {
             Some(number) if self.rules.adjustable_credit && !self.deleted => number,
             _ => return false,
         };
@@ -155,11 +156,11 @@ impl<I: Weighed> Checkout<I> {
             return false;
         };
         consumer.spec.prefetch = prefetch;
-        self.refresh(number);
+        self.update_rotation(number);
         true
     }
 
-    fn may_consume(
+    fn check_consume(
         &self,
         session: SessionId,
         id: ConsumerId,
@@ -168,12 +169,12 @@ impl<I: Weighed> Checkout<I> {
         if self.deleted {
             return Err(self.not_found());
         }
-        if self.number(session, id).is_some() {
-            return Err(reused());
+        if self.consumer_number(session, id).is_some() {
+            return Err(consumer_number_reused());
         }
         // A queue with a single active consumer admits no exclusive consumer, where the queue type says so.
-        let never = self.rules.exclusive && self.single_active;
-        if self.exclusive.is_some() || (spec.exclusive && (self.live > 0 || never)) {
+        let is_unsupported = self.rules.exclusive && self.single_active;
+        if self.exclusive.is_some() || (spec.exclusive && (self.live > 0 || is_unsupported)) {
             return Err(QueueReply::Refused {
                 code: 403,
                 text: format!("{} in exclusive use", self.label),
@@ -194,19 +195,19 @@ impl<I: Weighed> Checkout<I> {
         if self.deleted {
             return self.answer(store, session, seq, self.not_found());
         }
-        if self.number(session, id).is_some() {
-            return self.answer(store, session, seq, reused());
+        if self.consumer_number(session, id).is_some() {
+            return self.answer(store, session, seq, consumer_number_reused());
         }
         if !self.rules.get_with_single_active && self.single_active {
-            let refused = self.no_get();
+            let refused = self.get_not_supported();
             return self.answer(store, session, seq, refused);
         }
         let counts = &mut self.counters.deliveries;
-        let Some(taken) = store.take() else {
+        let Some(dequeued) = store.take() else {
             counts.get_empty += 1;
             return self.answer(store, session, seq, QueueReply::Empty);
         };
-        counts.redeliver += u64::from(taken.redelivered);
+        counts.redeliver += u64::from(dequeued.redelivered);
         counts.get += u64::from(!no_ack);
         counts.get_no_ack += u64::from(no_ack);
         let spec = ConsumerSpec {
@@ -225,7 +226,7 @@ impl<I: Weighed> Checkout<I> {
         if let Some(consumer) = self.consumers.get_mut(&number) {
             self.out += 1;
             consumer.uncounted = no_ack;
-            consumer.hand(store, taken, left, self.flow_window);
+            consumer.assign(store, dequeued, left, self.flow_window);
         }
     }
 
@@ -254,7 +255,7 @@ impl<I: Weighed> Checkout<I> {
         for consumer in self.consumers.values_mut() {
             self.out -= consumer.out.len() as u64;
             for out in std::mem::take(&mut consumer.out).into_values() {
-                store.settled(out.item);
+                store.remove_settled(out.item);
             }
         }
     }
@@ -287,16 +288,16 @@ impl<I: Weighed> Checkout<I> {
         let refused = if self.deleted {
             Some(self.not_found())
         } else if if_unused && self.live > 0 {
-            Some(self.failed("in use"))
+            Some(self.precondition_failed("in use"))
         } else if if_empty && store.ready() > 0 {
-            Some(self.failed("not empty"))
+            Some(self.precondition_failed("not empty"))
         } else {
             None
         };
         let answer = match refused {
             Some(refused) => refused,
             None => QueueReply::Count {
-                messages: self.end(store),
+                messages: self.end_queue(store),
                 consumers: self.live,
             },
         };
@@ -304,7 +305,7 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Deletes the queue: drops all messages and cancels the consumers. Returns the number of ready messages.
-    pub(crate) fn end<S: MessageStore<Item = I>>(&mut self, store: &mut S) -> u64 {
+    pub(crate) fn end_queue<S: MessageStore<Item = I>>(&mut self, store: &mut S) -> u64 {
         self.deleted = true;
         for (_, consumer) in std::mem::take(&mut self.consumers) {
             if !consumer.get && !consumer.cancelled {
@@ -312,7 +313,7 @@ impl<I: Weighed> Checkout<I> {
                 store.event(consumer.session, QueueEvent::Cancelled { consumer: id });
             }
             for out in consumer.out.into_values() {
-                store.settled(out.item);
+                store.remove_settled(out.item);
             }
         }
         for state in self.sessions.values_mut() {
@@ -327,15 +328,15 @@ impl<I: Weighed> Checkout<I> {
         store.purge()
     }
 
-    fn failed(&self, what: &str) -> QueueReply {
+    fn precondition_failed(&self, condition: &str) -> QueueReply {
         QueueReply::Refused {
             code: 406,
-            text: format!("{} {what}", self.label),
+            text: format!("{} {condition}", self.label),
         }
     }
 
     /// A `Get` would take messages past the single active consumer.
-    fn no_get(&self) -> QueueReply {
+    fn get_not_supported(&self) -> QueueReply {
         QueueReply::Refused {
             code: 405,
             text: format!(
@@ -355,7 +356,7 @@ impl<I: Weighed> Checkout<I> {
 }
 
 /// A correct session never uses a consumer number twice.
-fn reused() -> QueueReply {
+fn consumer_number_reused() -> QueueReply {
     QueueReply::Refused {
         code: 530,
         text: "attempt to reuse a consumer number".to_owned(),

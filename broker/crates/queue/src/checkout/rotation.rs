@@ -30,7 +30,7 @@ impl ConsumerRotation {
         let class = self.classes.entry(Reverse(priority)).or_default();
         match class.back() {
             Some(last) if last.ticket > turn.ticket => {
-                let at = class.partition_point(|there| there.ticket < turn.ticket);
+                let at = class.partition_point(|waiting| waiting.ticket < turn.ticket);
                 class.insert(at, turn);
             }
             _ => class.push_back(turn),
@@ -41,7 +41,7 @@ impl ConsumerRotation {
         let Some(class) = self.classes.get_mut(&Reverse(priority)) else {
             return;
         };
-        if let Ok(at) = class.binary_search_by_key(&ticket, |there| there.ticket) {
+        if let Ok(at) = class.binary_search_by_key(&ticket, |waiting| waiting.ticket) {
             class.remove(at);
         }
         if class.is_empty() {
@@ -50,7 +50,7 @@ impl ConsumerRotation {
     }
 
     /// Removes the first consumer after it was served. With `again` it waits under this later ticket.
-    pub(crate) fn served(&mut self, again: Option<u64>) {
+    pub(crate) fn advance(&mut self, again: Option<u64>) {
         let Some(mut first) = self.classes.first_entry() else {
             return;
         };
@@ -101,29 +101,29 @@ mod tests {
     proptest! {
         /// Compares with a map by priority and ticket.
         #[test]
-        fn turns_are_a_map_by_priority_and_ticket(steps in proptest::collection::vec(step(), 1..200)) {
-            let mut turns = ConsumerRotation::default();
+        fn rotation_orders_by_priority_and_ticket(steps in proptest::collection::vec(step(), 1..200)) {
+            let mut rotation = ConsumerRotation::default();
             let mut map: BTreeMap<(Reverse<i32>, u64), u64> = BTreeMap::new();
             let mut next = 1;
             for step in steps {
                 let nth = |n: usize| map.iter().nth(n % map.len().max(1)).map(|(at, n)| (*at, *n));
                 match step {
                     Step::Insert { priority } => {
-                        turns.insert(priority, WaitingConsumer { ticket: next, number: next * 7 });
+                        rotation.insert(priority, WaitingConsumer { ticket: next, number: next * 7 });
                         map.insert((Reverse(priority), next), next * 7);
                         next += 1;
                     }
                     Step::Remove(n) => if let Some((at, _)) = nth(n) {
-                        turns.remove(at.0.0, at.1);
+                        rotation.remove(at.0.0, at.1);
                         map.remove(&at);
-                        turns.remove(at.0.0, at.1);
+                        rotation.remove(at.0.0, at.1);
                     }
                     Step::Restore(n) => if let Some((at, number)) = nth(n) {
-                        turns.remove(at.0.0, at.1);
-                        turns.insert(at.0.0, WaitingConsumer { ticket: at.1, number });
+                        rotation.remove(at.0.0, at.1);
+                        rotation.insert(at.0.0, WaitingConsumer { ticket: at.1, number });
                     }
                     Step::Served { again } => {
-                        turns.served(again.then_some(next));
+                        rotation.advance(again.then_some(next));
                         if let Some(((priority, _), number)) = map.pop_first() && again {
                             map.insert((priority, next), number);
                             next += 1;
@@ -132,10 +132,10 @@ mod tests {
                 }
                 let first = map.first_key_value();
                 let first = first.map(|((_, ticket), number)| WaitingConsumer { ticket: *ticket, number: *number });
-                prop_assert_eq!(turns.first(), first);
-                let kept: usize = turns.classes.values().map(VecDeque::len).sum();
-                prop_assert_eq!(kept, map.len());
-                prop_assert!(turns.classes.values().all(|class| !class.is_empty()));
+                prop_assert_eq!(rotation.first(), first);
+                let waiting: usize = rotation.classes.values().map(VecDeque::len).sum();
+                prop_assert_eq!(waiting, map.len());
+                prop_assert!(rotation.classes.values().all(|class| !class.is_empty()));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Request numbers: each request is applied once and in order, and its answer is repeated on request.
 
 use super::{CLOSED_MS, Checkout, MAX_CLOSED, MessageStore, Weighed};
-use crate::client::{EPOCH, MAX_IN_FLIGHT, MAX_UNANSWERED};
+use crate::client::{MAX_IN_FLIGHT, MAX_UNANSWERED, NUMBERING_EPOCH};
 use crate::{
     ConsumerId, QueueEvent, QueueReply, RefusedPublishes, RejectReason, RequestBody, SessionId,
 };
@@ -27,7 +27,7 @@ pub(crate) enum Admission {
     /// It is the next one: apply it.
     Apply,
     /// It was applied before: repeat the answer.
-    Again,
+    Duplicate,
     /// Earlier requests, from `expected` on, are missing.
     Gap { expected: u64 },
     /// The session is closed.
@@ -38,13 +38,13 @@ pub(crate) enum Admission {
 
 /// Returns true for the first request of a session, and for its first one after it was told that the owner is
 /// lost.
-pub(crate) fn begins_anew(seq: u64) -> bool {
-    seq % EPOCH == 1
+pub(crate) fn starts_numbering_epoch(seq: u64) -> bool {
+    seq % NUMBERING_EPOCH == 1
 }
 
 /// The first request number of the numbering epoch that contains `seq`.
-fn epoch_start(seq: u64) -> u64 {
-    seq - seq % EPOCH + 1
+fn first_in_numbering_epoch(seq: u64) -> u64 {
+    seq - seq % NUMBERING_EPOCH + 1
 }
 
 impl<I: Weighed> Checkout<I> {
@@ -55,11 +55,11 @@ impl<I: Weighed> Checkout<I> {
         session: SessionId,
         seq: u64,
     ) -> Admission {
-        match self.session_state(session, seq) {
+        match self.check_request(session, seq) {
             Admission::Apply => {}
             other => return other,
         }
-        if begins_anew(seq) {
+        if starts_numbering_epoch(seq) {
             // The session has dropped all its requests and consumers of the previous numbering epoch.
             self.end_session(store, session);
         }
@@ -77,29 +77,31 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// As [`admit`](Self::admit), without recording anything.
-    pub(crate) fn session_state(&self, session: SessionId, seq: u64) -> Admission {
+    pub(crate) fn check_request(&self, session: SessionId, seq: u64) -> Admission {
         if let Some(state) = self.sessions.get(&session) {
             return match seq.checked_sub(state.last) {
-                None | Some(0) => Admission::Again,
+                None | Some(0) => Admission::Duplicate,
                 Some(1) => Admission::Apply,
-                Some(_) if begins_anew(seq) => Admission::Apply,
+                Some(_) if starts_numbering_epoch(seq) => Admission::Apply,
                 Some(_) => Admission::Gap {
-                    expected: epoch_start(seq).max(state.last + 1),
+                    expected: first_in_numbering_epoch(seq).max(state.last + 1),
                 },
             };
         }
         let over = self.gone.get(&session.node);
-        if over.is_some_and(|before| session.incarnation < *before) || seq.is_multiple_of(EPOCH) {
+        if over.is_some_and(|before| session.incarnation < *before)
+            || seq.is_multiple_of(NUMBERING_EPOCH)
+        {
             return Admission::Ignore;
         }
         if self.closed_set.contains(&session) {
             return Admission::Closed;
         }
-        if begins_anew(seq) {
+        if starts_numbering_epoch(seq) {
             return Admission::Apply;
         }
         Admission::Gap {
-            expected: epoch_start(seq),
+            expected: first_in_numbering_epoch(seq),
         }
     }
 
@@ -116,7 +118,7 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Records that a publish was refused.
-    pub(crate) fn refuse(&mut self, session: SessionId, seq: u64, why: RejectReason) {
+    pub(crate) fn record_refusal(&mut self, session: SessionId, seq: u64, why: RejectReason) {
         let Some(state) = self.sessions.get_mut(&session) else {
             return;
         };
@@ -131,7 +133,7 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// The progress event of a session: all requests up to `up_to` are applied and durable.
-    pub(crate) fn report(&self, session: SessionId, up_to: u64) -> QueueEvent {
+    pub(crate) fn progress_event(&self, session: SessionId, up_to: u64) -> QueueEvent {
         match self.sessions.get(&session) {
             Some(state) if !state.refused.is_empty() && !planted::is(Bug::RefusalForgotten) => {
                 QueueEvent::AppliedExcept {
@@ -161,7 +163,7 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Repeats the answer of a request that was applied before.
-    pub(crate) fn answer_again<S: MessageStore<Item = I>>(
+    pub(crate) fn repeat_answer<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
         session: SessionId,
@@ -171,8 +173,8 @@ impl<I: Weighed> Checkout<I> {
         let Some(state) = self.sessions.get(&session) else {
             return;
         };
-        let said = state.answers.iter().find(|(s, _)| *s == seq);
-        if let Some((_, answer)) = said {
+        let recorded = state.answers.iter().find(|(s, _)| *s == seq);
+        if let Some((_, answer)) = recorded {
             let answer = answer.clone();
             store.event(session, QueueEvent::Answer { seq, answer });
             return;
@@ -180,11 +182,11 @@ impl<I: Weighed> Checkout<I> {
         match body {
             RequestBody::Credit {
                 consumer, drain, ..
-            } => self.credit_again(store, session, seq, *consumer, *drain),
+            } => self.repeat_credit_answer(store, session, seq, *consumer, *drain),
             RequestBody::Get { consumer, .. } => {
                 let window = self.flow_window;
                 match self.consumer(session, *consumer) {
-                    Some(c) if !c.out.is_empty() => c.hand_again(store, 0, window),
+                    Some(c) if !c.out.is_empty() => c.resend_from(store, 0, window),
                     // Its message was requeued since. The session takes another one with a new request, since a
                     // late copy of this request must take nothing. Older versions do not repeat the request and
                     // report `Empty` to the client.
@@ -234,14 +236,14 @@ impl<I: Weighed> Checkout<I> {
     }
 
     /// Makes closed sessions younger by so many milliseconds, after a leap of the clock.
-    pub(crate) fn remember_longer(&mut self, ms: u64) {
+    pub(crate) fn extend_closed_sessions(&mut self, ms: u64) {
         for (at, _) in &mut self.closed {
             *at = at.saturating_add(ms);
         }
     }
 
     /// The answer to the `Close` of a session that this queue does not know (any more).
-    pub(crate) fn forgotten(&self, seq: u64) -> QueueEvent {
+    pub(crate) fn unknown_session(&self, seq: u64) -> QueueEvent {
         let answer = QueueReply::Refused {
             code: 404,
             text: format!("{} does not know the session", self.label),
@@ -259,13 +261,13 @@ impl<I: Weighed> Checkout<I> {
         };
         for number in state.consumers.values() {
             if !planted::is(Bug::UnackedNotReturned) {
-                self.return_all(store, *number);
+                self.requeue_all(store, *number);
             }
-            self.unlist(*number);
-            self.retire(*number);
+            self.remove_candidate(*number);
+            self.stop_counting(*number);
             self.drains.remove(number);
             self.consumers.remove(number);
         }
-        self.elect();
+        self.elect_active();
     }
 }

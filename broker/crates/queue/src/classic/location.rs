@@ -91,24 +91,24 @@ impl SegmentWrite {
         }
     }
 
-    pub(crate) fn push(&mut self, draft: &PendingWrite<'_>) -> MessageLocation {
+    pub(crate) fn push(&mut self, write: &PendingWrite<'_>) -> MessageLocation {
         let location = MessageLocation {
             segment: self.number,
             offset: self.at + self.raw.len() as u64,
         };
         put_message(
             &mut self.raw,
-            draft.seq,
-            draft.persistent,
-            draft.expires,
-            draft.body,
-            draft.message.as_bytes(),
+            write.seq,
+            write.persistent,
+            write.expires,
+            write.body,
+            write.message.as_bytes(),
         );
-        self.last_seq = draft.seq;
+        self.last_seq = write.seq;
         self.messages += 1;
-        if draft.persistent {
+        if write.persistent {
             self.persistent += 1;
-            self.persistent_bytes += u64::from(draft.body);
+            self.persistent_bytes += u64::from(write.body);
         }
         location
     }

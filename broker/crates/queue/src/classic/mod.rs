@@ -41,7 +41,7 @@ pub(crate) mod tests;
 pub use segments::{READ_AHEAD, SEGMENT_BYTES};
 pub use store::{BUFFER_BYTES, BUFFER_MESSAGES};
 
-use crate::checkout::{Admission, Checkout, MessageStore, begins_anew};
+use crate::checkout::{Admission, Checkout, MessageStore, starts_numbering_epoch};
 use crate::{
     ConsumerInfo, DeadIncarnation, DeadLettering, Name, Overflow, Queue, QueueCounters, QueueEvent,
     QueueId, QueueMessage, QueueOutput, QueueReply, QueueSettings, QueueStats, QueueType,
@@ -71,20 +71,20 @@ pub struct ClassicQueue {
     checkout: Checkout<Item>,
     store: ClassicStore,
     /// Per session the publishes that may not be confirmed yet, as pairs of request and message number.
-    unsafe_yet: BTreeMap<SessionId, VecDeque<(u64, u64)>>,
+    unconfirmed: BTreeMap<SessionId, VecDeque<(u64, u64)>>,
     /// Sessions whose progress is to be reported.
-    dirty: BTreeSet<SessionId>,
+    unreported: BTreeSet<SessionId>,
     write_at: Option<Time>,
     acks_at: Option<Time>,
-    rest_at: Option<Time>,
+    close_files_at: Option<Time>,
     retry_at: Option<Time>,
     expire_at: Option<WallTime>,
     /// The disk accepts no writes: publishes are refused.
-    full: bool,
+    disk_full: bool,
     /// The files could not be opened yet, for lack of resources: requests that need them are refused.
     unopened: bool,
     /// Messages may have been requeued by the end of a channel, and none have been delivered since.
-    unserved: bool,
+    delivery_pending: bool,
     at: Timestamps,
 }
 
@@ -97,7 +97,7 @@ impl ClassicQueue {
         settings: QueueSettings,
         incarnation: Incarnation,
     ) -> io::Result<ClassicQueue> {
-        let mut queue = ClassicQueue::around(disk, id, label, settings, incarnation);
+        let mut queue = ClassicQueue::new_unopened(disk, id, label, settings, incarnation);
         queue.store.segments.destroy()?;
         Ok(queue)
     }
@@ -112,10 +112,10 @@ impl ClassicQueue {
         settings: QueueSettings,
         incarnation: Incarnation,
     ) -> io::Result<ClassicQueue> {
-        let mut queue = ClassicQueue::around(disk, id, label, settings, incarnation);
+        let mut queue = ClassicQueue::new_unopened(disk, id, label, settings, incarnation);
         match queue.store.recover() {
-            Ok(()) => queue.opened(),
-            Err(error) if is_lasting(&error) => return Err(error),
+            Ok(()) => queue.finish_open(),
+            Err(error) if is_permanent(&error) => return Err(error),
             Err(error) => {
                 queue.unopened = true;
                 queue.retry_at = Some(Time::ZERO);
@@ -129,7 +129,7 @@ impl ClassicQueue {
         Ok(queue)
     }
 
-    fn opened(&mut self) {
+    fn finish_open(&mut self) {
         self.unopened = false;
         let label = &self.checkout.label;
         for fault in &mut self.store.output.faults {
@@ -140,25 +140,25 @@ impl ClassicQueue {
             self.expire_at = Some(WallTime(0));
         }
         // Unsettled messages are ready again, and the limits may be new.
-        self.keep_limits();
+        self.enforce_limits();
     }
 
-    fn open_again(&mut self) {
+    fn retry_open(&mut self) {
         match self.store.recover() {
             Ok(()) => {
-                self.opened();
+                self.finish_open();
                 self.serve();
             }
             Err(error) => {
-                if is_lasting(&error) {
-                    self.store.cannot("cannot be opened", &error);
+                if is_permanent(&error) {
+                    self.store.report_failure("cannot be opened", &error);
                 }
                 self.retry_at = Some(self.at.now + RETRY_AFTER);
             }
         }
     }
 
-    fn around(
+    fn new_unopened(
         disk: Arc<dyn Disk>,
         id: QueueId,
         label: Name,
@@ -179,25 +179,25 @@ impl ClassicQueue {
             ),
             settings,
             store,
-            unsafe_yet: BTreeMap::new(),
-            dirty: BTreeSet::new(),
+            unconfirmed: BTreeMap::new(),
+            unreported: BTreeSet::new(),
             write_at: None,
             acks_at: None,
-            rest_at: None,
+            close_files_at: None,
             retry_at: None,
             expire_at: None,
-            full: false,
+            disk_full: false,
             unopened: false,
-            unserved: false,
+            delivery_pending: false,
             at: Timestamps::default(),
         }
     }
 
     /// Deletes the queue: cancels its consumers and removes its files.
     pub fn destroy(&mut self, out: &mut QueueOutput) {
-        self.adopt(out);
+        self.swap_output(out);
         if !self.checkout.deleted {
-            self.checkout.end(&mut self.store);
+            self.checkout.end_queue(&mut self.store);
         }
         self.store.destroy();
         self.finish(out);
@@ -210,18 +210,18 @@ impl ClassicQueue {
 
     /// Writes everything that is not written, for a clean stop. Fails if the disk accepts no writes.
     pub fn write_all(&mut self, out: &mut QueueOutput) -> io::Result<()> {
-        self.adopt(out);
-        let written = self.write_rest();
+        self.swap_output(out);
+        let written = self.write_remaining();
         self.finish(out);
         written
     }
 
-    fn write_rest(&mut self) -> io::Result<()> {
+    fn write_remaining(&mut self) -> io::Result<()> {
         self.store.write()?;
         self.store.segments.flush_acks()?;
-        self.store.leave_stopped()?;
-        self.store.segments.count_current();
-        self.store.segments.rest();
+        self.store.record_clean_stop()?;
+        self.store.segments.record_active_counts();
+        self.store.segments.close_files();
         self.write_at = None;
         self.acks_at = None;
         Ok(())
@@ -245,7 +245,7 @@ impl ClassicQueue {
 
     /// Starts a call; [`finish`](Self::finish) ends it.
     fn begin(&mut self, at: Timestamps, out: &mut QueueOutput) {
-        self.adopt(out);
+        self.swap_output(out);
         self.at = at;
         self.store.wall = at.wall;
         self.store.pacing.set_time(at.now);
@@ -276,14 +276,14 @@ impl ClassicQueue {
     fn request(&mut self, request: Request) {
         let Request { session, seq, body } = request;
         match self.checkout.admit(&mut self.store, session, seq) {
-            Admission::Apply if begins_anew(seq) => {
-                self.unsafe_yet.remove(&session);
+            Admission::Apply if starts_numbering_epoch(seq) => {
+                self.unconfirmed.remove(&session);
             }
             Admission::Apply => {}
-            Admission::Again => {
+            Admission::Duplicate => {
                 self.checkout
-                    .answer_again(&mut self.store, session, seq, &body);
-                self.dirty.insert(session);
+                    .repeat_answer(&mut self.store, session, seq, &body);
+                self.unreported.insert(session);
                 return;
             }
             Admission::Gap { expected } => {
@@ -298,16 +298,16 @@ impl ClassicQueue {
             }
             Admission::Ignore => return,
         }
-        self.dirty.insert(session);
-        if ends(&body) {
+        self.unreported.insert(session);
+        if is_channel_end(&body) {
             // The end of a channel takes several requests; delivering between them would change the order.
             let clock = self.uptime_ms();
             self.checkout
                 .apply(&mut self.store, session, seq, body, clock);
-            self.unserved = true;
+            self.delivery_pending = true;
             return;
         }
-        self.serve_at_last();
+        self.serve_pending();
         if let Some(refusal) = self.refusal(&body) {
             let answer = QueueReply::Refused {
                 code: 406,
@@ -322,17 +322,17 @@ impl ClassicQueue {
             RequestBody::Close => {
                 let clock = self.uptime_ms();
                 self.checkout.close(&mut self.store, session, clock);
-                self.unsafe_yet.remove(&session);
+                self.unconfirmed.remove(&session);
                 self.store
                     .event(session, QueueEvent::Applied { up_to: seq });
             }
             body => {
                 let clock = self.uptime_ms();
                 let delete = matches!(body, RequestBody::Delete { .. });
-                let unseen = unseen(&body);
+                let is_unseen = requeues_unseen(&body);
                 self.checkout
                     .apply(&mut self.store, session, seq, body, clock);
-                if unseen {
+                if is_unseen {
                     // A length limit must not drop a message that another consumer would have got in the first
                     // place.
                     self.checkout.dispatch(&mut self.store);
@@ -359,8 +359,8 @@ impl ClassicQueue {
 
     /// Delivers after the end of a channel: at the end of the turn, or before the next request whose effect
     /// depends on it.
-    fn serve_at_last(&mut self) {
-        if self.unserved {
+    fn serve_pending(&mut self) {
+        if self.delivery_pending {
             self.serve();
         }
     }
@@ -368,34 +368,34 @@ impl ClassicQueue {
     /// Call after messages were requeued or consumers added: removes expired messages, enforces the limits, and
     /// delivers the rest.
     fn serve(&mut self) {
-        self.unserved = false;
+        self.delivery_pending = false;
         if self.store.may_expire {
             self.store.expire();
         }
-        self.keep_limits();
+        self.enforce_limits();
         self.checkout.dispatch(&mut self.store);
     }
 
     fn publish(&mut self, session: SessionId, seq: u64, message: Message) {
         let body = message.body_len() as u64;
-        let refused = if self.checkout.deleted || self.full || self.unopened {
+        let refused = if self.checkout.deleted || self.disk_full || self.unopened {
             Some(RejectReason::Unavailable)
-        } else if self.settings.overflow != Overflow::DropHead && self.over(1, body) {
+        } else if self.settings.overflow != Overflow::DropHead && self.exceeds_limits(1, body) {
             if self.settings.overflow == Overflow::RejectPublishDlx {
-                self.store.bury_refused(&message);
+                self.store.dead_letter_refused(&message);
             }
             Some(RejectReason::MaxLength)
         } else {
             None
         };
-        if let Some(why) = refused {
-            return self.checkout.refuse(session, seq, why);
+        if let Some(reason) = refused {
+            return self.checkout.record_refusal(session, seq, reason);
         }
         self.checkout.counters.publish += 1;
         let persistent = message.durable();
         let number = self.store.push(message, session);
         if persistent {
-            let waiting = self.unsafe_yet.entry(session).or_default();
+            let waiting = self.unconfirmed.entry(session).or_default();
             waiting.push_back((seq, number));
         }
         let due = if persistent {
@@ -405,13 +405,13 @@ impl ClassicQueue {
         };
         self.write_at = Some(self.write_at.map_or(due, |at| at.min(due)));
         self.checkout.dispatch(&mut self.store);
-        self.keep_limits();
+        self.enforce_limits();
         if self.store.buffer_is_full() {
             self.write();
         }
     }
 
-    fn over(&self, messages: u64, bytes: u64) -> bool {
+    fn exceeds_limits(&self, messages: u64, bytes: u64) -> bool {
         let length = self.store.ready().saturating_add(messages);
         let bytes = self.store.ready_bytes().saturating_add(bytes);
         self.settings.max_length.is_some_and(|max| length > max)
@@ -421,29 +421,29 @@ impl ClassicQueue {
                 .is_some_and(|max| bytes > max)
     }
 
-    fn keep_limits(&mut self) {
+    fn enforce_limits(&mut self) {
         if self.settings.overflow == Overflow::DropHead {
-            while self.store.ready() > 0 && self.over(0, 0) && self.store.drop_head() {}
+            while self.store.ready() > 0 && self.exceeds_limits(0, 0) && self.store.drop_head() {}
         }
     }
 
     fn write(&mut self) {
         if !self.store.has_unwritten() {
-            self.full = false;
+            self.disk_full = false;
             self.write_at = None;
             return;
         }
         match self.store.write() {
             Ok(()) => {
-                self.full = false;
+                self.disk_full = false;
                 self.write_at = None;
-                self.rest_at = Some(self.at.now + REST_AFTER);
+                self.close_files_at = Some(self.at.now + REST_AFTER);
             }
             Err(error) => {
-                if !self.full {
-                    self.store.cannot("cannot write", &error);
+                if !self.disk_full {
+                    self.store.report_failure("cannot write", &error);
                 }
-                self.full = true;
+                self.disk_full = true;
                 self.write_at = Some(self.at.now + RETRY_AFTER);
             }
         }
@@ -471,15 +471,16 @@ impl ClassicQueue {
         if self.store.segments.has_acks() && self.acks_at.is_none() {
             self.acks_at = Some(self.at.now + WRITE_AT_LAST);
         }
-        if !self.store.safer.is_empty() {
+        if !self.store.newly_safe.is_empty() {
             // Few sessions, mostly one that is already there: merging the trees would cost more.
-            self.dirty.extend(std::mem::take(&mut self.store.safer));
+            self.unreported
+                .extend(std::mem::take(&mut self.store.newly_safe));
         }
         std::mem::swap(out, &mut self.store.output);
     }
 
     /// Lets the store append to the caller's output, so that deliveries of several calls join in one event.
-    fn adopt(&mut self, out: &mut QueueOutput) {
+    fn swap_output(&mut self, out: &mut QueueOutput) {
         std::mem::swap(out, &mut self.store.output);
         if !out.is_empty() {
             self.store.output.append(out);
@@ -487,17 +488,17 @@ impl ClassicQueue {
     }
 
     /// Reports progress to sessions: publishes that are durable.
-    fn report(&mut self, out: &mut QueueOutput) {
-        if self.dirty.is_empty() {
+    fn report_progress(&mut self, out: &mut QueueOutput) {
+        if self.unreported.is_empty() {
             return;
         }
-        for session in std::mem::take(&mut self.dirty) {
+        for session in std::mem::take(&mut self.unreported) {
             let Some(state) = self.checkout.sessions.get(&session) else {
-                self.unsafe_yet.remove(&session);
+                self.unconfirmed.remove(&session);
                 continue;
             };
             let mut up_to = state.last;
-            if let Some(waiting) = self.unsafe_yet.get_mut(&session) {
+            if let Some(waiting) = self.unconfirmed.get_mut(&session) {
                 let store = &self.store;
                 while waiting.front().is_some_and(|(_, n)| store.is_safe(*n)) {
                     waiting.pop_front();
@@ -505,18 +506,18 @@ impl ClassicQueue {
                 match waiting.front() {
                     Some((seq, _)) => up_to = seq - 1,
                     None => {
-                        self.unsafe_yet.remove(&session);
+                        self.unconfirmed.remove(&session);
                     }
                 }
             }
-            let event = self.checkout.report(session, up_to);
+            let event = self.checkout.progress_event(session, up_to);
             out.event(session, event);
         }
     }
 }
 
 /// Returns true if trying again cannot help: a file belongs to another queue or a newer version, or is missing.
-fn is_lasting(error: &io::Error) -> bool {
+fn is_permanent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::InvalidData | io::ErrorKind::NotFound
@@ -524,7 +525,7 @@ fn is_lasting(error: &io::Error) -> bool {
 }
 
 /// Returns true for requests that are part of the end of a channel.
-fn ends(body: &RequestBody) -> bool {
+fn is_channel_end(body: &RequestBody) -> bool {
     matches!(
         body,
         RequestBody::Recover { .. } | RequestBody::Cancel { .. } | RequestBody::Leave { .. }
@@ -532,7 +533,7 @@ fn ends(body: &RequestBody) -> bool {
 }
 
 /// Returns true if the request requeues deliveries that were never sent to the client.
-fn unseen(body: &RequestBody) -> bool {
+fn requeues_unseen(body: &RequestBody) -> bool {
     matches!(
         body,
         RequestBody::Settle {
@@ -547,18 +548,25 @@ impl Queue for ClassicQueue {
         self.begin(at, out);
         match item {
             QueueMessage::Request(request) => self.request(request),
-            QueueMessage::Resume(r) => {
+            QueueMessage::Resume(resume) => {
                 let store = &mut self.store;
-                if !self.checkout.resume(store, r.session, r.consumer, r.next) {
-                    let consumer = r.consumer;
+                if !self
+                    .checkout
+                    .resume(store, resume.session, resume.consumer, resume.next)
+                {
+                    let consumer = resume.consumer;
                     self.store
-                        .event(r.session, QueueEvent::Cancelled { consumer });
+                        .event(resume.session, QueueEvent::Cancelled { consumer });
                 }
             }
-            QueueMessage::Received(r) => {
+            QueueMessage::Received(progress) => {
                 let store = &mut self.store;
-                self.checkout
-                    .received(store, r.session, r.consumer, r.up_to);
+                self.checkout.open_flow_window(
+                    store,
+                    progress.session,
+                    progress.consumer,
+                    progress.up_to,
+                );
                 self.checkout.dispatch(store);
             }
         }
@@ -574,30 +582,30 @@ impl Queue for ClassicQueue {
         if due(self.acks_at) {
             self.write_acks();
         }
-        if due(self.rest_at) {
-            self.rest_at = None;
-            self.store.segments.rest();
+        if due(self.close_files_at) {
+            self.close_files_at = None;
+            self.store.segments.close_files();
         }
         if due(self.retry_at) {
             self.retry_at = None;
             self.store.stalled = false;
             match self.unopened {
-                true => self.open_again(),
+                true => self.retry_open(),
                 false => self.checkout.dispatch(&mut self.store),
             }
         }
         self.finish(out);
-        self.report(out);
+        self.report_progress(out);
     }
 
     fn flush(&mut self, at: Timestamps, out: &mut QueueOutput) {
         self.begin(at, out);
-        self.serve_at_last();
+        self.serve_pending();
         if self.write_at.is_some_and(|when| when <= at.now) {
             self.write();
         }
         self.finish(out);
-        self.report(out);
+        self.report_progress(out);
     }
 
     fn wake_at(&self) -> Option<Time> {
@@ -608,7 +616,7 @@ impl Queue for ClassicQueue {
         let all = [
             self.write_at,
             self.acks_at,
-            self.rest_at,
+            self.close_files_at,
             self.retry_at,
             expire,
         ];
@@ -619,16 +627,16 @@ impl Queue for ClassicQueue {
         self.begin(at, out);
         let clock = self.uptime_ms();
         self.checkout.close(&mut self.store, session, clock);
-        self.unsafe_yet.remove(&session);
+        self.unconfirmed.remove(&session);
         self.serve();
         self.finish(out);
     }
 
     fn node_gone(&mut self, at: Timestamps, gone: DeadIncarnation, out: &mut QueueOutput) {
         self.begin(at, out);
-        self.checkout.gone_node(&mut self.store, gone);
-        let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
-        self.unsafe_yet.retain(|session, _| !over(session));
+        self.checkout.end_incarnations(&mut self.store, gone);
+        let is_over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
+        self.unconfirmed.retain(|session, _| !is_over(session));
         self.serve();
         self.finish(out);
     }

@@ -46,28 +46,28 @@ impl RecordReader {
 
     /// Returns the messages that `passed` does not skip. `whole`: the piece reaches the end of the segment, so
     /// an incomplete record is damage.
-    pub(crate) fn run(
+    pub(crate) fn read_all(
         &mut self,
-        whole: bool,
-        passed: &dyn Fn(&RecordHeader) -> bool,
+        reaches_end: bool,
+        skips: &dyn Fn(&RecordHeader) -> bool,
         faults: &mut Vec<String>,
     ) -> Vec<LoadedMessage> {
         let mut loaded = Vec::new();
         while self.at < self.raw.len() {
-            let rest = self.raw.slice(self.at..);
-            let header = RecordHeader::parse(&rest);
-            let short = |h: &RecordHeader| h.total() > rest.len() as u64;
+            let remaining = self.raw.slice(self.at..);
+            let header = RecordHeader::parse(&remaining);
+            let is_incomplete = |h: &RecordHeader| h.total() > remaining.len() as u64;
             match header {
-                None if !whole && rest.len() < HEADER => break,
-                Some(h) if short(&h) && !whole && self.at > 0 => break,
-                None => self.resync(&rest, whole, faults),
-                Some(h) if short(&h) => {
+                None if !reaches_end && remaining.len() < HEADER => break,
+                Some(h) if is_incomplete(&h) && !reaches_end && self.at > 0 => break,
+                None => self.resync(&remaining, reaches_end, faults),
+                Some(h) if is_incomplete(&h) => {
                     faults.push(self.fault("ends early"));
                     self.at = self.raw.len();
                 }
                 Some(h) => {
-                    if !passed(&h) {
-                        self.take(&h, &rest, &mut loaded, faults);
+                    if !skips(&h) {
+                        self.read_message(&h, &remaining, &mut loaded, faults);
                     }
                     self.at += h.total() as usize;
                 }
@@ -76,14 +76,14 @@ impl RecordReader {
         loaded
     }
 
-    fn take(
+    fn read_message(
         &self,
         h: &RecordHeader,
-        rest: &Bytes,
+        remaining: &Bytes,
         into: &mut Vec<LoadedMessage>,
         faults: &mut Vec<String>,
     ) {
-        let payload = rest.slice(HEADER..h.total() as usize);
+        let payload = remaining.slice(HEADER..h.total() as usize);
         let Some((message, expires)) = h.message(&payload) else {
             return faults.push(self.fault("is damaged"));
         };
@@ -106,15 +106,15 @@ impl RecordReader {
     }
 
     /// Continues after a damaged header, at the next intact one.
-    fn resync(&mut self, rest: &Bytes, whole: bool, faults: &mut Vec<String>) {
+    fn resync(&mut self, remaining: &Bytes, reaches_end: bool, faults: &mut Vec<String>) {
         faults.push(self.fault("is damaged"));
-        let next =
-            (1..rest.len()).find(|at| rest.get(*at..).and_then(RecordHeader::parse).is_some());
+        let next = (1..remaining.len())
+            .find(|at| remaining.get(*at..).and_then(RecordHeader::parse).is_some());
         // A header may begin in this piece and end in the next one.
-        let end = if whole {
-            rest.len()
+        let end = if reaches_end {
+            remaining.len()
         } else {
-            rest.len().saturating_sub(HEADER - 1).max(1)
+            remaining.len().saturating_sub(HEADER - 1).max(1)
         };
         self.at += next.unwrap_or(end);
     }
@@ -154,15 +154,16 @@ impl SegmentSource<'_> {
         let mut block = (0u64, self.head);
         let mut at = self.start;
         while at < len {
-            let behind = at
+            let offset_in_block = at
                 .checked_sub(block.0)
                 .filter(|b| *b < block.1.len() as u64);
-            let mut rest = behind.map_or(Bytes::new(), |b| block.1.slice(b as usize..));
-            if rest.len() < HEADER && at + (rest.len() as u64) < len {
+            let mut remaining =
+                offset_in_block.map_or(Bytes::new(), |b| block.1.slice(b as usize..));
+            if remaining.len() < HEADER && at + (remaining.len() as u64) < len {
                 block = (at, read_exactly(file, at, SCAN_BLOCK.min(len - at))?);
-                rest = block.1.clone();
+                remaining = block.1.clone();
             }
-            let header = RecordHeader::parse(&rest).filter(|h| at + h.total() <= len);
+            let header = RecordHeader::parse(&remaining).filter(|h| at + h.total() <= len);
             let Some(header) = header else {
                 // A torn tail, unless an intact record follows.
                 let Some(next) = next_header(file, at + 1, len)? else {
@@ -197,11 +198,11 @@ fn next_header(file: &dyn File, mut from: u64, len: u64) -> io::Result<Option<u6
             return Ok(None);
         }
         let last = block.len() - HEADER;
-        let whole = |at: &usize| {
+        let reaches_end = |at: &usize| {
             let header = block.get(*at..).and_then(RecordHeader::parse);
             header.is_some_and(|h| from + *at as u64 + h.total() <= len)
         };
-        if let Some(at) = (0..=last).find(whole) {
+        if let Some(at) = (0..=last).find(reaches_end) {
             return Ok(Some(from + at as u64));
         }
         from += last as u64 + 1;

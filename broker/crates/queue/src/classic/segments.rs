@@ -73,7 +73,7 @@ pub(super) struct Segments {
     dir: String,
     pub list: BTreeMap<SegmentId, Segment>,
     /// The segment that is being written, by priority.
-    current: BTreeMap<u8, ActiveSegment>,
+    active: BTreeMap<u8, ActiveSegment>,
     /// The last segment number that was used, by priority.
     last_number: BTreeMap<u8, SegmentId>,
     /// Settlements that are not in an ack file yet.
@@ -81,7 +81,7 @@ pub(super) struct Segments {
     /// The settled messages of the recovered segment that is being read, by priority.
     settled: BTreeMap<u8, (SegmentId, Ranges)>,
     /// The directory exists.
-    made_dir: bool,
+    dir_exists: bool,
     inventory: Inventory,
 }
 
@@ -120,11 +120,11 @@ impl Segments {
             inventory: Inventory::new(queue),
             dir,
             list: BTreeMap::new(),
-            current: BTreeMap::new(),
+            active: BTreeMap::new(),
             last_number: BTreeMap::new(),
             acks: Vec::new(),
             settled: BTreeMap::new(),
-            made_dir: false,
+            dir_exists: false,
         }
     }
 
@@ -140,9 +140,9 @@ impl Segments {
     }
 
     /// Returns true if the segment is being written.
-    fn is_current(&self, number: SegmentId) -> bool {
-        let current = self.current.get(&number.lane());
-        current.is_some_and(|c| c.number == number)
+    fn is_active(&self, number: SegmentId) -> bool {
+        let active = self.active.get(&number.lane());
+        active.is_some_and(|c| c.number == number)
     }
 
     /// Drops the state of an incomplete recovery.
@@ -154,23 +154,28 @@ impl Segments {
     pub(crate) fn recover(&mut self, incarnation: Incarnation) -> io::Result<RecoveredSegments> {
         let mut found = RecoveredSegments::default();
         let names = self.disk.list(&self.dir)?;
-        self.made_dir = !names.is_empty();
+        self.dir_exists = !names.is_empty();
         if names.iter().any(|name| name == clean_stop::NAME) {
-            let left = clean_stop::read(&*self.disk, &self.stopped(), self.queue, incarnation)?;
-            found.undelivered = left.unwrap_or_default();
+            let remaining = clean_stop::read(
+                &*self.disk,
+                &self.clean_stop_path(),
+                self.queue,
+                incarnation,
+            )?;
+            found.undelivered = remaining.unwrap_or_default();
         }
         let number = |name: &str, kind: &str| SegmentId::parse(name.strip_suffix(kind)?);
         let numbers: Vec<SegmentId> = names.iter().filter_map(|n| number(n, ".seg")).collect();
-        let old_list = names.iter().any(|name| name == inventory::OLD_NAME);
+        let has_old_list = names.iter().any(|name| name == inventory::OLD_NAME);
         let old_path = format!("{}/{}", self.dir, inventory::OLD_NAME);
         // A list in the old place is the newer one: recovery removes it once it is read.
-        let mut listed = match old_list {
+        let mut listed = match has_old_list {
             true => self.inventory.read_old(&*self.disk, &old_path)?,
             false => self.inventory.read(&*self.disk)?,
         };
         match names.is_empty() && !listed.is_empty() {
-            true => self.tell_missing_directory(&listed, &mut found),
-            false => self.tell_missing(&listed, &numbers, &names, &mut found)?,
+            true => self.report_missing_directory(&listed, &mut found),
+            false => self.report_missing(&listed, &numbers, &names, &mut found)?,
         }
         for acks in names.iter().filter_map(|n| number(n, ".ack")) {
             if !numbers.contains(&acks) {
@@ -191,10 +196,10 @@ impl Segments {
             listed.entry(*number).or_insert(None);
         }
         let is_long = self.inventory.is_long(&listed);
-        if old_list || known < changes || known < listed.len() || is_long {
+        if has_old_list || known < changes || known < listed.len() || is_long {
             self.inventory.rewrite(&*self.disk, &listed);
         }
-        if old_list {
+        if has_old_list {
             self.disk.remove(&old_path)?;
         }
         Ok(found)
@@ -202,7 +207,7 @@ impl Segments {
 
     /// Reports that all files of the queue are missing, usually with their directory. Settlements in them are
     /// unknown too, so the number of lost messages is an upper bound.
-    fn tell_missing_directory(&self, listed: &SegmentCounts, found: &mut RecoveredSegments) {
+    fn report_missing_directory(&self, listed: &SegmentCounts, found: &mut RecoveredSegments) {
         let written: Option<u64> = listed.values().copied().sum();
         let what = match written {
             Some(written) => format!("{written} messages are lost at most"),
@@ -216,14 +221,14 @@ impl Segments {
     }
 
     /// Reports segments that are in the inventory and not in the directory.
-    fn tell_missing(
+    fn report_missing(
         &self,
         listed: &SegmentCounts,
-        there: &[SegmentId],
+        present: &[SegmentId],
         names: &[String],
         found: &mut RecoveredSegments,
     ) -> io::Result<()> {
-        for (number, written) in listed.iter().filter(|(n, _)| !there.contains(n)) {
+        for (number, written) in listed.iter().filter(|(n, _)| !present.contains(n)) {
             let path = self.path(*number, "seg");
             let settled = match names.contains(&format!("{number:08x}.ack")) {
                 true => self.read_acks(*number, &mut found.faults)?.0.count(),
@@ -241,34 +246,34 @@ impl Segments {
     }
 
     /// Records in the inventory how many messages each segment in use has. The process writes no more to them.
-    pub(crate) fn count_current(&mut self) {
-        for current in self.current.values() {
-            if let Some(segment) = self.list.get(&current.number) {
+    pub(crate) fn record_active_counts(&mut self) {
+        for active in self.active.values() {
+            if let Some(segment) = self.list.get(&active.number) {
                 let messages = segment.written.messages;
-                self.inventory.count(&*self.disk, current.number, messages);
+                self.inventory.count(&*self.disk, active.number, messages);
             }
         }
     }
 
-    fn stopped(&self) -> String {
+    fn clean_stop_path(&self) -> String {
         format!("{}/{}", self.dir, clean_stop::NAME)
     }
 
     /// Writes the record of a clean stop for the next incarnation.
-    pub(crate) fn leave_stopped(
+    pub(crate) fn record_clean_stop(
         &self,
         incarnation: Incarnation,
         undelivered: &FirstUndelivered,
     ) -> io::Result<()> {
-        if !self.made_dir {
+        if !self.dir_exists {
             return Ok(());
         }
-        let path = self.stopped();
+        let path = self.clean_stop_path();
         clean_stop::write(&*self.disk, &path, self.queue, incarnation, undelivered)
     }
 
-    pub(crate) fn revoke_stopped(&self) -> io::Result<()> {
-        match clean_stop::revoke(&*self.disk, &self.stopped()) {
+    pub(crate) fn revoke_clean_stop(&self) -> io::Result<()> {
+        match clean_stop::revoke(&*self.disk, &self.clean_stop_path()) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         }
@@ -289,7 +294,8 @@ impl Segments {
         let faults_before = found.faults.len();
         // One read for a small file: there may be a hundred thousand of them.
         let head = read_exactly(&*file, 0, len.min(SCAN_BLOCK))?;
-        let start = self.front(&head, FileKind::Segment, number, &path, &mut found.faults)?;
+        let start =
+            self.check_header(&head, FileKind::Segment, number, &path, &mut found.faults)?;
         let (settled, ack_len) = match acks {
             true => self.read_acks(number, &mut found.faults)?,
             false => (Ranges::default(), 0),
@@ -372,7 +378,7 @@ impl Segments {
     }
 
     /// Offset of the first record of a file. Fails if the file belongs to another queue or a newer version.
-    fn front(
+    fn check_header(
         &self,
         raw: &[u8],
         kind: FileKind,
@@ -380,19 +386,19 @@ impl Segments {
         path: &str,
         faults: &mut Vec<String>,
     ) -> io::Result<u64> {
-        let front = segment_header::check(raw, kind, self.queue, number).map_err(|what| {
+        let header = segment_header::check(raw, kind, self.queue, number).map_err(|what| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("{path}: {what}; it is left untouched"),
             )
         })?;
-        if front == HeaderCheck::Damaged {
+        if header == HeaderCheck::Damaged {
             faults.push(format!(
                 "{path}: its first {} bytes are damaged",
                 segment_header::LEN
             ));
         }
-        Ok(front.records_at())
+        Ok(header.records_at())
     }
 
     /// The settled messages in the ack file of a segment, and the length of its complete entries.
@@ -407,7 +413,7 @@ impl Segments {
         let mut raw = vec![0; len as usize];
         let read = file.read_at(0, &mut raw)?;
         raw.truncate(read);
-        let start = self.front(&raw, FileKind::Acks, number, &path, faults)? as usize;
+        let start = self.check_header(&raw, FileKind::Acks, number, &path, faults)? as usize;
         let entries = raw.get(start..).unwrap_or_default();
         let whole = start + entries.len() / ACK_LEN * ACK_LEN;
         let mut ranges = Vec::new();
@@ -425,24 +431,24 @@ impl Segments {
     /// may be repeated.
     pub(crate) fn append(
         &mut self,
-        drafts: &[PendingWrite<'_>],
+        writes: &[PendingWrite<'_>],
     ) -> io::Result<Vec<MessageLocation>> {
         let mut parts: Vec<SegmentWrite> = Vec::new();
-        let mut places = Vec::with_capacity(drafts.len());
-        for draft in drafts {
-            let known = parts.iter().position(|p| p.number.lane() == draft.lane);
+        let mut locations = Vec::with_capacity(writes.len());
+        for write in writes {
+            let known = parts.iter().position(|p| p.number.lane() == write.lane);
             let at = match known {
                 Some(at) => at,
                 None => {
-                    parts.push(self.part(draft.lane)?);
+                    parts.push(self.start_write(write.lane)?);
                     parts.len() - 1
                 }
             };
-            places.extend(parts.get_mut(at).map(|part| part.push(draft)));
+            locations.extend(parts.get_mut(at).map(|part| part.push(write)));
         }
         for part in &parts {
-            let current = self.current.get(&part.number.lane());
-            let Some(file) = current.and_then(|c| c.file.as_ref()) else {
+            let active = self.active.get(&part.number.lane());
+            let Some(file) = active.and_then(|c| c.file.as_ref()) else {
                 return Err(io::Error::other("no segment is open"));
             };
             file.write_at(part.at, &part.raw)?;
@@ -458,16 +464,16 @@ impl Segments {
             segment.written.messages += part.persistent;
             segment.written.bytes += part.persistent_bytes;
         }
-        let open = self.current.values().filter(|c| c.file.is_some()).count();
+        let open = self.active.values().filter(|c| c.file.is_some()).count();
         if open > MAX_OPEN || !self.disk.may_keep_open() {
-            self.rest();
+            self.close_files();
         }
-        Ok(places)
+        Ok(locations)
     }
 
     /// Starts a write at the end of a segment with room.
-    fn part(&mut self, lane: u8) -> io::Result<SegmentWrite> {
-        let number = self.writable(lane)?;
+    fn start_write(&mut self, lane: u8) -> io::Result<SegmentWrite> {
+        let number = self.writable_segment(lane)?;
         let Some(segment) = self.list.get(&number) else {
             return Err(io::Error::other(
                 "the segment that is written to is not there",
@@ -481,29 +487,29 @@ impl Segments {
     }
 
     /// The number of a priority's open segment with room.
-    fn writable(&mut self, lane: u8) -> io::Result<SegmentId> {
-        if let Some(current) = self.current.get_mut(&lane) {
-            let number = current.number;
+    fn writable_segment(&mut self, lane: u8) -> io::Result<SegmentId> {
+        if let Some(active) = self.active.get_mut(&lane) {
+            let number = active.number;
             let segment = self.list.get(&number);
             if segment.is_some_and(|s| s.len < SEGMENT_BYTES) {
-                if current.file.is_none() {
+                if active.file.is_none() {
                     let path = format!("{}/{number:08x}.seg", self.dir);
-                    current.file = Some(self.disk.open(&path)?);
+                    active.file = Some(self.disk.open(&path)?);
                 }
                 return Ok(number);
             }
             self.seal(lane)?;
         }
-        if !self.made_dir {
+        if !self.dir_exists {
             self.disk.create_dir(&self.dir)?;
-            self.made_dir = true;
+            self.dir_exists = true;
         }
         let count = self.last_number.get(&lane).map_or(0, |last| last.count());
         let number = SegmentId::new(lane, count.saturating_add(1));
         let file = Some(self.disk.create(&self.path(number, "seg"))?);
         self.inventory.add(&*self.disk, number);
         self.last_number.insert(lane, number);
-        self.current.insert(lane, ActiveSegment { number, file });
+        self.active.insert(lane, ActiveSegment { number, file });
         self.list.insert(
             number,
             Segment {
@@ -522,15 +528,15 @@ impl Segments {
 
     /// Ends the segment that is being written. Its footer saves the next start a scan.
     fn seal(&mut self, lane: u8) -> io::Result<()> {
-        let Some(current) = self.current.get_mut(&lane) else {
+        let Some(active) = self.active.get_mut(&lane) else {
             return Ok(());
         };
-        let number = current.number;
-        if current.file.is_none() {
+        let number = active.number;
+        if active.file.is_none() {
             let path = format!("{}/{number:08x}.seg", self.dir);
-            current.file = Some(self.disk.open(&path)?);
+            active.file = Some(self.disk.open(&path)?);
         }
-        if let (Some(segment), Some(file)) = (self.list.get_mut(&number), &current.file) {
+        if let (Some(segment), Some(file)) = (self.list.get_mut(&number), &active.file) {
             let mut raw = BytesMut::new();
             put_footer(&mut raw, &segment.written);
             file.write_at(segment.len, &raw)?;
@@ -538,14 +544,14 @@ impl Segments {
             let messages = segment.written.messages;
             self.inventory.count(&*self.disk, number, messages);
         }
-        self.current.remove(&lane);
-        self.drop_if_dead(number)
+        self.active.remove(&lane);
+        self.delete_if_settled(number)
     }
 
     /// Closes the open files, so that an idle queue holds no file descriptor.
-    pub(crate) fn rest(&mut self) {
-        for current in self.current.values_mut() {
-            current.file = None;
+    pub(crate) fn close_files(&mut self) {
+        for active in self.active.values_mut() {
+            active.file = None;
         }
     }
 
@@ -563,8 +569,8 @@ impl Segments {
         };
         let (len, recovered) = (segment.len, segment.recovered);
         let offset = offset.max(segment.start);
-        let left = len.saturating_sub(offset);
-        if left == 0 {
+        let remaining = len.saturating_sub(offset);
+        if remaining == 0 {
             return Ok((Vec::new(), None));
         }
         let lane = number.lane();
@@ -574,26 +580,26 @@ impl Segments {
         }
         let path = self.path(number, "seg");
         let file = self.disk.open(&path)?;
-        let mut raw = read_exactly(&*file, offset, left.min(ahead as u64))?;
+        let mut raw = read_exactly(&*file, offset, remaining.min(ahead as u64))?;
         if let Some(header) = RecordHeader::parse(&raw) {
             let total = header.total();
-            if total > raw.len() as u64 && total <= left {
+            if total > raw.len() as u64 && total <= remaining {
                 raw = read_exactly(&*file, offset, total)?;
             }
         }
         // The file is shorter than what was written to it: its end is lost.
-        let cut = (raw.len() as u64) < left.min(ahead as u64);
-        let whole = cut || raw.len() as u64 == left;
+        let is_truncated = (raw.len() as u64) < remaining.min(ahead as u64);
+        let whole = is_truncated || raw.len() as u64 == remaining;
         let settled = self.settled.get(&lane).filter(|_| recovered);
-        let passed = |h: &RecordHeader| {
+        let skips = |h: &RecordHeader| {
             h.footer
                 || recovered && !h.persistent
                 || settled.is_some_and(|(n, r)| *n == number && r.contains(h.seq))
         };
-        let mut reading = RecordReader::new(raw, number, offset, path);
-        let loaded = reading.run(whole, &passed, faults);
-        let next = offset + reading.at() as u64;
-        Ok((loaded, (next < len && !cut).then_some(next)))
+        let mut reader = RecordReader::new(raw, number, offset, path);
+        let loaded = reader.read_all(whole, &skips, faults);
+        let next = offset + reader.at() as u64;
+        Ok((loaded, (next < len && !is_truncated).then_some(next)))
     }
 
     /// Reads the message at a location.
@@ -629,23 +635,23 @@ impl Segments {
         if persistent && self.acks.len() < MAX_PENDING_ACKS {
             self.acks.push((segment, seq));
         }
-        self.drop_if_dead(segment)
+        self.delete_if_settled(segment)
     }
 
     /// Records that messages of a segment are unreadable.
-    pub(crate) fn lose(&mut self, segment: SegmentId, count: u64) -> io::Result<()> {
+    pub(crate) fn record_loss(&mut self, segment: SegmentId, count: u64) -> io::Result<()> {
         if let Some(s) = self.list.get_mut(&segment) {
             s.live = s.live.saturating_sub(count);
         }
-        self.drop_if_dead(segment)
+        self.delete_if_settled(segment)
     }
 
     /// Deletes a segment without live messages.
-    fn drop_if_dead(&mut self, number: SegmentId) -> io::Result<()> {
+    fn delete_if_settled(&mut self, number: SegmentId) -> io::Result<()> {
         if self.list.get(&number).is_none_or(|s| s.live > 0) {
             return Ok(());
         }
-        if self.is_current(number) {
+        if self.is_active(number) {
             // An emptied queue frees its space, except for small segments: a busy queue would create files all
             // the time.
             if self
@@ -655,7 +661,7 @@ impl Segments {
             {
                 return Ok(());
             }
-            self.current.remove(&number.lane());
+            self.active.remove(&number.lane());
         }
         self.list.remove(&number);
         self.acks.retain(|(n, _)| *n != number);
@@ -715,11 +721,14 @@ impl Segments {
     }
 
     /// Settles all messages except the unsettled ones in `held`.
-    pub(crate) fn keep_only(&mut self, held: &BTreeMap<u64, MessageLocation>) -> io::Result<()> {
+    pub(crate) fn settle_all_except(
+        &mut self,
+        unsettled: &BTreeMap<u64, MessageLocation>,
+    ) -> io::Result<()> {
         self.settled.clear();
         let numbers: Vec<SegmentId> = self.list.keys().copied().collect();
         for number in numbers {
-            let kept: Vec<u64> = held
+            let kept: Vec<u64> = unsettled
                 .iter()
                 .filter(|(_, location)| location.segment == number)
                 .map(|(seq, _)| *seq)
@@ -731,12 +740,12 @@ impl Segments {
             segment.unread = 0;
             let last = segment.last_seq;
             if !kept.is_empty() {
-                let dropped = Ranges::new(between(&kept, last));
+                let dropped = Ranges::new(complement(&kept, last));
                 self.append_acks(number, &dropped)?;
-            } else if self.is_current(number) {
-                self.current.remove(&number.lane());
+            } else if self.is_active(number) {
+                self.active.remove(&number.lane());
             }
-            self.drop_if_dead(number)?;
+            self.delete_if_settled(number)?;
         }
         Ok(())
     }
@@ -745,9 +754,9 @@ impl Segments {
     pub(crate) fn destroy(&mut self) -> io::Result<()> {
         self.list.clear();
         self.acks.clear();
-        self.current.clear();
+        self.active.clear();
         self.settled.clear();
-        self.made_dir = false;
+        self.dir_exists = false;
         // The inventory goes first: without the directory it would report losses.
         self.inventory.destroy(&*self.disk)?;
         self.disk.remove_dir(&self.dir)
@@ -755,7 +764,7 @@ impl Segments {
 }
 
 /// The ranges of numbers from 1 to `last` that are not in `kept`.
-fn between(kept: &[u64], last: u64) -> Vec<(u64, u64)> {
+fn complement(kept: &[u64], last: u64) -> Vec<(u64, u64)> {
     let mut ranges = Vec::new();
     let mut from = 1;
     for seq in kept {

@@ -42,7 +42,7 @@ pub(super) struct Item {
 }
 
 impl Weighed for Item {
-    fn body(&self) -> u64 {
+    fn body_bytes(&self) -> u64 {
         self.body.into()
     }
 }
@@ -75,20 +75,20 @@ pub(super) struct ClassicStore {
     /// The incarnation of the node.
     incarnation: Incarnation,
     /// The record of a clean stop is on disk.
-    stopped: bool,
+    has_clean_stop: bool,
     /// The write buffer, by consecutive message numbers from `base`.
     slots: VecDeque<Slot>,
     base: u64,
     /// Bytes of messages in the write buffer.
     buffered: usize,
     /// The messages by priority; at least one level.
-    lanes: Vec<PriorityLevel>,
+    levels: Vec<PriorityLevel>,
     /// No level above this one has ready messages.
-    top: usize,
+    highest_ready: usize,
     /// Locations of written messages that are unsettled or requeued.
-    held: BTreeMap<u64, MessageLocation>,
+    locations: BTreeMap<u64, MessageLocation>,
     /// The message that was taken last, until it is delivered.
-    hand: Option<(u64, Message)>,
+    in_hand: Option<(u64, Message)>,
     /// Number of ready messages.
     ready: u64,
     /// Body bytes of ready messages.
@@ -103,12 +103,12 @@ pub(super) struct ClassicStore {
     pub may_expire: bool,
     pub dead_letter_buffer: DeadLetterBuffer,
     /// Sessions with publishes that became durable.
-    pub safer: BTreeSet<SessionId>,
+    pub newly_safe: BTreeSet<SessionId>,
     pub output: QueueOutput,
     /// A read failed: nothing is read until the next retry.
     pub stalled: bool,
     /// A read failure was reported, and no read has succeeded since.
-    pub(super) told_unreadable: bool,
+    pub(super) read_failure_reported: bool,
     pub lost: Losses,
 }
 
@@ -119,19 +119,19 @@ impl ClassicStore {
         max_priority: u8,
         incarnation: Incarnation,
     ) -> ClassicStore {
-        let mut lanes = Vec::new();
-        lanes.resize_with(usize::from(max_priority) + 1, PriorityLevel::default);
+        let mut levels = Vec::new();
+        levels.resize_with(usize::from(max_priority) + 1, PriorityLevel::default);
         ClassicStore {
             segments: Segments::new(disk, queue),
             incarnation,
-            stopped: false,
+            has_clean_stop: false,
             slots: VecDeque::new(),
             base: 1,
             buffered: 0,
-            lanes,
-            top: 0,
-            held: BTreeMap::new(),
-            hand: None,
+            levels,
+            highest_ready: 0,
+            locations: BTreeMap::new(),
+            in_hand: None,
             ready: 0,
             ready_bytes: 0,
             out_bytes: 0,
@@ -140,10 +140,10 @@ impl ClassicStore {
             pacing: WritePacing::default(),
             may_expire: false,
             dead_letter_buffer: DeadLetterBuffer::default(),
-            safer: BTreeSet::new(),
+            newly_safe: BTreeSet::new(),
             output: QueueOutput::default(),
             stalled: false,
-            told_unreadable: false,
+            read_failure_reported: false,
             lost: Losses::default(),
         }
     }
@@ -161,20 +161,20 @@ impl ClassicStore {
         self.base = found.last_seq.saturating_add(1).max(1);
         for (lane, messages) in found.messages {
             let at = usize::from(lane);
-            if at >= self.lanes.len() {
+            if at >= self.levels.len() {
                 // The queue had more priorities before: those messages are still delivered.
-                self.lanes.resize_with(at + 1, PriorityLevel::default);
+                self.levels.resize_with(at + 1, PriorityLevel::default);
             }
             let cursor = self.first_location(lane);
             // The record may be wrong about message numbers that are used again.
             let undelivered = found.undelivered.remove(&lane);
             let undelivered = undelivered.map_or(self.base, |from| from.min(self.base));
-            if let Some(lane) = self.lanes.get_mut(at) {
-                lane.backlog = messages;
-                lane.ready = messages;
-                lane.cursor = cursor;
-                lane.undelivered = undelivered;
-                self.top = self.top.max(at);
+            if let Some(level) = self.levels.get_mut(at) {
+                level.backlog = messages;
+                level.ready = messages;
+                level.cursor = cursor;
+                level.undelivered = undelivered;
+                self.highest_ready = self.highest_ready.max(at);
             }
             self.ready = self.ready.saturating_add(messages);
         }
@@ -210,7 +210,7 @@ impl ClassicStore {
     pub(crate) fn push(&mut self, message: Message, session: SessionId) -> u64 {
         let seq = self.base + self.slots.len() as u64;
         let body = u32::try_from(message.body_len()).unwrap_or(u32::MAX);
-        let highest = self.lanes.len().saturating_sub(1);
+        let highest = self.levels.len().saturating_sub(1);
         let lane = usize::from(message.priority().unwrap_or(0)).min(highest);
         let item = Item {
             seq,
@@ -220,8 +220,8 @@ impl ClassicStore {
             expires: self.expires(&message),
         };
         self.count_ready(&item);
-        if let Some(lane) = self.lanes.get_mut(lane) {
-            lane.fresh.push_back(seq);
+        if let Some(level) = self.levels.get_mut(lane) {
+            level.fresh.push_back(seq);
         }
         self.buffered += message.as_bytes().len();
         self.pacing.published();
@@ -244,9 +244,9 @@ impl ClassicStore {
         self.ready += 1;
         self.ready_bytes += u64::from(item.body);
         self.may_expire |= item.expires != 0;
-        self.top = self.top.max(item.lane.into());
-        if let Some(lane) = self.lane(item.lane) {
-            lane.ready += 1;
+        self.highest_ready = self.highest_ready.max(item.lane.into());
+        if let Some(level) = self.level(item.lane) {
+            level.ready += 1;
         }
     }
 
@@ -261,11 +261,11 @@ impl ClassicStore {
 
     /// Writes the buffer. After an error nothing has changed, and the call may be repeated.
     pub(crate) fn write(&mut self) -> io::Result<()> {
-        let wanted = |s: &&Slot| s.state != State::Gone;
-        let drafts: Vec<PendingWrite<'_>> = self
+        let is_unsettled = |s: &&Slot| s.state != State::Gone;
+        let writes: Vec<PendingWrite<'_>> = self
             .slots
             .iter()
-            .filter(wanted)
+            .filter(is_unsettled)
             .filter_map(|s| {
                 let message = s.message.as_ref()?;
                 Some(PendingWrite {
@@ -278,26 +278,28 @@ impl ClassicStore {
                 })
             })
             .collect();
-        let places = self.segments.append(&drafts)?;
+        let locations = self.segments.append(&writes)?;
         self.pacing.wrote(self.base);
-        let mut places = places.into_iter();
+        let mut locations = locations.into_iter();
         let slots = std::mem::take(&mut self.slots);
         self.base += slots.len() as u64;
         self.buffered = 0;
-        for lane in &mut self.lanes {
-            lane.fresh.clear();
+        for level in &mut self.levels {
+            level.fresh.clear();
         }
         for slot in slots {
             if slot.item.persistent {
-                self.safer.insert(slot.session);
+                self.newly_safe.insert(slot.session);
             }
             let message = slot.message.filter(|_| slot.state != State::Gone);
             let Some(message) = message else { continue };
-            let Some(location) = places.next() else { break };
+            let Some(location) = locations.next() else {
+                break;
+            };
             match slot.state {
-                State::Fresh => self.shelve(slot.item, message, location),
+                State::Fresh => self.retain_written(slot.item, message, location),
                 _ => {
-                    self.held.insert(slot.item.seq, location);
+                    self.locations.insert(slot.item.seq, location);
                 }
             }
         }
@@ -305,23 +307,23 @@ impl ClassicStore {
     }
 
     /// Records at a clean stop which messages were never delivered, if some on disk were not.
-    pub(crate) fn leave_stopped(&mut self) -> io::Result<()> {
-        let new = |lane: &PriorityLevel| lane.ready > lane.returned.len() as u64;
-        if !self.lanes.iter().any(new) {
-            return self.revoke_stopped();
+    pub(crate) fn record_clean_stop(&mut self) -> io::Result<()> {
+        let new = |level: &PriorityLevel| level.ready > level.returned.len() as u64;
+        if !self.levels.iter().any(new) {
+            return self.revoke_clean_stop();
         }
-        let lanes = (0..=u8::MAX).zip(&self.lanes);
-        let lanes = lanes.map(|(number, lane)| (number, lane.undelivered));
+        let levels = (0..=u8::MAX).zip(&self.levels);
+        let levels = levels.map(|(number, level)| (number, level.undelivered));
         self.segments
-            .leave_stopped(self.incarnation, &lanes.collect())?;
-        self.stopped = true;
+            .record_clean_stop(self.incarnation, &levels.collect())?;
+        self.has_clean_stop = true;
         Ok(())
     }
 
     /// Revokes the record of a clean stop before the next delivery.
-    fn revoke_stopped(&mut self) -> io::Result<()> {
-        match std::mem::take(&mut self.stopped) {
-            true => self.segments.revoke_stopped(),
+    fn revoke_clean_stop(&mut self) -> io::Result<()> {
+        match std::mem::take(&mut self.has_clean_stop) {
+            true => self.segments.revoke_clean_stop(),
             false => Ok(()),
         }
     }
@@ -333,7 +335,7 @@ impl ClassicStore {
     }
 
     /// Reports that messages cannot be read or written. Missing files stay missing, so the node must stop.
-    pub(super) fn cannot(&mut self, what: &str, error: &io::Error) {
+    pub(super) fn report_failure(&mut self, what: &str, error: &io::Error) {
         let fault = format!("classic queue {what}: {error}");
         if error.kind() == io::ErrorKind::NotFound {
             self.output.gone.get_or_insert_with(|| fault.clone());
@@ -341,7 +343,7 @@ impl ClassicStore {
         self.output.faults.push(fault);
     }
 
-    pub(super) fn note(&mut self, result: io::Result<()>) {
+    pub(super) fn report_error(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
             self.output
                 .faults
@@ -349,13 +351,13 @@ impl ClassicStore {
         }
     }
 
-    fn out_of_ready(&mut self, item: &Item) {
+    fn count_taken(&mut self, item: &Item) {
         self.ready = self.ready.saturating_sub(1);
         self.ready_bytes = self.ready_bytes.saturating_sub(item.body.into());
         self.out_bytes += u64::from(item.body);
         self.may_expire &= self.ready > 0;
-        if let Some(lane) = self.lane(item.lane) {
-            lane.ready = lane.ready.saturating_sub(1);
+        if let Some(level) = self.level(item.lane) {
+            level.ready = level.ready.saturating_sub(1);
         }
     }
 
@@ -365,15 +367,15 @@ impl ClassicStore {
     }
 
     pub(super) fn message(&mut self, seq: u64) -> io::Result<Message> {
-        if let Some((at_hand, message)) = &self.hand
-            && *at_hand == seq
+        if let Some((in_hand, message)) = &self.in_hand
+            && *in_hand == seq
         {
             return Ok(message.clone());
         }
         if let Some(message) = self.slot(seq).and_then(|slot| slot.message.clone()) {
             return Ok(message);
         }
-        match self.held.get(&seq) {
+        match self.locations.get(&seq) {
             Some(location) => self.segments.read_one(*location),
             None => Err(io::Error::other(format!("message {seq} is nowhere"))),
         }
@@ -388,8 +390,8 @@ impl ClassicStore {
             if expires > self.wall.0 {
                 return Some(WallTime(expires));
             }
-            let taken = self.take_head()?;
-            self.dead(taken.item, DeadReason::Expired);
+            let dequeued = self.take_head()?;
+            self.dead_letter(dequeued.item, DeadReason::Expired);
         }
         None
     }
@@ -397,8 +399,8 @@ impl ClassicStore {
     /// Drops the message at the head because of a limit.
     pub(crate) fn drop_head(&mut self) -> bool {
         match self.take_head() {
-            Some(taken) => {
-                self.dead(taken.item, DeadReason::MaxLength);
+            Some(dequeued) => {
+                self.dead_letter(dequeued.item, DeadReason::MaxLength);
                 true
             }
             None => false,
@@ -407,12 +409,12 @@ impl ClassicStore {
 
     pub(crate) fn destroy(&mut self) {
         let result = self.segments.destroy();
-        self.note(result);
+        self.report_error(result);
         self.slots.clear();
-        for lane in &mut self.lanes {
-            *lane = PriorityLevel::default();
+        for level in &mut self.levels {
+            *level = PriorityLevel::default();
         }
-        self.held.clear();
+        self.locations.clear();
         self.dead_letter_buffer.clear();
         self.buffered = 0;
         self.ready = 0;
@@ -430,7 +432,7 @@ impl ClassicStore {
 
     /// Removes a settled or dropped message from the write buffer or its segment.
     pub(super) fn finish(&mut self, item: &Item) {
-        self.hand = None;
+        self.in_hand = None;
         if let Some(slot) = self.slot(item.seq) {
             let len = slot.message.take().map_or(0, |m| m.as_bytes().len());
             slot.state = State::Gone;
@@ -438,15 +440,15 @@ impl ClassicStore {
             self.buffered = self.buffered.saturating_sub(len);
             self.pacing.settled_unwritten();
             if item.persistent {
-                self.safer.insert(session);
+                self.newly_safe.insert(session);
             }
             self.trim();
-        } else if let Some(location) = self.held.remove(&item.seq) {
+        } else if let Some(location) = self.locations.remove(&item.seq) {
             self.pacing.settled_written(item.seq);
             let result = self
                 .segments
                 .settle(location.segment, item.seq, item.persistent);
-            self.note(result);
+            self.report_error(result);
         }
     }
 }
@@ -461,28 +463,28 @@ impl MessageStore for ClassicStore {
     /// Drops expired messages first. A message with a TTL of zero may still be delivered at once.
     fn take(&mut self) -> Option<Dequeued<Item>> {
         loop {
-            let taken = self.take_head()?;
-            if taken.item.expires == 0 || taken.item.expires >= self.wall.0 {
-                return Some(taken);
+            let dequeued = self.take_head()?;
+            if dequeued.item.expires == 0 || dequeued.item.expires >= self.wall.0 {
+                return Some(dequeued);
             }
-            self.dead(taken.item, DeadReason::Expired);
+            self.dead_letter(dequeued.item, DeadReason::Expired);
         }
     }
 
     /// Requeues a message at its original position within its priority.
-    fn give_back(&mut self, item: Item, _attempts: u32, why: RequeueReason) {
+    fn requeue(&mut self, item: Item, _attempts: u32, why: RequeueReason) {
         let redelivered = match why {
             RequeueReason::Unseen { redelivered } => redelivered,
-            RequeueReason::Asked | RequeueReason::Lost | RequeueReason::InFront => true,
+            RequeueReason::Requested | RequeueReason::Returned | RequeueReason::InFront => true,
         };
         self.count_ready(&item);
         self.out_bytes = self.out_bytes.saturating_sub(item.body.into());
-        if let Some(lane) = self.lane(item.lane) {
-            lane.returned.insert(item.seq, (item, redelivered));
+        if let Some(level) = self.level(item.lane) {
+            level.returned.insert(item.seq, (item, redelivered));
         }
     }
 
-    fn settled(&mut self, item: Item) {
+    fn remove_settled(&mut self, item: Item) {
         self.out_bytes = self.out_bytes.saturating_sub(item.body.into());
         self.finish(&item);
     }
@@ -490,42 +492,42 @@ impl MessageStore for ClassicStore {
     /// A classic queue does not store annotations, as in RabbitMQ.
     fn annotate(&mut self, _item: &Item, _annotations: &Arc<Annotations>) {}
 
-    fn dead(&mut self, item: Item, reason: DeadReason) {
+    fn dead_letter(&mut self, item: Item, reason: DeadReason) {
         self.count_death(reason);
         if !self.dead_letter_buffer.open {
-            return self.settled(item);
+            return self.remove_settled(item);
         }
         self.out_bytes = self.out_bytes.saturating_sub(item.body.into());
-        let at_hand = self.hand.as_ref().filter(|(seq, _)| *seq == item.seq);
-        let message = at_hand.map(|(_, message)| message);
-        self.dead_letter_buffer.bury(item, reason, message);
+        let in_hand = self.in_hand.as_ref().filter(|(seq, _)| *seq == item.seq);
+        let message = in_hand.map(|(_, message)| message);
+        self.dead_letter_buffer.push(item, reason, message);
     }
 
-    fn deliver(&mut self, handed: HandedOut, item: &Item) {
-        if self.stopped {
-            let revoked = self.revoke_stopped();
-            self.note(revoked);
+    fn deliver(&mut self, delivery: HandedOut, item: &Item) {
+        if self.has_clean_stop {
+            let revoked = self.revoke_clean_stop();
+            self.report_error(revoked);
         }
-        if let Some(lane) = self.lane(item.lane) {
-            lane.undelivered = lane.undelivered.max(item.seq.saturating_add(1));
+        if let Some(level) = self.level(item.lane) {
+            level.undelivered = level.undelivered.max(item.seq.saturating_add(1));
         }
         match self.message(item.seq) {
             Ok(message) => self.output.deliver(
-                handed.session,
-                handed.consumer,
+                delivery.session,
+                delivery.consumer,
                 Delivery {
-                    id: handed.id,
-                    redelivered: handed.redelivered,
+                    id: delivery.id,
+                    redelivered: delivery.redelivered,
                     attempts: None,
-                    left: match handed.numbered {
+                    left: match delivery.numbered {
                         true => item.seq,
-                        false => handed.left,
+                        false => delivery.left,
                     },
                     message,
                     annotations: None,
                 },
             ),
-            Err(error) => self.cannot("cannot be read", &error),
+            Err(error) => self.report_failure("cannot be read", &error),
         }
     }
 
@@ -541,30 +543,30 @@ impl MessageStore for ClassicStore {
 
     fn purge(&mut self) -> u64 {
         let purged = self.ready;
-        for lane in std::mem::take(&mut self.lanes) {
-            for (seq, (item, _)) in lane.returned {
+        for level in std::mem::take(&mut self.levels) {
+            for (seq, (item, _)) in level.returned {
                 let session = self.slot(seq).map(|slot| {
                     slot.state = State::Gone;
                     slot.message = None;
                     slot.session
                 });
                 if item.persistent {
-                    self.safer.extend(session);
+                    self.newly_safe.extend(session);
                 }
-                self.held.remove(&seq);
+                self.locations.remove(&seq);
             }
-            self.lanes.push(PriorityLevel {
-                undelivered: lane.undelivered,
+            self.levels.push(PriorityLevel {
+                undelivered: level.undelivered,
                 ..PriorityLevel::default()
             });
         }
         for slot in self.slots.iter_mut().filter(|s| s.state == State::Fresh) {
             slot.state = State::Gone;
             slot.message = None;
-            self.safer.insert(slot.session);
+            self.newly_safe.insert(slot.session);
         }
-        let result = self.segments.keep_only(&self.held);
-        self.note(result);
+        let result = self.segments.settle_all_except(&self.locations);
+        self.report_error(result);
         self.buffered = self
             .slots
             .iter()
@@ -583,8 +585,8 @@ impl MessageStore for ClassicStore {
 impl ClassicStore {
     /// Messages in memory, and messages with an entry in memory.
     pub fn memory_messages(&self) -> usize {
-        let lanes = self.lanes.iter();
-        let lanes = lanes.map(|l| l.window.len() + l.returned.len() + l.fresh.len());
-        self.slots.len() + self.held.len() + lanes.sum::<usize>()
+        let levels = self.levels.iter();
+        let levels = levels.map(|l| l.window.len() + l.returned.len() + l.fresh.len());
+        self.slots.len() + self.locations.len() + levels.sum::<usize>()
     }
 }

@@ -739,11 +739,11 @@ fn a_session_that_gave_its_owner_up_begins_anew() {
     rig.consume(9, 1, 5);
     rig.publish(1, true, 10);
     // Out of reach for a while: the session was told that all is lost, and numbers anew.
-    rig.seqs.insert(9, crate::client::EPOCH);
+    rig.seqs.insert(9, crate::client::NUMBERING_EPOCH);
     let out = rig.publish(2, true, 10);
     assert_eq!(numbers(&out), [0u64; 0]);
     assert_eq!(rig.queue.stats().ready, 2);
-    let up_to = crate::client::EPOCH + 1;
+    let up_to = crate::client::NUMBERING_EPOCH + 1;
     assert_eq!(applied(&out), Some(up_to));
     let out = rig.consume(9, 2, 5);
     assert_eq!(numbers(&out), [1, 2]);
@@ -751,10 +751,10 @@ fn a_session_that_gave_its_owner_up_begins_anew() {
     rig.seqs.insert(9, 0);
     rig.publish(3, true, 10);
     assert_eq!(rig.queue.stats().unacknowledged, 2);
-    let gap = crate::client::EPOCH * 2 + 4;
+    let gap = crate::client::NUMBERING_EPOCH * 2 + 4;
     rig.seqs.insert(9, gap - 1);
     let out = rig.publish(4, true, 10);
-    let expected = crate::client::EPOCH * 2 + 1;
+    let expected = crate::client::NUMBERING_EPOCH * 2 + 1;
     let told = |a: &crate::AddressedEvent| a.event == QueueEvent::Expecting { expected };
     assert!(out.events.iter().any(told));
 }

@@ -53,8 +53,8 @@ impl<T: Copy> QueueClient<T> {
                 up_to,
                 drain,
             } => {
-                let watch = self.watches.get_mut(&consumer);
-                let up_to = watch.map_or(up_to, |watch| watch.credit.grant(up_to, drain));
+                let progress = self.consumers.get_mut(&consumer);
+                let up_to = progress.map_or(up_to, |progress| progress.credit.grant(up_to, drain));
                 RequestBody::Credit {
                     consumer,
                     up_to,
@@ -67,15 +67,15 @@ impl<T: Copy> QueueClient<T> {
 
     /// Deliveries of a consumer, from the next expected one to before `next`, will not arrive.
     pub(super) fn skip(&mut self, consumer: ConsumerId, next: u64) {
-        let Some(watch) = self.watches.get_mut(&consumer) else {
+        let Some(progress) = self.consumers.get_mut(&consumer) else {
             return;
         };
-        let renewed = watch.credit.skip(watch.expected, next);
-        watch.expected = next;
-        watch.unsettled_from = next;
-        let is_cancelled = watch.cancelled.is_some();
+        let renewed = progress.credit.skip(progress.expected, next);
+        progress.expected = next;
+        progress.unsettled_from = next;
+        let is_cancelled = progress.cancelled.is_some();
         if let Some(up_to) = renewed.filter(|_| !is_cancelled) {
-            self.keep(RequestBody::CreditOneWay { consumer, up_to }, None);
+            self.enqueue(RequestBody::CreditOneWay { consumer, up_to }, None);
         }
     }
 
@@ -87,8 +87,8 @@ impl<T: Copy> QueueClient<T> {
         else {
             return false;
         };
-        let watch = self.watches.get(consumer);
-        watch.is_some_and(|w| w.cancelled.is_none() && w.expected <= *last)
+        let progress = self.consumers.get(consumer);
+        progress.is_some_and(|w| w.cancelled.is_none() && w.expected <= *last)
     }
 
     /// Translates an answer to the session's count of deliveries.
@@ -102,8 +102,8 @@ impl<T: Copy> QueueClient<T> {
                     drained,
                 },
             ) => QueueReply::Credited {
-                last: match self.watches.get(consumer) {
-                    Some(watch) => watch.credit.count(last),
+                last: match self.consumers.get(consumer) {
+                    Some(progress) => progress.credit.count(last),
                     None => last,
                 },
                 available,
@@ -118,20 +118,20 @@ impl<T: Copy> QueueClient<T> {
         if self.early_answers == 0 {
             return None;
         }
-        let at = self.unanswered.iter().position(|asked| {
-            let early = asked.answer.as_ref();
-            early.is_some_and(|answer| !self.is_early(&asked.body, answer))
+        let at = self.unanswered.iter().position(|pending| {
+            let early = pending.answer.as_ref();
+            early.is_some_and(|answer| !self.is_early(&pending.body, answer))
         })?;
-        let mut asked = self.unanswered.remove(at)?;
-        let answer = asked.answer.take()?;
+        let mut pending = self.unanswered.remove(at)?;
+        let answer = pending.answer.take()?;
         self.early_answers -= 1;
-        Some((asked, answer))
+        Some((pending, answer))
     }
 }
 
 impl PendingRequest {
     /// Returns true if the owner may need a long time: a drain ends when the session has taken the deliveries.
-    pub(super) fn is_patient(&self, first_unapplied: u64) -> bool {
+    pub(super) fn may_be_slow(&self, first_unapplied: u64) -> bool {
         let is_drain = matches!(self.body, RequestBody::Credit { drain: true, .. });
         self.answer.is_some() || (is_drain && self.seq < first_unapplied)
     }

@@ -1,6 +1,6 @@
 //! A session's credit while deliveries and answers are lost or late.
 
-use super::tests::{client, deliver, hear, ids, spec};
+use super::tests::{client, deliver, handle_event, ids, spec};
 use super::*;
 use crate::{ConsumerSpec, FlowMode};
 
@@ -17,8 +17,8 @@ fn consuming() -> QueueClient<u64> {
     client.request(RequestBody::Consume { consumer, spec });
     requests(&mut client);
     let answer = QueueReply::Consuming;
-    hear(&mut client, QueueEvent::Answer { seq: 1, answer });
-    hear(&mut client, QueueEvent::Applied { up_to: 1 });
+    handle_event(&mut client, QueueEvent::Answer { seq: 1, answer });
+    handle_event(&mut client, QueueEvent::Applied { up_to: 1 });
     client
 }
 
@@ -51,7 +51,7 @@ fn credited(last: u64, drained: bool) -> QueueReply {
 
 fn answer(client: &mut QueueClient<u64>, seq: u64, last: u64) -> Vec<ClientEvent<u64>> {
     let answer = credited(last, true);
-    hear(client, QueueEvent::Answer { seq, answer })
+    handle_event(client, QueueEvent::Answer { seq, answer })
 }
 
 fn asks_to_resume(client: &mut QueueClient<u64>) -> bool {
@@ -64,17 +64,20 @@ fn an_answer_is_told_after_the_deliveries_that_it_counts() {
     let mut client = consuming();
     let seq = credit(&mut client, 5, true);
     requests(&mut client);
-    hear(&mut client, QueueEvent::Applied { up_to: seq });
-    hear(&mut client, deliver(1, &[1]));
+    handle_event(&mut client, QueueEvent::Applied { up_to: seq });
+    handle_event(&mut client, deliver(1, &[1]));
     assert_eq!(answer(&mut client, seq, 3), []);
     // Asked again or not, it comes once.
     assert_eq!(answer(&mut client, seq, 3), []);
-    assert_eq!(ids(&hear(&mut client, deliver(1, &[2]))), [2]);
-    let told = hear(&mut client, deliver(1, &[3, 4]));
-    assert_eq!(ids(&told), [3, 4]);
+    assert_eq!(ids(&handle_event(&mut client, deliver(1, &[2]))), [2]);
+    let events = handle_event(&mut client, deliver(1, &[3, 4]));
+    assert_eq!(ids(&events), [3, 4]);
     let answer = credited(3, true);
-    assert_eq!(told.last(), Some(&ClientEvent::Answer { seq, answer }));
-    assert_eq!(hear(&mut client, QueueEvent::Applied { up_to: seq }), []);
+    assert_eq!(events.last(), Some(&ClientEvent::Answer { seq, answer }));
+    assert_eq!(
+        handle_event(&mut client, QueueEvent::Applied { up_to: seq }),
+        []
+    );
     assert_eq!(client.wake_at(), Some(client.now + PROBE_EVERY));
 }
 
@@ -83,8 +86,8 @@ fn an_answer_waits_for_no_deliveries_that_will_not_come() {
     let mut client = consuming();
     let seq = credit(&mut client, 5, true);
     requests(&mut client);
-    hear(&mut client, QueueEvent::Applied { up_to: seq });
-    hear(&mut client, deliver(1, &[1]));
+    handle_event(&mut client, QueueEvent::Applied { up_to: seq });
+    handle_event(&mut client, deliver(1, &[1]));
     assert_eq!(answer(&mut client, seq, 3), []);
     client.link_restored(client.now);
     assert!(asks_to_resume(&mut client));
@@ -94,8 +97,8 @@ fn an_answer_waits_for_no_deliveries_that_will_not_come() {
     };
     // The session was given one delivery. The rest was drained.
     let answer = credited(1, true);
-    let told = hear(&mut client, resumed);
-    assert_eq!(told, [ClientEvent::Answer { seq, answer }]);
+    let events = handle_event(&mut client, resumed);
+    assert_eq!(events, [ClientEvent::Answer { seq, answer }]);
     // A drained link has no credit that would be renewed.
     assert_eq!(requests(&mut client), []);
 }
@@ -105,9 +108,9 @@ fn credit_for_deliveries_that_never_came_is_renewed() {
     let mut client = consuming();
     let seq = credit(&mut client, 5, false);
     requests(&mut client);
-    hear(&mut client, QueueEvent::Applied { up_to: seq });
+    handle_event(&mut client, QueueEvent::Applied { up_to: seq });
     answer(&mut client, seq, 0);
-    hear(&mut client, deliver(1, &[1]));
+    handle_event(&mut client, deliver(1, &[1]));
     client.link_restored(client.now);
     assert!(asks_to_resume(&mut client));
     // Others got the deliveries 2 to 4 while the node could not be reached.
@@ -115,11 +118,11 @@ fn credit_for_deliveries_that_never_came_is_renewed() {
         consumer: CONSUMER,
         next: 5,
     };
-    hear(&mut client, resumed);
+    handle_event(&mut client, resumed);
     let consumer = CONSUMER;
     let renewed = RequestBody::CreditOneWay { consumer, up_to: 8 };
     assert_eq!(requests(&mut client), [(seq + 1, renewed)]);
-    assert_eq!(ids(&hear(&mut client, deliver(1, &[5, 6]))), [5, 6]);
+    assert_eq!(ids(&handle_event(&mut client, deliver(1, &[5, 6]))), [5, 6]);
     // The session has three deliveries now, and counts from there.
     let seq = credit(&mut client, 10, false);
     let expected = RequestBody::Credit {
@@ -128,9 +131,9 @@ fn credit_for_deliveries_that_never_came_is_renewed() {
         drain: false,
     };
     assert_eq!(requests(&mut client), [(seq, expected)]);
-    let told = answer(&mut client, seq, 6);
+    let events = answer(&mut client, seq, 6);
     let answer = credited(3, true);
-    assert_eq!(told, [ClientEvent::Answer { seq, answer }]);
+    assert_eq!(events, [ClientEvent::Answer { seq, answer }]);
 }
 
 /// A drain ends when the session has taken the messages, which may be a long time.
@@ -139,7 +142,7 @@ fn an_owner_that_drains_is_not_given_up() {
     let mut client = consuming();
     let seq = credit(&mut client, 5, true);
     requests(&mut client);
-    hear(&mut client, QueueEvent::Applied { up_to: seq });
+    handle_event(&mut client, QueueEvent::Applied { up_to: seq });
     let owner = client.owner();
     for _ in 0..20 {
         let Some(at) = client.wake_at() else { break };
@@ -150,12 +153,12 @@ fn an_owner_that_drains_is_not_given_up() {
                 consumer: CONSUMER,
                 next: 1,
             };
-            hear(&mut client, resumed);
+            handle_event(&mut client, resumed);
         }
     }
     assert_eq!(client.owner(), owner);
     // A new owner is asked for the answer.
     client.owner_is(client.now, Some(NodeId(3)));
-    let again: Vec<u64> = requests(&mut client).iter().map(|r| r.0).collect();
-    assert_eq!(again, [seq]);
+    let is_repeated: Vec<u64> = requests(&mut client).iter().map(|r| r.0).collect();
+    assert_eq!(is_repeated, [seq]);
 }

@@ -27,36 +27,36 @@ impl GetRequest {
 
 impl<T: Copy> QueueClient<T> {
     /// The number under which the session made a request.
-    pub(super) fn caller_number(&self, asked: &PendingRequest) -> u64 {
-        let get = match &asked.body {
-            RequestBody::Get { consumer, .. } => self.watches.get(consumer).and_then(|w| w.get),
+    pub(super) fn caller_number(&self, pending: &PendingRequest) -> u64 {
+        let get = match &pending.body {
+            RequestBody::Get { consumer, .. } => self.consumers.get(consumer).and_then(|w| w.get),
             _ => None,
         };
-        get.map_or(self.base.wrapping_add(asked.seq), |get| get.first)
+        get.map_or(self.base.wrapping_add(pending.seq), |get| get.first)
     }
 
     /// Repeats a `Get` under a new number if the queue requeued its message before it arrived. Returns false if
     /// the session gets the answer instead.
-    pub(super) fn get_again(&mut self, body: &RequestBody) -> bool {
+    pub(super) fn repeat_get(&mut self, body: &RequestBody) -> bool {
         let RequestBody::Get { consumer, .. } = body else {
             return false;
         };
         let last = self.next_number();
         // The queue ignores requests after the session's `Close`.
         let is_closing = |k: &UnappliedRequest<T>| matches!(k.body, RequestBody::Close);
-        if self.kept.iter().any(is_closing) {
+        if self.unapplied.iter().any(is_closing) {
             return false;
         }
-        let watch = self.watches.get_mut(consumer);
-        let watch = watch.filter(|w| w.cancelled.is_none());
-        let Some(get) = watch.and_then(|w| w.get.as_mut()) else {
+        let progress = self.consumers.get_mut(consumer);
+        let progress = progress.filter(|w| w.cancelled.is_none());
+        let Some(get) = progress.and_then(|w| w.get.as_mut()) else {
             return false;
         };
         if !std::mem::take(&mut get.given_back) {
             return false;
         }
         get.last = last;
-        self.kept.push_back(UnappliedRequest {
+        self.unapplied.push_back(UnappliedRequest {
             body: body.clone(),
             tag: None,
         });

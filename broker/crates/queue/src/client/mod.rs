@@ -40,7 +40,7 @@ pub const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
 pub const MAX_UNANSWERED: usize = 64;
 /// Request numbers of one numbering epoch. A session whose owner is lost continues in the next epoch, whose
 /// first number tells an owner that was only unreachable to forget the previous requests.
-pub const EPOCH: u64 = 1 << 44;
+pub const NUMBERING_EPOCH: u64 = 1 << 44;
 /// Wait before unapplied requests are sent again, the first time.
 pub const RESEND_FIRST: Duration = Duration::from_millis(200);
 /// Longest wait before unapplied requests are sent again.
@@ -97,7 +97,7 @@ struct PendingRequest {
     seq: u64,
     /// It was sent more than once: the answer may be to a copy, and deliveries after the first answer may be
     /// lost.
-    again: bool,
+    is_repeated: bool,
     body: RequestBody,
     /// The answer, while it waits for the deliveries that it counts.
     answer: Option<QueueReply>,
@@ -115,12 +115,12 @@ struct ConsumerProgress {
     /// With `auto_settle`: the ids from this one to before `expected` are delivered and not settled yet.
     unsettled_from: u64,
     /// Its `Consume` is answered.
-    session_state: bool,
+    is_established: bool,
     /// Number of the session's `Cancel` or `Leave`. Deliveries that were sent before the queue applied it still
     /// arrive.
     cancelled: Option<u64>,
     /// The session does not want further deliveries; they are requeued.
-    left: bool,
+    has_left: bool,
     /// When deliveries were asked for again, until the owner replies.
     resumed_at: Option<Time>,
     /// The `Get` that created it.
@@ -133,15 +133,15 @@ struct ConsumerProgress {
 pub struct QueueClient<T> {
     session: SessionId,
     /// The queue is replicated: an owner never forgets a request that it has applied.
-    lasting: bool,
+    is_replicated: bool,
     /// The members of the queue, tried in turn while the owner is unknown.
     members: Vec<NodeId>,
     try_next: usize,
     owner: Option<NodeId>,
     hops: u32,
-    in_vain: u32,
+    failed_resends: u32,
     /// Unapplied requests; the first has number `first`.
-    kept: VecDeque<UnappliedRequest<T>>,
+    unapplied: VecDeque<UnappliedRequest<T>>,
     first: u64,
     /// How many of them were sent to the owner.
     sent: usize,
@@ -151,15 +151,15 @@ pub struct QueueClient<T> {
     /// How many of them have an answer that waits for deliveries.
     early_answers: usize,
     /// The last request number that was considered for `unanswered`.
-    asked_up_to: u64,
+    registered_up_to: u64,
     /// There are deliveries to settle automatically.
-    auto_due: bool,
-    watches: BTreeMap<ConsumerId, ConsumerProgress>,
+    auto_settle_due: bool,
+    consumers: BTreeMap<ConsumerId, ConsumerProgress>,
     urgent: VecDeque<QueueMessage>,
     /// Difference (wrapping) between the request numbers that the session and the owner use: the owner's
     /// restart with each numbering epoch.
     base: u64,
-    epoch: u64,
+    numbering_epoch: u64,
     backoff: Duration,
     resend_at: Option<Time>,
     probe_at: Option<Time>,
@@ -178,24 +178,24 @@ impl<T: Copy> QueueClient<T> {
     ) -> Self {
         QueueClient {
             session,
-            lasting: kind.is_replicated(),
+            is_replicated: kind.is_replicated(),
             owner: owner.or(members.first().copied()),
             members,
             try_next: 1,
             hops: 0,
-            in_vain: 0,
-            kept: VecDeque::new(),
+            failed_resends: 0,
+            unapplied: VecDeque::new(),
             first: 1,
             sent: 0,
             bytes: 0,
             unanswered: VecDeque::new(),
             early_answers: 0,
-            asked_up_to: 0,
-            auto_due: false,
-            watches: BTreeMap::new(),
+            registered_up_to: 0,
+            auto_settle_due: false,
+            consumers: BTreeMap::new(),
             urgent: VecDeque::new(),
             base: 0,
-            epoch: 0,
+            numbering_epoch: 0,
             backoff: RESEND_FIRST,
             resend_at: None,
             probe_at: None,
@@ -215,12 +215,12 @@ impl<T: Copy> QueueClient<T> {
 
     /// Returns true if too much is unapplied and the session has to pause.
     pub fn is_full(&self) -> bool {
-        self.kept.len() >= MAX_IN_FLIGHT || self.bytes >= MAX_IN_FLIGHT_BYTES
+        self.unapplied.len() >= MAX_IN_FLIGHT || self.bytes >= MAX_IN_FLIGHT_BYTES
     }
 
     /// Number of unapplied requests.
     pub fn in_flight(&self) -> usize {
-        self.kept.len()
+        self.unapplied.len()
     }
 
     /// Bytes of unapplied requests.
@@ -230,16 +230,16 @@ impl<T: Copy> QueueClient<T> {
 
     /// Returns true if nothing is outstanding and there is no consumer: the client may be dropped.
     pub fn is_idle(&self) -> bool {
-        self.kept.is_empty()
+        self.unapplied.is_empty()
             && self.unanswered.is_empty()
-            && self.watches.is_empty()
+            && self.consumers.is_empty()
             && self.urgent.is_empty()
     }
 
     /// Publishes a message. `tag` is returned in `Published` or `NotPublished`; None: the session needs no
     /// event. Returns the number of the request.
     pub fn publish(&mut self, tag: Option<T>, message: Message) -> u64 {
-        self.keep(RequestBody::Publish(message), tag)
+        self.enqueue(RequestBody::Publish(message), tag)
     }
 
     /// Makes any other request; returns its number.
@@ -249,14 +249,14 @@ impl<T: Copy> QueueClient<T> {
             self.auto_settle();
         }
         let body = self.translate_credit(body);
-        self.keep(body, None)
+        self.enqueue(body, None)
     }
 
-    fn keep(&mut self, body: RequestBody, tag: Option<T>) -> u64 {
+    fn enqueue(&mut self, body: RequestBody, tag: Option<T>) -> u64 {
         let seq = self.next_number();
-        self.bytes += weight(&body);
-        self.watch(seq, &body);
-        self.kept.push_back(UnappliedRequest { body, tag });
+        self.bytes += buffered_bytes(&body);
+        self.track_consumer(seq, &body);
+        self.unapplied.push_back(UnappliedRequest { body, tag });
         if self.owner.is_none() && self.resend_at.is_none() {
             self.resend_at = Some(self.now + self.backoff);
         }
@@ -266,18 +266,18 @@ impl<T: Copy> QueueClient<T> {
     fn next_number(&self) -> u64 {
         self.base
             .wrapping_add(self.first)
-            .wrapping_add(self.kept.len() as u64)
+            .wrapping_add(self.unapplied.len() as u64)
     }
 
-    fn watch(&mut self, seq: u64, body: &RequestBody) {
-        let watch = |auto_settle, get| ConsumerProgress {
+    fn track_consumer(&mut self, seq: u64, body: &RequestBody) {
+        let new_progress = |auto_settle, get| ConsumerProgress {
             expected: 1,
             received: 0,
             auto_settle,
             unsettled_from: 1,
-            session_state: false,
+            is_established: false,
             cancelled: None,
-            left: false,
+            has_left: false,
             resumed_at: None,
             get,
             credit: CreditState::default(),
@@ -285,21 +285,22 @@ impl<T: Copy> QueueClient<T> {
         match body {
             // For an existing consumer it changes the prefetch only; its delivery ids continue.
             RequestBody::Consume { consumer, spec } => {
-                let fresh = watch(spec.no_ack, None);
-                self.watches.entry(*consumer).or_insert(fresh);
+                let fresh = new_progress(spec.no_ack, None);
+                self.consumers.entry(*consumer).or_insert(fresh);
             }
             RequestBody::Succeed(epoch_consumer) => {
-                let fresh = watch(epoch_consumer.spec.no_ack, None);
-                self.watches.insert(epoch_consumer.consumer, fresh);
+                let fresh = new_progress(epoch_consumer.spec.no_ack, None);
+                self.consumers.insert(epoch_consumer.consumer, fresh);
             }
             RequestBody::Get { consumer, no_ack } => {
                 let get = GetRequest::new(seq);
-                self.watches.insert(*consumer, watch(*no_ack, Some(get)));
+                self.consumers
+                    .insert(*consumer, new_progress(*no_ack, Some(get)));
             }
             RequestBody::Cancel { consumer } | RequestBody::Leave { consumer } => {
-                if let Some(watch) = self.watches.get_mut(consumer) {
-                    watch.cancelled = Some(seq);
-                    watch.left = matches!(body, RequestBody::Leave { .. });
+                if let Some(progress) = self.consumers.get_mut(consumer) {
+                    progress.cancelled = Some(seq);
+                    progress.has_left = matches!(body, RequestBody::Leave { .. });
                 }
             }
             _ => {}
@@ -312,25 +313,25 @@ impl<T: Copy> QueueClient<T> {
         if let Some(item) = self.urgent.pop_front() {
             return Some(item);
         }
-        if self.sent == self.kept.len() {
+        if self.sent == self.unapplied.len() {
             self.auto_settle();
         }
-        let kept = self.kept.get(self.sent)?;
+        let unapplied = self.unapplied.get(self.sent)?;
         let seq = self.first + self.sent as u64;
-        if has_answer(&kept.body) {
+        if has_answer(&unapplied.body) {
             // A request that is sent again is already in `unanswered`, or has been answered.
-            if seq > self.asked_up_to {
+            if seq > self.registered_up_to {
                 if self.unanswered.len() >= MAX_UNANSWERED {
                     return None;
                 }
-                let body = kept.body.clone();
+                let body = unapplied.body.clone();
                 self.unanswered.push_back(PendingRequest {
                     seq,
-                    again: false,
+                    is_repeated: false,
                     body,
                     answer: None,
                 });
-                self.asked_up_to = seq;
+                self.registered_up_to = seq;
             }
         }
         self.sent += 1;
@@ -340,17 +341,17 @@ impl<T: Copy> QueueClient<T> {
         Some(QueueMessage::Request(Request {
             session: self.session,
             seq,
-            body: kept.body.clone(),
+            body: unapplied.body.clone(),
         }))
     }
 
     /// Settles messages that were delivered without acknowledgement.
     fn auto_settle(&mut self) {
-        if !std::mem::take(&mut self.auto_due) {
+        if !std::mem::take(&mut self.auto_settle_due) {
             return;
         }
         let due: Vec<(ConsumerId, u64, u64)> = self
-            .watches
+            .consumers
             .iter_mut()
             .filter(|(_, w)| w.auto_settle && w.unsettled_from < w.expected)
             .map(|(id, w)| {
@@ -359,11 +360,11 @@ impl<T: Copy> QueueClient<T> {
             })
             .collect();
         for (consumer, from, to) in due {
-            self.keep_settle(consumer, SettlementOutcome::Accepted, from, to);
+            self.enqueue_settle(consumer, SettlementOutcome::Accepted, from, to);
         }
     }
 
-    fn keep_settle(
+    fn enqueue_settle(
         &mut self,
         consumer: ConsumerId,
         outcome: SettlementOutcome,
@@ -371,7 +372,7 @@ impl<T: Copy> QueueClient<T> {
         to: u64,
     ) {
         let ids = vec![(from, to)];
-        self.keep(
+        self.enqueue(
             RequestBody::Settle {
                 consumer,
                 outcome,
@@ -387,42 +388,44 @@ impl<T: Copy> QueueClient<T> {
         now: Time,
         from: NodeId,
         event: QueueEvent,
-        told: &mut Vec<ClientEvent<T>>,
+        events: &mut Vec<ClientEvent<T>>,
     ) {
         self.now = now;
         match event {
-            QueueEvent::Applied { up_to } => self.applied(up_to, &[], told),
-            QueueEvent::AppliedExcept { up_to, refused } => self.applied(up_to, &refused, told),
-            QueueEvent::Answer { seq, answer } => self.answered(seq, answer, told),
+            QueueEvent::Applied { up_to } => self.on_applied(up_to, &[], events),
+            QueueEvent::AppliedExcept { up_to, refused } => {
+                self.on_applied(up_to, &refused, events)
+            }
+            QueueEvent::Answer { seq, answer } => self.on_answer(seq, answer, events),
             QueueEvent::Deliver {
                 consumer,
                 deliveries,
-            } => self.delivered(consumer, deliveries, told),
-            QueueEvent::Resumed { consumer, next } => self.resumed(consumer, next),
-            QueueEvent::Cancelled { consumer } => self.cancelled(consumer, told),
+            } => self.on_deliver(consumer, deliveries, events),
+            QueueEvent::Resumed { consumer, next } => self.on_resumed(consumer, next),
+            QueueEvent::Cancelled { consumer } => self.on_cancelled(consumer, events),
             QueueEvent::Owner => {
                 self.owner = Some(from);
                 self.backoff = RESEND_FIRST;
-                self.send_again();
+                self.resend_all();
             }
             QueueEvent::NotOwner { leader } => {
                 if self.owner == Some(from) {
-                    self.passed_on(leader.filter(|leader| *leader != from));
+                    self.on_not_owner(leader.filter(|leader| *leader != from));
                 }
             }
             QueueEvent::Expecting { expected } => {
                 if self.owner == Some(from) {
-                    self.expecting(expected, told);
+                    self.on_expecting(expected, events);
                 }
             }
         }
-        while let Some((asked, answer)) = self.next_due_answer() {
-            self.tell_answer(&asked, answer, told);
+        while let Some((pending, answer)) = self.next_due_answer() {
+            self.report_answer(&pending, answer, events);
         }
     }
 
     /// The node is not the owner. Follows its redirect, unless redirects go in circles.
-    fn passed_on(&mut self, leader: Option<NodeId>) {
+    fn on_not_owner(&mut self, leader: Option<NodeId>) {
         self.hops += 1;
         if leader.is_some() && self.hops <= MAX_HOPS {
             return self.owner_is(self.now, leader);
@@ -434,39 +437,39 @@ impl<T: Copy> QueueClient<T> {
         self.resend_at = Some(self.now + self.backoff);
     }
 
-    fn applied(
+    fn on_applied(
         &mut self,
         up_to: u64,
         refused: &[RefusedPublishes],
-        told: &mut Vec<ClientEvent<T>>,
+        events: &mut Vec<ClientEvent<T>>,
     ) {
         let mut refused = refused.iter().copied().peekable();
         let mut progressed = false;
         // An owner cannot have applied a request that was never sent.
         while self.first <= up_to {
-            let Some(kept) = self.kept.pop_front() else {
+            let Some(unapplied) = self.unapplied.pop_front() else {
                 break;
             };
             let seq = self.first;
             self.first += 1;
             self.sent = self.sent.saturating_sub(1);
-            self.bytes = self.bytes.saturating_sub(weight(&kept.body));
+            self.bytes = self.bytes.saturating_sub(buffered_bytes(&unapplied.body));
             progressed = true;
             while refused.next_if(|r| r.to < seq).is_some() {}
             let why = refused.peek().filter(|r| r.from <= seq).map(|r| r.why);
-            if let Some(tag) = kept.tag {
-                told.push(match why {
+            if let Some(tag) = unapplied.tag {
+                events.push(match why {
                     Some(why) => ClientEvent::NotPublished(tag, why),
                     None => ClientEvent::Published(tag),
                 });
             }
-            match kept.body {
+            match unapplied.body {
                 RequestBody::Cancel { consumer } => self.finish_cancel(consumer),
                 RequestBody::Leave { consumer } => {
-                    self.watches.remove(&consumer);
+                    self.consumers.remove(&consumer);
                 }
                 RequestBody::Close => {
-                    self.watches.clear();
+                    self.consumers.clear();
                     self.unanswered.clear();
                     self.early_answers = 0;
                 }
@@ -474,137 +477,137 @@ impl<T: Copy> QueueClient<T> {
             }
         }
         if progressed {
-            self.progress();
+            self.note_progress();
         }
     }
 
     /// The queue has applied the cancel: requeues deliveries that the session has not got.
     fn finish_cancel(&mut self, consumer: ConsumerId) {
         self.auto_settle();
-        if let Some(watch) = self.watches.remove(&consumer)
+        if let Some(progress) = self.consumers.remove(&consumer)
             && !planted::is(Bug::CancelLosesDeliveries)
         {
-            self.keep_settle(
+            self.enqueue_settle(
                 consumer,
                 SettlementOutcome::Requeue,
-                watch.expected,
+                progress.expected,
                 u64::MAX,
             );
         }
     }
 
-    fn progress(&mut self) {
+    fn note_progress(&mut self) {
         self.backoff = RESEND_FIRST;
         self.hops = 0;
-        self.in_vain = 0;
-        self.resend_at = self.waits().then(|| self.now + self.backoff);
-        let stands = self.watches.values().any(|w| w.session_state);
+        self.failed_resends = 0;
+        self.resend_at = self.awaits_owner().then(|| self.now + self.backoff);
+        let has_consumers = self.consumers.values().any(|w| w.is_established);
         let remote = self.owner.is_some_and(|owner| owner != self.session.node);
-        self.probe_at = (stands && remote).then(|| self.now + PROBE_EVERY);
+        self.probe_at = (has_consumers && remote).then(|| self.now + PROBE_EVERY);
     }
 
-    fn resuming(&self) -> bool {
-        self.watches.values().any(|w| w.resumed_at.is_some())
+    fn is_resuming(&self) -> bool {
+        self.consumers.values().any(|w| w.resumed_at.is_some())
     }
 
-    fn answered(&mut self, seq: u64, answer: QueueReply, told: &mut Vec<ClientEvent<T>>) {
+    fn on_answer(&mut self, seq: u64, answer: QueueReply, events: &mut Vec<ClientEvent<T>>) {
         let Some(at) = self.unanswered.iter().position(|a| a.seq == seq) else {
-            return self.end_is_unknown(seq, told);
+            return self.on_unknown_session(seq, events);
         };
-        if let Some(asked) = self.unanswered.get(at)
-            && self.is_early(&asked.body, &answer)
+        if let Some(pending) = self.unanswered.get(at)
+            && self.is_early(&pending.body, &answer)
         {
-            if let Some(asked) = self.unanswered.get_mut(at)
-                && asked.answer.replace(answer).is_none()
+            if let Some(pending) = self.unanswered.get_mut(at)
+                && pending.answer.replace(answer).is_none()
             {
                 self.early_answers += 1;
             }
-            return self.progress();
+            return self.note_progress();
         }
-        let Some(asked) = self.forget_question(seq) else {
+        let Some(pending) = self.remove_unanswered(seq) else {
             return;
         };
-        self.tell_answer(&asked, answer, told);
+        self.report_answer(&pending, answer, events);
     }
 
-    fn tell_answer(
+    fn report_answer(
         &mut self,
-        asked: &PendingRequest,
+        pending: &PendingRequest,
         answer: QueueReply,
-        told: &mut Vec<ClientEvent<T>>,
+        events: &mut Vec<ClientEvent<T>>,
     ) {
-        if answer == QueueReply::Empty && self.get_again(&asked.body) {
-            return self.progress();
+        if answer == QueueReply::Empty && self.repeat_get(&pending.body) {
+            return self.note_progress();
         }
-        let answer = self.to_counts(&asked.body, answer);
-        let told_as = self.caller_number(asked);
+        let answer = self.to_counts(&pending.body, answer);
+        let caller_seq = self.caller_number(pending);
         // The queue has applied earlier requests, and the session has got the events that they caused.
-        let number = self.base.wrapping_add(asked.seq);
-        for watch in self.watches.values_mut() {
-            watch.left |= watch.cancelled.is_some_and(|cancel| cancel < number);
+        let number = self.base.wrapping_add(pending.seq);
+        for progress in self.consumers.values_mut() {
+            progress.has_left |= progress.cancelled.is_some_and(|cancel| cancel < number);
         }
-        match (consumer_asked_for(&asked.body), &answer) {
+        match (consumer_created_by(&pending.body), &answer) {
             (Some(consumer), QueueReply::Consuming | QueueReply::GoesOn) => {
-                if let Some(watch) = self.watches.get_mut(&consumer) {
-                    watch.session_state = true;
+                if let Some(progress) = self.consumers.get_mut(&consumer) {
+                    progress.is_established = true;
                 }
-                if asked.again {
-                    self.ask_resume(consumer);
+                if pending.is_repeated {
+                    self.request_resume(consumer);
                 }
             }
-            (Some(consumer), _) => self.unwatch(consumer),
+            (Some(consumer), _) => self.remove_unestablished(consumer),
             (None, _) => {}
         }
-        told.push(ClientEvent::Answer {
-            seq: told_as,
+        events.push(ClientEvent::Answer {
+            seq: caller_seq,
             answer,
         });
-        self.progress();
+        self.note_progress();
     }
 
     /// Handles the answer 404 to a `Close`: the queue does not know the session. If some request was applied
     /// before, the queue has applied the `Close` too and has forgotten the session since, so no request may be
     /// repeated. Otherwise all of them are yet to be applied.
-    fn end_is_unknown(&mut self, seq: u64, told: &mut Vec<ClientEvent<T>>) {
-        let closing = (self.kept.back()).is_some_and(|k| matches!(k.body, RequestBody::Close));
-        let last = self.first + self.kept.len() as u64 - 1;
-        if closing && seq == last && self.first > self.epoch * EPOCH + 1 {
-            self.start_over(told);
+    fn on_unknown_session(&mut self, seq: u64, events: &mut Vec<ClientEvent<T>>) {
+        let closing = (self.unapplied.back()).is_some_and(|k| matches!(k.body, RequestBody::Close));
+        let last = self.first + self.unapplied.len() as u64 - 1;
+        if closing && seq == last && self.first > self.numbering_epoch * NUMBERING_EPOCH + 1 {
+            self.start_over(events);
         }
     }
 
     /// Removes the consumer of a refused request. A consumer that existed before ends only when the queue
     /// cancels it.
-    fn unwatch(&mut self, consumer: ConsumerId) {
+    fn remove_unestablished(&mut self, consumer: ConsumerId) {
         if self
-            .watches
+            .consumers
             .get(&consumer)
-            .is_some_and(|w| !w.session_state)
+            .is_some_and(|w| !w.is_established)
         {
-            self.watches.remove(&consumer);
+            self.consumers.remove(&consumer);
         }
     }
 
-    fn forget_question(&mut self, seq: u64) -> Option<PendingRequest> {
+    fn remove_unanswered(&mut self, seq: u64) -> Option<PendingRequest> {
         let at = self.unanswered.iter().position(|a| a.seq == seq)?;
-        let asked = self.unanswered.remove(at)?;
-        self.early_answers -= usize::from(asked.answer.is_some());
-        Some(asked)
+        let pending = self.unanswered.remove(at)?;
+        self.early_answers -= usize::from(pending.answer.is_some());
+        Some(pending)
     }
 
-    fn delivered(
+    fn on_deliver(
         &mut self,
         consumer: ConsumerId,
         mut deliveries: Vec<Delivery>,
-        told: &mut Vec<ClientEvent<T>>,
+        events: &mut Vec<ClientEvent<T>>,
     ) {
-        let Some(watch) = self.watches.get_mut(&consumer) else {
+        let Some(progress) = self.consumers.get_mut(&consumer) else {
             return;
         };
-        if watch.left {
+        if progress.has_left {
             return;
         }
-        let (expected, cancelled) = (watch.expected, watch.cancelled.is_some());
+        let (expected, cancelled) = (progress.expected, progress.cancelled.is_some());
         deliveries.retain(|d| d.id >= expected);
         let Some(first) = deliveries.first().map(|d| d.id) else {
             return;
@@ -614,19 +617,19 @@ impl<T: Copy> QueueClient<T> {
             return;
         }
         if first != expected {
-            return self.ask_resume(consumer);
+            return self.request_resume(consumer);
         }
         // Owners send consecutive ids. A gap within an event is handled like one between events.
-        let run = deliveries.iter().zip(expected..);
-        let good = run.take_while(|(d, id)| d.id == *id).count();
-        let gap = good < deliveries.len();
-        deliveries.truncate(good);
-        watch.expected += good as u64;
-        let get = watch.get;
-        self.auto_due |= watch.auto_settle;
-        let settle_now =
-            watch.auto_settle && watch.expected - watch.unsettled_from >= AUTO_SETTLE_EVERY;
-        told.push(ClientEvent::Deliver {
+        let numbered = deliveries.iter().zip(expected..);
+        let consecutive = numbered.take_while(|(d, id)| d.id == *id).count();
+        let gap = consecutive < deliveries.len();
+        deliveries.truncate(consecutive);
+        progress.expected += consecutive as u64;
+        let get = progress.get;
+        self.auto_settle_due |= progress.auto_settle;
+        let settle_now = progress.auto_settle
+            && progress.expected - progress.unsettled_from >= AUTO_SETTLE_EVERY;
+        events.push(ClientEvent::Deliver {
             consumer,
             deliveries,
         });
@@ -634,20 +637,20 @@ impl<T: Copy> QueueClient<T> {
             self.auto_settle();
         }
         if let Some(get) = get {
-            self.got(consumer, get.last);
+            self.finish_get(consumer, get.last);
         }
         if gap && !cancelled {
-            self.ask_resume(consumer);
+            self.request_resume(consumer);
         }
     }
 
     /// A `Get` found its message: that is its answer, and there are no further deliveries.
-    fn got(&mut self, consumer: ConsumerId, seq: u64) {
+    fn finish_get(&mut self, consumer: ConsumerId, seq: u64) {
         self.auto_settle();
-        self.watches.remove(&consumer);
+        self.consumers.remove(&consumer);
         let seq = seq.wrapping_sub(self.base);
-        if self.forget_question(seq).is_some() {
-            self.progress();
+        if self.remove_unanswered(seq).is_some() {
+            self.note_progress();
         }
     }
 
@@ -655,8 +658,8 @@ impl<T: Copy> QueueClient<T> {
     /// of ids, at most [`MAX_SETTLING`].
     pub fn settling(&self, consumer: ConsumerId) -> Vec<(u64, u64)> {
         let mut all: Vec<(u64, u64)> = Vec::new();
-        for kept in &self.kept {
-            match &kept.body {
+        for unapplied in &self.unapplied {
+            match &unapplied.body {
                 RequestBody::Settle {
                     consumer: of,
                     outcome: SettlementOutcome::Accepted,
@@ -670,13 +673,13 @@ impl<T: Copy> QueueClient<T> {
 
     /// Records that the client was sent this consumer's deliveries up to this id, which opens the flow window.
     pub fn received(&mut self, consumer: ConsumerId, up_to: u64) {
-        if let Some(watch) = self.watches.get_mut(&consumer) {
-            watch.received = watch.received.max(up_to);
-            self.tell_received(consumer, up_to);
+        if let Some(progress) = self.consumers.get_mut(&consumer) {
+            progress.received = progress.received.max(up_to);
+            self.report_received(consumer, up_to);
         }
     }
 
-    fn tell_received(&mut self, consumer: ConsumerId, up_to: u64) {
+    fn report_received(&mut self, consumer: ConsumerId, up_to: u64) {
         self.urgent
             .push_back(QueueMessage::Received(DeliveryProgress {
                 session: self.session,
@@ -685,18 +688,18 @@ impl<T: Copy> QueueClient<T> {
             }));
     }
 
-    fn ask_resume(&mut self, consumer: ConsumerId) {
-        let Some(watch) = self.watches.get_mut(&consumer) else {
+    fn request_resume(&mut self, consumer: ConsumerId) {
+        let Some(progress) = self.consumers.get_mut(&consumer) else {
             return;
         };
-        if watch.resumed_at.is_some() {
+        if progress.resumed_at.is_some() {
             return;
         }
-        watch.resumed_at = Some(self.now);
-        let (next, received) = (watch.expected, watch.received);
+        progress.resumed_at = Some(self.now);
+        let (next, received) = (progress.expected, progress.received);
         if received > 0 {
             // A new owner does not know it, and the last report may be lost.
-            self.tell_received(consumer, received);
+            self.report_received(consumer, received);
         }
         self.urgent.push_back(QueueMessage::Resume(ResumeConsumer {
             session: self.session,
@@ -709,47 +712,47 @@ impl<T: Copy> QueueClient<T> {
     }
 
     /// The owner delivers from `next` on. Missing deliveries below `next` were requeued.
-    fn resumed(&mut self, consumer: ConsumerId, next: u64) {
-        let Some(watch) = self.watches.get_mut(&consumer) else {
+    fn on_resumed(&mut self, consumer: ConsumerId, next: u64) {
+        let Some(progress) = self.consumers.get_mut(&consumer) else {
             return;
         };
-        if let Some(get) = &mut watch.get {
+        if let Some(get) = &mut progress.get {
             // Its only delivery was requeued.
             get.given_back = true;
         }
-        if watch.resumed_at.take().is_none() {
+        if progress.resumed_at.take().is_none() {
             return;
         }
-        if next > watch.expected {
+        if next > progress.expected {
             self.auto_settle();
             self.skip(consumer, next);
         }
-        self.progress();
+        self.note_progress();
     }
 
-    fn cancelled(&mut self, consumer: ConsumerId, told: &mut Vec<ClientEvent<T>>) {
-        let Some(watch) = self.watches.get(&consumer) else {
+    fn on_cancelled(&mut self, consumer: ConsumerId, events: &mut Vec<ClientEvent<T>>) {
+        let Some(progress) = self.consumers.get(&consumer) else {
             return;
         };
-        if !watch.session_state {
+        if !progress.is_established {
             // From an owner that has not applied its `Consume` yet.
             return;
         }
-        let silent = watch.cancelled.is_some();
+        let was_requested = progress.cancelled.is_some();
         self.auto_settle();
-        self.watches.remove(&consumer);
-        if !silent {
-            told.push(ClientEvent::Cancelled { consumer });
+        self.consumers.remove(&consumer);
+        if !was_requested {
+            events.push(ClientEvent::Cancelled { consumer });
         }
     }
 
     /// The owner misses requests from `expected` on.
-    fn expecting(&mut self, expected: u64, told: &mut Vec<ClientEvent<T>>) {
+    fn on_expecting(&mut self, expected: u64, events: &mut Vec<ClientEvent<T>>) {
         match expected.checked_sub(self.first) {
             // A new leader that has not yet applied all committed entries.
-            None if self.lasting => {}
+            None if self.is_replicated => {}
             // The queue is not replicated and has forgotten applied requests: it was restarted.
-            None => self.start_over(told),
+            None => self.start_over(events),
             Some(ahead) => {
                 let ahead = usize::try_from(ahead).unwrap_or(usize::MAX);
                 self.sent = self.sent.min(ahead);
@@ -765,82 +768,82 @@ impl<T: Copy> QueueClient<T> {
         }
         self.owner = owner;
         self.backoff = RESEND_FIRST;
-        self.send_again();
+        self.resend_all();
     }
 
     /// The connection to the owner was interrupted, so that messages may be lost. Sends everything again.
     pub fn link_restored(&mut self, now: Time) {
         self.now = now;
-        self.send_again();
+        self.resend_all();
     }
 
-    fn send_again(&mut self) {
+    fn resend_all(&mut self) {
         self.urgent.clear();
         if !planted::is(Bug::NotSentAgain) {
             self.sent = 0;
         }
         // Applied requests without an answer are asked for first.
-        for asked in &mut self.unanswered {
-            asked.again = true;
-            if asked.seq >= self.first || asked.answer.is_some() {
+        for pending in &mut self.unanswered {
+            pending.is_repeated = true;
+            if pending.seq >= self.first || pending.answer.is_some() {
                 continue;
             }
             self.urgent.push_back(QueueMessage::Request(Request {
                 session: self.session,
-                seq: asked.seq,
-                body: asked.body.clone(),
+                seq: pending.seq,
+                body: pending.body.clone(),
             }));
         }
-        let session_state: Vec<ConsumerId> = self
-            .watches
+        let is_established: Vec<ConsumerId> = self
+            .consumers
             .iter_mut()
-            .filter(|(_, w)| w.session_state)
+            .filter(|(_, w)| w.is_established)
             .map(|(id, w)| {
                 w.resumed_at = None;
                 *id
             })
             .collect();
-        for consumer in session_state {
-            self.ask_resume(consumer);
+        for consumer in is_established {
+            self.request_resume(consumer);
         }
-        self.resend_at = self.waits().then(|| self.now + self.backoff);
+        self.resend_at = self.awaits_owner().then(|| self.now + self.backoff);
     }
 
     /// The owner of a queue that is not replicated is lost with its memory. Unapplied publishes fail, consumers
     /// end, and request numbers continue in a new epoch.
-    pub fn owner_lost(&mut self, told: &mut Vec<ClientEvent<T>>) {
-        let stood = self
-            .watches
+    pub fn owner_lost(&mut self, events: &mut Vec<ClientEvent<T>>) {
+        let established_consumer = self
+            .consumers
             .first_key_value()
             .map(|(consumer, _)| *consumer);
-        self.start_over(told);
-        if let Some(consumer) = stood.filter(|_| self.kept.is_empty()) {
+        self.start_over(events);
+        if let Some(consumer) = established_consumer.filter(|_| self.unapplied.is_empty()) {
             // The owner may be alive and deliver to the ended consumers: any request of the new epoch ends
             // them.
-            self.keep(RequestBody::Recover { consumer }, None);
+            self.enqueue(RequestBody::Recover { consumer }, None);
             // The session did not make this request, so its numbers skip it.
             self.base = self.base.wrapping_sub(1);
         }
     }
 
     /// Ends all requests and consumers, and starts a new numbering epoch.
-    fn start_over(&mut self, told: &mut Vec<ClientEvent<T>>) {
+    fn start_over(&mut self, events: &mut Vec<ClientEvent<T>>) {
         let next = self.next_number();
         let mut closing = false;
-        for kept in std::mem::take(&mut self.kept) {
-            if let Some(tag) = kept.tag {
-                told.push(ClientEvent::NotPublished(tag, RejectReason::Unavailable));
+        for unapplied in std::mem::take(&mut self.unapplied) {
+            if let Some(tag) = unapplied.tag {
+                events.push(ClientEvent::NotPublished(tag, RejectReason::Unavailable));
             }
-            closing |= matches!(kept.body, RequestBody::Close);
+            closing |= matches!(unapplied.body, RequestBody::Close);
         }
-        let asked = std::mem::take(&mut self.unanswered);
+        let pending = std::mem::take(&mut self.unanswered);
         self.early_answers = 0;
-        for asked in asked {
-            let seq = self.caller_number(&asked);
-            if let Some(consumer) = consumer_asked_for(&asked.body) {
-                self.unwatch(consumer);
+        for pending in pending {
+            let seq = self.caller_number(&pending);
+            if let Some(consumer) = consumer_created_by(&pending.body) {
+                self.remove_unestablished(consumer);
             }
-            told.push(ClientEvent::Answer {
+            events.push(ClientEvent::Answer {
                 seq,
                 answer: QueueReply::Refused {
                     code: 404,
@@ -848,16 +851,16 @@ impl<T: Copy> QueueClient<T> {
                 },
             });
         }
-        for (consumer, watch) in std::mem::take(&mut self.watches) {
-            if watch.cancelled.is_none() && watch.get.is_none() {
-                told.push(ClientEvent::Cancelled { consumer });
+        for (consumer, progress) in std::mem::take(&mut self.consumers) {
+            if progress.cancelled.is_none() && progress.get.is_none() {
+                events.push(ClientEvent::Cancelled { consumer });
             }
         }
-        self.epoch += 1;
-        self.first = self.epoch * EPOCH + 1;
+        self.numbering_epoch += 1;
+        self.first = self.numbering_epoch * NUMBERING_EPOCH + 1;
         self.base = next.wrapping_sub(self.first);
-        self.asked_up_to = self.first - 1;
-        self.auto_due = false;
+        self.registered_up_to = self.first - 1;
+        self.auto_settle_due = false;
         self.sent = 0;
         self.bytes = 0;
         self.urgent.clear();
@@ -865,7 +868,7 @@ impl<T: Copy> QueueClient<T> {
         self.probe_at = None;
         if closing {
             // The owner may be alive and hold messages of this session: it has to learn of the end.
-            self.keep(RequestBody::Close, None);
+            self.enqueue(RequestBody::Close, None);
         }
     }
 
@@ -874,43 +877,47 @@ impl<T: Copy> QueueClient<T> {
         self.now = now;
         if self.resend_at.is_some_and(|at| at <= now) {
             self.resend_at = None;
-            self.send_in_vain();
+            self.resend();
         }
         if self.probe_at.is_some_and(|at| at <= now) {
             self.probe_at = Some(now + PROBE_EVERY);
-            let session_state = self.watches.iter().filter(|(_, w)| w.session_state);
-            let session_state: Vec<ConsumerId> = session_state.map(|(id, _)| *id).collect();
-            for consumer in session_state {
-                self.ask_resume(consumer);
+            let is_established = self.consumers.iter().filter(|(_, w)| w.is_established);
+            let is_established: Vec<ConsumerId> = is_established.map(|(id, _)| *id).collect();
+            for consumer in is_established {
+                self.request_resume(consumer);
             }
         }
     }
 
     /// Returns true if something is outstanding that a working owner does at once, or if consumers need an
     /// owner.
-    fn waits(&self) -> bool {
-        let stands = self.owner.is_none() && self.watches.values().any(|w| w.session_state);
+    fn awaits_owner(&self) -> bool {
+        let has_consumers =
+            self.owner.is_none() && self.consumers.values().any(|w| w.is_established);
         let first = self.first;
-        let waits_for_answer = self.unanswered.iter().any(|asked| !asked.is_patient(first));
-        stands || !self.kept.is_empty() || waits_for_answer || self.resuming()
+        let awaits_answer = self
+            .unanswered
+            .iter()
+            .any(|pending| !pending.may_be_slow(first));
+        has_consumers || !self.unapplied.is_empty() || awaits_answer || self.is_resuming()
     }
 
     /// Nothing came of the last attempt: sends everything again with a longer wait, and after some attempts to
     /// another member.
-    fn send_in_vain(&mut self) {
-        if !self.waits() {
+    fn resend(&mut self) {
+        if !self.awaits_owner() {
             return;
         }
         self.backoff = (self.backoff * 2).min(RESEND_MOST);
-        self.in_vain += 1;
-        if self.owner.is_none() || self.in_vain > MAX_IN_VAIN {
+        self.failed_resends += 1;
+        if self.owner.is_none() || self.failed_resends > MAX_IN_VAIN {
             let next = self.members.get(self.try_next % self.members.len().max(1));
             self.owner = next.copied().or(self.owner);
             self.try_next = self.try_next.wrapping_add(1);
-            self.in_vain = 0;
+            self.failed_resends = 0;
             self.hops = 0;
         }
-        self.send_again();
+        self.resend_all();
     }
 
     /// When [`tick`](Self::tick) is due.
@@ -923,7 +930,7 @@ impl<T: Copy> QueueClient<T> {
 }
 
 /// Bytes of a request that count towards [`MAX_IN_FLIGHT_BYTES`].
-fn weight(body: &RequestBody) -> usize {
+fn buffered_bytes(body: &RequestBody) -> usize {
     match body {
         RequestBody::Publish(message) => message.as_bytes().len(),
         RequestBody::Settle { ids, .. } => ids.len() * size_of::<(u64, u64)>(),
@@ -939,7 +946,7 @@ fn weight(body: &RequestBody) -> usize {
 }
 
 /// The consumer that a request creates.
-fn consumer_asked_for(body: &RequestBody) -> Option<ConsumerId> {
+fn consumer_created_by(body: &RequestBody) -> Option<ConsumerId> {
     match body {
         RequestBody::Consume { consumer, .. } | RequestBody::Get { consumer, .. } => {
             Some(*consumer)

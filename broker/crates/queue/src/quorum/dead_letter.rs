@@ -7,7 +7,7 @@
 
 use super::annotations::{MessageAnnotations, annotated};
 use super::command::Command;
-use super::effects::{Effects, LogRead, Unread, message};
+use super::effects::{Effects, LogRead, ReadError, read_message};
 use super::leader::QuorumQueue;
 use super::ready::LogMessage;
 use crate::{DeadLettering, DeadReason, QueueOutput};
@@ -56,7 +56,9 @@ impl DeadLetters {
     }
 
     pub(crate) fn kept(&self) -> impl Iterator<Item = (u64, &LogMessage, DeadReason)> {
-        self.kept.iter().map(|(id, (held, why))| (*id, held, *why))
+        self.kept
+            .iter()
+            .map(|(id, (held, reason))| (*id, held, *reason))
     }
 
     /// Continues the numbers at `next`, unless they are higher already.
@@ -65,18 +67,18 @@ impl DeadLetters {
     }
 
     /// Adds a message that left the queue.
-    pub(crate) fn bury(
+    pub(crate) fn add(
         &mut self,
         item: &LogMessage,
         reason: DeadReason,
         annotations: &mut MessageAnnotations,
         effects: &mut Effects,
     ) {
-        effects.died(self.mode, reason);
-        self.dispatch(item, reason, annotations, effects);
+        effects.count_death(self.mode, reason);
+        self.route(item, reason, annotations, effects);
     }
 
-    fn dispatch(
+    fn route(
         &mut self,
         item: &LogMessage,
         reason: DeadReason,
@@ -89,7 +91,7 @@ impl DeadLetters {
                 annotations.remove(location);
             }
             DeadLettering::AtMostOnce => {
-                effects.dead(reason, location, annotations.remove(location));
+                effects.push_dead(reason, location, annotations.remove(location));
             }
             DeadLettering::AtLeastOnce => {
                 self.keep(self.next, *item, reason);
@@ -116,7 +118,7 @@ impl DeadLetters {
             return;
         }
         for (item, reason) in std::mem::take(&mut self.kept).into_values() {
-            self.dispatch(&item, reason, annotations, effects);
+            self.route(&item, reason, annotations, effects);
         }
         self.bytes = 0;
     }
@@ -157,12 +159,12 @@ pub enum DeadRead {
 #[derive(Debug, Default)]
 pub(crate) struct ForwardProgress {
     /// All dead letters up to this number have been handed to the shard.
-    handed: u64,
+    handed_up_to: u64,
     /// Dead letters that the shard is forwarding, and the bytes of their bodies.
     out: BTreeMap<u64, u32>,
     bytes: u64,
     /// Confirmed dead letters to record in the log at the end of the turn.
-    done: Vec<u64>,
+    confirmed: Vec<u64>,
 }
 
 impl ForwardProgress {
@@ -170,10 +172,10 @@ impl ForwardProgress {
         self.out.len() < MAX_PASSING && (self.out.is_empty() || self.bytes < MAX_PASSING_BYTES)
     }
 
-    fn finish(&mut self, id: u64) {
+    fn confirm(&mut self, id: u64) {
         if let Some(body) = self.out.remove(&id) {
             self.bytes -= u64::from(body);
-            self.done.push(id);
+            self.confirmed.push(id);
         }
     }
 }
@@ -194,15 +196,20 @@ fn ranges(mut ids: Vec<u64>) -> Vec<(u64, u64)> {
 impl QuorumQueue {
     /// Returns true if [`take_dead`](Self::take_dead) has something to return.
     pub fn has_dead(&self) -> bool {
-        !self.waits_to_read() && (self.effects.has_dead() || self.next_to_pass().is_some())
+        !self.waits_to_read() && (self.effects.has_dead() || self.next_to_forward().is_some())
     }
 
-    fn next_to_pass(&self) -> Option<(u64, LogMessage, DeadReason)> {
-        if !self.leads || !self.caught_up || !self.passing.has_room() {
+    fn next_to_forward(&self) -> Option<(u64, LogMessage, DeadReason)> {
+        if !self.leads || !self.caught_up || !self.forwarding.has_room() {
             return None;
         }
-        let mut rest = self.machine.dead.kept.range(self.passing.handed + 1..);
-        rest.next().map(|(id, (item, why))| (*id, *item, *why))
+        let mut rest = self
+            .machine
+            .dead
+            .kept
+            .range(self.forwarding.handed_up_to + 1..);
+        rest.next()
+            .map(|(id, (item, reason))| (*id, *item, *reason))
     }
 
     /// Hands dead letters to the shard, at most `most` and about `most_bytes`. Those in [`QueueOutput::dead`]
@@ -218,28 +225,28 @@ impl QuorumQueue {
         if !self.effects.take_dead(most, most_bytes, read, out) {
             return self.retry_later();
         }
-        let mut room = most_bytes;
-        while out.kept_dead.len() < most && room > 0 {
-            let Some((id, item, reason)) = self.next_to_pass() else {
+        let mut remaining = most_bytes;
+        while out.kept_dead.len() < most && remaining > 0 {
+            let Some((id, item, reason)) = self.next_to_forward() else {
                 return;
             };
             let location = item.location();
-            let read = message(&read(location.index), location);
-            if read == Err(Unread::Shortage) {
+            let read = read_message(&read(location.index), location);
+            if read == Err(ReadError::Shortage) {
                 return self.retry_later();
             }
-            self.passing.handed = id;
+            self.forwarding.handed_up_to = id;
             match read {
                 Ok(message) => {
-                    room = room.saturating_sub(message.as_bytes().len());
-                    self.passing.out.insert(id, item.body);
-                    self.passing.bytes += u64::from(item.body);
+                    remaining = remaining.saturating_sub(message.as_bytes().len());
+                    self.forwarding.out.insert(id, item.body);
+                    self.forwarding.bytes += u64::from(item.body);
                     let message = annotated(message, self.machine.annotations.get(location));
                     out.kept_dead.push((id, reason, message));
                 }
                 // The dead letter stays: another leader may be able to read it.
-                Err(Unread::Lost(fault)) => out.faults.push(fault),
-                Err(Unread::Shortage) => {}
+                Err(ReadError::Lost(fault)) => out.faults.push(fault),
+                Err(ReadError::Shortage) => {}
             }
         }
     }
@@ -250,32 +257,32 @@ impl QuorumQueue {
             return DeadRead::Gone;
         };
         let location = item.location();
-        match message(&read(location.index), location) {
+        match read_message(&read(location.index), location) {
             Ok(message) => {
                 let annotations = self.machine.annotations.get(location);
                 DeadRead::Message(*reason, annotated(message, annotations))
             }
-            Err(Unread::Lost(_)) => DeadRead::Gone,
-            Err(Unread::Shortage) => DeadRead::Shortage,
+            Err(ReadError::Lost(_)) => DeadRead::Gone,
+            Err(ReadError::Shortage) => DeadRead::Shortage,
         }
     }
 
     /// Records that every queue behind the dead letter exchange has confirmed a dead letter.
     pub fn passed_on(&mut self, id: u64) {
         if self.leads {
-            self.passing.finish(id);
+            self.forwarding.confirm(id);
         }
     }
 
     /// Proposes, at the end of a turn, to remove confirmed dead letters. A leader that does not know yet what
     /// its predecessors removed makes sure that it catches up.
-    pub(super) fn log_passed_on(&mut self) {
+    pub(super) fn propose_forwarded(&mut self) {
         if self.leads && !self.caught_up && !self.machine.dead.is_empty() {
-            self.hurry();
+            self.ensure_caught_up_soon();
         }
-        if !self.passing.done.is_empty() {
-            let done = ranges(std::mem::take(&mut self.passing.done));
-            self.propose(&Command::PassedOn(done));
+        if !self.forwarding.confirmed.is_empty() {
+            let confirmed = ranges(std::mem::take(&mut self.forwarding.confirmed));
+            self.propose(&Command::PassedOn(confirmed));
         }
     }
 }

@@ -78,7 +78,7 @@ fn a_checkpoint_keeps_dead_messages_and_their_numbers() {
     assert!(reject.dead.is_empty());
     let command = rig.log.last().unwrap().clone();
     let index = rig.log.len() as u64;
-    let mut effects = super::Effects::unwanted();
+    let mut effects = super::Effects::discarding();
     twin.apply(index, &command, &mut effects).unwrap();
     twin.apply(index + 1, &late, &mut effects).unwrap();
     assert_eq!(twin.stats().dead, 1);

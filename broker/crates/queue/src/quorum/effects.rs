@@ -29,8 +29,9 @@ const _: () = assert!(MAX_BATCH_BYTES < 1 << OFFSET_BITS);
 impl LogLocation {
     /// A number that identifies the message within its queue. 0: the location is too large for a number.
     pub fn number(self) -> u64 {
-        let fits = self.index >> (u64::BITS - OFFSET_BITS) == 0 && self.offset >> OFFSET_BITS == 0;
-        match fits {
+        let has_number =
+            self.index >> (u64::BITS - OFFSET_BITS) == 0 && self.offset >> OFFSET_BITS == 0;
+        match has_number {
             true => self.index << OFFSET_BITS | u64::from(self.offset),
             false => 0,
         }
@@ -56,7 +57,7 @@ impl From<Option<Bytes>> for LogRead {
 
 /// Why a message could not be read from the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum ReadError {
     /// The message is lost; the text names the entry.
     Lost(String),
     /// File descriptors or memory are short.
@@ -119,38 +120,38 @@ pub struct Effects {
     dead: VecDeque<DeadMessage>,
     /// Deaths since the last [`resolve`](Effects::resolve).
     deaths: Option<Box<DeathCounts>>,
-    wanted: bool,
+    collects: bool,
     /// Deliveries in the list could not be read because file descriptors or memory were short.
     short: bool,
 }
 
 impl Effects {
     /// Collects the output, on the leader.
-    pub fn wanted() -> Effects {
+    pub fn collecting() -> Effects {
         Effects {
-            wanted: true,
+            collects: true,
             ..Effects::default()
         }
     }
 
     /// Discards the output.
-    pub fn unwanted() -> Effects {
+    pub fn discarding() -> Effects {
         Effects::default()
     }
 
     pub(super) fn push(&mut self, effect: Effect) {
-        if self.wanted {
+        if self.collects {
             self.list.push(effect);
         }
     }
 
-    pub(super) fn dead(
+    pub(super) fn push_dead(
         &mut self,
         reason: DeadReason,
         at: LogLocation,
         annotations: Option<Arc<Annotations>>,
     ) {
-        if self.wanted {
+        if self.collects {
             self.dead.push_back(DeadMessage {
                 reason,
                 at,
@@ -172,8 +173,8 @@ impl Effects {
     }
 
     /// Counts a dead message. Only the leader counts.
-    pub(super) fn died(&mut self, way: DeadLettering, reason: DeadReason) {
-        if self.wanted {
+    pub(super) fn count_death(&mut self, way: DeadLettering, reason: DeadReason) {
+        if self.collects {
             let deaths = self.deaths.get_or_insert_default();
             deaths.count(QueueType::Quorum, way, reason);
         }
@@ -202,20 +203,20 @@ impl Effects {
         read: &mut dyn FnMut(u64) -> LogRead,
         out: &mut QueueOutput,
     ) -> bool {
-        let mut log = Commands::new(read);
-        let mut room = most_bytes;
-        while out.dead.len() < most && room > 0 {
+        let mut log = CommandReader::new(read);
+        let mut remaining = most_bytes;
+        while out.dead.len() < most && remaining > 0 {
             let Some(dead) = self.dead.pop_front() else {
                 break;
             };
             match log.message(dead.at) {
                 Ok(message) => {
-                    room = room.saturating_sub(message.as_bytes().len());
+                    remaining = remaining.saturating_sub(message.as_bytes().len());
                     out.dead
                         .push((dead.reason, annotated(message, dead.annotations)));
                 }
-                Err(Unread::Lost(fault)) => out.faults.push(fault),
-                Err(Unread::Shortage) => {
+                Err(ReadError::Lost(fault)) => out.faults.push(fault),
+                Err(ReadError::Shortage) => {
                     self.dead.push_front(dead);
                     return false;
                 }
@@ -232,12 +233,12 @@ impl Effects {
             out.add_deaths(deaths);
         }
         self.short = false;
-        let mut log = Commands::new(read);
-        let mut waiting: Vec<Effect> = Vec::new();
-        let mut sessions: BTreeSet<SessionId> = BTreeSet::new();
+        let mut log = CommandReader::new(read);
+        let mut unreadable: Vec<Effect> = Vec::new();
+        let mut blocked_sessions: BTreeSet<SessionId> = BTreeSet::new();
         for effect in self.list.drain(..) {
-            if !sessions.is_empty() && sessions.contains(&effect.session()) {
-                waiting.push(effect);
+            if !blocked_sessions.is_empty() && blocked_sessions.contains(&effect.session()) {
+                unreadable.push(effect);
                 continue;
             }
             match effect {
@@ -264,56 +265,56 @@ impl Effects {
                             annotations: annotations.clone(),
                         },
                     ),
-                    Err(Unread::Lost(fault)) => {
+                    Err(ReadError::Lost(fault)) => {
                         out.faults.push(fault);
-                        out.pass_over(session, consumer, id);
+                        out.skip_delivery(session, consumer, id);
                     }
-                    Err(Unread::Shortage) => {
-                        sessions.insert(session);
-                        waiting.push(effect);
+                    Err(ReadError::Shortage) => {
+                        blocked_sessions.insert(session);
+                        unreadable.push(effect);
                     }
                 },
             }
         }
-        if !waiting.is_empty() {
+        if !unreadable.is_empty() {
             self.short = true;
-            self.list = waiting;
+            self.list = unreadable;
         }
     }
 }
 
 /// Reads commands. Consecutive messages of one entry need one read.
-struct Commands<'r> {
+struct CommandReader<'r> {
     read: &'r mut dyn FnMut(u64) -> LogRead,
     entry: Option<(u64, LogRead)>,
 }
 
-impl<'r> Commands<'r> {
-    fn new(read: &'r mut dyn FnMut(u64) -> LogRead) -> Commands<'r> {
-        Commands { read, entry: None }
+impl<'r> CommandReader<'r> {
+    fn new(read: &'r mut dyn FnMut(u64) -> LogRead) -> CommandReader<'r> {
+        CommandReader { read, entry: None }
     }
 
-    fn message(&mut self, at: LogLocation) -> Result<Message, Unread> {
+    fn message(&mut self, at: LogLocation) -> Result<Message, ReadError> {
         let entry = self.entry.take().filter(|(index, _)| *index == at.index);
         let (_, command) = self
             .entry
             .insert(entry.unwrap_or_else(|| (at.index, (self.read)(at.index))));
-        message(command, at)
+        read_message(command, at)
     }
 }
 
 /// The message at a location of a command.
-pub(super) fn message(command: &LogRead, at: LogLocation) -> Result<Message, Unread> {
+pub(super) fn read_message(command: &LogRead, at: LogLocation) -> Result<Message, ReadError> {
     let command = match command {
         LogRead::Command(command) => command,
-        LogRead::Shortage => return Err(Unread::Shortage),
+        LogRead::Shortage => return Err(ReadError::Shortage),
         LogRead::Lost => {
             let text = format!("log entry {} cannot be read", at.index);
-            return Err(Unread::Lost(text));
+            return Err(ReadError::Lost(text));
         }
     };
     let mut reader = crate::codec::Reader::starting_at(command.clone(), at.offset as usize);
     reader
         .message()
-        .map_err(|e| Unread::Lost(format!("log entry {}: {e}", at.index)))
+        .map_err(|e| ReadError::Lost(format!("log entry {}: {e}", at.index)))
 }

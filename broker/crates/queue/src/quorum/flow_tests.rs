@@ -30,7 +30,7 @@ fn resume(rig: &mut Rig, next: u64) -> Vec<u64> {
         consumer: CONSUMER,
         next,
     };
-    let mut effects = Effects::wanted();
+    let mut effects = Effects::collecting();
     rig.machine.resume(&resume, &mut effects);
     let mut out = QueueOutput::default();
     let log = &rig.log;

@@ -9,7 +9,7 @@ use super::dead_letter::ForwardProgress;
 use super::effects::{Effects, LogRead};
 use super::machine::{Machine, UnknownCommand};
 use super::snapshot::RestoreError;
-use crate::checkout::{Admission, begins_anew};
+use crate::checkout::{Admission, starts_numbering_epoch};
 use crate::{
     ConsumerInfo, DeadIncarnation, Name, Queue, QueueCounters, QueueEvent, QueueMessage,
     QueueOutput, QueueReply, QueueSettings, QueueStats, Request, RequestBody, ResumeConsumer,
@@ -49,7 +49,7 @@ struct Progress {
     /// The last request number that was proposed.
     proposed: u64,
     /// The last missing request number that was reported, so that each gap is reported once.
-    asked: u64,
+    reported_gap: u64,
 }
 
 /// See the module.
@@ -63,23 +63,23 @@ pub struct QuorumQueue {
     term: u64,
     /// This leader has applied an entry of its own term, and so all entries of earlier terms.
     pub(super) caught_up: bool,
-    pub(super) passing: ForwardProgress,
+    pub(super) forwarding: ForwardProgress,
     batch: Batch,
     proposals: VecDeque<Bytes>,
     waiting_bytes: usize,
     progress: BTreeMap<SessionId, Progress>,
     /// Sessions whose end is proposed.
-    closing: Vec<SessionId>,
+    closing_sessions: Vec<SessionId>,
     /// Resumes that wait until this leader has caught up.
-    resumes: Vec<ResumeConsumer>,
+    waiting_resumes: Vec<ResumeConsumer>,
     /// The last state of each node that the failure detector reported.
     reachable: BTreeMap<NodeId, bool>,
     /// Nodes with a proposed and not yet applied suspicion or its end.
-    judging: BTreeSet<NodeId>,
+    pending_suspicions: BTreeSet<NodeId>,
     /// The settings to propose, unless the machine has them.
     desired: Option<QueueSettings>,
     /// New settings are proposed and not yet applied.
-    configuring: bool,
+    settings_proposed: bool,
     /// The clock that is proposed and not yet applied.
     time_proposed: Option<WallTime>,
     /// When messages are read again that could not be read because file descriptors or memory were short.
@@ -90,29 +90,29 @@ pub struct QuorumQueue {
 impl QuorumQueue {
     /// Creates a member with an empty machine. `label` is the name of the queue in error texts.
     pub fn new(label: Name, settings: QueueSettings) -> QuorumQueue {
-        QuorumQueue::around(label.clone(), Machine::new(label, settings))
+        QuorumQueue::with_machine(label.clone(), Machine::new(label, settings))
     }
 
-    fn around(label: Name, machine: Machine) -> QuorumQueue {
+    fn with_machine(label: Name, machine: Machine) -> QuorumQueue {
         QuorumQueue {
             label,
             machine,
-            effects: Effects::unwanted(),
+            effects: Effects::discarding(),
             leads: false,
             leader: None,
             term: 0,
             caught_up: false,
-            passing: ForwardProgress::default(),
+            forwarding: ForwardProgress::default(),
             batch: Batch::default(),
             proposals: VecDeque::new(),
             waiting_bytes: 0,
             progress: BTreeMap::new(),
-            closing: Vec::new(),
-            resumes: Vec::new(),
+            closing_sessions: Vec::new(),
+            waiting_resumes: Vec::new(),
             reachable: BTreeMap::new(),
-            judging: BTreeSet::new(),
+            pending_suspicions: BTreeSet::new(),
             desired: None,
-            configuring: false,
+            settings_proposed: false,
             time_proposed: None,
             retry_at: None,
             at: Timestamps::default(),
@@ -159,26 +159,26 @@ impl QuorumQueue {
         if (leads, term) == (self.leads, self.term) {
             return;
         }
-        let led = std::mem::replace(&mut self.leads, leads);
+        let was_leading = std::mem::replace(&mut self.leads, leads);
         self.term = term;
         self.caught_up = false;
-        self.passing = ForwardProgress::default();
+        self.forwarding = ForwardProgress::default();
         self.batch = Batch::default();
         self.proposals.clear();
         self.waiting_bytes = 0;
-        self.closing.clear();
-        self.resumes.clear();
+        self.closing_sessions.clear();
+        self.waiting_resumes.clear();
         self.reachable.clear();
-        self.judging.clear();
+        self.pending_suspicions.clear();
         self.desired = None;
-        self.configuring = false;
+        self.settings_proposed = false;
         self.time_proposed = None;
         self.retry_at = None;
         self.effects = if leads {
             self.machine.begin_leading();
-            Effects::wanted()
+            Effects::collecting()
         } else {
-            Effects::unwanted()
+            Effects::discarding()
         };
         if leads {
             // Events of earlier leaders may have been lost with them.
@@ -187,7 +187,7 @@ impl QuorumQueue {
             }
         }
         let sessions = std::mem::take(&mut self.progress);
-        if led && !leads {
+        if was_leading && !leads {
             for session in sessions.into_keys() {
                 out.event(session, QueueEvent::NotOwner { leader });
             }
@@ -203,7 +203,7 @@ impl QuorumQueue {
         command: &Bytes,
     ) -> Result<(), UnknownCommand> {
         if let Err(unreadable) = self.machine.apply(index, command, &mut self.effects) {
-            self.effects = Effects::unwanted();
+            self.effects = Effects::discarding();
             return Err(unreadable);
         }
         if !self.leads {
@@ -215,25 +215,25 @@ impl QuorumQueue {
         }
         if term == self.term && !self.caught_up {
             self.caught_up = true;
-            for resume in std::mem::take(&mut self.resumes) {
+            for resume in std::mem::take(&mut self.waiting_resumes) {
                 self.machine.resume(&resume, &mut self.effects);
             }
             for node in self.reachable.keys().copied().collect::<Vec<_>>() {
-                self.judge(node);
+                self.reconcile_suspicion(node);
             }
             // The applied entries may include settings of an earlier leader.
-            self.configuring = false;
-            self.settle_settings();
+            self.settings_proposed = false;
+            self.propose_settings();
         }
-        if !self.judging.is_empty()
+        if !self.pending_suspicions.is_empty()
             && let Some(node) = judged(command)
-            && self.judging.remove(&node)
+            && self.pending_suspicions.remove(&node)
         {
-            self.judge(node);
+            self.reconcile_suspicion(node);
         }
         let (machine, progress) = (&self.machine, &mut self.progress);
-        self.closing.retain(|session| {
-            let open = machine.session_state(*session, 1) != Admission::Closed;
+        self.closing_sessions.retain(|session| {
+            let open = machine.check_request(*session, 1) != Admission::Closed;
             if !open {
                 progress.remove(session);
             }
@@ -305,21 +305,21 @@ impl QuorumQueue {
             return;
         }
         let (session, seq) = (request.session, request.seq);
-        match self.machine.session_state(session, seq) {
-            Admission::Again => {
+        match self.machine.check_request(session, seq) {
+            Admission::Duplicate => {
                 let effects = &mut self.effects;
                 return self
                     .machine
-                    .answer_again(session, seq, &request.body, effects);
+                    .repeat_answer(session, seq, &request.body, effects);
             }
             Admission::Closed => return out.event(session, QueueEvent::Applied { up_to: seq }),
             Admission::Ignore => return,
             Admission::Apply | Admission::Gap { .. } => {}
         }
-        let applied = self.machine.last_of(session);
+        let applied = self.machine.last_applied(session);
         let progress = self.progress.entry(session).or_default();
         progress.proposed = progress.proposed.max(applied);
-        if begins_anew(seq) {
+        if starts_numbering_epoch(seq) {
             progress.proposed = progress.proposed.max(seq - 1);
         }
         let expected = progress.proposed + 1;
@@ -328,8 +328,8 @@ impl QuorumQueue {
             if closes && progress.proposed == 0 {
                 // Only the log decides whether the session is forgotten or not yet known.
                 self.batch.push(&request);
-            } else if progress.asked != expected {
-                progress.asked = expected;
+            } else if progress.reported_gap != expected {
+                progress.reported_gap = expected;
                 out.event(session, QueueEvent::Expecting { expected });
             }
             return;
@@ -343,7 +343,7 @@ impl QuorumQueue {
             out.event(session, QueueEvent::Applied { up_to: seq });
         }
         if matches!(request.body, RequestBody::Close) {
-            self.closing.push(session);
+            self.closing_sessions.push(session);
         }
         let request = match request.body {
             RequestBody::Get { .. } if self.effects.is_short() => self.refuse_get(request, out),
@@ -373,18 +373,18 @@ impl QuorumQueue {
         if self.caught_up {
             return self.machine.resume(&resume, &mut self.effects);
         }
-        if self.resumes.is_empty() {
+        if self.waiting_resumes.is_empty() {
             // This leader knows the state of its predecessors once an entry of its own term is applied.
             let wall = self.at.wall;
             self.propose(&Command::Time(wall));
         }
-        if self.resumes.len() < MAX_WAITING_RESUMES {
-            self.resumes.push(resume);
+        if self.waiting_resumes.len() < MAX_WAITING_RESUMES {
+            self.waiting_resumes.push(resume);
         }
     }
 
     /// Proposes an entry of this leader's own term, so that it catches up.
-    pub(super) fn hurry(&mut self) {
+    pub(super) fn ensure_caught_up_soon(&mut self) {
         if self.time_proposed.is_none() {
             let wall = self.at.wall;
             self.time_proposed = Some(wall);
@@ -392,57 +392,57 @@ impl QuorumQueue {
         }
     }
 
-    fn settle_settings(&mut self) {
+    fn propose_settings(&mut self) {
         let Some(desired) = &self.desired else { return };
-        if self.configuring || desired == self.machine.settings() {
+        if self.settings_proposed || desired == self.machine.settings() {
             return;
         }
         let command = Command::Settings(desired.clone());
-        self.configuring = true;
+        self.settings_proposed = true;
         self.propose(&command);
     }
 
     /// The failure detector reports a node down: suspends its consumers until the node sends a request.
     pub fn peer_down(&mut self, node: NodeId) {
-        self.peer_is(node, false);
+        self.set_reachable(node, false);
     }
 
     /// The failure detector reports a node up.
     pub fn peer_up(&mut self, node: NodeId) {
-        self.peer_is(node, true);
+        self.set_reachable(node, true);
     }
 
-    fn peer_is(&mut self, node: NodeId, up: bool) {
+    fn set_reachable(&mut self, node: NodeId, up: bool) {
         if !self.leads {
             return;
         }
         self.reachable.insert(node, up);
         // Before that, entries to apply may contain sessions of the node or its suspicion.
         if self.caught_up {
-            self.judge(node);
+            self.reconcile_suspicion(node);
         }
     }
 
     /// Proposes to suspect or to trust a node if the machine differs from the failure detector. One command at
     /// a time: they are compared again once it is applied, since the detector may have changed its mind.
-    fn judge(&mut self, node: NodeId) {
+    fn reconcile_suspicion(&mut self, node: NodeId) {
         let Some(up) = self.reachable.get(&node).copied() else {
             return;
         };
-        if self.judging.contains(&node) {
+        if self.pending_suspicions.contains(&node) {
             return;
         }
-        let command = match (up, self.machine.suspended(node)) {
+        let command = match (up, self.machine.is_suspended(node)) {
             (true, true) => Command::NodeTrusted(node),
-            (false, false) if self.knows(node) => Command::NodeSuspected(node),
+            (false, false) if self.has_or_expects_sessions(node) => Command::NodeSuspected(node),
             _ => return,
         };
-        self.judging.insert(node);
+        self.pending_suspicions.insert(node);
         self.propose(&command);
     }
 
     /// Returns true if a node has sessions here, or proposed requests that may create one.
-    fn knows(&self, node: NodeId) -> bool {
+    fn has_or_expects_sessions(&self, node: NodeId) -> bool {
         let first = SessionId {
             node,
             ..SessionId::default()
@@ -462,7 +462,9 @@ impl Queue for QuorumQueue {
         match item {
             QueueMessage::Request(request) => self.request(request, out),
             QueueMessage::Resume(resume) => self.resume(resume),
-            QueueMessage::Received(received) => self.machine.received(&received, &mut self.effects),
+            QueueMessage::Received(progress) => {
+                self.machine.open_flow_window(&progress, &mut self.effects)
+            }
         }
     }
 
@@ -478,7 +480,7 @@ impl Queue for QuorumQueue {
 
     fn flush(&mut self, at: Timestamps, _out: &mut QueueOutput) {
         self.at = at;
-        self.log_passed_on();
+        self.propose_forwarded();
         self.seal_batch();
     }
 
@@ -496,19 +498,19 @@ impl Queue for QuorumQueue {
 
     fn session_gone(&mut self, at: Timestamps, session: SessionId, _out: &mut QueueOutput) {
         self.at = at;
-        let known = self.machine.last_of(session) > 0 || self.progress.contains_key(&session);
+        let known = self.machine.last_applied(session) > 0 || self.progress.contains_key(&session);
         if self.leads && known {
-            self.closing.push(session);
+            self.closing_sessions.push(session);
             self.propose(&Command::GoneSession(session));
         }
     }
 
     fn node_gone(&mut self, at: Timestamps, gone: DeadIncarnation, _out: &mut QueueOutput) {
         self.at = at;
-        let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
-        let proposed = self.progress.keys().any(over);
-        if self.leads && (!self.caught_up || proposed || self.machine.has_sessions_over(gone)) {
-            self.progress.retain(|session, _| !over(session));
+        let is_over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
+        let proposed = self.progress.keys().any(is_over);
+        if self.leads && (!self.caught_up || proposed || self.machine.has_sessions_before(gone)) {
+            self.progress.retain(|session, _| !is_over(session));
             self.propose(&Command::GoneNode(gone));
         }
     }
@@ -519,8 +521,8 @@ impl Queue for QuorumQueue {
             return;
         }
         self.desired = Some(settings.clone());
-        self.configuring = false;
-        self.settle_settings();
+        self.settings_proposed = false;
+        self.propose_settings();
     }
 
     fn stats(&self) -> QueueStats {

@@ -90,7 +90,7 @@ fn a_node_that_is_back_before_its_suspicion_is_applied_is_trusted_again() {
     leader.queue.peer_up(OTHER);
     leader.apply(suspicion);
     leader.settle();
-    assert!(!leader.queue.machine().suspended(OTHER));
+    assert!(!leader.queue.machine().is_suspended(OTHER));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_node_that_is_gone_again_before_it_is_trusted_is_suspected_again() {
     leader.queue.peer_down(OTHER);
     leader.apply(trust);
     leader.settle();
-    assert!(leader.queue.machine().suspended(OTHER));
+    assert!(leader.queue.machine().is_suspended(OTHER));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_node_is_suspected_whose_first_request_is_on_its_way() {
     leader.queue.peer_down(OTHER);
     leader.apply(consume);
     leader.settle();
-    assert!(leader.queue.machine().suspended(OTHER));
+    assert!(leader.queue.machine().is_suspended(OTHER));
 }
 
 #[test]
@@ -237,6 +237,6 @@ fn get_is_refused_at_once_during_a_shortage() {
     // Its number is used up all the same.
     leader.step(4, RequestBody::Stat);
     leader.settle();
-    assert_eq!(leader.queue.machine().last_of(session(1)), 4);
+    assert_eq!(leader.queue.machine().last_applied(session(1)), 4);
     assert_eq!(leader.queue.stats().unacknowledged, 1);
 }

@@ -63,7 +63,7 @@ pub struct UnknownCommand {
 }
 
 impl Weighed for LogMessage {
-    fn body(&self) -> u64 {
+    fn body_bytes(&self) -> u64 {
         self.body.into()
     }
 }
@@ -79,7 +79,7 @@ struct LogStore<'a> {
     at: LogLocation,
     /// Requeued messages go to the end, since there is no delivery limit: at the front, the same message would
     /// be delivered again at once.
-    postpones: bool,
+    requeues_to_end: bool,
 }
 
 impl MessageStore for LogStore<'_> {
@@ -91,17 +91,19 @@ impl MessageStore for LogStore<'_> {
 
     fn take(&mut self) -> Option<Dequeued<LogMessage>> {
         self.drop_expired();
-        let taken = self.ready.pop()?;
-        *self.out_bytes += u64::from(taken.item.body);
-        Some(taken)
+        let dequeued = self.ready.pop()?;
+        *self.out_bytes += u64::from(dequeued.item.body);
+        Some(dequeued)
     }
 
-    fn give_back(&mut self, item: LogMessage, attempts: u32, why: RequeueReason) {
+    fn requeue(&mut self, item: LogMessage, attempts: u32, why: RequeueReason) {
         *self.out_bytes -= u64::from(item.body);
         if planted::is(Bug::AnnotationsLost) {
             self.annotations.remove(item.location());
         }
-        if (self.postpones && why == RequeueReason::Asked) || planted::is(Bug::RequeueBehind) {
+        if (self.requeues_to_end && why == RequeueReason::Requested)
+            || planted::is(Bug::RequeueBehind)
+        {
             self.ready.postpone(item, attempts, self.at);
         } else if why == RequeueReason::InFront {
             self.ready.put_in_front(item, attempts);
@@ -110,7 +112,7 @@ impl MessageStore for LogStore<'_> {
         }
     }
 
-    fn settled(&mut self, item: LogMessage) {
+    fn remove_settled(&mut self, item: LogMessage) {
         *self.out_bytes -= u64::from(item.body);
         self.annotations.remove(item.location());
     }
@@ -119,21 +121,21 @@ impl MessageStore for LogStore<'_> {
         self.annotations.add(item.location(), annotations);
     }
 
-    fn dead(&mut self, item: LogMessage, reason: DeadReason) {
+    fn dead_letter(&mut self, item: LogMessage, reason: DeadReason) {
         *self.out_bytes -= u64::from(item.body);
-        self.bury(&item, reason);
+        self.add_dead_letter(&item, reason);
     }
 
-    fn deliver(&mut self, handed: HandedOut, item: &LogMessage) {
+    fn deliver(&mut self, delivery: HandedOut, item: &LogMessage) {
         self.effects.push(Effect::Deliver {
-            session: handed.session,
-            consumer: handed.consumer,
-            id: handed.id,
-            redelivered: handed.redelivered,
-            attempts: handed.attempts,
-            left: match handed.numbered {
+            session: delivery.session,
+            consumer: delivery.consumer,
+            id: delivery.id,
+            redelivered: delivery.redelivered,
+            attempts: delivery.attempts,
+            left: match delivery.numbered {
                 true => item.location().number(),
-                false => handed.left,
+                false => delivery.left,
             },
             at: item.location(),
             annotations: self.annotations.get(item.location()),
@@ -163,12 +165,12 @@ impl MessageStore for LogStore<'_> {
 impl LogStore<'_> {
     fn drop_expired(&mut self) {
         while let Some(item) = self.ready.pop_expired(self.clock) {
-            self.bury(&item, DeadReason::Expired);
+            self.add_dead_letter(&item, DeadReason::Expired);
         }
     }
 
-    fn bury(&mut self, item: &LogMessage, reason: DeadReason) {
-        self.dead.bury(item, reason, self.annotations, self.effects);
+    fn add_dead_letter(&mut self, item: &LogMessage, reason: DeadReason) {
+        self.dead.add(item, reason, self.annotations, self.effects);
     }
 }
 
@@ -197,7 +199,7 @@ impl Machine {
     }
 
     /// Splits the machine into the checkout and its message store.
-    fn parts<'a>(
+    fn split<'a>(
         &'a mut self,
         effects: &'a mut Effects,
     ) -> (&'a mut Checkout<LogMessage>, LogStore<'a>) {
@@ -209,7 +211,7 @@ impl Machine {
             effects,
             clock: self.clock,
             at: self.at,
-            postpones: self.settings.delivery_limit.is_none(),
+            requeues_to_end: self.settings.delivery_limit.is_none(),
         };
         (&mut self.checkout, store)
     }
@@ -226,9 +228,9 @@ impl Machine {
             return Ok(());
         }
         self.at = LogLocation { index, offset: 0 };
-        let done = match decode(command) {
+        let result = match decode(command) {
             Ok(DecodedCommand::Batch { wall, runs }) => {
-                self.advance(wall, effects);
+                self.advance_clock(wall, effects);
                 self.apply_runs(index, runs, effects)
             }
             Ok(DecodedCommand::Other(command)) => {
@@ -237,7 +239,7 @@ impl Machine {
             }
             Err(error) => Err(error),
         };
-        match done {
+        match result {
             Ok(()) => {}
             // Every member stops at the same request.
             Err(CodecError::TooDeep) => self.unreadable += 1,
@@ -254,11 +256,11 @@ impl Machine {
 
     /// Delivers ready messages, then removes expired ones at the head and those above a limit.
     fn serve(&mut self, effects: &mut Effects) {
-        let (checkout, mut store) = self.parts(effects);
+        let (checkout, mut store) = self.split(effects);
         checkout.dispatch(&mut store);
         store.drop_expired();
-        self.keep_limits(effects);
-        let (checkout, mut store) = self.parts(effects);
+        self.enforce_limits(effects);
+        let (checkout, mut store) = self.split(effects);
         checkout.finish_drains(&mut store);
     }
 
@@ -297,7 +299,7 @@ impl Machine {
             }
             None => return,
         };
-        let event = self.checkout.report(session, up_to);
+        let event = self.checkout.progress_event(session, up_to);
         effects.push(Effect::Event { session, event });
     }
 
@@ -310,19 +312,19 @@ impl Machine {
         effects: &mut Effects,
     ) {
         self.at = at;
-        let (checkout, mut store) = self.parts(effects);
+        let (checkout, mut store) = self.split(effects);
         match checkout.admit(&mut store, session, seq) {
             Admission::Apply => {}
-            Admission::Again
+            Admission::Duplicate
                 if planted::is(Bug::NumberingLost) && matches!(body, RequestBody::Publish(_)) => {}
-            Admission::Again => {
-                let (checkout, mut store) = self.parts(effects);
-                return checkout.answer_again(&mut store, session, seq, &body);
+            Admission::Duplicate => {
+                let (checkout, mut store) = self.split(effects);
+                return checkout.repeat_answer(&mut store, session, seq, &body);
             }
             Admission::Gap { expected } => {
                 let event = match body {
                     RequestBody::Close if !checkout.sessions.contains_key(&session) => {
-                        checkout.forgotten(seq)
+                        checkout.unknown_session(seq)
                     }
                     _ => QueueEvent::Expecting { expected },
                 };
@@ -334,7 +336,7 @@ impl Machine {
             RequestBody::Publish(message) => self.publish(session, seq, &message),
             body => {
                 let clock = self.clock;
-                let (checkout, mut store) = self.parts(effects);
+                let (checkout, mut store) = self.split(effects);
                 checkout.apply(&mut store, session, seq, body, clock);
             }
         }
@@ -345,10 +347,12 @@ impl Machine {
         if self.checkout.deleted {
             return self
                 .checkout
-                .refuse(session, seq, RejectReason::Unavailable);
+                .record_refusal(session, seq, RejectReason::Unavailable);
         }
         if self.blocked {
-            return self.checkout.refuse(session, seq, RejectReason::MaxLength);
+            return self
+                .checkout
+                .record_refusal(session, seq, RejectReason::MaxLength);
         }
         self.checkout.counters.publish += 1;
         let ttl = [message.ttl_ms(), self.settings.message_ttl_ms];
@@ -365,47 +369,49 @@ impl Machine {
 
     /// Number and body bytes of the messages that count towards the limits: ready ones and dead letters that
     /// are not forwarded yet.
-    fn counted(&self) -> (u64, u64) {
+    fn limited_usage(&self) -> (u64, u64) {
         let length = self.ready.len() + self.dead.len();
         (length, self.ready.bytes() + self.dead.bytes())
     }
 
-    fn over_limits(&self) -> bool {
-        let over = |limit: Option<u64>, is: u64| limit.is_some_and(|limit| is > limit);
-        let (length, bytes) = self.counted();
-        over(self.settings.max_length, length) || over(self.settings.max_length_bytes, bytes)
+    fn exceeds_limits(&self) -> bool {
+        let is_exceeded = |limit: Option<u64>, is: u64| limit.is_some_and(|limit| is > limit);
+        let (length, bytes) = self.limited_usage();
+        is_exceeded(self.settings.max_length, length)
+            || is_exceeded(self.settings.max_length_bytes, bytes)
     }
 
-    fn has_room_again(&self) -> bool {
-        let room = |limit: Option<u64>, is: u64| {
+    fn is_below_resume_limits(&self) -> bool {
+        let is_below = |limit: Option<u64>, is: u64| {
             limit.is_none_or(|limit| {
                 u128::from(is) * 10 <= u128::from(limit) * u128::from(RESUME_TENTHS)
             })
         };
-        let (length, bytes) = self.counted();
-        room(self.settings.max_length, length) && room(self.settings.max_length_bytes, bytes)
+        let (length, bytes) = self.limited_usage();
+        is_below(self.settings.max_length, length)
+            && is_below(self.settings.max_length_bytes, bytes)
     }
 
     /// With drop-head, drops messages at the head while a limit is exceeded. With reject-publish, blocks
     /// publishes from the first excess until there is room again. Unsettled messages do not count.
-    fn keep_limits(&mut self, effects: &mut Effects) {
+    fn enforce_limits(&mut self, effects: &mut Effects) {
         match self.settings.overflow {
             // `reject-publish-dlx` is for classic queues only.
             Overflow::RejectPublish | Overflow::RejectPublishDlx => {
                 self.blocked = if self.blocked {
-                    !self.has_room_again()
+                    !self.is_below_resume_limits()
                 } else {
-                    self.over_limits()
+                    self.exceeds_limits()
                 };
             }
             Overflow::DropHead => {
                 self.blocked = false;
                 let before = effects.dead_len();
-                while self.over_limits()
-                    && let Some(taken) = self.ready.pop()
+                while self.exceeds_limits()
+                    && let Some(dequeued) = self.ready.pop()
                 {
-                    let (_, mut store) = self.parts(effects);
-                    store.bury(&taken.item, DeadReason::MaxLength);
+                    let (_, mut store) = self.split(effects);
+                    store.add_dead_letter(&dequeued.item, DeadReason::MaxLength);
                     store.drop_expired();
                 }
                 // Messages that are dropped together, as after a change of a limit, are forwarded in reverse
@@ -417,20 +423,20 @@ impl Machine {
         }
     }
 
-    fn advance(&mut self, wall: WallTime, effects: &mut Effects) {
+    fn advance_clock(&mut self, wall: WallTime, effects: &mut Effects) {
         let passed = wall.0.saturating_sub(self.clock);
         self.clock += passed;
         if let Some(leap) = passed.checked_sub(MAX_STEP_MS) {
-            self.checkout.remember_longer(leap);
+            self.checkout.extend_closed_sessions(leap);
         }
-        let (_, mut store) = self.parts(effects);
+        let (_, mut store) = self.split(effects);
         store.drop_expired();
     }
 
     fn apply_other(&mut self, command: Command, effects: &mut Effects) {
         let clock = self.clock;
         match command {
-            Command::Time(wall) => self.advance(wall, effects),
+            Command::Time(wall) => self.advance_clock(wall, effects),
             Command::Settings(settings) => {
                 self.checkout
                     .set_limits(settings.single_active_consumer, settings.delivery_limit);
@@ -440,19 +446,19 @@ impl Machine {
             }
             Command::PassedOn(ranges) => self.dead.passed_on(&ranges, &mut self.annotations),
             Command::GoneNode(gone) => {
-                let (checkout, mut store) = self.parts(effects);
-                checkout.gone_node(&mut store, gone);
+                let (checkout, mut store) = self.split(effects);
+                checkout.end_incarnations(&mut store, gone);
             }
             Command::NodeSuspected(node) => {
-                let (checkout, mut store) = self.parts(effects);
+                let (checkout, mut store) = self.split(effects);
                 checkout.suspect_node(&mut store, node);
             }
             Command::NodeTrusted(node) => {
-                let (checkout, mut store) = self.parts(effects);
+                let (checkout, mut store) = self.split(effects);
                 checkout.trust_node(&mut store, node);
             }
             Command::GoneSession(session) => {
-                let (checkout, mut store) = self.parts(effects);
+                let (checkout, mut store) = self.split(effects);
                 checkout.close(&mut store, session, clock);
             }
         }
@@ -461,7 +467,7 @@ impl Machine {
     /// Repeats the unsettled deliveries of a consumer. It changes no replicated state, so it needs no log
     /// entry. For the leader only.
     pub fn resume(&mut self, resume: &ResumeConsumer, effects: &mut Effects) {
-        let (checkout, mut store) = self.parts(effects);
+        let (checkout, mut store) = self.split(effects);
         let known = checkout.resume(&mut store, resume.session, resume.consumer, resume.next);
         // A deposed leader that does not know of it yet might end a consumer which it has not seen.
         if !known && checkout.deleted {
@@ -471,22 +477,22 @@ impl Machine {
     }
 
     /// Opens the flow window of a consumer. It changes no replicated state. For the leader only.
-    pub fn received(&mut self, received: &DeliveryProgress, effects: &mut Effects) {
-        let (checkout, mut store) = self.parts(effects);
-        let (session, consumer) = (received.session, received.consumer);
-        checkout.received(&mut store, session, consumer, received.up_to);
+    pub fn open_flow_window(&mut self, progress: &DeliveryProgress, effects: &mut Effects) {
+        let (checkout, mut store) = self.split(effects);
+        let (session, consumer) = (progress.session, progress.consumer);
+        checkout.open_flow_window(&mut store, session, consumer, progress.up_to);
     }
 
     /// Repeats the answer of an applied request, without a log entry.
-    pub(super) fn answer_again(
+    pub(super) fn repeat_answer(
         &mut self,
         session: SessionId,
         seq: u64,
         body: &RequestBody,
         effects: &mut Effects,
     ) {
-        let (checkout, mut store) = self.parts(effects);
-        checkout.answer_again(&mut store, session, seq, body);
+        let (checkout, mut store) = self.split(effects);
+        checkout.repeat_answer(&mut store, session, seq, body);
         self.report(session, seq, 1, effects);
     }
 
@@ -531,16 +537,16 @@ impl Machine {
         self.unreadable
     }
 
-    pub(super) fn last_of(&self, session: SessionId) -> u64 {
+    pub(super) fn last_applied(&self, session: SessionId) -> u64 {
         self.checkout.last_applied(session)
     }
 
-    pub(super) fn session_state(&self, session: SessionId, seq: u64) -> Admission {
-        self.checkout.session_state(session, seq)
+    pub(super) fn check_request(&self, session: SessionId, seq: u64) -> Admission {
+        self.checkout.check_request(session, seq)
     }
 
     /// Returns true if the consumers of a node are suspended.
-    pub(super) fn suspended(&self, node: NodeId) -> bool {
+    pub(super) fn is_suspended(&self, node: NodeId) -> bool {
         self.checkout.suspended.contains(&node)
     }
 
@@ -561,9 +567,9 @@ impl Machine {
         self.checkout.session_nodes()
     }
 
-    pub(super) fn has_sessions_over(&self, gone: DeadIncarnation) -> bool {
-        let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
-        self.checkout.sessions.keys().any(over)
+    pub(super) fn has_sessions_before(&self, gone: DeadIncarnation) -> bool {
+        let is_exceeded = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
+        self.checkout.sessions.keys().any(is_exceeded)
     }
 
     /// Message and consumer counts.

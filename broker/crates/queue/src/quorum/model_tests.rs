@@ -269,7 +269,7 @@ impl Model {
         prop_assert_eq!(before, self.rig.machine.stats());
         let index = self.rig.log.len() as u64;
         self.twin
-            .apply(index, &command, &mut Effects::unwanted())
+            .apply(index, &command, &mut Effects::discarding())
             .unwrap();
         Ok(())
     }
@@ -386,7 +386,7 @@ impl Model {
         let index = self.rig.log.len() as u64;
         let command = self.rig.log.last().unwrap().clone();
         self.twin
-            .apply(index, &command, &mut Effects::unwanted())
+            .apply(index, &command, &mut Effects::discarding())
             .unwrap();
         prop_assert_eq!(self.twin.digest(), self.rig.machine.digest());
         prop_assert_eq!(live(&self.twin), live(&self.rig.machine));
@@ -422,7 +422,7 @@ fn refused_of(rig: &Rig) -> u64 {
     );
     let mut refused: BTreeMap<(SessionId, u64), u64> = BTreeMap::new();
     for (n, command) in rig.log.iter().enumerate() {
-        let mut effects = Effects::wanted();
+        let mut effects = Effects::collecting();
         machine.apply(n as u64 + 1, command, &mut effects).unwrap();
         for effect in effects.list {
             if let Effect::Event {

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 /// Messages in one chunk.
 const CHUNK: usize = 1024;
 /// The chunk of an emptied level is kept for the next messages if its capacity is at most this.
-const KEPT: usize = 16;
+const RETAINED_CAPACITY: usize = 16;
 /// Messages of high priority in a row while normal ones wait.
 const HIGH_IN_A_ROW: u8 = 2;
 
@@ -73,7 +73,7 @@ struct FullMessage {
 }
 
 impl FullMessage {
-    fn narrow(self) -> Option<CompactMessage> {
+    fn compact(self) -> Option<CompactMessage> {
         Some(CompactMessage {
             offset: self.offset,
             delta: u16::try_from(self.delta).ok()?,
@@ -95,57 +95,57 @@ impl From<CompactMessage> for FullMessage {
 /// References of one chunk: all are wide if one has to be.
 #[derive(Debug)]
 enum Items {
-    Narrow(Vec<CompactMessage>),
-    Wide(Vec<FullMessage>),
+    Compact(Vec<CompactMessage>),
+    Full(Vec<FullMessage>),
 }
 
 impl Items {
     fn len(&self) -> usize {
         match self {
-            Items::Narrow(items) => items.len(),
-            Items::Wide(items) => items.len(),
+            Items::Compact(items) => items.len(),
+            Items::Full(items) => items.len(),
         }
     }
 
     fn capacity(&self) -> usize {
         match self {
-            Items::Narrow(items) => items.capacity(),
-            Items::Wide(items) => items.capacity(),
+            Items::Compact(items) => items.capacity(),
+            Items::Full(items) => items.capacity(),
         }
     }
 
     fn get(&self, at: usize) -> Option<FullMessage> {
         match self {
-            Items::Narrow(items) => items.get(at).copied().map(FullMessage::from),
-            Items::Wide(items) => items.get(at).copied(),
+            Items::Compact(items) => items.get(at).copied().map(FullMessage::from),
+            Items::Full(items) => items.get(at).copied(),
         }
     }
 
     fn push(&mut self, item: FullMessage) {
-        match (&mut *self, item.narrow()) {
-            (Items::Narrow(items), Some(narrow)) => items.push(narrow),
-            (Items::Wide(items), _) => items.push(item),
-            (Items::Narrow(items), None) => {
-                let mut wide = Vec::with_capacity(items.capacity());
-                wide.extend(items.iter().copied().map(FullMessage::from));
-                wide.push(item);
-                *self = Items::Wide(wide);
+        match (&mut *self, item.compact()) {
+            (Items::Compact(items), Some(compact)) => items.push(compact),
+            (Items::Full(items), _) => items.push(item),
+            (Items::Compact(items), None) => {
+                let mut full = Vec::with_capacity(items.capacity());
+                full.extend(items.iter().copied().map(FullMessage::from));
+                full.push(item);
+                *self = Items::Full(full);
             }
         }
     }
 
     fn clear(&mut self) {
         match self {
-            Items::Narrow(items) => items.clear(),
-            Items::Wide(items) => items.clear(),
+            Items::Compact(items) => items.clear(),
+            Items::Full(items) => items.clear(),
         }
     }
 
     #[cfg(test)]
     fn bytes(&self) -> usize {
         match self {
-            Items::Narrow(items) => items.capacity() * size_of::<CompactMessage>(),
-            Items::Wide(items) => items.capacity() * size_of::<FullMessage>(),
+            Items::Compact(items) => items.capacity() * size_of::<CompactMessage>(),
+            Items::Full(items) => items.capacity() * size_of::<FullMessage>(),
         }
     }
 }
@@ -218,10 +218,10 @@ impl PriorityLevel {
             return;
         }
         // Whole chunks for a long level; the first chunk of a short one grows as needed.
-        let room = if self.chunks.is_empty() { 4 } else { CHUNK };
+        let capacity = if self.chunks.is_empty() { 4 } else { CHUNK };
         let mut chunk = Chunk {
             base: held.index,
-            items: Items::Narrow(Vec::with_capacity(room)),
+            items: Items::Compact(Vec::with_capacity(capacity)),
             expires: Vec::new(),
             front: 0,
         };
@@ -239,9 +239,9 @@ impl PriorityLevel {
         let held = chunk.get(chunk.front, self.high)?;
         chunk.front += 1;
         if chunk.front >= chunk.items.len() {
-            let kept = chunk.items.capacity() <= KEPT;
+            let is_retained = chunk.items.capacity() <= RETAINED_CAPACITY;
             match self.chunks.len() {
-                1 if kept => self.empty_first(),
+                1 if is_retained => self.reset_first_chunk(),
                 _ => drop(self.chunks.pop_front()),
             }
         }
@@ -249,7 +249,7 @@ impl PriorityLevel {
     }
 
     /// Keeps the allocation, for a queue that is emptied as fast as it is filled.
-    fn empty_first(&mut self) {
+    fn reset_first_chunk(&mut self) {
         if let Some(chunk) = self.chunks.front_mut() {
             chunk.items.clear();
             chunk.expires.clear();
@@ -328,12 +328,12 @@ impl Ready {
     /// Appends a new message of its priority.
     pub(crate) fn push(&mut self, held: &LogMessage) {
         self.count(held);
-        let lane = if held.high {
+        let level = if held.high {
             &mut self.high
         } else {
             &mut self.normal
         };
-        lane.push(held);
+        level.push(held);
     }
 
     /// Requeues a message at the front, behind those that were requeued before.
@@ -373,31 +373,31 @@ impl Ready {
             .map(|n| (n.location(), NextMessage::Normal, n));
         let postponed = self.postponed.front();
         let postponed = postponed.map(|(after, r)| (*after, NextMessage::Postponed, r.held));
-        let low = match (normal, postponed) {
+        let normal_or_postponed = match (normal, postponed) {
             (Some(normal), Some(postponed)) if normal.0 < postponed.0 => Some(normal),
             (normal, postponed) => postponed.or(normal),
         };
-        match (high, low) {
+        match (high, normal_or_postponed) {
             (Some(high), Some((location, ..))) if high.location() < location => {
                 Some((NextMessage::High, high))
             }
             (Some(high), None) => Some((NextMessage::High, high)),
-            (_, low) => low.map(|(_, next, held)| (next, held)),
+            (_, normal_or_postponed) => normal_or_postponed.map(|(_, next, held)| (next, held)),
         }
     }
 
     pub(crate) fn pop(&mut self) -> Option<Dequeued<LogMessage>> {
         let (next, held) = self.next()?;
-        let taken = match next {
+        let dequeued = match next {
             NextMessage::Returned => self.returned.pop_front().map(Dequeued::from),
             NextMessage::Postponed => self.postponed.pop_front().map(|(_, r)| r.into()),
             NextMessage::High | NextMessage::Normal => {
-                let lane = if next == NextMessage::High {
+                let level = if next == NextMessage::High {
                     &mut self.high
                 } else {
                     &mut self.normal
                 };
-                lane.pop().map(|item| Dequeued {
+                level.pop().map(|item| Dequeued {
                     item,
                     attempts: 0,
                     redelivered: false,
@@ -413,7 +413,7 @@ impl Ready {
         self.len -= 1;
         self.bytes -= u64::from(held.body);
         self.expiring -= u64::from(held.expires != 0);
-        taken
+        dequeued
     }
 
     /// Removes and returns the next message if it has expired. Only the head of the queue expires.
@@ -422,7 +422,7 @@ impl Ready {
         if !due {
             return None;
         }
-        self.pop().map(|taken| taken.item)
+        self.pop().map(|dequeued| dequeued.item)
     }
 
     /// When the message at the head expires, if it has a TTL.
@@ -465,12 +465,12 @@ impl Ready {
     /// Bytes of memory of messages that were never delivered, capacity included.
     #[cfg(test)]
     pub fn memory(&self) -> usize {
-        let lanes = [&self.high, &self.normal];
-        lanes
+        let levels = [&self.high, &self.normal];
+        levels
             .into_iter()
-            .map(|lane| {
-                let chunks = lane.chunks.capacity() * size_of::<Chunk>();
-                let items = lane
+            .map(|level| {
+                let chunks = level.chunks.capacity() * size_of::<Chunk>();
+                let items = level
                     .chunks
                     .iter()
                     .map(|c| c.items.bytes() + c.expires.capacity() * size_of::<u64>());

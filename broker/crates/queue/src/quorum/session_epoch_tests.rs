@@ -136,7 +136,7 @@ fn a_connection_that_missed_its_end_is_told_again() {
     rig.machine = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
     assert_eq!(rig.machine.snapshot(), state);
     let resume = |rig: &mut Rig| {
-        let mut effects = Effects::wanted();
+        let mut effects = Effects::collecting();
         let resume = ResumeConsumer {
             session: session(1),
             consumer: CONSUMER,

@@ -69,7 +69,7 @@ impl Rig {
 
     pub fn command(&mut self, command: Bytes) -> QueueOutput {
         self.log.push(command.clone());
-        let mut effects = Effects::wanted();
+        let mut effects = Effects::collecting();
         self.machine
             .apply(self.log.len() as u64, &command, &mut effects)
             .unwrap();
@@ -123,8 +123,8 @@ impl Rig {
             consumer,
             up_to,
         };
-        let mut effects = Effects::wanted();
-        self.machine.received(&received, &mut effects);
+        let mut effects = Effects::collecting();
+        self.machine.open_flow_window(&received, &mut effects);
         self.resolve(effects)
     }
 
@@ -424,7 +424,7 @@ fn a_wall_clock_that_leaps_does_not_bring_a_closed_session_back() {
         rig.wall += CLOSED_MS / 10;
         rig.one(number, RequestBody::Close);
     }
-    assert_eq!(rig.machine.session_state(session(9), 1), Admission::Apply);
+    assert_eq!(rig.machine.check_request(session(9), 1), Admission::Apply);
 }
 
 #[test]
@@ -460,7 +460,9 @@ fn suspected_and_gone_nodes_give_back_what_they_hold() {
         body: RequestBody::Publish(message(7, None, None)),
     });
     let command = batch.take(WallTime(1)).unwrap();
-    other.apply(99, &command, &mut Effects::unwanted()).unwrap();
+    other
+        .apply(99, &command, &mut Effects::discarding())
+        .unwrap();
     assert_eq!(other.stats(), rig.machine.stats());
 }
 
@@ -501,7 +503,7 @@ fn resume_delivers_again_what_is_out() {
     rig.publish(1..=4);
     rig.consume(1, 1, spec(3, 0));
     rig.settle(1, 1, SettlementOutcome::Requeue, 2);
-    let mut effects = Effects::wanted();
+    let mut effects = Effects::collecting();
     let resume = ResumeConsumer {
         session: session(1),
         consumer: ConsumerId(1),
@@ -613,7 +615,7 @@ fn damaged_commands_and_checkpoints_never_panic() {
     rig.publish(1..=3);
     rig.consume(1, 1, spec(2, 0));
     let whole = rig.log[0].clone();
-    let mut effects = Effects::wanted();
+    let mut effects = Effects::collecting();
     for at in 0..whole.len() {
         let refused = restored(&rig).apply(9, &whole.slice(..at), &mut effects);
         // A batch that ends where a run does is whole.
