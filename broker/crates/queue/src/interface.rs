@@ -73,6 +73,7 @@ impl QueueOutput {
             };
             if earlier.session == session {
                 if *to == consumer {
+                    debug_assert!(deliveries.last().is_none_or(|last| last.id <= delivery.id));
                     deliveries.push(delivery);
                     return;
                 }

@@ -133,7 +133,8 @@ impl<I: Weighed> Consumer<I> {
             store.deliver(self.handed_out(id, &out), &out.item);
             self.flow.record_sent(id, out.item.body_bytes());
         }
-        self.out.push(id, out);
+        let is_ascending = self.out.push(id, out);
+        debug_assert!(is_ascending, "delivery {id} is not the last one");
     }
 
     /// Sends the unsettled deliveries from this id on again, as far as the flow window allows.
@@ -233,6 +234,10 @@ impl<I: Weighed> Checkout<I> {
 
     /// Adds a consumer. The caller has checked that it is allowed.
     pub(super) fn add(&mut self, consumer: Consumer<I>) -> u64 {
+        debug_assert!(!self.deleted);
+        debug_assert!(self.sessions.contains_key(&consumer.session));
+        debug_assert_eq!(self.consumer_number(consumer.session, consumer.id), None);
+        debug_assert!(self.exclusive.is_none() || consumer.get);
         let number = self.next_consumer;
         self.next_consumer += 1;
         if let Some(state) = self.sessions.get_mut(&consumer.session) {

@@ -105,6 +105,7 @@ impl<I: Weighed> Checkout<I> {
         drained: bool,
     ) -> QueueReply {
         let consumer = self.consumers.get(&number);
+        debug_assert!(!drained || consumer.is_none_or(|c| c.credit < c.next_id));
         QueueReply::Credited {
             last: consumer.map_or(0, |c| c.next_id - 1),
             available: store.ready(),

@@ -64,6 +64,7 @@ impl DeliveryFlow {
 
     /// Records that a delivery is sent. Ids ascend.
     pub(crate) fn record_sent(&mut self, id: u64, body: u64) {
+        debug_assert!(id > self.sent, "delivery {id} after {}", self.sent);
         self.sent = id;
         if id > self.received {
             self.add(body);

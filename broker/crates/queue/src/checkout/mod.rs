@@ -39,6 +39,9 @@ pub(crate) const MAX_CLOSED: usize = 65_536;
 /// [`MAX_CLOSED`].
 pub(crate) const CLOSED_MS: u64 = 300_000;
 
+/// With more consumers the assertions in debug builds would cost too much.
+const MAX_CHECKED: usize = 32;
+
 /// A message taken from the store for a consumer.
 pub(crate) struct Dequeued<I> {
     pub item: I,
@@ -239,6 +242,43 @@ impl<I: Weighed> Checkout<I> {
             } => self.delete(store, session, seq, if_unused, if_empty),
             RequestBody::Close => self.close(store, session, clock),
         }
+        if cfg!(debug_assertions) && self.consumers.len() <= MAX_CHECKED {
+            self.assert_consistent();
+        }
+    }
+
+    /// Asserts that the counts and the indexes over the consumers agree with the consumers.
+    fn assert_consistent(&self) {
+        let mut out = 0;
+        let mut live = 0;
+        let mut waiting = 0;
+        for (number, consumer) in &self.consumers {
+            let state = self.sessions.get(&consumer.session);
+            let listed = state.and_then(|state| state.consumers.get(&consumer.id));
+            assert_eq!(listed, Some(number), "session {:?}", consumer.session);
+            assert!(*number < self.next_consumer);
+            let candidate = (Reverse(consumer.spec.priority), *number);
+            let is_candidate = self.candidates.contains(&candidate);
+            assert_eq!(is_candidate, consumer.takes_turns(), "consumer {number}");
+            let ticket = consumer.ticket;
+            assert!(ticket.is_none_or(|ticket| is_candidate && ticket < self.next_ticket));
+            assert!(consumer.out.last_id() < Some(consumer.next_id));
+            out += consumer.out.len() as u64;
+            live += u32::from(!consumer.get && !consumer.cancelled);
+            waiting += usize::from(ticket.is_some());
+        }
+        assert_eq!((self.out, self.live), (out, live));
+        assert_eq!(self.service.len(), waiting);
+        assert!(self.candidates.len() <= self.consumers.len());
+        let exclusive = self.exclusive.map(|number| self.consumers.get(&number));
+        assert!(exclusive.is_none_or(|c| c.is_some_and(|c| c.spec.exclusive)));
+        let active = self.active.map(|number| self.consumers.get(&number));
+        assert!(active.is_none_or(|c| c.is_some_and(Consumer::takes_turns)));
+        assert!(self.active.is_none() || self.single_active);
+        assert!(!self.deleted || self.consumers.is_empty());
+        let mut drains = self.drains.keys();
+        assert!(self.deleted || drains.all(|number| self.consumers.contains_key(number)));
+        assert_eq!(self.closed.len(), self.closed_set.len());
     }
 
     /// Delivers ready messages to the consumers that can get them.
@@ -248,9 +288,11 @@ impl<I: Weighed> Checkout<I> {
                 return;
             };
             let Some(consumer) = self.consumers.get_mut(&turn.number) else {
+                debug_assert!(false, "consumer {} is removed and still waits", turn.number);
                 self.service.advance(None);
                 continue;
             };
+            debug_assert!(consumer.takes_turns() && consumer.next_id <= consumer.credit);
             let Some(dequeued) = store.take() else { return };
             self.out += 1;
             let counts = &mut self.counters.deliveries;

@@ -134,6 +134,10 @@ impl<T> Outstanding<T> {
         if self.entries.is_empty() && self.entries.capacity() > 4 * SLACK {
             self.entries.shrink_to(SLACK);
         }
+        let is_unsettled = |entry: Option<&Entry<T>>| entry.is_none_or(|e| e.item.is_some());
+        debug_assert!(is_unsettled(self.entries.front()) && is_unsettled(self.entries.back()));
+        debug_assert!(self.live <= self.entries.len());
+        debug_assert!(self.entries.len() <= 2 * self.live + SLACK);
     }
 }
 

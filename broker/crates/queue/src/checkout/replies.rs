@@ -55,7 +55,13 @@ impl<I: Weighed> Checkout<I> {
         self.end_predecessors(store, &spec);
         let mut consumer = Consumer::new(session, id, spec, false);
         consumer.lasting = true;
+        let tag = consumer.spec.tag.clone();
         self.add(consumer);
+        if cfg!(debug_assertions) && !planted::is(Bug::PredecessorStays) {
+            let current = |c: &&Consumer<I>| c.lasting && !c.succeeded && c.spec.tag == tag;
+            let count = self.consumers.values().filter(current).count();
+            assert_eq!(count, 1, "session '{tag}' has one current consumer");
+        }
         let answer = match self.join_epoch(session, epoch, at) {
             true => QueueReply::GoesOn,
             false => QueueReply::Consuming,
@@ -242,8 +248,10 @@ impl<I: Weighed> Checkout<I> {
         let answer = if self.deleted {
             self.not_found()
         } else {
+            let messages = store.purge();
+            debug_assert_eq!(store.ready(), 0, "after a purge of {}", self.label);
             QueueReply::Count {
-                messages: store.purge(),
+                messages,
                 consumers: self.live,
             }
         };

@@ -20,6 +20,11 @@ pub(crate) struct ConsumerRotation {
 }
 
 impl ConsumerRotation {
+    /// Number of waiting consumers.
+    pub(crate) fn len(&self) -> usize {
+        self.classes.values().map(VecDeque::len).sum()
+    }
+
     /// The consumer to serve next.
     pub(crate) fn first(&self) -> Option<WaitingConsumer> {
         let (_, class) = self.classes.first_key_value()?;
@@ -31,6 +36,8 @@ impl ConsumerRotation {
         match class.back() {
             Some(last) if last.ticket > turn.ticket => {
                 let at = class.partition_point(|waiting| waiting.ticket < turn.ticket);
+                let next = class.get(at);
+                debug_assert!(next.is_none_or(|next| next.ticket != turn.ticket));
                 class.insert(at, turn);
             }
             _ => class.push_back(turn),
@@ -56,6 +63,8 @@ impl ConsumerRotation {
         };
         let class = first.get_mut();
         let served = class.pop_front();
+        debug_assert!(served.is_some(), "no class is empty");
+        debug_assert!(again.is_none_or(|ticket| served.is_none_or(|s| s.ticket < ticket)));
         match (served, again) {
             (Some(turn), Some(ticket)) => class.push_back(WaitingConsumer { ticket, ..turn }),
             _ if class.is_empty() => {

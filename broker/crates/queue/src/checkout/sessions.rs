@@ -68,6 +68,7 @@ impl<I: Weighed> Checkout<I> {
             self.trust_node(store, session.node);
         }
         let state = self.sessions.entry(session).or_default();
+        debug_assert!(state.last < seq, "request {seq} after {}", state.last);
         state.last = seq;
         let window = seq.saturating_sub(MAX_IN_FLIGHT as u64);
         while state.refused.front().is_some_and(|r| r.to <= window) {
@@ -122,6 +123,8 @@ impl<I: Weighed> Checkout<I> {
         let Some(state) = self.sessions.get_mut(&session) else {
             return;
         };
+        let is_ascending = state.refused.back().is_none_or(|last| last.to < seq);
+        debug_assert!(is_ascending || planted::is(Bug::NumberingLost));
         match state.refused.back_mut() {
             Some(last) if last.why == why && last.to + 1 == seq => last.to = seq,
             _ => state.refused.push_back(RefusedPublishes {
@@ -134,7 +137,9 @@ impl<I: Weighed> Checkout<I> {
 
     /// The progress event of a session: all requests up to `up_to` are applied and durable.
     pub(crate) fn progress_event(&self, session: SessionId, up_to: u64) -> QueueEvent {
-        match self.sessions.get(&session) {
+        let state = self.sessions.get(&session);
+        debug_assert!(state.is_none_or(|state| up_to <= state.last));
+        match state {
             Some(state) if !state.refused.is_empty() && !planted::is(Bug::RefusalForgotten) => {
                 QueueEvent::AppliedExcept {
                     up_to,
@@ -154,6 +159,7 @@ impl<I: Weighed> Checkout<I> {
         answer: QueueReply,
     ) {
         if let Some(state) = self.sessions.get_mut(&session) {
+            debug_assert!(seq <= state.last, "request {seq} is not admitted");
             if state.answers.len() >= MAX_UNANSWERED {
                 state.answers.pop_front();
             }
@@ -233,6 +239,8 @@ impl<I: Weighed> Checkout<I> {
         if self.closed_set.insert(session) {
             self.closed.push_back((clock, session));
         }
+        debug_assert_eq!(self.closed.len(), self.closed_set.len());
+        debug_assert!(self.closed.len() <= MAX_CLOSED);
     }
 
     /// Makes closed sessions younger by so many milliseconds, after a leap of the clock.

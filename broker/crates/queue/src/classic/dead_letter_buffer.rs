@@ -66,6 +66,7 @@ impl DeadLetterBuffer {
 
     fn add(&mut self, item: Option<Item>, reason: DeadReason, message: Option<Message>) {
         self.buffered_bytes += message.as_ref().map_or(0, |m| m.as_bytes().len());
+        debug_assert!(item.is_some() || message.is_some());
         self.letters.push_back(DeadLetter {
             item,
             reason,
@@ -80,6 +81,7 @@ impl DeadLetterBuffer {
             .as_ref()
             .map_or(0, |m| m.as_bytes().len());
         self.buffered_bytes -= len;
+        debug_assert!(self.buffered_bytes == 0 || !self.letters.is_empty());
         Some(dead_letter)
     }
 }

@@ -396,6 +396,7 @@ impl ClassicQueue {
         let number = self.store.push(message, session);
         if persistent {
             let waiting = self.unconfirmed.entry(session).or_default();
+            debug_assert!(waiting.back().is_none_or(|(last, _)| *last < seq));
             waiting.push_back((seq, number));
         }
         let due = if persistent {
@@ -409,6 +410,7 @@ impl ClassicQueue {
         if self.store.buffer_is_full() {
             self.write();
         }
+        debug_assert!(self.disk_full || !self.store.buffer_is_full());
     }
 
     fn exceeds_limits(&self, messages: u64, bytes: u64) -> bool {
@@ -435,6 +437,7 @@ impl ClassicQueue {
         }
         match self.store.write() {
             Ok(()) => {
+                debug_assert!(!self.store.has_unwritten());
                 self.disk_full = false;
                 self.write_at = None;
                 self.close_files_at = Some(self.at.now + REST_AFTER);
@@ -475,6 +478,10 @@ impl ClassicQueue {
             // Few sessions, mostly one that is already there: merging the trees would cost more.
             self.unreported
                 .extend(std::mem::take(&mut self.store.newly_safe));
+        }
+        if cfg!(debug_assertions) {
+            self.store.assert_consistent();
+            assert!(self.checkout.out > 0 || self.store.out_bytes() == 0);
         }
         std::mem::swap(out, &mut self.store.output);
     }

@@ -73,6 +73,7 @@ impl RecordReader {
                 }
             }
         }
+        debug_assert!(self.at <= self.raw.len());
         loaded
     }
 

@@ -457,6 +457,7 @@ impl Segments {
             let Some(segment) = self.list.get_mut(&part.number) else {
                 continue;
             };
+            debug_assert_eq!(part.at, segment.len, "segment {:x}", part.number);
             segment.len += part.raw.len() as u64;
             segment.last_seq = part.last_seq;
             segment.live += part.messages;
@@ -468,6 +469,7 @@ impl Segments {
         if open > MAX_OPEN || !self.disk.may_keep_open() {
             self.close_files();
         }
+        debug_assert_eq!(locations.len(), writes.len());
         Ok(locations)
     }
 
@@ -479,6 +481,7 @@ impl Segments {
                 "the segment that is written to is not there",
             ));
         };
+        debug_assert!(segment.len < SEGMENT_BYTES);
         let mut raw = BytesMut::new();
         if segment.len == 0 {
             segment_header::put(&mut raw, FileKind::Segment, self.queue, number);
@@ -630,6 +633,10 @@ impl Segments {
         persistent: bool,
     ) -> io::Result<()> {
         if let Some(s) = self.list.get_mut(&segment) {
+            debug_assert!(
+                s.recovered || s.live > 0,
+                "segment {segment:x}, message {seq}"
+            );
             s.live = s.live.saturating_sub(1);
         }
         if persistent && self.acks.len() < MAX_PENDING_ACKS {
@@ -765,6 +772,7 @@ impl Segments {
 
 /// The ranges of numbers from 1 to `last` that are not in `kept`.
 fn complement(kept: &[u64], last: u64) -> Vec<(u64, u64)> {
+    debug_assert!(kept.is_sorted());
     let mut ranges = Vec::new();
     let mut from = 1;
     for seq in kept {

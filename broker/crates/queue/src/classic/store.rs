@@ -185,6 +185,17 @@ impl ClassicStore {
         Ok(())
     }
 
+    /// Asserts what holds between any two calls.
+    pub(crate) fn assert_consistent(&self) {
+        let ready: u64 = self.levels.iter().map(|level| level.ready).sum();
+        assert_eq!(self.ready, ready);
+        let mut above = self.levels.iter().skip(self.highest_ready + 1);
+        assert!(above.all(|level| level.ready == 0));
+        assert!(self.buffered == 0 || !self.slots.is_empty());
+        let first = self.slots.front();
+        assert!(first.is_none_or(|slot| slot.item.seq == self.base && slot.state != State::Gone));
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.ready_bytes + self.out_bytes
     }

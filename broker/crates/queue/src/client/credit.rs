@@ -29,6 +29,7 @@ impl CreditState {
     /// Records that the ids from `from` to before `next` will not arrive. Returns the `up_to` that renews their
     /// credit.
     pub(crate) fn skip(&mut self, from: u64, next: u64) -> Option<u64> {
+        debug_assert!(from <= next);
         let count = next.saturating_sub(from);
         self.skipped += count;
         self.last_skip = (from, count);
@@ -38,6 +39,7 @@ impl CreditState {
     /// Number of deliveries up to this id, without the ids that never arrive.
     fn count(&self, id: u64) -> u64 {
         let (from, count) = self.last_skip;
+        debug_assert!(count <= self.skipped);
         let before = self.skipped - count;
         let in_last_skip = id.saturating_sub(from.saturating_sub(1)).min(count);
         id.saturating_sub(before + in_last_skip)

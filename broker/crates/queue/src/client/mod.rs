@@ -253,6 +253,7 @@ impl<T: Copy> QueueClient<T> {
     }
 
     fn enqueue(&mut self, body: RequestBody, tag: Option<T>) -> u64 {
+        debug_assert!(self.sent <= self.unapplied.len());
         let seq = self.next_number();
         self.bytes += buffered_bytes(&body);
         self.track_consumer(seq, &body);
@@ -331,6 +332,7 @@ impl<T: Copy> QueueClient<T> {
                     body,
                     answer: None,
                 });
+                debug_assert!(self.unanswered.len() <= MAX_UNANSWERED);
                 self.registered_up_to = seq;
             }
         }
@@ -422,6 +424,24 @@ impl<T: Copy> QueueClient<T> {
         while let Some((pending, answer)) = self.next_due_answer() {
             self.report_answer(&pending, answer, events);
         }
+        if cfg!(debug_assertions) {
+            self.assert_consistent();
+        }
+    }
+
+    /// Asserts what holds between any two calls, whatever the owner sends.
+    fn assert_consistent(&self) {
+        assert!(self.sent <= self.unapplied.len());
+        assert_eq!(self.first / NUMBERING_EPOCH, self.numbering_epoch);
+        assert!(self.unanswered.len() <= MAX_UNANSWERED);
+        let pairs = self.unanswered.iter().zip(self.unanswered.iter().skip(1));
+        assert!(pairs.into_iter().all(|(a, b)| a.seq < b.seq));
+        let early = self.unanswered.iter().filter(|p| p.answer.is_some());
+        assert_eq!(early.count(), self.early_answers);
+        for (consumer, progress) in self.consumers.iter().take(MAX_UNANSWERED) {
+            let settled = progress.unsettled_from <= progress.expected;
+            assert!(settled, "consumer {} of {:?}", consumer.0, self.session);
+        }
     }
 
     /// The node is not the owner. Follows its redirect, unless redirects go in circles.
@@ -476,6 +496,8 @@ impl<T: Copy> QueueClient<T> {
                 _ => {}
             }
         }
+        debug_assert!(self.sent <= self.unapplied.len());
+        debug_assert!(!self.unapplied.is_empty() || self.bytes == 0);
         if progressed {
             self.note_progress();
         }
@@ -674,6 +696,10 @@ impl<T: Copy> QueueClient<T> {
     /// Records that the client was sent this consumer's deliveries up to this id, which opens the flow window.
     pub fn received(&mut self, consumer: ConsumerId, up_to: u64) {
         if let Some(progress) = self.consumers.get_mut(&consumer) {
+            debug_assert!(
+                up_to < progress.expected,
+                "the session got delivery {up_to}"
+            );
             progress.received = progress.received.max(up_to);
             self.report_received(consumer, up_to);
         }
@@ -816,6 +842,7 @@ impl<T: Copy> QueueClient<T> {
             .consumers
             .first_key_value()
             .map(|(consumer, _)| *consumer);
+        let next = self.next_number();
         self.start_over(events);
         if let Some(consumer) = established_consumer.filter(|_| self.unapplied.is_empty()) {
             // The owner may be alive and deliver to the ended consumers: any request of the new epoch ends
@@ -823,6 +850,7 @@ impl<T: Copy> QueueClient<T> {
             self.enqueue(RequestBody::Recover { consumer }, None);
             // The session did not make this request, so its numbers skip it.
             self.base = self.base.wrapping_sub(1);
+            debug_assert_eq!(self.next_number(), next);
         }
     }
 
@@ -859,6 +887,7 @@ impl<T: Copy> QueueClient<T> {
         self.numbering_epoch += 1;
         self.first = self.numbering_epoch * NUMBERING_EPOCH + 1;
         self.base = next.wrapping_sub(self.first);
+        debug_assert!(self.first % NUMBERING_EPOCH == 1 && self.next_number() == next);
         self.registered_up_to = self.first - 1;
         self.auto_settle_due = false;
         self.sent = 0;

@@ -49,6 +49,7 @@ impl MessageAnnotations {
         }
         let removed = self.by_message.remove(&at)?;
         self.memory -= removed.memory();
+        debug_assert!(self.memory == 0 || !self.by_message.is_empty());
         Some(removed)
     }
 

@@ -94,6 +94,7 @@ impl DeadLetters {
                 effects.push_dead(reason, location, annotations.remove(location));
             }
             DeadLettering::AtLeastOnce => {
+                debug_assert!(!self.kept.contains_key(&self.next));
                 self.keep(self.next, *item, reason);
             }
         }
@@ -136,6 +137,7 @@ impl DeadLetters {
                 self.kept.remove(&id);
             }
         }
+        debug_assert!(self.bytes == 0 || !self.kept.is_empty());
     }
 
     pub(crate) fn clear(&mut self) {
@@ -175,6 +177,7 @@ impl ForwardProgress {
     fn confirm(&mut self, id: u64) {
         if let Some(body) = self.out.remove(&id) {
             self.bytes -= u64::from(body);
+            debug_assert!(self.bytes == 0 || !self.out.is_empty());
             self.confirmed.push(id);
         }
     }
@@ -235,12 +238,14 @@ impl QuorumQueue {
             if read == Err(ReadError::Shortage) {
                 return self.retry_later();
             }
+            debug_assert!(self.forwarding.handed_up_to < id);
             self.forwarding.handed_up_to = id;
             match read {
                 Ok(message) => {
                     remaining = remaining.saturating_sub(message.as_bytes().len());
                     self.forwarding.out.insert(id, item.body);
                     self.forwarding.bytes += u64::from(item.body);
+                    debug_assert!(self.forwarding.out.len() <= MAX_PASSING);
                     let message = annotated(message, self.machine.annotations.get(location));
                     out.kept_dead.push((id, reason, message));
                 }

@@ -137,6 +137,8 @@ impl QuorumQueue {
 
     /// A snapshot of the machine, with the entries that are still needed.
     pub fn checkpoint(&self) -> Checkpoint {
+        let applied = self.machine.applied();
+        debug_assert!(self.machine.live_indexes().all(|index| index <= applied));
         let live = self.machine.live_indexes();
         let live = IndexSet::from_runs(live.chain(self.effects.dead_indexes()));
         Checkpoint {
@@ -159,6 +161,7 @@ impl QuorumQueue {
         if (leads, term) == (self.leads, self.term) {
             return;
         }
+        debug_assert!(term >= self.term, "term {term} after {}", self.term);
         let was_leading = std::mem::replace(&mut self.leads, leads);
         self.term = term;
         self.caught_up = false;
@@ -269,6 +272,7 @@ impl QuorumQueue {
         }
         let command = self.proposals.pop_front()?;
         self.waiting_bytes = self.waiting_bytes.saturating_sub(command.len());
+        debug_assert!(self.waiting_bytes == 0 || !self.proposals.is_empty());
         Some(command)
     }
 
@@ -286,6 +290,7 @@ impl QuorumQueue {
     }
 
     pub(super) fn propose(&mut self, command: &Command) {
+        debug_assert!(self.leads, "{}: only the leader proposes", self.label);
         // Earlier requests must be applied first.
         self.seal_batch();
         let command = command.encode();
@@ -338,6 +343,7 @@ impl QuorumQueue {
             // Proposed and not yet applied.
             return;
         }
+        debug_assert!(applied < seq, "request {seq} is applied");
         progress.proposed = seq;
         if planted::is(Bug::ConfirmBeforeCommit) {
             out.event(session, QueueEvent::Applied { up_to: seq });

@@ -101,6 +101,12 @@ impl MessageStore for LogStore<'_> {
         if planted::is(Bug::AnnotationsLost) {
             self.annotations.remove(item.location());
         }
+        let last = self.ready.last_postponed();
+        debug_assert!(
+            last.is_none_or(|last| last <= self.at),
+            "{last:?} {:?}",
+            self.at
+        );
         if (self.requeues_to_end && why == RequeueReason::Requested)
             || planted::is(Bug::RequeueBehind)
         {
@@ -262,6 +268,25 @@ impl Machine {
         self.enforce_limits(effects);
         let (checkout, mut store) = self.split(effects);
         checkout.finish_drains(&mut store);
+        if cfg!(debug_assertions) {
+            self.assert_served();
+        }
+    }
+
+    /// Asserts what holds after each request.
+    fn assert_served(&self) {
+        let (ready, out) = (self.ready.len(), self.checkout.out);
+        let waits = self.checkout.service.first();
+        assert!(ready == 0 || waits.is_none(), "{waits:?} could be served");
+        let expiry = self.ready.next_expiry();
+        assert!(expiry.is_none_or(|expires| expires > self.clock));
+        if self.settings.overflow == Overflow::DropHead {
+            assert!(!self.blocked);
+            assert!(ready == 0 || !self.exceeds_limits());
+        }
+        assert!(!self.checkout.deleted || ready == 0 && out == 0);
+        assert!(out > 0 || self.out_bytes == 0);
+        assert!(self.annotations.len() as u64 <= ready + out + self.dead.len());
     }
 
     fn apply_runs(
@@ -358,6 +383,12 @@ impl Machine {
         let ttl = [message.ttl_ms(), self.settings.message_ttl_ms];
         // A TTL of zero still allows a delivery within the millisecond of the publish.
         let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(1));
+        let last = self.ready.last_fresh();
+        debug_assert!(
+            last.is_none_or(|last| last < self.at),
+            "{last:?} {:?}",
+            self.at
+        );
         self.ready.push(&LogMessage {
             index: self.at.index,
             offset: self.at.offset,

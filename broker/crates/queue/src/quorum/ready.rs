@@ -229,6 +229,12 @@ impl PriorityLevel {
         self.chunks.push_back(chunk);
     }
 
+    fn last(&self) -> Option<LogLocation> {
+        let chunk = self.chunks.back()?;
+        let last = chunk.items.len().checked_sub(1)?;
+        chunk.get(last, self.high).map(|message| message.location())
+    }
+
     fn peek(&self) -> Option<LogMessage> {
         let chunk = self.chunks.front()?;
         chunk.get(chunk.front, self.high)
@@ -410,9 +416,13 @@ impl Ready {
                 turn => turn + 1,
             };
         }
+        let item = dequeued.as_ref().map(|dequeued| dequeued.item);
+        debug_assert_eq!(item, Some(held), "the next message is taken");
         self.len -= 1;
         self.bytes -= u64::from(held.body);
         self.expiring -= u64::from(held.expires != 0);
+        debug_assert!(self.expiring <= self.len);
+        debug_assert!(self.len > 0 || self.bytes == 0);
         dequeued
     }
 
@@ -450,6 +460,16 @@ impl Ready {
     /// Messages that were never delivered.
     pub(crate) fn fresh(&self) -> impl Iterator<Item = LogMessage> + '_ {
         self.high.fresh().chain(self.normal.fresh())
+    }
+
+    /// Location of the last message that was pushed, of those that were never delivered.
+    pub(crate) fn last_fresh(&self) -> Option<LogLocation> {
+        self.high.last().max(self.normal.last())
+    }
+
+    /// Location of the last request that requeued a message at the end.
+    pub(crate) fn last_postponed(&self) -> Option<LogLocation> {
+        self.postponed.back().map(|(after, _)| *after)
     }
 
     /// Messages that were requeued at the front, in service order.
