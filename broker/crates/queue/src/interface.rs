@@ -222,15 +222,15 @@ mod tests {
 
     /// A channel with several consumers gets messages in queue order (AMQP 0.9.1, section 4.7).
     #[test]
-    fn consumers_of_one_session_keep_the_queues_order() {
+    fn deliveries_to_consumers_of_one_session_keep_queue_order() {
         let mut out = QueueOutput::default();
         let turns = [(1, 1), (2, 9), (1, 2), (2, 9), (1, 1), (2, 9), (1, 1)];
         for (n, (by, consumer)) in (1..).zip(turns) {
             out.deliver(session(by), ConsumerId(consumer), delivery(n));
         }
         let of = |by| {
-            let mine = out.events.iter().filter(move |a| a.session == session(by));
-            let delivered = mine.map(|a| match &a.event {
+            let is_own = out.events.iter().filter(move |a| a.session == session(by));
+            let delivered = is_own.map(|a| match &a.event {
                 QueueEvent::Deliver { deliveries, .. } => deliveries,
                 other => panic!("{other:?}"),
             });

@@ -595,7 +595,7 @@ impl MessageStore for ClassicStore {
 #[cfg(test)]
 impl ClassicStore {
     /// Messages in memory, and messages with an entry in memory.
-    pub fn memory_messages(&self) -> usize {
+    pub(crate) fn memory_messages(&self) -> usize {
         let levels = self.levels.iter();
         let levels = levels.map(|l| l.window.len() + l.returned.len() + l.fresh.len());
         self.slots.len() + self.locations.len() + levels.sum::<usize>()

@@ -1,4 +1,4 @@
-//! A session's credit while deliveries and answers are lost or late.
+//! Credit of a session while deliveries and answers are lost or delayed.
 
 use super::tests::{client, deliver, handle_event, ids, spec};
 use super::*;
@@ -6,7 +6,7 @@ use crate::{ConsumerSpec, FlowMode};
 
 const CONSUMER: ConsumerId = ConsumerId(1);
 
-/// A client whose consumer has started.
+/// A client with an established consumer.
 fn consuming() -> QueueClient<u64> {
     let mut client = client(QueueType::Quorum);
     let consumer = CONSUMER;
@@ -60,14 +60,14 @@ fn asks_to_resume(client: &mut QueueClient<u64>) -> bool {
 }
 
 #[test]
-fn an_answer_is_told_after_the_deliveries_that_it_counts() {
+fn credit_answer_follows_the_deliveries_that_it_counts() {
     let mut client = consuming();
     let seq = credit(&mut client, 5, true);
     requests(&mut client);
     handle_event(&mut client, QueueEvent::Applied { up_to: seq });
     handle_event(&mut client, deliver(1, &[1]));
     assert_eq!(answer(&mut client, seq, 3), []);
-    // Asked again or not, it comes once.
+    // The answer is reported once, whether or not it was asked for again.
     assert_eq!(answer(&mut client, seq, 3), []);
     assert_eq!(ids(&handle_event(&mut client, deliver(1, &[2]))), [2]);
     let events = handle_event(&mut client, deliver(1, &[3, 4]));
@@ -82,7 +82,7 @@ fn an_answer_is_told_after_the_deliveries_that_it_counts() {
 }
 
 #[test]
-fn an_answer_waits_for_no_deliveries_that_will_not_come() {
+fn credit_answer_does_not_wait_for_requeued_deliveries() {
     let mut client = consuming();
     let seq = credit(&mut client, 5, true);
     requests(&mut client);
@@ -95,16 +95,16 @@ fn an_answer_waits_for_no_deliveries_that_will_not_come() {
         consumer: CONSUMER,
         next: 4,
     };
-    // The session was given one delivery. The rest was drained.
+    // The session got one delivery. The rest of the credit was drained.
     let answer = credited(1, true);
     let events = handle_event(&mut client, resumed);
     assert_eq!(events, [ClientEvent::Answer { seq, answer }]);
-    // A drained link has no credit that would be renewed.
+    // There is no credit to renew after a drain.
     assert_eq!(requests(&mut client), []);
 }
 
 #[test]
-fn credit_for_deliveries_that_never_came_is_renewed() {
+fn credit_of_requeued_deliveries_is_renewed() {
     let mut client = consuming();
     let seq = credit(&mut client, 5, false);
     requests(&mut client);
@@ -113,7 +113,7 @@ fn credit_for_deliveries_that_never_came_is_renewed() {
     handle_event(&mut client, deliver(1, &[1]));
     client.link_restored(client.now);
     assert!(asks_to_resume(&mut client));
-    // Others got the deliveries 2 to 4 while the node could not be reached.
+    // Deliveries 2 to 4 went to other consumers while the node could not be reached.
     let resumed = QueueEvent::Resumed {
         consumer: CONSUMER,
         next: 5,
@@ -123,7 +123,7 @@ fn credit_for_deliveries_that_never_came_is_renewed() {
     let renewed = RequestBody::CreditOneWay { consumer, up_to: 8 };
     assert_eq!(requests(&mut client), [(seq + 1, renewed)]);
     assert_eq!(ids(&handle_event(&mut client, deliver(1, &[5, 6]))), [5, 6]);
-    // The session has three deliveries now, and counts from there.
+    // The session has three deliveries now, and continues the count.
     let seq = credit(&mut client, 10, false);
     let expected = RequestBody::Credit {
         consumer,
@@ -136,9 +136,9 @@ fn credit_for_deliveries_that_never_came_is_renewed() {
     assert_eq!(events, [ClientEvent::Answer { seq, answer }]);
 }
 
-/// A drain ends when the session has taken the messages, which may be a long time.
+/// A drain ends when the session has taken the messages, which may take a long time.
 #[test]
-fn an_owner_that_drains_is_not_given_up() {
+fn drain_does_not_make_the_client_try_another_owner() {
     let mut client = consuming();
     let seq = credit(&mut client, 5, true);
     requests(&mut client);

@@ -78,7 +78,7 @@ fn suspect(rig: &mut Rig) {
 }
 
 #[test]
-fn repeated_get_takes_again_if_its_message_was_given_back() {
+fn repeated_get_takes_another_message_if_its_own_was_requeued() {
     let (mut client, mut rig) = (client(), Rig::new(settings()));
     rig.publish([1]);
     let pending = client.request(GET);
@@ -97,7 +97,7 @@ fn repeated_get_takes_again_if_its_message_was_given_back() {
 }
 
 #[test]
-fn repeated_get_is_told_empty_under_its_first_number_once_the_queue_is_empty() {
+fn repeated_get_of_an_empty_queue_is_answered_under_its_first_number() {
     let (mut client, mut rig) = (client(), Rig::new(settings()));
     rig.publish([1]);
     let pending = client.request(GET);
@@ -117,7 +117,7 @@ fn repeated_get_is_told_empty_under_its_first_number_once_the_queue_is_empty() {
 }
 
 #[test]
-fn late_copy_of_an_answered_get_takes_nothing() {
+fn late_copy_of_an_answered_get_takes_no_message() {
     let (mut client, mut rig) = (client(), Rig::new(settings()));
     rig.publish([1, 2]);
     client.request(GET);
@@ -133,7 +133,7 @@ fn late_copy_of_an_answered_get_takes_nothing() {
 }
 
 #[test]
-fn get_that_was_given_back_is_not_repeated_behind_the_end_of_its_session() {
+fn get_is_not_repeated_after_the_close_of_its_session() {
     let (mut client, mut rig) = (client(), Rig::new(settings()));
     rig.publish([1]);
     client.request(GET);
@@ -148,7 +148,7 @@ fn get_that_was_given_back_is_not_repeated_behind_the_end_of_its_session() {
 }
 
 #[test]
-fn duplicate_answers_of_a_repeated_get_do_not_ask_twice() {
+fn duplicate_answers_of_a_repeated_get_cause_one_repetition() {
     let (mut client, mut rig) = (client(), Rig::new(settings()));
     rig.publish([1]);
     client.request(GET);

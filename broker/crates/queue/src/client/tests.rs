@@ -100,7 +100,7 @@ pub(super) fn ids(events: &[ClientEvent<u64>]) -> Vec<u64> {
 }
 
 #[test]
-fn publishes_are_kept_until_applied_and_told_once() {
+fn publish_is_kept_until_applied_and_reported_once() {
     let mut client = client(QueueType::Quorum);
     for tag in 11..=14 {
         client.publish(Some(tag), message(5));
@@ -132,7 +132,7 @@ fn publishes_are_kept_until_applied_and_told_once() {
 }
 
 #[test]
-fn it_is_full_by_count_and_by_bytes() {
+fn client_is_full_by_count_and_by_bytes() {
     let mut one = client(QueueType::Quorum);
     for _ in 0..MAX_IN_FLIGHT {
         assert!(!one.is_full());
@@ -148,7 +148,7 @@ fn it_is_full_by_count_and_by_bytes() {
 }
 
 #[test]
-fn it_follows_hints_but_not_in_circles() {
+fn client_follows_redirects_but_not_in_circles() {
     let mut client = client(QueueType::Quorum);
     client.publish(Some(1), message(1));
     for turn in 0..MAX_HOPS {
@@ -166,7 +166,7 @@ fn it_follows_hints_but_not_in_circles() {
 }
 
 #[test]
-fn it_sends_again_after_a_growing_while_and_tries_others() {
+fn client_backs_off_and_tries_other_members() {
     let mut client = client(QueueType::Quorum);
     client.publish(Some(1), message(1));
     client.publish(Some(2), message(1));
@@ -198,7 +198,7 @@ fn consuming() -> QueueClient<u64> {
 }
 
 #[test]
-fn duplicates_are_dropped_and_gaps_asked_for() {
+fn duplicate_deliveries_are_dropped_and_missing_ones_requested() {
     let mut client = consuming();
     assert_eq!(ids(&handle_event(&mut client, deliver(1, &[1, 2]))), [1, 2]);
     assert_eq!(ids(&handle_event(&mut client, deliver(1, &[2, 3]))), [3]);
@@ -229,7 +229,7 @@ fn duplicates_are_dropped_and_gaps_asked_for() {
 }
 
 #[test]
-fn another_owner_hears_what_has_gone_to_the_client() {
+fn new_owner_is_told_the_delivery_progress() {
     let mut client = consuming();
     handle_event(&mut client, deliver(1, &[1, 2, 3]));
     let (session, consumer) = (client.session, ConsumerId(1));
@@ -254,7 +254,7 @@ fn another_owner_hears_what_has_gone_to_the_client() {
 }
 
 #[test]
-fn without_acknowledgement_it_settles_when_the_session_has_the_message() {
+fn delivery_without_acknowledgement_is_settled_once_the_session_has_it() {
     let mut client = client(QueueType::Quorum);
     client.request(consume(1, true));
     sent(&mut client);
@@ -281,7 +281,7 @@ fn without_acknowledgement_it_settles_when_the_session_has_the_message() {
 }
 
 #[test]
-fn what_comes_before_a_cancel_is_applied_is_passed_on_and_the_rest_goes_back() {
+fn deliveries_before_an_applied_cancel_arrive_and_later_ones_are_requeued() {
     let mut client = client(QueueType::Quorum);
     client.request(consume(1, false));
     sent(&mut client);
@@ -305,7 +305,7 @@ fn what_comes_before_a_cancel_is_applied_is_passed_on_and_the_rest_goes_back() {
 }
 
 #[test]
-fn a_new_window_does_not_start_a_consumer_anew() {
+fn prefetch_change_does_not_restart_a_consumer() {
     let mut c = client(QueueType::Classic);
     handle_event(&mut c, QueueEvent::Owner);
     c.request(consume(1, false));
@@ -326,7 +326,7 @@ fn a_new_window_does_not_start_a_consumer_anew() {
 }
 
 #[test]
-fn one_that_leaves_settles_what_it_saw_and_hears_no_more() {
+fn consumer_that_leaves_settles_its_deliveries_and_gets_no_more() {
     let mut client = client(QueueType::Quorum);
     client.request(consume(1, true));
     sent(&mut client);
@@ -352,7 +352,7 @@ fn one_that_leaves_settles_what_it_saw_and_hears_no_more() {
 }
 
 #[test]
-fn an_owner_that_forgot_everything_is_lost_and_numbering_starts_again() {
+fn owner_that_lost_its_state_starts_a_new_numbering_epoch() {
     let mut client = client(QueueType::Classic);
     client.publish(Some(1), message(1));
     client.request(consume(1, false));
@@ -398,7 +398,7 @@ fn an_owner_that_forgot_everything_is_lost_and_numbering_starts_again() {
 }
 
 #[test]
-fn a_lagging_leader_of_a_quorum_queue_is_waited_for() {
+fn client_waits_for_a_lagging_leader_of_a_quorum_queue() {
     let mut client = client(QueueType::Quorum);
     client.publish(Some(1), message(1));
     client.publish(Some(2), message(1));
@@ -412,7 +412,7 @@ fn a_lagging_leader_of_a_quorum_queue_is_waited_for() {
 }
 
 #[test]
-fn an_end_that_its_queue_has_forgotten_is_over() {
+fn close_of_a_forgotten_session_is_complete() {
     let unknown = |seq| QueueEvent::Answer {
         seq,
         answer: QueueReply::Refused {
@@ -444,7 +444,7 @@ fn an_end_that_its_queue_has_forgotten_is_over() {
 }
 
 #[test]
-fn answers_out_at_a_time_are_bounded_and_asked_again() {
+fn unanswered_requests_are_bounded_and_repeated() {
     let mut client = client(QueueType::Quorum);
     for _ in 0..MAX_UNANSWERED + 5 {
         client.request(RequestBody::Stat);
@@ -473,7 +473,7 @@ fn answers_out_at_a_time_are_bounded_and_asked_again() {
 }
 
 #[test]
-fn an_owner_out_of_reach_hears_of_the_end() {
+fn unreachable_owner_is_sent_the_close() {
     let mut client = client(QueueType::Classic);
     client.request(consume(1, false));
     sent(&mut client);
@@ -486,7 +486,7 @@ fn an_owner_out_of_reach_hears_of_the_end() {
 }
 
 #[test]
-fn an_owner_out_of_reach_hears_that_consumers_are_over() {
+fn unreachable_owner_is_told_that_consumers_ended() {
     let mut client = client(QueueType::Classic);
     client.request(consume(1, false));
     sent(&mut client);
@@ -509,7 +509,7 @@ fn an_owner_out_of_reach_hears_that_consumers_are_over() {
 }
 
 #[test]
-fn what_it_is_done_with_and_the_queue_may_not_know() {
+fn settling_returns_accepted_deliveries_that_are_not_applied() {
     let mut client = consuming();
     let settle = |client: &mut QueueClient<u64>, outcome, ids: &[(u64, u64)]| {
         client.request(RequestBody::Settle {
@@ -537,7 +537,7 @@ fn what_it_is_done_with_and_the_queue_may_not_know() {
 }
 
 #[test]
-fn one_that_is_succeeded_before_it_heard_that_it_stands_ends() {
+fn consumer_replaced_before_its_answer_arrived_is_cancelled() {
     let mut client = client(QueueType::Quorum);
     let RequestBody::Consume { consumer, spec } = consume(1, false) else {
         panic!("a consumer");

@@ -484,7 +484,7 @@ impl Ready {
 
     /// Bytes of memory of messages that were never delivered, capacity included.
     #[cfg(test)]
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         let levels = [&self.high, &self.normal];
         levels
             .into_iter()
