@@ -108,9 +108,9 @@ impl QueueOutput {
     }
 
     /// Counts a dead message.
-    pub fn count_death(&mut self, kind: QueueType, way: DeadLettering, reason: DeadReason) {
+    pub fn count_death(&mut self, kind: QueueType, mode: DeadLettering, reason: DeadReason) {
         let deaths = self.deaths.get_or_insert_default();
-        deaths.count(kind, way, reason);
+        deaths.count(kind, mode, reason);
     }
 
     /// Adds counts of dead messages.

@@ -7,12 +7,13 @@
 //! [`QueueClient`](client::QueueClient), keeps each request until it is applied and sends it again to a new
 //! owner. Publisher confirms therefore survive a failover, and nothing is enqueued or settled twice.
 #![forbid(unsafe_code)]
-#![warn(missing_docs, unreachable_pub)]
+#![deny(missing_docs, unreachable_pub)]
 
 mod annotations;
 mod checkout;
 pub mod classic;
 pub mod client;
+#[allow(missing_docs)]
 pub mod codec;
 #[cfg(test)]
 mod credit_tests;

@@ -79,21 +79,21 @@ impl<I: Weighed> Consumer<I> {
         if self.spec.flow_mode == FlowMode::Credit && !self.spec.no_ack {
             return rules.unlimited_prefetch.max(MAX_WINDOW as usize);
         }
-        let asked = if self.spec.no_ack {
+        let requested = if self.spec.no_ack {
             0
         } else {
             self.spec.prefetch
         };
-        match asked {
+        match requested {
             0 => rules.unlimited_prefetch,
-            asked => asked.min(MAX_WINDOW) as usize,
+            requested => requested.min(MAX_WINDOW) as usize,
         }
     }
 
     /// Returns true if the credit and the unsettled deliveries allow another delivery.
     pub(super) fn may_receive(&self, rules: &ConsumerRules) -> bool {
-        let over = usize::from(planted::is(Bug::OverCredit));
-        self.next_id <= self.credit && self.out.len() < self.window(rules).saturating_add(over)
+        let excess = usize::from(planted::is(Bug::OverCredit));
+        self.next_id <= self.credit && self.out.len() < self.window(rules).saturating_add(excess)
     }
 
     /// Returns true if it can get another delivery now.
@@ -145,8 +145,8 @@ impl<I: Weighed> Consumer<I> {
         window: FlowWindow,
     ) {
         let sent = from.saturating_sub(1);
-        let known = self.flow.in_flight(sent).map(|ids| self.out.values_in(ids));
-        let bodies = known.into_iter().flatten().map(|o| o.item.body_bytes());
+        let in_flight = self.flow.in_flight(sent).map(|ids| self.out.values_in(ids));
+        let bodies = in_flight.into_iter().flatten().map(|o| o.item.body_bytes());
         self.flow.rewind(sent, bodies);
         self.send_pending(store, window);
     }
@@ -173,11 +173,11 @@ impl<I: Weighed> Consumer<I> {
     }
 
     pub(super) fn open_flow_window(&mut self, up_to: u64) {
-        let done = self
+        let arrived = self
             .flow
             .in_flight(up_to)
             .map(|ids| self.out.values_in(ids));
-        let bodies = done.into_iter().flatten().map(|o| o.item.body_bytes());
+        let bodies = arrived.into_iter().flatten().map(|o| o.item.body_bytes());
         self.flow.record_progress(up_to, bodies);
     }
 
@@ -420,14 +420,14 @@ impl<I: Weighed> Checkout<I> {
         limit: Option<u32>,
         store: &mut S,
         out: UnsettledMessage<I>,
-        why: RequeueReason,
+        reason: RequeueReason,
     ) {
         let attempts = out.attempts.saturating_add(1);
         match limit {
             Some(limit) if attempts > limit => {
                 store.dead_letter(out.item, DeadReason::DeliveryLimit)
             }
-            _ => store.requeue(out.item, attempts, why),
+            _ => store.requeue(out.item, attempts, reason),
         }
     }
 
@@ -555,8 +555,8 @@ impl<I: Weighed> Checkout<I> {
             return;
         };
         let priority = consumer.spec.priority;
-        let room = consumer.has_room(self.rules, self.flow_window);
-        let eligible = chosen && consumer.takes_turns() && room;
+        let has_room = consumer.has_room(self.rules, self.flow_window);
+        let eligible = chosen && consumer.takes_turns() && has_room;
         match (eligible, consumer.ticket) {
             (true, None) => {
                 consumer.ticket = Some(self.next_ticket);

@@ -300,9 +300,9 @@ impl<I: Weighed> Checkout<I> {
             counts.deliver += u64::from(!consumer.spec.no_ack);
             counts.deliver_no_ack += u64::from(consumer.spec.no_ack);
             consumer.assign(store, dequeued, 0, self.flow_window);
-            let room = consumer.has_room(self.rules, self.flow_window);
-            consumer.ticket = room.then_some(self.next_ticket);
-            self.next_ticket += u64::from(room);
+            let has_room = consumer.has_room(self.rules, self.flow_window);
+            consumer.ticket = has_room.then_some(self.next_ticket);
+            self.next_ticket += u64::from(has_room);
             self.service.advance(consumer.ticket);
         }
     }
@@ -370,29 +370,29 @@ impl<I: Weighed> Checkout<I> {
     pub(crate) fn end_incarnations<S: MessageStore<Item = I>>(
         &mut self,
         store: &mut S,
-        gone: DeadIncarnation,
+        dead: DeadIncarnation,
     ) {
-        let known = self.gone.entry(gone.node).or_insert(gone.before);
-        *known = (*known).max(gone.before);
+        let first_alive = self.gone.entry(dead.node).or_insert(dead.before);
+        *first_alive = (*first_alive).max(dead.before);
         let first = SessionId {
-            node: gone.node,
+            node: dead.node,
             ..SessionId::default()
         };
-        let over: Vec<SessionId> = self
+        let ended: Vec<SessionId> = self
             .sessions
             .range(first..)
             .map(|(session, _)| *session)
-            .take_while(|s| s.node == gone.node && s.incarnation < gone.before)
+            .take_while(|s| s.node == dead.node && s.incarnation < dead.before)
             .collect();
-        for session in over {
+        for session in ended {
             if !planted::is(Bug::DeadRouteKept) {
                 self.end_session(store, session);
             }
         }
         // Their late requests are refused by incarnation, so the sessions need not be remembered.
-        let keeps = |s: &SessionId| s.node != gone.node || s.incarnation >= gone.before;
-        self.closed.retain(|(_, s)| keeps(s));
-        self.closed_set.retain(keeps);
+        let may_be_alive = |s: &SessionId| s.node != dead.node || s.incarnation >= dead.before;
+        self.closed.retain(|(_, s)| may_be_alive(s));
+        self.closed_set.retain(may_be_alive);
     }
 
     /// Suspends the consumers of a node that cannot be reached and requeues their messages, except those of

@@ -73,22 +73,22 @@ impl<I: Weighed> Checkout<I> {
     /// none if there is none: all members of a quorum queue must come to the same state, and older versions
     /// know no epochs.
     fn join_epoch(&mut self, session: SessionId, epoch: SessionEpoch, at: u64) -> bool {
-        let known = self.epoch;
-        let (first, continues) = match (epoch, known) {
+        let current = self.epoch;
+        let (first, continues) = match (epoch, current) {
             (SessionEpoch::Untold, None) => return false,
             (SessionEpoch::New, None) => (session, true),
-            (SessionEpoch::Of(named), Some(known)) if named == known.first => (named, true),
+            (SessionEpoch::Of(named), Some(current)) if named == current.first => (named, true),
             _ => (session, false),
         };
-        let at = at.max(known.map_or(0, |known| known.at));
+        let at = at.max(current.map_or(0, |current| current.at));
         self.epoch = Some(KnownEpoch { first, at });
         continues
     }
 
     /// Refuses a delayed request, so that it does not take the queue from a later connection of the client.
     fn check_session_epoch(&self, epoch: SessionEpoch, at: u64) -> Result<(), QueueReply> {
-        let known = self.epoch.map_or(0, |known| known.at);
-        if epoch == SessionEpoch::Untold || at == 0 || at >= known {
+        let current = self.epoch.map_or(0, |current| current.at);
+        if epoch == SessionEpoch::Untold || at == 0 || at >= current {
             return Ok(());
         }
         Err(QueueReply::Refused {

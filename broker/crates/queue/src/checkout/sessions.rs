@@ -89,8 +89,8 @@ impl<I: Weighed> Checkout<I> {
                 },
             };
         }
-        let over = self.gone.get(&session.node);
-        if over.is_some_and(|before| session.incarnation < *before)
+        let first_alive = self.gone.get(&session.node);
+        if first_alive.is_some_and(|before| session.incarnation < *before)
             || seq.is_multiple_of(NUMBERING_EPOCH)
         {
             return Admission::Ignore;

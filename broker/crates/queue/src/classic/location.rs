@@ -5,7 +5,7 @@ use bytes::BytesMut;
 use message::Message;
 
 /// A segment number has the priority above this bit.
-const LANE_SHIFT: u32 = 32;
+const PRIORITY_SHIFT: u32 = 32;
 
 /// Number of a segment: the priority of its messages, and a count from 1 within the priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,14 +18,14 @@ impl std::fmt::LowerHex for SegmentId {
 }
 
 impl SegmentId {
-    pub(crate) fn new(lane: u8, count: u32) -> SegmentId {
-        SegmentId(u64::from(lane) << LANE_SHIFT | u64::from(count))
+    pub(crate) fn new(priority: u8, count: u32) -> SegmentId {
+        SegmentId(u64::from(priority) << PRIORITY_SHIFT | u64::from(count))
     }
 
     /// Parses a file name without its extension. None: this queue did not create the file.
     pub(crate) fn parse(stem: &str) -> Option<SegmentId> {
         let number = u64::from_str_radix(stem, 16).ok()?;
-        u8::try_from(number >> LANE_SHIFT).ok()?;
+        u8::try_from(number >> PRIORITY_SHIFT).ok()?;
         Some(SegmentId(number))
     }
 
@@ -38,8 +38,8 @@ impl SegmentId {
         self.0
     }
 
-    pub(crate) fn lane(self) -> u8 {
-        (self.0 >> LANE_SHIFT) as u8
+    pub(crate) fn priority(self) -> u8 {
+        (self.0 >> PRIORITY_SHIFT) as u8
     }
 
     pub(crate) fn count(self) -> u32 {
@@ -57,7 +57,7 @@ pub(super) struct MessageLocation {
 /// A message to be written.
 pub(super) struct PendingWrite<'a> {
     pub seq: u64,
-    pub lane: u8,
+    pub priority: u8,
     pub persistent: bool,
     /// Wall clock in milliseconds; 0: never.
     pub expires: u64,

@@ -17,6 +17,7 @@ mod dead_letter_buffer;
 mod file_tests;
 #[cfg(test)]
 mod flow_tests;
+#[allow(unreachable_pub)]
 mod inventory;
 #[cfg(test)]
 mod inventory_tests;
@@ -28,8 +29,10 @@ mod pacing;
 mod pacing_tests;
 #[cfg(test)]
 mod priority_tests;
+#[allow(unreachable_pub)]
 mod record;
 mod scan;
+#[allow(unreachable_pub)]
 mod segment_header;
 mod segments;
 #[cfg(test)]
@@ -455,8 +458,8 @@ impl ClassicQueue {
     fn write_acks(&mut self) {
         self.acks_at = None;
         if let Err(error) = self.store.segments.flush_acks() {
-            let what = format!("classic queue cannot record what is settled: {error}");
-            self.store.output.faults.push(what);
+            let fault = format!("classic queue cannot record what is settled: {error}");
+            self.store.output.faults.push(fault);
             self.acks_at = Some(self.at.now + RETRY_AFTER);
         }
     }
@@ -639,10 +642,10 @@ impl Queue for ClassicQueue {
         self.finish(out);
     }
 
-    fn node_gone(&mut self, at: Timestamps, gone: DeadIncarnation, out: &mut QueueOutput) {
+    fn node_gone(&mut self, at: Timestamps, dead: DeadIncarnation, out: &mut QueueOutput) {
         self.begin(at, out);
-        self.checkout.end_incarnations(&mut self.store, gone);
-        let is_over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
+        self.checkout.end_incarnations(&mut self.store, dead);
+        let is_over = |s: &SessionId| s.node == dead.node && s.incarnation < dead.before;
         self.unconfirmed.retain(|session, _| !is_over(session));
         self.serve();
         self.finish(out);

@@ -133,15 +133,15 @@ impl Segments {
     }
 
     /// The first segment of a priority, or the first one after another.
-    pub(crate) fn first(&self, lane: u8, after: Option<SegmentId>) -> Option<SegmentId> {
+    pub(crate) fn first(&self, priority: u8, after: Option<SegmentId>) -> Option<SegmentId> {
         let from = after.map_or(0, |number| number.count().saturating_add(1));
-        let range = SegmentId::new(lane, from)..=SegmentId::new(lane, u32::MAX);
+        let range = SegmentId::new(priority, from)..=SegmentId::new(priority, u32::MAX);
         self.list.range(range).next().map(|(number, _)| *number)
     }
 
     /// Returns true if the segment is being written.
     fn is_active(&self, number: SegmentId) -> bool {
-        let active = self.active.get(&number.lane());
+        let active = self.active.get(&number.priority());
         active.is_some_and(|c| c.number == number)
     }
 
@@ -183,20 +183,24 @@ impl Segments {
             }
         }
         for number in numbers {
-            let last = self.last_number.entry(number.lane()).or_insert(number);
+            let last = self.last_number.entry(number.priority()).or_insert(number);
             *last = (*last).max(number);
             let acks = names.contains(&format!("{number:08x}.ack"));
             let written = listed.get(&number).copied().flatten();
             self.recover_segment(number, acks, written, &mut found)?;
         }
-        let changes = listed.len();
+        let listed_before = listed.len();
         listed.retain(|number, _| self.list.contains_key(number));
-        let known = listed.len();
+        let listed_and_present = listed.len();
         for number in self.list.keys() {
             listed.entry(*number).or_insert(None);
         }
         let is_long = self.inventory.is_long(&listed);
-        if has_old_list || known < changes || known < listed.len() || is_long {
+        if has_old_list
+            || listed_and_present < listed_before
+            || listed_and_present < listed.len()
+            || is_long
+        {
             self.inventory.rewrite(&*self.disk, &listed);
         }
         if has_old_list {
@@ -209,14 +213,14 @@ impl Segments {
     /// unknown too, so the number of lost messages is an upper bound.
     fn report_missing_directory(&self, listed: &SegmentCounts, found: &mut RecoveredSegments) {
         let written: Option<u64> = listed.values().copied().sum();
-        let what = match written {
+        let fault = match written {
             Some(written) => format!("{written} messages are lost at most"),
             None => "its messages are lost, how many is not known".to_owned(),
         };
         let dir = &self.dir;
         found
             .faults
-            .push(format!("{dir}/ is missing or empty: {what}"));
+            .push(format!("{dir}/ is missing or empty: {fault}"));
         found.lost.add(written, listed.len() as u64);
     }
 
@@ -235,11 +239,11 @@ impl Segments {
                 false => 0,
             };
             let lost = written.map(|written| written.saturating_sub(settled));
-            let what = match lost {
+            let fault = match lost {
                 Some(lost) => format!("{path} is missing: {lost} messages are lost"),
                 None => format!("{path} is missing: its messages are lost, how many is not known"),
             };
-            found.faults.push(what);
+            found.faults.push(fault);
             found.lost.add(lost, 1);
         }
         Ok(())
@@ -349,7 +353,7 @@ impl Segments {
         segment.unread = segment.live;
         segment.last_seq = segment.written.last_seq;
         found.last_seq = found.last_seq.max(segment.last_seq);
-        let messages = found.messages.entry(number.lane()).or_default();
+        let messages = found.messages.entry(number.priority()).or_default();
         *messages = messages.saturating_add(segment.live);
         found.bytes = found.bytes.saturating_add(segment.written.bytes);
         if segment.live == 0 {
@@ -371,9 +375,9 @@ impl Segments {
         found: &mut RecoveredSegments,
     ) -> io::Result<()> {
         self.inventory.remove(&*self.disk, number);
-        let aside = format!("{path}.damaged");
-        self.disk.rename(path, &aside)?;
-        found.faults.push(format!("{path}: kept as {aside}"));
+        let damaged_path = format!("{path}.damaged");
+        self.disk.rename(path, &damaged_path)?;
+        found.faults.push(format!("{path}: kept as {damaged_path}"));
         Ok(())
     }
 
@@ -386,10 +390,10 @@ impl Segments {
         path: &str,
         faults: &mut Vec<String>,
     ) -> io::Result<u64> {
-        let header = segment_header::check(raw, kind, self.queue, number).map_err(|what| {
+        let header = segment_header::check(raw, kind, self.queue, number).map_err(|fault| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("{path}: {what}; it is left untouched"),
+                format!("{path}: {fault}; it is left untouched"),
             )
         })?;
         if header == HeaderCheck::Damaged {
@@ -415,7 +419,7 @@ impl Segments {
         raw.truncate(read);
         let start = self.check_header(&raw, FileKind::Acks, number, &path, faults)? as usize;
         let entries = raw.get(start..).unwrap_or_default();
-        let whole = start + entries.len() / ACK_LEN * ACK_LEN;
+        let complete_len = start + entries.len() / ACK_LEN * ACK_LEN;
         let mut ranges = Vec::new();
         for (n, entry) in entries.chunks_exact(ACK_LEN).enumerate() {
             match parse_ack(entry) {
@@ -424,7 +428,7 @@ impl Segments {
                 None => faults.push(format!("{path}: entry {n} is damaged")),
             }
         }
-        Ok((Ranges::new(ranges), whole as u64))
+        Ok((Ranges::new(ranges), complete_len as u64))
     }
 
     /// Writes messages, those of one priority after each other. After an error nothing counts as written, and the call
@@ -433,37 +437,47 @@ impl Segments {
         &mut self,
         writes: &[PendingWrite<'_>],
     ) -> io::Result<Vec<MessageLocation>> {
-        let mut parts: Vec<SegmentWrite> = Vec::new();
+        let mut segment_writes: Vec<SegmentWrite> = Vec::new();
         let mut locations = Vec::with_capacity(writes.len());
         for write in writes {
-            let known = parts.iter().position(|p| p.number.lane() == write.lane);
-            let at = match known {
+            let existing = segment_writes
+                .iter()
+                .position(|p| p.number.priority() == write.priority);
+            let at = match existing {
                 Some(at) => at,
                 None => {
-                    parts.push(self.start_write(write.lane)?);
-                    parts.len() - 1
+                    segment_writes.push(self.start_write(write.priority)?);
+                    segment_writes.len() - 1
                 }
             };
-            locations.extend(parts.get_mut(at).map(|part| part.push(write)));
+            locations.extend(
+                segment_writes
+                    .get_mut(at)
+                    .map(|segment_write| segment_write.push(write)),
+            );
         }
-        for part in &parts {
-            let active = self.active.get(&part.number.lane());
+        for segment_write in &segment_writes {
+            let active = self.active.get(&segment_write.number.priority());
             let Some(file) = active.and_then(|c| c.file.as_ref()) else {
                 return Err(io::Error::other("no segment is open"));
             };
-            file.write_at(part.at, &part.raw)?;
+            file.write_at(segment_write.at, &segment_write.raw)?;
         }
-        for part in parts {
-            let Some(segment) = self.list.get_mut(&part.number) else {
+        for segment_write in segment_writes {
+            let Some(segment) = self.list.get_mut(&segment_write.number) else {
                 continue;
             };
-            debug_assert_eq!(part.at, segment.len, "segment {:x}", part.number);
-            segment.len += part.raw.len() as u64;
-            segment.last_seq = part.last_seq;
-            segment.live += part.messages;
-            segment.written.last_seq = part.last_seq;
-            segment.written.messages += part.persistent;
-            segment.written.bytes += part.persistent_bytes;
+            debug_assert_eq!(
+                segment_write.at, segment.len,
+                "segment {:x}",
+                segment_write.number
+            );
+            segment.len += segment_write.raw.len() as u64;
+            segment.last_seq = segment_write.last_seq;
+            segment.live += segment_write.messages;
+            segment.written.last_seq = segment_write.last_seq;
+            segment.written.messages += segment_write.persistent;
+            segment.written.bytes += segment_write.persistent_bytes;
         }
         let open = self.active.values().filter(|c| c.file.is_some()).count();
         if open > MAX_OPEN || !self.disk.may_keep_open() {
@@ -474,12 +488,10 @@ impl Segments {
     }
 
     /// Starts a write at the end of a segment with room.
-    fn start_write(&mut self, lane: u8) -> io::Result<SegmentWrite> {
-        let number = self.writable_segment(lane)?;
+    fn start_write(&mut self, priority: u8) -> io::Result<SegmentWrite> {
+        let number = self.writable_segment(priority)?;
         let Some(segment) = self.list.get(&number) else {
-            return Err(io::Error::other(
-                "the segment that is written to is not there",
-            ));
+            return Err(io::Error::other("the active segment is missing"));
         };
         debug_assert!(segment.len < SEGMENT_BYTES);
         let mut raw = BytesMut::new();
@@ -490,8 +502,8 @@ impl Segments {
     }
 
     /// The number of a priority's open segment with room.
-    fn writable_segment(&mut self, lane: u8) -> io::Result<SegmentId> {
-        if let Some(active) = self.active.get_mut(&lane) {
+    fn writable_segment(&mut self, priority: u8) -> io::Result<SegmentId> {
+        if let Some(active) = self.active.get_mut(&priority) {
             let number = active.number;
             let segment = self.list.get(&number);
             if segment.is_some_and(|s| s.len < SEGMENT_BYTES) {
@@ -501,18 +513,21 @@ impl Segments {
                 }
                 return Ok(number);
             }
-            self.seal(lane)?;
+            self.seal(priority)?;
         }
         if !self.dir_exists {
             self.disk.create_dir(&self.dir)?;
             self.dir_exists = true;
         }
-        let count = self.last_number.get(&lane).map_or(0, |last| last.count());
-        let number = SegmentId::new(lane, count.saturating_add(1));
+        let count = self
+            .last_number
+            .get(&priority)
+            .map_or(0, |last| last.count());
+        let number = SegmentId::new(priority, count.saturating_add(1));
         let file = Some(self.disk.create(&self.path(number, "seg"))?);
         self.inventory.add(&*self.disk, number);
-        self.last_number.insert(lane, number);
-        self.active.insert(lane, ActiveSegment { number, file });
+        self.last_number.insert(priority, number);
+        self.active.insert(priority, ActiveSegment { number, file });
         self.list.insert(
             number,
             Segment {
@@ -530,8 +545,8 @@ impl Segments {
     }
 
     /// Ends the segment that is being written. Its footer saves the next start a scan.
-    fn seal(&mut self, lane: u8) -> io::Result<()> {
-        let Some(active) = self.active.get_mut(&lane) else {
+    fn seal(&mut self, priority: u8) -> io::Result<()> {
+        let Some(active) = self.active.get_mut(&priority) else {
             return Ok(());
         };
         let number = active.number;
@@ -547,7 +562,7 @@ impl Segments {
             let messages = segment.written.messages;
             self.inventory.count(&*self.disk, number, messages);
         }
-        self.active.remove(&lane);
+        self.active.remove(&priority);
         self.delete_if_settled(number)
     }
 
@@ -576,10 +591,15 @@ impl Segments {
         if remaining == 0 {
             return Ok((Vec::new(), None));
         }
-        let lane = number.lane();
-        if recovered && self.settled.get(&lane).is_none_or(|(n, _)| *n != number) {
+        let priority = number.priority();
+        if recovered
+            && self
+                .settled
+                .get(&priority)
+                .is_none_or(|(n, _)| *n != number)
+        {
             let (ranges, _) = self.read_acks(number, &mut Vec::new())?;
-            self.settled.insert(lane, (number, ranges));
+            self.settled.insert(priority, (number, ranges));
         }
         let path = self.path(number, "seg");
         let file = self.disk.open(&path)?;
@@ -592,15 +612,15 @@ impl Segments {
         }
         // The file is shorter than what was written to it: its end is lost.
         let is_truncated = (raw.len() as u64) < remaining.min(ahead as u64);
-        let whole = is_truncated || raw.len() as u64 == remaining;
-        let settled = self.settled.get(&lane).filter(|_| recovered);
+        let reaches_end = is_truncated || raw.len() as u64 == remaining;
+        let settled = self.settled.get(&priority).filter(|_| recovered);
         let skips = |h: &RecordHeader| {
             h.footer
                 || recovered && !h.persistent
                 || settled.is_some_and(|(n, r)| *n == number && r.contains(h.seq))
         };
         let mut reader = RecordReader::new(raw, number, offset, path);
-        let loaded = reader.read_all(whole, &skips, faults);
+        let loaded = reader.read_all(reaches_end, &skips, faults);
         let next = offset + reader.at() as u64;
         Ok((loaded, (next < len && !is_truncated).then_some(next)))
     }
@@ -610,8 +630,8 @@ impl Segments {
         let path = self.path(location.segment, "seg");
         let file = self.disk.open(&path)?;
         let damaged = || {
-            let what = format!("{path}: record at {} is damaged", location.offset);
-            io::Error::new(io::ErrorKind::InvalidData, what)
+            let fault = format!("{path}: record at {} is damaged", location.offset);
+            io::Error::new(io::ErrorKind::InvalidData, fault)
         };
         let raw = read_exactly(&*file, location.offset, HEADER as u64)?;
         let header = RecordHeader::parse(&raw).ok_or_else(damaged)?;
@@ -668,7 +688,7 @@ impl Segments {
             {
                 return Ok(());
             }
-            self.active.remove(&number.lane());
+            self.active.remove(&number.priority());
         }
         self.list.remove(&number);
         self.acks.retain(|(n, _)| *n != number);
@@ -735,7 +755,7 @@ impl Segments {
         self.settled.clear();
         let numbers: Vec<SegmentId> = self.list.keys().copied().collect();
         for number in numbers {
-            let kept: Vec<u64> = unsettled
+            let excluded: Vec<u64> = unsettled
                 .iter()
                 .filter(|(_, location)| location.segment == number)
                 .map(|(seq, _)| *seq)
@@ -743,14 +763,14 @@ impl Segments {
             let Some(segment) = self.list.get_mut(&number) else {
                 continue;
             };
-            segment.live = kept.len() as u64;
+            segment.live = excluded.len() as u64;
             segment.unread = 0;
             let last = segment.last_seq;
-            if !kept.is_empty() {
-                let dropped = Ranges::new(complement(&kept, last));
+            if !excluded.is_empty() {
+                let dropped = Ranges::new(complement(&excluded, last));
                 self.append_acks(number, &dropped)?;
             } else if self.is_active(number) {
-                self.active.remove(&number.lane());
+                self.active.remove(&number.priority());
             }
             self.delete_if_settled(number)?;
         }
@@ -771,11 +791,11 @@ impl Segments {
 }
 
 /// The ranges of numbers from 1 to `last` that are not in `kept`.
-fn complement(kept: &[u64], last: u64) -> Vec<(u64, u64)> {
-    debug_assert!(kept.is_sorted());
+fn complement(excluded: &[u64], last: u64) -> Vec<(u64, u64)> {
+    debug_assert!(excluded.is_sorted());
     let mut ranges = Vec::new();
     let mut from = 1;
-    for seq in kept {
+    for seq in excluded {
         if from < *seq {
             ranges.push((from, seq - 1));
         }

@@ -36,7 +36,7 @@ pub(super) struct Item {
     pub body: u32,
     pub persistent: bool,
     /// Priority, limited to the highest one of the queue.
-    pub lane: u8,
+    pub priority: u8,
     /// Wall clock in milliseconds; 0: never.
     pub expires: u64,
 }
@@ -159,15 +159,15 @@ impl ClassicStore {
             }
         };
         self.base = found.last_seq.saturating_add(1).max(1);
-        for (lane, messages) in found.messages {
-            let at = usize::from(lane);
+        for (priority, messages) in found.messages {
+            let at = usize::from(priority);
             if at >= self.levels.len() {
                 // The queue had more priorities before: those messages are still delivered.
                 self.levels.resize_with(at + 1, PriorityLevel::default);
             }
-            let cursor = self.first_location(lane);
+            let cursor = self.first_location(priority);
             // The record may be wrong about message numbers that are used again.
-            let undelivered = found.undelivered.remove(&lane);
+            let undelivered = found.undelivered.remove(&priority);
             let undelivered = undelivered.map_or(self.base, |from| from.min(self.base));
             if let Some(level) = self.levels.get_mut(at) {
                 level.backlog = messages;
@@ -222,16 +222,16 @@ impl ClassicStore {
         let seq = self.base + self.slots.len() as u64;
         let body = u32::try_from(message.body_len()).unwrap_or(u32::MAX);
         let highest = self.levels.len().saturating_sub(1);
-        let lane = usize::from(message.priority().unwrap_or(0)).min(highest);
+        let priority = usize::from(message.priority().unwrap_or(0)).min(highest);
         let item = Item {
             seq,
             body,
             persistent: message.durable(),
-            lane: u8::try_from(lane).unwrap_or(u8::MAX),
+            priority: u8::try_from(priority).unwrap_or(u8::MAX),
             expires: self.expires(&message),
         };
         self.count_ready(&item);
-        if let Some(level) = self.levels.get_mut(lane) {
+        if let Some(level) = self.levels.get_mut(priority) {
             level.fresh.push_back(seq);
         }
         self.buffered += message.as_bytes().len();
@@ -255,8 +255,8 @@ impl ClassicStore {
         self.ready += 1;
         self.ready_bytes += u64::from(item.body);
         self.may_expire |= item.expires != 0;
-        self.highest_ready = self.highest_ready.max(item.lane.into());
-        if let Some(level) = self.level(item.lane) {
+        self.highest_ready = self.highest_ready.max(item.priority.into());
+        if let Some(level) = self.level(item.priority) {
             level.ready += 1;
         }
     }
@@ -281,7 +281,7 @@ impl ClassicStore {
                 let message = s.message.as_ref()?;
                 Some(PendingWrite {
                     seq: s.item.seq,
-                    lane: s.item.lane,
+                    priority: s.item.priority,
                     persistent: s.item.persistent,
                     expires: s.item.expires,
                     body: s.item.body,
@@ -367,7 +367,7 @@ impl ClassicStore {
         self.ready_bytes = self.ready_bytes.saturating_sub(item.body.into());
         self.out_bytes += u64::from(item.body);
         self.may_expire &= self.ready > 0;
-        if let Some(level) = self.level(item.lane) {
+        if let Some(level) = self.level(item.priority) {
             level.ready = level.ready.saturating_sub(1);
         }
     }
@@ -490,7 +490,7 @@ impl MessageStore for ClassicStore {
         };
         self.count_ready(&item);
         self.out_bytes = self.out_bytes.saturating_sub(item.body.into());
-        if let Some(level) = self.level(item.lane) {
+        if let Some(level) = self.level(item.priority) {
             level.returned.insert(item.seq, (item, redelivered));
         }
     }
@@ -519,7 +519,7 @@ impl MessageStore for ClassicStore {
             let revoked = self.revoke_clean_stop();
             self.report_error(revoked);
         }
-        if let Some(level) = self.level(item.lane) {
+        if let Some(level) = self.level(item.priority) {
             level.undelivered = level.undelivered.max(item.seq.saturating_add(1));
         }
         match self.message(item.seq) {

@@ -173,10 +173,10 @@ impl Effects {
     }
 
     /// Counts a dead message. Only the leader counts.
-    pub(super) fn count_death(&mut self, way: DeadLettering, reason: DeadReason) {
+    pub(super) fn count_death(&mut self, mode: DeadLettering, reason: DeadReason) {
         if self.collects {
             let deaths = self.deaths.get_or_insert_default();
-            deaths.count(QueueType::Quorum, way, reason);
+            deaths.count(QueueType::Quorum, mode, reason);
         }
     }
 

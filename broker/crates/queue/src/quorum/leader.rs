@@ -511,13 +511,13 @@ impl Queue for QuorumQueue {
         }
     }
 
-    fn node_gone(&mut self, at: Timestamps, gone: DeadIncarnation, _out: &mut QueueOutput) {
+    fn node_gone(&mut self, at: Timestamps, dead: DeadIncarnation, _out: &mut QueueOutput) {
         self.at = at;
-        let is_over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
+        let is_over = |s: &SessionId| s.node == dead.node && s.incarnation < dead.before;
         let proposed = self.progress.keys().any(is_over);
-        if self.leads && (!self.caught_up || proposed || self.machine.has_sessions_before(gone)) {
+        if self.leads && (!self.caught_up || proposed || self.machine.has_sessions_before(dead)) {
             self.progress.retain(|session, _| !is_over(session));
-            self.propose(&Command::GoneNode(gone));
+            self.propose(&Command::GoneNode(dead));
         }
     }
 

@@ -96,7 +96,7 @@ impl MessageStore for LogStore<'_> {
         Some(dequeued)
     }
 
-    fn requeue(&mut self, item: LogMessage, attempts: u32, why: RequeueReason) {
+    fn requeue(&mut self, item: LogMessage, attempts: u32, reason: RequeueReason) {
         *self.out_bytes -= u64::from(item.body);
         if planted::is(Bug::AnnotationsLost) {
             self.annotations.remove(item.location());
@@ -107,11 +107,11 @@ impl MessageStore for LogStore<'_> {
             "{last:?} {:?}",
             self.at
         );
-        if (self.requeues_to_end && why == RequeueReason::Requested)
+        if (self.requeues_to_end && reason == RequeueReason::Requested)
             || planted::is(Bug::RequeueBehind)
         {
             self.ready.postpone(item, attempts, self.at);
-        } else if why == RequeueReason::InFront {
+        } else if reason == RequeueReason::InFront {
             self.ready.put_in_front(item, attempts);
         } else {
             self.ready.give_back(item, attempts);
@@ -476,9 +476,9 @@ impl Machine {
                 self.settings = settings;
             }
             Command::PassedOn(ranges) => self.dead.passed_on(&ranges, &mut self.annotations),
-            Command::GoneNode(gone) => {
+            Command::GoneNode(dead) => {
                 let (checkout, mut store) = self.split(effects);
-                checkout.end_incarnations(&mut store, gone);
+                checkout.end_incarnations(&mut store, dead);
             }
             Command::NodeSuspected(node) => {
                 let (checkout, mut store) = self.split(effects);
@@ -598,9 +598,9 @@ impl Machine {
         self.checkout.session_nodes()
     }
 
-    pub(super) fn has_sessions_before(&self, gone: DeadIncarnation) -> bool {
-        let is_exceeded = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
-        self.checkout.sessions.keys().any(is_exceeded)
+    pub(super) fn has_sessions_before(&self, dead: DeadIncarnation) -> bool {
+        let is_before = |s: &SessionId| s.node == dead.node && s.incarnation < dead.before;
+        self.checkout.sessions.keys().any(is_before)
     }
 
     /// Message and consumer counts.

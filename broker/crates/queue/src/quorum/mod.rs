@@ -5,6 +5,7 @@
 //! turns the effects of the machine into events for sessions.
 
 mod annotations;
+#[allow(missing_docs)]
 mod command;
 mod dead_letter;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod order_tests;
 mod ready;
 #[cfg(test)]
 mod session_epoch_tests;
+#[allow(missing_docs)]
 mod snapshot;
 #[cfg(test)]
 pub(crate) mod tests;

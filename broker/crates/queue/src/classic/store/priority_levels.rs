@@ -33,8 +33,8 @@ pub(super) struct PriorityLevel {
 }
 
 impl ClassicStore {
-    pub(super) fn first_location(&self, lane: u8) -> Option<MessageLocation> {
-        let segment = self.segments.first(lane, None)?;
+    pub(super) fn first_location(&self, priority: u8) -> Option<MessageLocation> {
+        let segment = self.segments.first(priority, None)?;
         Some(MessageLocation { segment, offset: 0 })
     }
 
@@ -43,8 +43,8 @@ impl ClassicStore {
         (WINDOW_BYTES / self.levels.len()).max(LEAST_WINDOW_BYTES)
     }
 
-    pub(super) fn level(&mut self, lane: u8) -> Option<&mut PriorityLevel> {
-        self.levels.get_mut(usize::from(lane))
+    pub(super) fn level(&mut self, priority: u8) -> Option<&mut PriorityLevel> {
+        self.levels.get_mut(usize::from(priority))
     }
 
     /// The highest level with ready messages.
@@ -71,7 +71,7 @@ impl ClassicStore {
     ) {
         let len = message.as_bytes().len();
         let window_share = self.window_share();
-        let Some(level) = self.level(item.lane) else {
+        let Some(level) = self.level(item.priority) else {
             return;
         };
         if level.backlog == 0 && level.window_bytes < window_share {
@@ -165,7 +165,7 @@ impl ClassicStore {
 
     fn segment_after(&self, location: MessageLocation) -> Option<MessageLocation> {
         let number = location.segment;
-        let segment = self.segments.first(number.lane(), Some(number))?;
+        let segment = self.segments.first(number.priority(), Some(number))?;
         Some(MessageLocation { segment, offset: 0 })
     }
 
@@ -265,7 +265,7 @@ impl ClassicStore {
                 seq: loaded.seq,
                 body: loaded.body,
                 persistent: loaded.persistent,
-                lane: loaded.location.segment.lane(),
+                priority: loaded.location.segment.priority(),
                 expires: loaded.expires,
             },
             attempts: 0,
