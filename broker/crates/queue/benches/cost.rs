@@ -159,7 +159,7 @@ impl Kind {
                     log.push_back(command.clone());
                     queue
                         .applied(*first + log.len() as u64 - 1, 1, &command)
-                        .expect("a command of this program");
+                        .expect("a command of this version");
                 }
                 let from = *first;
                 let mut read = |index: u64| log.get((index - from) as usize).cloned().into();

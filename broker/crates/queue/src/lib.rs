@@ -553,7 +553,7 @@ pub struct DeliveryCounters {
 
 impl DeliveryCounters {
     /// Takes back the count of a delivery that was never sent to the client.
-    pub(crate) fn deliver_less(&mut self, redelivered: bool) {
+    pub(crate) fn uncount_delivery(&mut self, redelivered: bool) {
         self.deliver = self.deliver.saturating_sub(1);
         self.redeliver = self.redeliver.saturating_sub(redelivered.into());
     }

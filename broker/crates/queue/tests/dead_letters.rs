@@ -185,7 +185,7 @@ impl World {
             member
                 .queue
                 .applied(member.applied as u64, *term, command)
-                .expect("a command of this program");
+                .expect("a command of this version");
         }
     }
 

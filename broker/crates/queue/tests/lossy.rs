@@ -177,7 +177,7 @@ impl World {
             member
                 .queue
                 .applied(member.applied as u64, *term, command)
-                .expect("a command of this program");
+                .expect("a command of this version");
         }
         let member = &mut self.members[at];
         let committed = &self.log.committed;

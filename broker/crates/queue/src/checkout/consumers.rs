@@ -325,7 +325,7 @@ impl<I: Weighed> Checkout<I> {
                     }
                     SettlementOutcome::Unseen => {
                         let redelivered = out.redelivered;
-                        self.counters.deliveries.deliver_less(redelivered);
+                        self.counters.deliveries.uncount_delivery(redelivered);
                         store.requeue(
                             out.item,
                             out.attempts,

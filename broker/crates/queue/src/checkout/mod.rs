@@ -95,7 +95,7 @@ pub(crate) trait MessageStore {
     fn deliver(&mut self, delivery: HandedOut, item: &Self::Item);
     /// Sends another event.
     fn event(&mut self, session: SessionId, event: QueueEvent);
-    /// Removes expired messages before those that are left are counted, if the queue type does so.
+    /// Removes expired messages before the remaining ones are counted, if the queue type does so.
     fn expire_head(&mut self, no_ack: bool);
     /// Drops all ready messages. Returns their number.
     fn purge(&mut self) -> u64;

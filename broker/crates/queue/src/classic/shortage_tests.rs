@@ -61,7 +61,7 @@ fn queue_that_cannot_be_opened_refuses_requests_and_retries() {
     for _ in 0..10 {
         faults += rig.pass(RETRY_AFTER).faults.len();
     }
-    assert_eq!(faults, 0, "told with the first output");
+    assert_eq!(faults, 0, "reported with the first output");
     rig.disk.set_out_of_descriptors(false);
     rig.pass(RETRY_AFTER);
     assert_eq!(rig.queue.stats().ready, 20);

@@ -54,7 +54,7 @@ pub(super) fn number(message: &Message) -> u64 {
 pub(crate) struct Rig {
     pub disk: SimDisk,
     pub queue: ClassicQueue,
-    pub life: Incarnation,
+    pub incarnation: Incarnation,
     seqs: BTreeMap<u64, u64>,
     pub at: Timestamps,
 }
@@ -66,7 +66,7 @@ impl Rig {
         Rig {
             disk,
             queue,
-            life: Incarnation(1),
+            incarnation: Incarnation(1),
             seqs: BTreeMap::new(),
             at: Timestamps {
                 now: Time(1),
@@ -92,7 +92,7 @@ impl Rig {
     }
 
     /// Publishes in one turn.
-    fn ask_together(&mut self, by: u64, bodies: Vec<RequestBody>) -> QueueOutput {
+    fn request_together(&mut self, by: u64, bodies: Vec<RequestBody>) -> QueueOutput {
         let mut out = QueueOutput::default();
         for body in bodies {
             let seq = self.seqs.entry(by).or_default();
@@ -126,7 +126,7 @@ impl Rig {
         len: usize,
     ) -> QueueOutput {
         let bodies = numbers.map(|n| RequestBody::Publish(message(n, durable, len)));
-        self.ask_together(9, bodies.collect())
+        self.request_together(9, bodies.collect())
     }
 
     pub(crate) fn consume(&mut self, by: u64, consumer: u32, prefetch: u32) -> QueueOutput {
@@ -192,8 +192,8 @@ impl Rig {
         if stops {
             self.queue.write_all(&mut QueueOutput::default()).unwrap();
         }
-        self.life.0 += 1;
-        self.queue = open(&self.disk, self.queue.settings.clone(), self.life);
+        self.incarnation.0 += 1;
+        self.queue = open(&self.disk, self.queue.settings.clone(), self.incarnation);
         self.seqs.clear();
     }
 
@@ -228,10 +228,10 @@ impl Rig {
     }
 }
 
-fn open(disk: &SimDisk, settings: QueueSettings, life: Incarnation) -> ClassicQueue {
+fn open(disk: &SimDisk, settings: QueueSettings, incarnation: Incarnation) -> ClassicQueue {
     let label = "queue 'q' in vhost '/'".into();
     let disk = Arc::new(disk.clone());
-    ClassicQueue::open(disk, QueueId(5), label, settings, life).unwrap()
+    ClassicQueue::open(disk, QueueId(5), label, settings, incarnation).unwrap()
 }
 
 fn deliveries(out: &QueueOutput) -> Vec<Delivery> {
@@ -336,7 +336,7 @@ fn redelivered(rig: &mut Rig) -> Vec<(u64, bool)> {
 fn clean_stop_records_undelivered_messages_and_a_crash_does_not() {
     let left = |seen: u64| (1..=6).map(|n| (n, n <= seen)).collect::<Vec<_>>();
     // Two are unsettled when the node stops, and one more is delivered after that.
-    for (late, lives, seen) in [(false, 1, 2), (true, 1, 6), (false, 2, 6)] {
+    for (late, restarts, seen) in [(false, 1, 2), (true, 1, 6), (false, 2, 6)] {
         let mut rig = Rig::new(settings());
         (1..=6).for_each(|n| drop(rig.publish(n, true, 50)));
         rig.consume(1, 1, 2);
@@ -345,8 +345,8 @@ fn clean_stop_records_undelivered_messages_and_a_crash_does_not() {
             rig.consume(1, 2, 1);
         }
         // An incarnation that ends without a clean stop, whatever it did.
-        (0..lives).for_each(|_| rig.restart(false));
-        assert_eq!(redelivered(&mut rig), left(seen), "{late} {lives}");
+        (0..restarts).for_each(|_| rig.restart(false));
+        assert_eq!(redelivered(&mut rig), left(seen), "{late} {restarts}");
     }
     // Delivered late, and stopped after that.
     let mut rig = Rig::new(settings());
@@ -444,7 +444,7 @@ fn channel_with_two_consumers(settings: QueueSettings) -> (Rig, Vec<RequestBody>
 fn messages_of_a_closed_channel_are_requeued_in_order_before_any_delivery() {
     let (mut rig, end) = channel_with_two_consumers(settings());
     rig.consume(2, 1, 0);
-    let out = rig.ask_together(1, end);
+    let out = rig.request_together(1, end);
     assert_eq!(numbers(&out), [1, 2, 3, 4, 5, 6]);
     let to_the_other = |a: &crate::AddressedEvent| match a.event {
         QueueEvent::Deliver { .. } => a.session == session(2),
@@ -465,7 +465,7 @@ fn limit_drops_requeued_messages_of_a_closed_channel_before_any_delivery() {
         no_ack: true,
     };
     end.extend([7, 8, 9].map(get));
-    let out = rig.ask_together(1, end);
+    let out = rig.request_together(1, end);
     assert_eq!(numbers(&out), [5, 6]);
     let empty = |a: &crate::AddressedEvent| match &a.event {
         QueueEvent::Answer { answer, .. } => *answer == QueueReply::Empty,
@@ -921,8 +921,8 @@ impl Model {
         self.safe.clear();
         let mut probe = Rig {
             disk: self.rig.disk.clone(),
-            queue: open(&self.rig.disk, settings(), self.rig.life),
-            life: self.rig.life,
+            queue: open(&self.rig.disk, settings(), self.rig.incarnation),
+            incarnation: self.rig.incarnation,
             seqs: BTreeMap::new(),
             at: self.rig.at,
         };

@@ -112,7 +112,7 @@ impl MessageStore for LogStore<'_> {
         {
             self.ready.postpone(item, attempts, self.at);
         } else if reason == RequeueReason::InFront {
-            self.ready.put_in_front(item, attempts);
+            self.ready.requeue_in_front(item, attempts);
         } else {
             self.ready.give_back(item, attempts);
         }

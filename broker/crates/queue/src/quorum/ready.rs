@@ -349,7 +349,7 @@ impl Ready {
     }
 
     /// Requeues a message at the very front.
-    pub(crate) fn put_in_front(&mut self, held: LogMessage, attempts: u32) {
+    pub(crate) fn requeue_in_front(&mut self, held: LogMessage, attempts: u32) {
         self.count(&held);
         self.returned.push_front(RequeuedMessage { held, attempts });
     }
