@@ -437,47 +437,39 @@ impl Segments {
         &mut self,
         writes: &[PendingWrite<'_>],
     ) -> io::Result<Vec<MessageLocation>> {
-        let mut segment_writes: Vec<SegmentWrite> = Vec::new();
+        let mut parts: Vec<SegmentWrite> = Vec::new();
         let mut locations = Vec::with_capacity(writes.len());
         for write in writes {
-            let existing = segment_writes
+            let existing = parts
                 .iter()
                 .position(|p| p.number.priority() == write.priority);
             let at = match existing {
                 Some(at) => at,
                 None => {
-                    segment_writes.push(self.start_write(write.priority)?);
-                    segment_writes.len() - 1
+                    parts.push(self.start_write(write.priority)?);
+                    parts.len() - 1
                 }
             };
-            locations.extend(
-                segment_writes
-                    .get_mut(at)
-                    .map(|segment_write| segment_write.push(write)),
-            );
+            locations.extend(parts.get_mut(at).map(|part| part.push(write)));
         }
-        for segment_write in &segment_writes {
-            let active = self.active.get(&segment_write.number.priority());
+        for part in &parts {
+            let active = self.active.get(&part.number.priority());
             let Some(file) = active.and_then(|c| c.file.as_ref()) else {
                 return Err(io::Error::other("no segment is open"));
             };
-            file.write_at(segment_write.at, &segment_write.raw)?;
+            file.write_at(part.at, &part.raw)?;
         }
-        for segment_write in segment_writes {
-            let Some(segment) = self.list.get_mut(&segment_write.number) else {
+        for part in parts {
+            let Some(segment) = self.list.get_mut(&part.number) else {
                 continue;
             };
-            debug_assert_eq!(
-                segment_write.at, segment.len,
-                "segment {:x}",
-                segment_write.number
-            );
-            segment.len += segment_write.raw.len() as u64;
-            segment.last_seq = segment_write.last_seq;
-            segment.live += segment_write.messages;
-            segment.written.last_seq = segment_write.last_seq;
-            segment.written.messages += segment_write.persistent;
-            segment.written.bytes += segment_write.persistent_bytes;
+            debug_assert_eq!(part.at, segment.len, "segment {:x}", part.number);
+            segment.len += part.raw.len() as u64;
+            segment.last_seq = part.last_seq;
+            segment.live += part.messages;
+            segment.written.last_seq = part.last_seq;
+            segment.written.messages += part.persistent;
+            segment.written.bytes += part.persistent_bytes;
         }
         let open = self.active.values().filter(|c| c.file.is_some()).count();
         if open > MAX_OPEN || !self.disk.may_keep_open() {
@@ -755,7 +747,7 @@ impl Segments {
         self.settled.clear();
         let numbers: Vec<SegmentId> = self.list.keys().copied().collect();
         for number in numbers {
-            let excluded: Vec<u64> = unsettled
+            let unsettled_seqs: Vec<u64> = unsettled
                 .iter()
                 .filter(|(_, location)| location.segment == number)
                 .map(|(seq, _)| *seq)
@@ -763,11 +755,11 @@ impl Segments {
             let Some(segment) = self.list.get_mut(&number) else {
                 continue;
             };
-            segment.live = excluded.len() as u64;
+            segment.live = unsettled_seqs.len() as u64;
             segment.unread = 0;
             let last = segment.last_seq;
-            if !excluded.is_empty() {
-                let dropped = Ranges::new(complement(&excluded, last));
+            if !unsettled_seqs.is_empty() {
+                let dropped = Ranges::new(complement(&unsettled_seqs, last));
                 self.append_acks(number, &dropped)?;
             } else if self.is_active(number) {
                 self.active.remove(&number.priority());

@@ -234,11 +234,11 @@ impl Effects {
         }
         self.short = false;
         let mut log = CommandReader::new(read);
-        let mut unreadable: Vec<Effect> = Vec::new();
+        let mut deferred: Vec<Effect> = Vec::new();
         let mut blocked_sessions: BTreeSet<SessionId> = BTreeSet::new();
         for effect in self.list.drain(..) {
             if !blocked_sessions.is_empty() && blocked_sessions.contains(&effect.session()) {
-                unreadable.push(effect);
+                deferred.push(effect);
                 continue;
             }
             match effect {
@@ -271,14 +271,14 @@ impl Effects {
                     }
                     Err(ReadError::Shortage) => {
                         blocked_sessions.insert(session);
-                        unreadable.push(effect);
+                        deferred.push(effect);
                     }
                 },
             }
         }
-        if !unreadable.is_empty() {
+        if !deferred.is_empty() {
             self.short = true;
-            self.list = unreadable;
+            self.list = deferred;
         }
     }
 }
