@@ -150,13 +150,13 @@ fn missing_directory_is_reported_with_the_number_of_messages() {
         rig.disk.remove_dir(DIR).unwrap();
         let (faults, ready) = restarted(&mut rig, false, &[]);
         assert_eq!((faults.len(), ready), (1, 0), "{faults:?}");
-        let events = &faults[0];
-        assert!(events.starts_with("queue 'q' in vhost '/': "), "{events}");
+        let faults = &faults[0];
+        assert!(faults.starts_with("queue 'q' in vhost '/': "), "{faults}");
         assert!(
-            events.contains(&format!("{DIR}/ is missing or empty")),
-            "{events}"
+            faults.contains(&format!("{DIR}/ is missing or empty")),
+            "{faults}"
         );
-        assert!(events.contains(count), "{events}");
+        assert!(faults.contains(count), "{faults}");
         let lost = rig.queue.stats().lost;
         let messages = if stops { 5 } else { 0 };
         assert_eq!((lost.messages, lost.segments), (messages, 1));
