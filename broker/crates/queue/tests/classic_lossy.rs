@@ -170,8 +170,8 @@ impl World {
     }
 
     fn send(&mut self, peer: usize, events: Vec<ClientEvent<u64>>) {
-        for events in events {
-            match events {
+        for event in events {
+            match event {
                 ClientEvent::NotPublished(n, _) => assert!(self.refused.insert(n)),
                 ClientEvent::Published(n) => *self.confirmed.entry(n).or_default() += 1,
                 ClientEvent::Deliver { deliveries, .. } => {

@@ -244,8 +244,8 @@ impl World {
     }
 
     fn handle(&mut self, peer: usize, events: Vec<ClientEvent<u64>>) {
-        for events in events {
-            match events {
+        for event in events {
+            match event {
                 ClientEvent::Published(n) => *self.confirmed.entry(n).or_default() += 1,
                 ClientEvent::NotPublished(n, why) => panic!("{n} was not taken: {why:?}"),
                 ClientEvent::Deliver {

@@ -655,7 +655,7 @@ fn command_of_a_newer_version_is_never_skipped() {
     let kind = [&[known[0], 200], &known[2..]].concat();
     // A purge with a field that this version does not know.
     let request = [&Command::Time(WallTime(1)).encode()[..], &[1]].concat();
-    for (command, why) in [
+    for (command, cause) in [
         (newer, CodecError::Version(version)),
         (
             kind,
@@ -670,12 +670,12 @@ fn command_of_a_newer_version_is_never_skipped() {
         let mut out = QueueOutput::default();
         queue.leadership(1, Some(NodeId(1)), true, &mut out);
         queue.applied(1, 1, &known).unwrap();
-        let events = queue.applied(2, 1, &Bytes::from(command)).unwrap_err();
+        let error = queue.applied(2, 1, &Bytes::from(command)).unwrap_err();
         assert_eq!(
-            events,
+            error,
             UnknownCommand {
                 index: 2,
-                error: why
+                error: cause
             }
         );
         // No effect of the command is reported, and it does not count as applied.
